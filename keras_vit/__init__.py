@@ -1,0 +1,47 @@
+"""The Vision Transformer for Keras 3: one definition on TensorFlow, JAX and PyTorch.
+
+>>> import keras_vit
+>>> model = keras_vit.ViTTi16(num_classes=5)
+>>> model.count_params()
+5525381
+"""
+
+from keras_vit import data, layers
+from keras_vit.models import (
+    VisionTransformer,
+    ViTB8,
+    ViTB16,
+    ViTB32,
+    ViTG14,
+    ViTg14,
+    ViTH14,
+    ViTL16,
+    ViTL32,
+    ViTS16,
+    ViTS32,
+    ViTTi16,
+    create,
+    list_models,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ViTB8",
+    "ViTB16",
+    "ViTB32",
+    "ViTG14",
+    "ViTH14",
+    "ViTL16",
+    "ViTL32",
+    "ViTS16",
+    "ViTS32",
+    "ViTTi16",
+    "ViTg14",
+    "VisionTransformer",
+    "__version__",
+    "create",
+    "data",
+    "layers",
+    "list_models",
+]

@@ -1,0 +1,62 @@
+"""How the package says no: checks that name the value given, what is accepted, and the fix."""
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """`"Did you mean ...?"` for a misspelt name, or the whole list when nothing is near."""
+    names = list(known)
+    folded = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(given.lower(), folded, n=3, cutoff=0.6)
+    if close:
+        return "Did you mean " + " or ".join(repr(folded[name]) for name in close) + "?"
+    return "Known: " + ", ".join(names) + "."
+
+
+def one_of(value: Any, argument: str, known: Iterable[Any]) -> Any:
+    """Returns `value` when it is known, or raises a ValueError that lists what is."""
+    names = list(known)
+    if value not in names:
+        raise ValueError(
+            f"{argument}={value!r} is not known. Give one of: {', '.join(map(repr, names))}."
+        )
+    return value
+
+
+def as_pair(value: int | tuple[int, int], argument: str) -> tuple[int, int]:
+    """A positive number, or a pair of them, as `(height, width)`."""
+    pair = (value, value) if isinstance(value, int) else tuple(value)
+    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
+        raise ValueError(
+            f"{argument}={value!r} is not a size. "
+            f"Give one positive whole number, or a pair (height, width), such as (16, 16)."
+        )
+    return pair[0], pair[1]
+
+
+def positive(**sizes: int) -> None:
+    """Raises a ValueError for the first of the named sizes that is no positive whole number."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}={size!r} must be a whole number of at least 1.")
+
+
+def rates(**values: float) -> None:
+    """Raises a ValueError for the first of the named rates that is outside [0, 1)."""
+    for name, rate in values.items():
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name}={rate!r} is not a rate. Give a number in [0, 1), such as 0.1.")
+
+
+def known_arguments(cls: type, given: Iterable[str]) -> None:
+    """Raises a ValueError for an argument that the constructor of `cls` does not have."""
+    accepted = [name for name in inspect.signature(cls).parameters if name != "self"]
+    for name in given:
+        if name not in accepted:
+            raise ValueError(
+                f"{cls.__name__} has no argument {name!r}. "
+                f"{nearest(name, accepted)} Accepted: {', '.join(accepted)}."
+            )

@@ -1,0 +1,26 @@
+"""The parts of a Vision Transformer, in the order in which a photograph meets them."""
+
+from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.encoder import MLP, EncoderBlock
+from keras_vit.layers.patches import PatchEmbedding, Patches, TokensToGrid
+from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
+from keras_vit.layers.positions import PositionEmbedding, RelativePositionBias
+from keras_vit.layers.stochastic_depth import StochasticDepth
+from keras_vit.layers.tokens import ClassToken, RegisterTokens
+
+__all__ = [
+    "MLP",
+    "AttentionPooling",
+    "ClassToken",
+    "EncoderBlock",
+    "MeanPooling",
+    "MultiHeadSelfAttention",
+    "PatchEmbedding",
+    "Patches",
+    "PositionEmbedding",
+    "RegisterTokens",
+    "RelativePositionBias",
+    "StochasticDepth",
+    "TokenPooling",
+    "TokensToGrid",
+]

@@ -1,0 +1,144 @@
+"""Multi-head self-attention (ViT paper, appendix A), through the backend's fused operator."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.errors import positive, rates
+from keras_vit.layers.patches import Shape
+from keras_vit.layers.positions import RelativePositionBias
+
+
+def projection_initializer(hidden_dim: int) -> keras.initializers.Initializer:
+    """Xavier's uniform limits of one square projection, as the released code draws them.
+
+    Keras's GlorotUniform would read the fused kernel as one wide matrix and draw narrower.
+    """
+    limit = math.sqrt(6 / (hidden_dim + hidden_dim))
+    return keras.initializers.RandomUniform(-limit, limit)
+
+
+def heads_divide(hidden_dim: int, num_heads: int) -> int:
+    """The width of a head, or a ValueError when the heads do not divide the width."""
+    positive(hidden_dim=hidden_dim, num_heads=num_heads)
+    if hidden_dim % num_heads:
+        fitting = [n for n in range(1, min(hidden_dim, 33)) if hidden_dim % n == 0]
+        raise ValueError(
+            f"num_heads={num_heads} does not divide hidden_dim={hidden_dim}. "
+            f"Give one of {', '.join(map(str, fitting))}, or a multiple of {num_heads} as width."
+        )
+    return hidden_dim // num_heads
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MultiHeadSelfAttention(keras.layers.Layer):
+    """Every token reads from every token (ViT paper, equations 5 to 8).
+
+    Takes and returns `(batch, length, hidden_dim)`. One matrix product projects to queries, keys
+    and values; `keras.ops.dot_product_attention` does the rest.
+
+    Args:
+        num_heads: Number of heads; must divide the width of the tokens.
+        dropout: Rate of dropout on the output.
+        attention_dropout: Rate of dropout on the attention probabilities. The fused operator has
+            none: with a rate above 0, training (only) computes the probabilities one by one.
+        relative_length: Length of the sequence for which relative position embeddings are
+            learned, or None for none (see `RelativePositionBias`).
+
+    Raises:
+        ValueError: The heads do not divide the width.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> attention = keras_vit.layers.MultiHeadSelfAttention(num_heads=4)
+    >>> attention(keras.ops.ones((2, 17, 32))).shape[1:]
+    (17, 32)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        relative_length: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        positive(num_heads=num_heads)
+        rates(dropout=dropout, attention_dropout=attention_dropout)
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.relative_length = relative_length
+
+    def build(self, tokens_shape: Shape) -> None:
+        batch, length, hidden_dim = tokens_shape
+        assert hidden_dim is not None
+        self.head_dim = heads_divide(hidden_dim, self.num_heads)
+        dtype, init = self.dtype_policy, projection_initializer(hidden_dim)
+        self.query_key_value = keras.layers.Dense(
+            3 * hidden_dim, kernel_initializer=init, dtype=dtype, name="query_key_value"
+        )
+        self.output_projection = keras.layers.Dense(
+            hidden_dim, kernel_initializer=init, dtype=dtype, name="output"
+        )
+        self.output_dropout = keras.layers.Dropout(self.dropout, dtype=dtype)
+        self.probability_dropout = keras.layers.Dropout(self.attention_dropout, dtype=dtype)
+        self.query_key_value.build(tokens_shape)
+        self.output_projection.build(tokens_shape)
+        self.relative_positions = None
+        if self.relative_length is not None:
+            self.relative_positions = RelativePositionBias(self.relative_length, dtype=dtype)
+            self.relative_positions.build((batch, length, self.num_heads, self.head_dim))
+
+    def _project(self, tokens: Any) -> tuple[Any, Any, Any, Any]:
+        """Queries, keys and values `(batch, length, heads, head_dim)`, and the bias or None."""
+        length = ops.shape(tokens)[1]
+        projected = ops.reshape(
+            self.query_key_value(tokens), (-1, length, 3, self.num_heads, self.head_dim)
+        )
+        query, key, value = (projected[:, :, i] for i in range(3))
+        bias = None if self.relative_positions is None else self.relative_positions(query)
+        return query, key, value, bias
+
+    def _probabilities(self, query: Any, key: Any, bias: Any) -> Any:
+        logits = ops.einsum("bqhd,bkhd->bhqk", query / math.sqrt(self.head_dim), key)
+        if bias is not None:
+            logits = logits + bias
+        # The sum over hundreds of keys wants float32, as inside the fused operator.
+        return ops.cast(ops.softmax(ops.cast(logits, "float32")), query.dtype)
+
+    def attention_probabilities(self, tokens: Any) -> Any:
+        """What each head looks at: `(batch, heads, queries, keys)`, each row of keys sums to 1.
+
+        A second road beside `call`, which never leaves the fused operator for it. Takes what
+        `call` takes: inside an encoder block, the normalised tokens.
+        """
+        query, key, _, bias = self._project(tokens)
+        return self._probabilities(query, key, bias)
+
+    def call(self, tokens: Any, training: bool | None = None) -> Any:
+        query, key, value, bias = self._project(tokens)
+        if training and self.attention_dropout > 0:
+            probabilities = self._probabilities(query, key, bias)
+            probabilities = self.probability_dropout(probabilities, training=True)
+            heads = ops.einsum("bhqk,bkhd->bqhd", probabilities, value)
+        else:
+            heads = ops.dot_product_attention(query, key, value, bias=bias)
+        joined = ops.reshape(heads, ops.shape(tokens))
+        return self.output_dropout(self.output_projection(joined), training=training)
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        return tokens_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "relative_length": self.relative_length,
+        }

@@ -1,0 +1,172 @@
+"""The Transformer encoder's block and its MLP (ViT paper, equations 2 and 3)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_vit.errors import positive, rates
+from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.patches import Shape
+from keras_vit.layers.rematerialization import rematerialize
+from keras_vit.layers.stochastic_depth import StochasticDepth
+
+
+def gelu_tanh(x: Any) -> Any:
+    """GELU in its tanh form, the default of flax and so of the released code."""
+    return keras.activations.gelu(x, approximate=True)
+
+
+def activation_function(name: str) -> Callable[[Any], Any]:
+    """`"gelu_tanh"` (the released code's), or any activation of Keras (`"gelu"` is exact)."""
+    return gelu_tanh if name == "gelu_tanh" else keras.activations.get(name)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MLP(keras.layers.Layer):
+    """Two dense layers with GELU between, token by token (ViT paper, section 3.1).
+
+    Takes and returns `(batch, length, hidden_dim)`.
+
+    Args:
+        mlp_dim: Width between the two layers.
+        activation: `"gelu_tanh"` as in the released code, or any name that Keras knows;
+            `"gelu"` is the exact form of timm and Hugging Face.
+        dropout: Rate of dropout after the activation and after the second layer.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> keras_vit.layers.MLP(mlp_dim=128)(keras.ops.ones((2, 17, 32))).shape[1:]
+    (17, 32)
+    """
+
+    def __init__(
+        self, mlp_dim: int, activation: str = "gelu_tanh", dropout: float = 0.0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        positive(mlp_dim=mlp_dim)
+        rates(dropout=dropout)
+        self.mlp_dim = mlp_dim
+        self.activation = activation
+        self.activation_function = activation_function(activation)
+        self.dropout = dropout
+
+    def build(self, tokens_shape: Shape) -> None:
+        def dense(units: Any, name: str) -> keras.layers.Dense:
+            return keras.layers.Dense(
+                units,
+                kernel_initializer="glorot_uniform",
+                bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+                dtype=self.dtype_policy,
+                name=name,
+            )
+
+        self.dense_0 = dense(self.mlp_dim, "dense_0")
+        self.dense_1 = dense(tokens_shape[-1], "dense_1")
+        self.dropout_0 = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_1 = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dense_0.build(tokens_shape)
+        self.dense_1.build((*tokens_shape[:-1], self.mlp_dim))
+
+    def call(self, tokens: Any, training: bool | None = None) -> Any:
+        hidden = self.activation_function(self.dense_0(tokens))
+        hidden = self.dropout_0(hidden, training=training)
+        return self.dropout_1(self.dense_1(hidden), training=training)
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        return tokens_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "dropout": self.dropout,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class EncoderBlock(keras.layers.Layer):
+    """Pre-norm encoder block: attention, then MLP, each behind a norm and beside a shortcut.
+
+    Takes and returns `(batch, length, hidden_dim)`. Source: ViT paper, equations 2 and 3.
+
+    Args:
+        num_heads: Number of attention heads; must divide the width of the tokens.
+        mlp_dim: Width of the MLP.
+        dropout: Rate of dropout after the attention, and twice in the MLP.
+        attention_dropout: Rate of dropout on the attention probabilities.
+        stochastic_depth: Probability that an example skips a branch in training.
+        activation: The MLP's activation (see `MLP`).
+        norm_epsilon: Epsilon of the layer norms: 1e-6 in the released code.
+        relative_length: See `MultiHeadSelfAttention`.
+        remat: Compute activations again in the backward pass instead of keeping them.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> block = keras_vit.layers.EncoderBlock(num_heads=4, mlp_dim=128)
+    >>> block(keras.ops.ones((2, 17, 32))).shape[1:]
+    (17, 32)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        activation: str = "gelu_tanh",
+        norm_epsilon: float = 1e-6,
+        relative_length: int | None = None,
+        remat: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        rates(stochastic_depth=stochastic_depth)
+        self.stochastic_depth = stochastic_depth
+        self.norm_epsilon = norm_epsilon
+        self.remat = remat
+        dtype = self.dtype_policy
+        self.norm_0 = keras.layers.LayerNormalization(epsilon=norm_epsilon, dtype=dtype)
+        self.attention = MultiHeadSelfAttention(
+            num_heads, dropout, attention_dropout, relative_length, dtype=dtype, name="attention"
+        )
+        self.norm_1 = keras.layers.LayerNormalization(epsilon=norm_epsilon, dtype=dtype)
+        self.mlp = MLP(mlp_dim, activation, dropout, dtype=dtype, name="mlp")
+        self.drop_0 = StochasticDepth(stochastic_depth, dtype=dtype)
+        self.drop_1 = StochasticDepth(stochastic_depth, dtype=dtype)
+
+    def build(self, tokens_shape: Shape) -> None:
+        for layer in (self.norm_0, self.attention, self.norm_1, self.mlp, self.drop_0, self.drop_1):
+            layer.build(tokens_shape)
+
+    def _encode(self, z: Any, training: bool | None) -> Any:
+        # `training` is handed on by name: a rematerialized pass runs outside Keras's call context.
+        on = {"training": training}
+        z = z + self.drop_0(self.attention(self.norm_0(z), **on), **on)  # equation 2
+        return z + self.drop_1(self.mlp(self.norm_1(z), **on), **on)  # equation 3
+
+    def call(self, tokens: Any, training: bool | None = None) -> Any:
+        if self.remat and training:
+            return rematerialize(self, lambda inputs: self._encode(inputs, training), tokens)
+        return self._encode(tokens, training)
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        return tokens_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_heads": self.attention.num_heads,
+            "mlp_dim": self.mlp.mlp_dim,
+            "dropout": self.mlp.dropout,
+            "attention_dropout": self.attention.attention_dropout,
+            "stochastic_depth": self.stochastic_depth,
+            "activation": self.mlp.activation,
+            "norm_epsilon": self.norm_epsilon,
+            "relative_length": self.attention.relative_length,
+            "remat": self.remat,
+        }

@@ -1,0 +1,202 @@
+"""Photographs into a grid of patches, and the grid into embeddings (ViT paper, section 3.1)."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.errors import as_pair
+
+Shape = tuple[int | None, ...]
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class Patches(keras.layers.Layer):
+    """Cuts images into non-overlapping patches, without any weights.
+
+    Takes `(batch, height, width, channels)`, or `(batch, channels, height, width)` under
+    `data_format="channels_first"`; returns `(batch, grid_h, grid_w, patch_h * patch_w * channels)`,
+    the pixels of a patch in the order row, column, channel. What the patch does not divide is
+    dropped at the bottom and the right, as in the released code.
+
+    Args:
+        patch_size: Height and width of a patch in pixels: one number, or a pair.
+        data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
+
+    Raises:
+        ValueError: The input has not four dimensions, or is smaller than one patch.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> keras_vit.layers.Patches(16)(keras.ops.ones((2, 64, 48, 3))).shape == (2, 4, 3, 768)
+    True
+    """
+
+    def __init__(
+        self,
+        patch_size: int | tuple[int, int],
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.patch_size = as_pair(patch_size, "patch_size")
+        self.data_format = keras.config.image_data_format() if data_format is None else data_format
+        if self.data_format not in ("channels_last", "channels_first"):
+            raise ValueError(
+                f"data_format={data_format!r} is not known. "
+                'Give "channels_last", "channels_first" or None (the Keras configuration).'
+            )
+
+    def _height_width_channels(self, shape: Shape) -> Shape:
+        if len(shape) != 4:
+            layout = "height, width, channels"
+            if self.data_format == "channels_first":
+                layout = "channels, height, width"
+            raise ValueError(
+                f"Images of shape {tuple(shape)} have {len(shape)} dimensions, not four: "
+                f"(batch, {layout}). For a single image add a batch dimension: images[None]."
+            )
+        if self.data_format == "channels_first":
+            return shape[2], shape[3], shape[1]
+        return shape[1], shape[2], shape[3]
+
+    def _grid(self, shape: Shape) -> tuple[int | None, int | None]:
+        height, width, _ = self._height_width_channels(shape)
+        for size, patch, side in zip(
+            (height, width), self.patch_size, ("high", "wide"), strict=True
+        ):
+            if size is not None and size < patch:
+                raise ValueError(
+                    f"Images of {height} x {width} pixels are smaller than one patch of "
+                    f"{self.patch_size[0]} x {self.patch_size[1]} pixels. "
+                    f"Give images at least {patch} pixels {side}, or a smaller patch_size."
+                )
+        patch_h, patch_w = self.patch_size
+        return (
+            None if height is None else height // patch_h,
+            None if width is None else width // patch_w,
+        )
+
+    def _channels_last(self, images: Any) -> Any:
+        # Convolutions of channels_first images do not run on TensorFlow's CPU kernels.
+        if self.data_format == "channels_first":
+            return ops.transpose(images, (0, 2, 3, 1))
+        return images
+
+    def call(self, images: Any) -> Any:
+        self._grid(images.shape)
+        images = self._channels_last(images)
+        return ops.image.extract_patches(
+            images, self.patch_size, padding="valid", data_format="channels_last"
+        )
+
+    def compute_output_shape(self, images_shape: Shape) -> Shape:
+        channels = self._height_width_channels(images_shape)[2]
+        assert channels is not None
+        length = self.patch_size[0] * self.patch_size[1] * channels
+        return images_shape[0], *self._grid(images_shape), length
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "patch_size": self.patch_size,
+            "data_format": self.data_format,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchEmbedding(Patches):
+    """Cuts images into patches and projects each to `hidden_dim` (ViT paper, equation 1).
+
+    Takes images as `Patches` does; returns the grid `(batch, grid_h, grid_w, hidden_dim)`.
+    The kernel has the shape `(patch_h, patch_w, channels, hidden_dim)`, as in released files.
+
+    Args:
+        hidden_dim: Width of an embedding.
+        patch_size: Height and width of a patch in pixels: one number, or a pair.
+        data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> keras_vit.layers.PatchEmbedding(32, (16, 8))(keras.ops.ones((2, 64, 48, 3))).shape[1:]
+    (4, 6, 32)
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        patch_size: int | tuple[int, int],
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(patch_size, data_format, **kwargs)
+        self.hidden_dim = hidden_dim
+
+    def build(self, images_shape: Shape) -> None:
+        channels = self._height_width_channels(images_shape)[2]
+        if channels is None:
+            raise ValueError(
+                f"Images of shape {tuple(images_shape)} have an unknown number of channels. "
+                "Height and width may be None, the channels may not."
+            )
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(*self.patch_size, channels, self.hidden_dim),
+            initializer="lecun_normal",
+        )
+        self.bias = self.add_weight(name="bias", shape=(self.hidden_dim,), initializer="zeros")
+
+    def call(self, images: Any) -> Any:
+        self._grid(images.shape)
+        images = self._channels_last(images)
+        grid = ops.conv(
+            images, self.kernel, self.patch_size, padding="valid", data_format="channels_last"
+        )
+        return grid + self.bias
+
+    def compute_output_shape(self, images_shape: Shape) -> Shape:
+        return images_shape[0], *self._grid(images_shape), self.hidden_dim
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "hidden_dim": self.hidden_dim}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TokensToGrid(keras.layers.Layer):
+    """Lays a sequence of tokens back onto the grid of patches they came from.
+
+    Called with tokens `(batch, prefix + grid_h * grid_w, hidden_dim)` and the patches
+    `(batch, grid_h, grid_w, ...)`, of which only the shape is read; returns
+    `(batch, grid_h, grid_w, hidden_dim)`, or `(batch, hidden_dim, grid_h, grid_w)` under
+    `data_format="channels_first"`. The first `num_prefix_tokens` (class token, registers) go.
+    """
+
+    def __init__(
+        self, num_prefix_tokens: int = 1, data_format: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = num_prefix_tokens
+        self.data_format = keras.config.image_data_format() if data_format is None else data_format
+
+    def call(self, tokens: Any, patches: Any) -> Any:
+        _, grid_h, grid_w, _ = ops.shape(patches)
+        tokens = tokens[:, self.num_prefix_tokens :]
+        grid = ops.reshape(tokens, (-1, grid_h, grid_w, tokens.shape[-1]))
+        if self.data_format == "channels_first":
+            return ops.transpose(grid, (0, 3, 1, 2))
+        return grid
+
+    def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape) -> Shape:
+        batch, grid_h, grid_w, _ = patches_shape
+        if self.data_format == "channels_first":
+            return batch, tokens_shape[-1], grid_h, grid_w
+        return batch, grid_h, grid_w, tokens_shape[-1]
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "data_format": self.data_format,
+        }

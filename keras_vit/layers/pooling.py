@@ -1,0 +1,126 @@
+"""From the tokens of an image to one vector: class token, mean, or attention pooling."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.attention import heads_divide, projection_initializer
+from keras_vit.layers.encoder import MLP
+from keras_vit.layers.patches import Shape
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TokenPooling(keras.layers.Layer):
+    """The first token, which is the class token (ViT paper, equation 4).
+
+    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`.
+    """
+
+    def call(self, tokens: Any) -> Any:
+        return tokens[:, 0]
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        return tokens_shape[0], tokens_shape[2]
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MeanPooling(keras.layers.Layer):
+    """The mean over the patches (ViT paper, appendix D.3): global average pooling.
+
+    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`.
+
+    Args:
+        num_prefix_tokens: Tokens in front that are no patches: class token and registers.
+    """
+
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def call(self, tokens: Any) -> Any:
+        return ops.mean(tokens[:, self.num_prefix_tokens :], axis=1)
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        return tokens_shape[0], tokens_shape[2]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AttentionPooling(keras.layers.Layer):
+    """A learned probe attends to all tokens, then passes an MLP: MAP, the head of big_vision.
+
+    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. Source: "Scaling Vision
+    Transformers" (Zhai et al. 2022), big_vision `MAPHead`.
+
+    Args:
+        num_heads: Number of attention heads; must divide the width of the tokens.
+        mlp_dim: Width of the MLP.
+        activation: The MLP's activation (see `MLP`).
+        norm_epsilon: Epsilon of the layer norm before the MLP.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> keras_vit.layers.AttentionPooling(4, 128)(keras.ops.ones((2, 16, 32))).shape[1:]
+    (32,)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        activation: str = "gelu_tanh",
+        norm_epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.norm_epsilon = norm_epsilon
+        self.norm = keras.layers.LayerNormalization(epsilon=norm_epsilon, dtype=self.dtype_policy)
+        self.mlp = MLP(mlp_dim, activation, dtype=self.dtype_policy, name="mlp")
+
+    def build(self, tokens_shape: Shape) -> None:
+        hidden_dim = tokens_shape[-1]
+        assert hidden_dim is not None
+        self.head_dim = heads_divide(hidden_dim, self.num_heads)
+        dtype, init = self.dtype_policy, projection_initializer(hidden_dim)
+        self.probe = self.add_weight(
+            name="probe", shape=(1, 1, hidden_dim), initializer="glorot_uniform"
+        )
+        self.query = keras.layers.Dense(
+            hidden_dim, kernel_initializer=init, dtype=dtype, name="query"
+        )
+        self.key_value = keras.layers.Dense(
+            2 * hidden_dim, kernel_initializer=init, dtype=dtype, name="key_value"
+        )
+        self.output_projection = keras.layers.Dense(
+            hidden_dim, kernel_initializer=init, dtype=dtype, name="output"
+        )
+        for layer in (self.query, self.output_projection, self.norm, self.mlp):
+            layer.build((tokens_shape[0], 1, hidden_dim))
+        self.key_value.build(tokens_shape)
+
+    def call(self, tokens: Any, training: bool | None = None) -> Any:
+        batch, length, hidden_dim = ops.shape(tokens)
+        heads = (self.num_heads, self.head_dim)
+        probe = ops.broadcast_to(ops.cast(self.probe, tokens.dtype), (batch, 1, hidden_dim))
+        query = ops.reshape(self.query(probe), (-1, 1, *heads))
+        key_value = ops.reshape(self.key_value(tokens), (-1, length, 2, *heads))
+        attended = ops.dot_product_attention(query, key_value[:, :, 0], key_value[:, :, 1])
+        pooled = self.output_projection(ops.reshape(attended, (-1, 1, hidden_dim)))
+        return (pooled + self.mlp(self.norm(pooled), training=training))[:, 0]
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        return tokens_shape[0], tokens_shape[2]
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp.mlp_dim,
+            "activation": self.mlp.activation,
+            "norm_epsilon": self.norm_epsilon,
+        }

@@ -1,0 +1,32 @@
+"""Activations computed again in the backward pass instead of kept: memory for compute."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+
+def rematerialize(layer: keras.layers.Layer, function: Callable[[Any], Any], inputs: Any) -> Any:
+    """`function(inputs)`, of which only the inputs are kept for the backward pass.
+
+    `keras.remat` alone draws new dropout masks when it computes again on TensorFlow and torch,
+    so that gradients belong to another forward pass, and leaks a traced seed on JAX. Here the
+    weights of `layer` enter as arguments, its seeds as constants, and the advanced seeds leave as
+    outputs: both passes see the same numbers.
+    """
+    weights = [v for v in layer.variables if "float" in v.dtype]
+    seeds = [v for v in layer.variables if "int" in v.dtype]
+    # Integers have no gradient, and TensorFlow warns when it is asked to watch one.
+    seed_values = [(seed, keras.ops.convert_to_tensor(seed)) for seed in seeds]
+
+    def pure(inputs: Any, *values: Any) -> tuple[Any, list[Any]]:
+        mapping = list(zip(weights, values, strict=True)) + seed_values
+        with keras.StatelessScope(mapping) as scope:
+            outputs = function(inputs)
+        return outputs, [scope.get_current_value(seed) for seed in seeds]
+
+    values = [keras.ops.convert_to_tensor(weight) for weight in weights]
+    outputs, advanced = keras.remat(pure)(inputs, *values)
+    for seed, value in zip(seeds, advanced, strict=True):
+        seed.assign(value)
+    return outputs

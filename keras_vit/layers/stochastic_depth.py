@@ -1,0 +1,35 @@
+"""Stochastic depth: whole residual branches left out at random."""
+
+from typing import Any
+
+import keras
+
+from keras_vit.layers.patches import Shape
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StochasticDepth(keras.layers.Dropout):
+    """Drops the whole residual branch of an example with probability `rate`, in training only.
+
+    Takes and returns `(batch, ...)`; what stays is scaled by `1 / (1 - rate)`. Source: Huang et
+    al. 2016, "Deep Networks with Stochastic Depth", per example as in AugReg.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> branch = keras.ops.ones((2, 5, 8))
+    >>> bool(keras.ops.all(keras_vit.layers.StochasticDepth(0.5)(branch) == branch))
+    True
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(rate, seed=seed, **kwargs)
+
+    def build(self, input_shape: Shape) -> None:
+        # One draw an example: Dropout shares a draw along the axes of size one.
+        self.noise_shape = (None,) + (1,) * (len(input_shape) - 1)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        config.pop("noise_shape")  # follows from the input
+        return config

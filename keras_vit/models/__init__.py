@@ -1,0 +1,96 @@
+"""Every model that has a name, and the way to ask for one."""
+
+import fnmatch
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from keras_vit.errors import nearest
+from keras_vit.models.image_model import ImageModel
+from keras_vit.models.variants import VIT_NAMES, vit_arguments
+from keras_vit.models.vit import VisionTransformer
+
+__all__ = ["ImageModel", "VisionTransformer", "create", "list_models", "model_arguments"]
+
+P = ParamSpec("P")
+M = TypeVar("M", bound=ImageModel)
+
+_MODELS: dict[str, tuple[Callable[..., ImageModel], dict[str, Any]]] = {
+    name: (VisionTransformer, vit_arguments(name)) for name in VIT_NAMES
+}
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names that `create` knows, such as `"ViT-B/16"`; `pattern` is a shell pattern.
+
+    >>> import keras_vit
+    >>> keras_vit.list_models("ViT-L*")
+    ['ViT-L/32', 'ViT-L/16']
+    """
+    return [name for name in _MODELS if fnmatch.fnmatch(name.lower(), pattern.lower())]
+
+
+def model_arguments(name: str) -> dict[str, Any]:
+    """The size arguments behind a name: patch size, width, depth, heads, MLP.
+
+    Raises:
+        ValueError: The name is unknown; the message proposes the nearest ones.
+    """
+    if name not in _MODELS:
+        raise ValueError(f"No model {name!r}. {nearest(name, _MODELS)}")
+    return dict(_MODELS[name][1])
+
+
+def create(name: str, **arguments: Any) -> ImageModel:
+    """A model by its name, with any argument of its class.
+
+    Raises:
+        ValueError: The name or an argument is unknown, or out of range.
+
+    Example:
+
+    >>> import keras_vit
+    >>> keras_vit.create("ViT-Ti/16", num_classes=5, input_shape=(64, 96, 3)).output_shape
+    (None, 5)
+    """
+    sizes = model_arguments(name)
+    label = name.lower().replace("/", "_").replace("-", "_").replace("+", "_")
+    return _MODELS[name][0](**{"name": label, **sizes, **arguments})
+
+
+def _named(name: str, model: Callable[P, M]) -> Callable[P, M]:
+    """The constructor of one row of the table: `ViTB16` for `"ViT-B/16"`."""
+
+    def constructor(*args: P.args, **kwargs: P.kwargs) -> M:
+        if args:
+            raise ValueError(
+                f"{constructor.__name__} takes named arguments only: "
+                f"{constructor.__name__}(num_classes={args[0]!r})?"
+            )
+        return create(name, **kwargs)  # type: ignore[return-value]
+
+    sizes = ", ".join(f"{k}={v}" for k, v in model_arguments(name).items())
+    constructor.__name__ = constructor.__qualname__ = _python_name(name)
+    constructor.__doc__ = (
+        f"{name}: `{model.__name__}` with {sizes}.\n\n"
+        f"Takes every argument of `{model.__name__}`, which documents them.\n"
+    )
+    constructor.__wrapped__ = model  # type: ignore[attr-defined]  # the signature that help() shows
+    return constructor
+
+
+def _python_name(name: str) -> str:
+    return name.replace("/", "").replace("-", "").replace("+", "")
+
+
+ViTTi16 = _named("ViT-Ti/16", VisionTransformer)
+ViTS32 = _named("ViT-S/32", VisionTransformer)
+ViTS16 = _named("ViT-S/16", VisionTransformer)
+ViTB32 = _named("ViT-B/32", VisionTransformer)
+ViTB16 = _named("ViT-B/16", VisionTransformer)
+ViTB8 = _named("ViT-B/8", VisionTransformer)
+ViTL32 = _named("ViT-L/32", VisionTransformer)
+ViTL16 = _named("ViT-L/16", VisionTransformer)
+ViTH14 = _named("ViT-H/14", VisionTransformer)
+ViTg14 = _named("ViT-g/14", VisionTransformer)
+ViTG14 = _named("ViT-G/14", VisionTransformer)
+__all__ += [_python_name(name) for name in VIT_NAMES]

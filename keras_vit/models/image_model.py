@@ -1,0 +1,181 @@
+"""What every model of the package shares: pixels in, logits out, features between."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import keras
+
+from keras_vit.errors import known_arguments, nearest
+from keras_vit.layers import TokensToGrid
+
+Arguments = dict[str, Any]
+
+
+class ImageModel(keras.Model):
+    """Base class of the models: a functional `keras.Model` that is described by its arguments.
+
+    A subclass calls `_assemble` with the constructor's arguments, the input, and every
+    intermediate by name.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        known_arguments(cls, kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
+    def _assemble(self, arguments: Arguments, images: Any, features: dict[str, Any]) -> None:
+        """Builds the functional model from `images` to the last of `features`."""
+        super().__init__(images, list(features.values())[-1], name=arguments["name"])
+        self._arguments = {**arguments, "name": self.name}
+        self._features = features
+        weights = arguments["weights"]
+        if weights is not None:
+            _load_keras_file(self, weights)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reads like an attribute, lives in one place: model.hidden_dim, model.num_classes, ...
+        arguments = self.__dict__.get("_arguments", {})
+        if name in arguments:
+            return arguments[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def get_config(self) -> Arguments:
+        # Weights are in the saved file itself: a reloaded model must not look for the first one.
+        policy = keras.dtype_policies.serialize(self._policy)
+        return {**self._arguments, "weights": None, "dtype": policy, "trainable": self.trainable}
+
+    @classmethod
+    def from_config(cls, config: Arguments, custom_objects: Any = None) -> Self:
+        config = dict(config)
+        trainable = config.pop("trainable", True)
+        for key in ("input_shape", "patch_size", "position_grid"):
+            if isinstance(config.get(key), list):
+                config[key] = tuple(config[key])
+        if isinstance(config.get("dtype"), dict):
+            config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
+        model = cls(**config)
+        model.trainable = trainable
+        return model
+
+    @property
+    def _policy(self) -> keras.DTypePolicy:
+        return keras.dtype_policies.get(self._arguments["dtype"])
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the intermediates that `feature_model` gives, in the order of the data."""
+        return tuple(self._features)
+
+    def feature_model(self, outputs: str | Sequence[str], format: str = "tokens") -> keras.Model:
+        """A model from the same images to intermediates; it shares the weights.
+
+        Args:
+            outputs: One of `feature_names`, or several.
+            format: `"tokens"`: sequences as they are, `(batch, tokens, hidden_dim)`; `"grid"`:
+                without class token and registers, laid on the grid of patches, as backbones of
+                detectors and segmenters want them: `(batch, grid_h, grid_w, hidden_dim)`.
+
+        Returns:
+            A `keras.Model` that gives one array for one name, and a dictionary for several.
+
+        Raises:
+            ValueError: A name or the format is unknown.
+
+        Example:
+
+        >>> import keras_vit, numpy as np
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=2, num_heads=2, input_shape=(32, 32, 3))
+        >>> features = model.feature_model(["block_0", "pre_logits"], format="grid")
+        >>> {k: v.shape for k, v in features(np.ones((1, 32, 32, 3))).items()}["block_0"][1:]
+        (4, 4, 16)
+        """
+        if format not in ("tokens", "grid"):
+            raise ValueError(f'format={format!r} is not known. Give "tokens" or "grid".')
+        names = [outputs] if isinstance(outputs, str) else list(outputs)
+        for name in names:
+            if name not in self._features:
+                raise ValueError(f"No feature {name!r}. {nearest(name, self._features)}")
+        found = {name: self._features[name] for name in names}
+        if format == "grid":
+            found = {name: self._on_grid(name, feature) for name, feature in found.items()}
+        return keras.Model(
+            self.inputs[0],
+            found[outputs] if isinstance(outputs, str) else found,
+            name=f"{self.name}_features",
+        )
+
+    def _on_grid(self, name: str, feature: Any) -> Any:
+        if len(feature.shape) != 3 or "patches" not in self._features:
+            return feature
+        layer = TokensToGrid(
+            self.num_prefix_tokens,
+            self._arguments["data_format"],
+            dtype=self._policy,
+            name=f"{name}_grid",
+        )
+        return layer(feature, self._features["patches"])
+
+    def with_classifier(self, num_classes: int, **overrides: Any) -> Self:
+        """A copy with the same backbone under a new, zero-initialised head.
+
+        Args:
+            num_classes: Classes of the new head; 0 for features.
+            **overrides: Other arguments that leave the backbone's weights as they are, such as
+                `dropout`.
+
+        Example:
+
+        >>> import keras_vit
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+        >>> model.with_classifier(5).output_shape
+        (None, 5)
+        """
+        return self._copy_with({**overrides, "num_classes": num_classes}, fresh=("head",))
+
+    def _copy_with(self, changes: Arguments, fresh: Sequence[str] = ()) -> Self:
+        """A model with other arguments, and the weights of this one except the `fresh` layers'."""
+        copy = type(self).from_config({**self.get_config(), **changes, "trainable": True})
+        for layer in copy.layers:
+            if layer.weights and layer.name not in fresh:
+                own = self.get_layer(layer.name)
+                self._copy_layer(own, layer)
+                layer.trainable = own.trainable
+        copy.trainable = self.trainable
+        return copy
+
+    def _copy_layer(self, own: keras.layers.Layer, new: keras.layers.Layer) -> None:
+        new.set_weights(own.get_weights())
+
+
+def normalise(images: Any, include_preprocessing: bool) -> Any:
+    """Pixels 0..255 to the [-1, 1] of the released code, in float32 under every policy."""
+    if not include_preprocessing:
+        return images
+    return keras.layers.Rescaling(1 / 127.5, -1.0, dtype="float32", name="normalise")(images)
+
+
+def classify(features: Any, num_classes: int, activation: str | None) -> Any:
+    """The zero-initialised head, in float32 under every policy: bfloat16 logits lose ties."""
+    if num_classes == 0:
+        return keras.layers.Activation("linear", dtype="float32", name="features")(features)
+    return keras.layers.Dense(
+        num_classes,
+        activation=activation,
+        kernel_initializer="zeros",
+        dtype="float32",
+        name="head",
+    )(features)
+
+
+def _load_keras_file(model: keras.Model, weights: str | Path) -> None:
+    path = Path(weights)
+    if not path.name.endswith((".keras", ".weights.h5")):
+        raise ValueError(
+            f"weights={str(weights)!r} is not a file this version reads. "
+            "Give a .keras or .weights.h5 file, or None for fresh weights."
+        )
+    if not path.is_file():
+        raise FileNotFoundError(f"weights={str(weights)!r}: there is no such file.")
+    model.load_weights(path)

@@ -1,0 +1,268 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words")."""
+
+import warnings
+from pathlib import Path
+from typing import Any, Self
+
+import keras
+
+from keras_vit.errors import as_pair, one_of, positive, rates
+from keras_vit.layers import (
+    AttentionPooling,
+    ClassToken,
+    EncoderBlock,
+    MeanPooling,
+    PatchEmbedding,
+    PositionEmbedding,
+    RegisterTokens,
+    TokenPooling,
+)
+from keras_vit.layers.attention import heads_divide
+from keras_vit.layers.positions import copy_into
+from keras_vit.models.image_model import ImageModel, classify, normalise
+
+POOLINGS = ("token", "gap", "map", None)
+POSITION_EMBEDDINGS = ("learned", "learned_2d", "relative", "sincos2d", "none")
+# The grid of a model that takes images of any size learns its positions for this many pixels.
+PIXELS_OF_ANY_SIZE = 224
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class VisionTransformer(ImageModel):
+    """A Vision Transformer of any size; its defaults are ViT-B/16 as its authors released it.
+
+    Takes images `(batch, height, width, channels)` with pixels 0..255, uint8 or float, and
+    returns float32 logits `(batch, num_classes)` under every dtype policy.
+
+    Args:
+        num_classes: Classes of the zero-initialised head; 0: no head, returns the features.
+        input_shape: `(height, width, channels)`, or `(None, None, channels)` for images of any
+            size, to which position embeddings are then resampled inside the graph. With
+            `data_format="channels_first"`: `(channels, height, width)`.
+        weights: None, or a `.keras` or `.weights.h5` file to load.
+        classifier_activation: None for logits, or an activation such as `"softmax"`.
+        include_preprocessing: Whether the model normalises pixels 0..255 itself. With False it
+            takes what the authors' code takes, [-1, 1].
+        patch_size: Height and width of a patch in pixels: one number, or a pair.
+        hidden_dim: Width of the tokens.
+        depth: Number of encoder blocks.
+        num_heads: Attention heads of a block; must divide `hidden_dim`.
+        mlp_dim: Width of the MLPs; None for four times `hidden_dim`.
+        pooling: `"token"`: the class token; `"gap"`: mean over the patches; `"map"`: attention
+            pooling; None: all tokens after the last norm.
+        class_token: Whether there is one; None for yes under `"token"` and None pooling.
+        num_registers: Register tokens behind the class token.
+        representation_size: Width of the tanh layer before the head; None for none.
+        position_embedding: `"learned"`, `"learned_2d"`, `"relative"`, `"sincos2d"` or `"none"`.
+        position_grid: Rows and columns that positions are learned for; None for the grid of
+            `input_shape`, and that of 224 pixels where it says None.
+        dropout: Rate of dropout after the positions, the attention, and twice in the MLP.
+        attention_dropout: Rate of dropout on attention probabilities.
+        stochastic_depth: Rate of stochastic depth at the last block; it rises linearly from 0.
+        activation: `"gelu_tanh"` (the released code's) or `"gelu"` (timm, Hugging Face).
+        norm_epsilon: Epsilon of the layer norms.
+        remat: Compute a block's activations again in the backward pass instead of keeping them.
+        data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
+        name: Name of the model.
+        dtype: Dtype policy of all layers but normalisation and head, such as `"mixed_bfloat16"`.
+
+    Raises:
+        ValueError: An argument is misspelt or out of range; the message says what is accepted.
+
+    Example:
+
+    >>> import keras_vit, numpy as np
+    >>> model = keras_vit.VisionTransformer(num_classes=5, patch_size=8, hidden_dim=64, depth=2,
+    ...                                     num_heads=4, input_shape=(32, 32, 3))
+    >>> model(np.zeros((1, 32, 32, 3), "uint8")).shape == (1, 5)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int = 1000,
+        input_shape: tuple[int | None, int | None, int | None] = (224, 224, 3),
+        weights: str | Path | None = None,
+        classifier_activation: str | None = None,
+        include_preprocessing: bool = True,
+        patch_size: int | tuple[int, int] = 16,
+        hidden_dim: int = 768,
+        depth: int = 12,
+        num_heads: int = 12,
+        mlp_dim: int | None = None,
+        pooling: str | None = "token",
+        class_token: bool | None = None,
+        num_registers: int = 0,
+        representation_size: int | None = None,
+        position_embedding: str = "learned",
+        position_grid: tuple[int, int] | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        activation: str = "gelu_tanh",
+        norm_epsilon: float = 1e-6,
+        remat: bool = False,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+    ) -> None:
+        patch_size = as_pair(patch_size, "patch_size")
+        positive(hidden_dim=hidden_dim, depth=depth)
+        heads_divide(hidden_dim, num_heads)
+        one_of(pooling, "pooling", POOLINGS)
+        one_of(position_embedding, "position_embedding", POSITION_EMBEDDINGS)
+        rates(
+            dropout=dropout, attention_dropout=attention_dropout, stochastic_depth=stochastic_depth
+        )
+        data_format = data_format or keras.config.image_data_format()
+        mlp_dim = 4 * hidden_dim if mlp_dim is None else mlp_dim
+        class_token = pooling in ("token", None) if class_token is None else class_token
+        if pooling == "token" and not class_token:
+            raise ValueError(
+                'pooling="token" needs the class token. Leave class_token out, or pool by "gap".'
+            )
+        size = image_size(input_shape, data_format)
+        position_grid = position_grid or position_grid_of(size, patch_size)
+        dtype = keras.dtype_policies.get(dtype)
+        arguments = {k: v for k, v in locals().items() if k not in ("self", "size", "__class__")}
+        num_prefix = int(class_token) + num_registers
+        relative = position_embedding == "relative"
+
+        images = keras.Input(input_shape, name="images")
+        x = {"images": normalise(images, include_preprocessing)}
+        x["patches"] = PatchEmbedding(
+            hidden_dim, patch_size, data_format, dtype=dtype, name="patch_embedding"
+        )(x["images"])
+        tokens = keras.layers.Reshape((-1, hidden_dim), dtype=dtype, name="tokens")(x["patches"])
+        if class_token:
+            tokens = ClassToken(dtype=dtype, name="class_token")(tokens)
+        if position_embedding in PositionEmbedding.KINDS:
+            tokens = PositionEmbedding(
+                position_grid,
+                position_embedding,
+                int(class_token),
+                dtype=dtype,
+                name="position_embedding",
+            )(tokens, x["patches"])
+        if num_registers:
+            tokens = RegisterTokens(
+                num_registers, int(class_token), dtype=dtype, name="register_tokens"
+            )(tokens)
+        x["tokens"] = tokens = keras.layers.Dropout(dropout, dtype=dtype, name="dropout")(tokens)
+        for i in range(depth):
+            x[f"block_{i}"] = tokens = EncoderBlock(
+                num_heads,
+                mlp_dim,
+                dropout,
+                attention_dropout,
+                stochastic_depth * i / max(depth - 1, 1),
+                activation,
+                norm_epsilon,
+                position_grid[0] * position_grid[1] + num_prefix if relative else None,
+                remat,
+                dtype=dtype,
+                name=f"block_{i}",
+            )(tokens)
+        x["encoder_norm"] = tokens = keras.layers.LayerNormalization(
+            epsilon=norm_epsilon, dtype=dtype, name="encoder_norm"
+        )(tokens)
+
+        if pooling == "token":
+            pooled = TokenPooling(dtype=dtype, name="pooling")(tokens)
+        elif pooling == "gap":
+            pooled = MeanPooling(num_prefix, dtype=dtype, name="pooling")(tokens)
+        elif pooling == "map":
+            pooled = AttentionPooling(
+                num_heads, mlp_dim, activation, norm_epsilon, dtype=dtype, name="pooling"
+            )(tokens)
+        else:
+            pooled = tokens
+        x["pooled"] = x["pre_logits"] = pooled
+        if representation_size is not None:
+            positive(representation_size=representation_size)
+            x["pre_logits"] = keras.layers.Dense(
+                representation_size,
+                activation="tanh",
+                kernel_initializer="lecun_normal",
+                dtype=dtype,
+                name="pre_logits",
+            )(pooled)
+        x["logits"] = classify(x["pre_logits"], num_classes, classifier_activation)
+        self._assemble(arguments, images, x)
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens in front of the patches: class token and registers."""
+        return int(self._arguments["class_token"]) + self._arguments["num_registers"]
+
+    def with_input_shape(self, input_shape: tuple[int | None, int | None, int | None]) -> Self:
+        """A copy for images of another size, with the position embeddings resampled to it.
+
+        The released code's rule (`scipy.ndimage.zoom`, order 1), extended to grids that are not
+        square; see `keras_vit.layers.positions.resample_grid`. `(None, None, channels)` keeps
+        the embeddings as they are and resamples them to each image inside the graph.
+
+        Raises:
+            ValueError: The image is smaller than a patch, or has other channels.
+
+        Example:
+
+        >>> import keras_vit
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+        >>> model.with_input_shape((48, 24, 3)).get_layer("position_embedding").grid
+        (6, 3)
+        """
+        size = image_size(input_shape, self.data_format)
+        grid = self.position_grid if None in size else position_grid_of(size, self.patch_size)
+        return self._copy_with({"input_shape": tuple(input_shape), "position_grid": grid})
+
+    def _copy_layer(self, own: keras.layers.Layer, new: keras.layers.Layer) -> None:
+        if isinstance(new, PositionEmbedding):
+            new.resample_from(own)
+            return
+        relative = getattr(getattr(new, "attention", None), "relative_positions", None)
+        if relative is None:
+            super()._copy_layer(own, new)
+            return
+        relative.resample_from(own.attention.relative_positions)
+        for before, after in zip(own.weights, new.weights, strict=True):
+            if before.shape == after.shape:
+                copy_into(after, before)
+
+
+def image_size(
+    input_shape: tuple[int | None, ...], data_format: str
+) -> tuple[int | None, int | None]:
+    """Height and width of an `input_shape`, or a ValueError when it is none."""
+    last = data_format == "channels_last"
+    if len(input_shape) != 3 or input_shape[2 if last else 0] is None:
+        layout = "(height, width, channels)" if last else "(channels, height, width)"
+        raise ValueError(
+            f"input_shape={input_shape!r} is not {layout} without the batch. Give for example "
+            f"{(224, 224, 3) if last else (3, 224, 224)}; height and width may be None."
+        )
+    return (input_shape[0], input_shape[1]) if last else (input_shape[1], input_shape[2])
+
+
+def position_grid_of(
+    size: tuple[int | None, int | None], patch_size: tuple[int, int]
+) -> tuple[int, int]:
+    """Rows and columns of the patches of an image; warns of pixels that no patch covers."""
+    pixels = tuple(PIXELS_OF_ANY_SIZE if side is None else side for side in size)
+    grid = pixels[0] // patch_size[0], pixels[1] // patch_size[1]
+    if 0 in grid:
+        raise ValueError(
+            f"An image of {pixels[0]} x {pixels[1]} pixels is smaller than one patch of "
+            f"{patch_size[0]} x {patch_size[1]}. Give a larger input_shape or a smaller patch_size."
+        )
+    covered = grid[0] * patch_size[0], grid[1] * patch_size[1]
+    if covered != pixels and None not in size:
+        warnings.warn(
+            f"Patches of {patch_size[0]} x {patch_size[1]} cover {covered[0]} x {covered[1]} of "
+            f"{pixels[0]} x {pixels[1]} pixels: the rest at the bottom and the right is dropped, "
+            f"as in the released code. Give {covered[0]} x {covered[1]} to lose nothing.",
+            stacklevel=4,
+        )
+    return grid

@@ -1,0 +1,46 @@
+"""Gradients of a Keras model, which Keras itself does not offer across backends."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+
+def gradients(model: keras.Model, images: Any, training: bool = False) -> dict[str, np.ndarray]:
+    """Gradient of a fixed weighted sum of the logits by each trainable variable, by path."""
+    shape = tuple(model(images).shape)
+    # All ones would be blind to softmax outputs and to errors that cancel out.
+    weights = np.cos(np.arange(int(np.prod(shape)))).reshape(shape).astype("float32")
+    variables = model.trainable_variables
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(images, training=training) * weights)
+        found = tape.gradient(loss, [v.value for v in variables])
+    elif backend == "jax":
+        import jax
+
+        fixed = [v.value for v in model.non_trainable_variables]
+
+        def loss_of(values: list[Any]) -> Any:
+            outputs, _ = model.stateless_call(values, fixed, images, training=training)
+            return (outputs * weights).sum()
+
+        found = jax.grad(loss_of)([v.value for v in variables])
+    else:
+        import torch
+
+        model.zero_grad()
+        (model(images, training=training) * torch.as_tensor(weights)).sum().backward()
+        found = [v.value.grad for v in variables]
+    # A missing gradient stays visible as NaN instead of passing for a zero.
+    return {
+        variable.path: (
+            np.full(variable.shape, np.nan)
+            if gradient is None
+            else keras.ops.convert_to_numpy(gradient)
+        )
+        for variable, gradient in zip(variables, found, strict=True)
+    }

@@ -1,0 +1,53 @@
+"""Fixtures of the whole suite."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+SHARED = Path(os.environ.get("KERAS_VIT_SHARED", REPOSITORY.parent / "shared"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of recorded outputs, real photographs and real weights; skips where missing."""
+    if not SHARED.is_dir():
+        pytest.skip(f"{SHARED} is missing; set KERAS_VIT_SHARED to the folder of recorded outputs")
+    return SHARED
+
+
+@pytest.fixture(autouse=True)
+def _fresh_keras() -> Iterator[None]:
+    """Every test starts from the same seed and policy, and leaves no models behind."""
+    keras.utils.set_random_seed(0)
+    yield
+    keras.config.set_dtype_policy("float32")
+    keras.config.set_image_data_format("channels_last")
+    keras.utils.clear_session(free_memory=False)
+
+
+@pytest.fixture
+def run_python() -> Callable[..., str]:
+    """Runs code in a fresh process, on a backend of choice, and returns what it printed."""
+
+    def run(code: str, backend: str | None = None, *arguments: str) -> str:
+        environment = dict(os.environ, PYTHONPATH=str(REPOSITORY))
+        environment["KERAS_BACKEND"] = backend or keras.backend.backend()
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout
+
+    return run

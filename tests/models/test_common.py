@@ -1,0 +1,205 @@
+"""One suite of checks that every kind of model passes on every backend."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.backend import gradients
+
+SIZES = {"patch_size": 8, "hidden_dim": 32, "depth": 2, "num_heads": 4, "input_shape": (32, 32, 3)}
+# Every kind of model, small: a new option of a model belongs here, and has all checks at once.
+KINDS: dict[str, dict[str, Any]] = {
+    "token": {},
+    "gap": {"pooling": "gap"},
+    "map": {"pooling": "map"},
+    "all_tokens": {"pooling": None, "num_classes": 0},
+    "learned_2d": {"position_embedding": "learned_2d"},
+    "relative": {"position_embedding": "relative"},
+    "sincos2d": {"position_embedding": "sincos2d", "pooling": "gap"},
+    "no_positions": {"position_embedding": "none"},
+    "registers": {"num_registers": 2, "representation_size": 24},
+    "exact_gelu": {"activation": "gelu", "norm_epsilon": 1e-12},
+}
+
+
+def build(kind: str, **changes: Any) -> keras_vit.VisionTransformer:
+    arguments = {**SIZES, "num_classes": 5, **KINDS[kind], **changes}
+    model = keras_vit.VisionTransformer(**arguments)
+    wake(model)
+    return model
+
+
+def wake(model: keras.Model) -> None:
+    """Gives zero-initialised weights values, without which no gradient passes the head."""
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        if not keras.ops.convert_to_numpy(variable).any():
+            variable.assign(random.normal(0, 0.1, variable.shape).astype("float32"))
+
+
+def pixels(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape).astype("uint8")
+
+
+def predict(model: keras.Model, images: np.ndarray) -> np.ndarray:
+    return np.asarray(model.predict(images, verbose=0), "float32")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_forward_has_the_promised_shape_and_dtype(kind: str) -> None:
+    model = build(kind)
+    outputs = model(pixels(3, 32, 32, 3))
+    assert tuple(outputs.shape)[1:] == model.output_shape[1:]
+    assert len(outputs) == 3
+    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
+
+
+def test_gradient_reaches_every_variable(kind: str) -> None:
+    for path, gradient in gradients(build(kind), pixels(2, 32, 32, 3)).items():
+        assert np.isfinite(gradient).all(), path
+        assert np.abs(gradient).max() > 0, path
+
+
+def test_config_round_trip(kind: str) -> None:
+    model = build(kind, dropout=0.1, stochastic_depth=0.2)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(model)))
+    clone = keras.saving.deserialize_keras_object(config)
+    assert clone.get_config() == model.get_config()
+    assert [w.shape for w in clone.weights] == [w.shape for w in model.weights]
+
+
+def test_keras_file_round_trip(kind: str, tmp_path: Path) -> None:
+    model, images = build(kind), pixels(2, 32, 32, 3)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model)
+    np.testing.assert_array_equal(predict(loaded, images), predict(model, images))
+
+
+def test_weights_file_round_trip(kind: str, tmp_path: Path) -> None:
+    model, images = build(kind), pixels(2, 32, 32, 3)
+    model.save_weights(tmp_path / "w.weights.h5")
+    keras.utils.set_random_seed(1)
+    other = build(kind, weights=tmp_path / "w.weights.h5")
+    np.testing.assert_array_equal(predict(other, images), predict(model, images))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_trains(kind: str, policy: str) -> None:
+    if policy == "mixed_float16" and keras.backend.backend() == "jax":
+        pytest.skip("XLA has no float16 attention on CPUs (a GPU feature)")
+    model = build(kind, dtype=policy, dropout=0.1, stochastic_depth=0.1)
+    images = pixels(8, 32, 32, 3)
+    assert keras.backend.standardize_dtype(model(images).dtype) == "float32"
+    float32 = build(kind)
+    float32.set_weights(model.get_weights())
+    exact, before = predict(float32, images), predict(model, images)
+    assert np.abs(before - exact).max() < 0.05 * max(1, np.abs(exact).max())
+    # Any learnable target will do: the loss must fall and stay finite.
+    model.compile(keras.optimizers.AdamW(1e-3), "mean_squared_error", jit_compile=False)
+    history = model.fit(images, np.zeros_like(before), epochs=4, batch_size=4, verbose=0)
+    losses = history.history["loss"]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+
+
+def test_compiled_training_and_prediction(kind: str) -> None:
+    if keras.backend.backend() == "torch" and kind != "token":
+        pytest.skip("torch.compile takes a minute a model: one stands for all")
+    model, images = build(kind), pixels(8, 32, 32, 3)
+    eager = np.asarray(keras.ops.convert_to_numpy(model(images)))
+    model.compile("sgd", "mean_squared_error", jit_compile=True)
+    np.testing.assert_allclose(predict(model, images), eager, atol=2e-5)
+    losses = model.fit(images, np.zeros_like(eager), epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_images_that_are_not_square(kind: str) -> None:
+    model = build(kind, input_shape=(24, 40, 3))
+    assert tuple(model(pixels(2, 24, 40, 3)).shape)[1:] == model.output_shape[1:]
+    assert model.position_grid == (3, 5)
+
+
+def test_images_of_any_size(kind: str) -> None:
+    """Positions resampled inside the compiled graph equal those resampled beforehand."""
+    model = build(kind)
+    dynamic = model.with_input_shape((None, None, 3))
+    for height, width in ((32, 32), (24, 48), (8, 64)):
+        images = pixels(2, height, width, 3)
+        fixed = model.with_input_shape((height, width, 3))
+        np.testing.assert_allclose(predict(dynamic, images), predict(fixed, images), atol=2e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_other_channels(kind: str, channels: int) -> None:
+    model = build(kind, input_shape=(32, 32, channels))
+    model.compile("sgd", "mean_squared_error")
+    images = pixels(4, 32, 32, channels)
+    loss = model.fit(images, np.zeros_like(predict(model, images)), verbose=0).history["loss"]
+    assert np.isfinite(loss).all()
+
+
+def test_channels_first_gives_the_same_values(kind: str) -> None:
+    last = build(kind, input_shape=(32, 24, 3))
+    first = build(kind, input_shape=(3, 32, 24), data_format="channels_first")
+    first.set_weights(last.get_weights())
+    images = pixels(2, 32, 24, 3)
+    np.testing.assert_allclose(
+        predict(first, images.transpose(0, 3, 1, 2)), predict(last, images), atol=1e-6
+    )
+
+
+def test_features(kind: str) -> None:
+    model, images = build(kind), pixels(2, 32, 32, 3)
+    prefix = model.num_prefix_tokens
+    tokens = model.feature_model(["block_0", "encoder_norm", "pre_logits", "logits"])(images)
+    grid = model.feature_model(["block_0"], format="grid")(images)["block_0"]
+    assert tuple(grid.shape) == (2, 4, 4, 32)
+    flat = keras.ops.convert_to_numpy(tokens["block_0"])[:, prefix:]
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(grid).reshape(flat.shape), flat)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(tokens["logits"]), predict(model, images), atol=1e-5
+    )
+
+
+def test_with_classifier_keeps_the_backbone(kind: str) -> None:
+    model, images = build(kind), pixels(2, 32, 32, 3)
+    other = model.with_classifier(7)
+    name = "pre_logits"
+    np.testing.assert_allclose(
+        predict(other.feature_model(name), images),
+        predict(model.feature_model(name), images),
+        atol=1e-6,
+    )
+    assert not predict(other, images).any()  # a new head starts at zero
+    assert other.output_shape[-1] == 7
+
+
+def test_rematerialization_changes_memory_and_nothing_else(kind: str) -> None:
+    """Same seeds, same losses: a mask drawn anew in the backward pass would part them."""
+    losses = []
+    for remat in (False, True):
+        keras.utils.set_random_seed(3)
+        model = build(kind, remat=remat, dropout=0.2, attention_dropout=0.2, stochastic_depth=0.3)
+        images = pixels(8, 32, 32, 3)
+        target = np.ones_like(predict(model, images))
+        model.compile(keras.optimizers.SGD(0.05), "mean_squared_error")
+        fit = model.fit(images, target, batch_size=4, epochs=4, shuffle=False, verbose=0)
+        losses.append(fit.history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-5)
+
+
+def test_int8_quantization(kind: str) -> None:
+    model, images = build(kind), pixels(4, 32, 32, 3)
+    exact = predict(model, images)
+    model.quantize("int8")
+    assert np.abs(predict(model, images) - exact).max() < 0.1 * np.abs(exact).max()

@@ -1,0 +1,107 @@
+"""The named models have the published sizes."""
+
+import inspect
+
+import keras
+import pytest
+
+import keras_vit
+
+# 224 px, 1000 classes. Source: models_test.py of the official code, and timm for g and G.
+PARAMETERS = {
+    "ViT-Ti/16": 5_717_416,
+    "ViT-S/32": 22_878_952,
+    "ViT-S/16": 22_050_664,
+    "ViT-B/32": 88_224_232,
+    "ViT-B/16": 86_567_656,
+    "ViT-B/8": 86_576_872,
+    "ViT-L/32": 306_535_400,
+    "ViT-L/16": 304_326_632,
+    "ViT-H/14": 632_045_800,
+    "ViT-g/14": 1_012_611_432,
+    "ViT-G/14": 1_844_440_680,
+}
+# Another resolution moves the position embeddings only.
+AT_384 = {"ViT-Ti/16": 5_790_376, "ViT-S/16": 22_196_584, "ViT-B/32": 88_297_192}
+
+
+@pytest.fixture
+def zeros_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Billions of random numbers take minutes; the count needs none of them."""
+    for initializer in ("RandomNormal", "RandomUniform", "GlorotUniform", "LecunNormal"):
+        monkeypatch.setattr(
+            getattr(keras.initializers, initializer),
+            "__call__",
+            lambda self, shape, dtype=None: keras.ops.zeros(shape, dtype),
+        )
+
+
+def test_every_registered_model_has_a_count() -> None:
+    assert set(keras_vit.list_models()) == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.usefixtures("zeros_everywhere")
+def test_parameter_count(name: str) -> None:
+    assert keras_vit.create(name).count_params() == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", AT_384)
+@pytest.mark.usefixtures("zeros_everywhere")
+def test_parameter_count_at_384(name: str) -> None:
+    assert keras_vit.create(name, input_shape=(384, 384, 3)).count_params() == AT_384[name]
+
+
+@pytest.mark.usefixtures("zeros_everywhere")
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        ({"num_classes": 21843}, 102_595_923),
+        ({"num_classes": 21843, "representation_size": 768}, 103_186_515),
+        ({"pooling": "gap"}, 86_566_120),
+        # big_vision's "map" has no class token, and a probe with attention and an MLP of its own.
+        ({"pooling": "map"}, 93_653_224),
+    ],
+)
+def test_parameter_count_of_other_heads(arguments: dict, count: int) -> None:
+    assert keras_vit.ViTB16(**arguments).count_params() == count
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_every_model_has_a_python_name(name: str) -> None:
+    constructor = getattr(keras_vit, name.replace("-", "").replace("/", ""))
+    assert name in constructor.__doc__
+    assert "num_classes" in inspect.signature(constructor).parameters
+
+
+def test_names_make_the_model_they_say() -> None:
+    model = keras_vit.ViTTi16(num_classes=5)
+    assert (model.patch_size, model.hidden_dim, model.name) == ((16, 16), 192, "vit_ti_16")
+    assert keras_vit.list_models("vit-s*") == ["ViT-S/32", "ViT-S/16"]
+
+
+def test_initial_values_are_the_released_codes() -> None:
+    model = keras_vit.ViTTi16(num_classes=10)
+    numpy = keras.ops.convert_to_numpy
+
+    def layer(name: str) -> keras.layers.Layer:
+        return model.get_layer(name)
+
+    block = layer("block_0")
+    width, mlp = 192, 768
+    kernel = numpy(layer("patch_embedding").kernel)
+    assert kernel.std() == pytest.approx((16 * 16 * 3) ** -0.5, rel=0.02)
+    # A normal cut at two deviations, and widened so that the deviation comes out right.
+    assert abs(kernel).max() <= 2.0001 * (16 * 16 * 3) ** -0.5 / 0.87962566
+    projection = numpy(block.attention.query_key_value.kernel)
+    assert abs(projection).max() == pytest.approx((6 / (2 * width)) ** 0.5, rel=1e-3)
+    assert abs(numpy(block.attention.output_projection.kernel)).max() == pytest.approx(
+        (6 / (2 * width)) ** 0.5, rel=1e-3
+    )
+    for dense in (block.mlp.dense_0, block.mlp.dense_1):
+        assert abs(numpy(dense.kernel)).max() == pytest.approx((6 / (width + mlp)) ** 0.5, rel=1e-3)
+        assert numpy(dense.bias).std() == pytest.approx(1e-6, rel=0.2)
+    assert numpy(layer("position_embedding").embedding).std() == pytest.approx(0.02, rel=0.02)
+    for zero in (layer("class_token").embedding, layer("head").kernel, layer("head").bias):
+        assert not numpy(zero).any()
+    assert not numpy(block.attention.query_key_value.bias).any()
