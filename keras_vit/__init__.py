@@ -6,7 +6,8 @@
 5525381
 """
 
-from keras_vit import data, layers
+from keras_vit import data, evaluation, layers
+from keras_vit.export import export_model
 from keras_vit.models import (
     VisionTransformer,
     ViTB8,
@@ -23,8 +24,7 @@ from keras_vit.models import (
     create,
     list_models,
 )
-
-__version__ = "0.1.0"
+from keras_vit.version import __version__
 
 __all__ = [
     "ViTB8",
@@ -42,6 +42,8 @@ __all__ = [
     "__version__",
     "create",
     "data",
+    "evaluation",
+    "export_model",
     "layers",
     "list_models",
 ]

@@ -48,7 +48,9 @@ def rates(**values: float) -> None:
     """Raises a ValueError for the first of the named rates that is outside [0, 1)."""
     for name, rate in values.items():
         if not 0 <= rate < 1:
-            raise ValueError(f"{name}={rate!r} is not a rate. Give a number in [0, 1), such as 0.1.")
+            raise ValueError(
+                f"{name}={rate!r} is not a rate. Give a number in [0, 1), such as 0.1."
+            )
 
 
 def known_arguments(cls: type, given: Iterable[str]) -> None:

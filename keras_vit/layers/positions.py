@@ -106,7 +106,9 @@ class PositionEmbedding(keras.layers.Layer):
         self.num_prefix_tokens = num_prefix_tokens
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
-        _, length, self.hidden_dim = tokens_shape
+        _, length, hidden_dim = tokens_shape
+        assert hidden_dim is not None
+        self.hidden_dim = hidden_dim
         grid_h, grid_w = self.grid
         expected = self.num_prefix_tokens + grid_h * grid_w
         if patches_shape is None and length not in (None, expected):
@@ -180,7 +182,9 @@ class PositionEmbedding(keras.layers.Layer):
             for new, old in ((self.rows, other.rows), (self.columns, other.columns)):
                 copy_into(new, interpolation_matrix(new.shape[0], old.shape[0]) @ old)
 
-    def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
+    def compute_output_shape(
+        self, tokens_shape: Shape, patches_shape: Shape | None = None
+    ) -> Shape:
         return tokens_shape
 
     def get_config(self) -> dict[str, Any]:

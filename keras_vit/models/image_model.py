@@ -17,7 +17,16 @@ class ImageModel(keras.Model):
 
     A subclass calls `_assemble` with the constructor's arguments, the input, and every
     intermediate by name.
+
+    Attributes:
+        class_names: The name of each class, or None. Saved with the model.
+        evaluation: How photographs are brought to the model's size, as keyword arguments of
+            `keras_vit.data.evaluation_image`; empty for its defaults. Saved with the model, so
+            that `keras-vit predict` and `export_model` cannot use another way by mistake.
     """
+
+    class_names: tuple[str, ...] | None
+    evaluation: dict[str, Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         known_arguments(cls, kwargs)
@@ -28,6 +37,8 @@ class ImageModel(keras.Model):
         super().__init__(images, list(features.values())[-1], name=arguments["name"])
         self._arguments = {**arguments, "name": self.name}
         self._features = features
+        self.class_names = None
+        self.evaluation = {}
         weights = arguments["weights"]
         if weights is not None:
             _load_keras_file(self, weights)
@@ -41,13 +52,21 @@ class ImageModel(keras.Model):
 
     def get_config(self) -> Arguments:
         # Weights are in the saved file itself: a reloaded model must not look for the first one.
-        policy = keras.dtype_policies.serialize(self._policy)
-        return {**self._arguments, "weights": None, "dtype": policy, "trainable": self.trainable}
+        return {
+            **self._arguments,
+            "weights": None,
+            "dtype": keras.dtype_policies.serialize(self._policy),
+            "trainable": self.trainable,
+            "class_names": self.class_names,
+            "evaluation": dict(self.evaluation),
+        }
 
     @classmethod
     def from_config(cls, config: Arguments, custom_objects: Any = None) -> Self:
         config = dict(config)
         trainable = config.pop("trainable", True)
+        class_names = config.pop("class_names", None)
+        evaluation = config.pop("evaluation", {})
         for key in ("input_shape", "patch_size", "position_grid"):
             if isinstance(config.get(key), list):
                 config[key] = tuple(config[key])
@@ -55,6 +74,8 @@ class ImageModel(keras.Model):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
         model = cls(**config)
         model.trainable = trainable
+        model.class_names = None if class_names is None else tuple(class_names)
+        model.evaluation = dict(evaluation)
         return model
 
     @property
@@ -132,7 +153,12 @@ class ImageModel(keras.Model):
         >>> model.with_classifier(5).output_shape
         (None, 5)
         """
-        return self._copy_with({**overrides, "num_classes": num_classes}, fresh=("head",))
+        changes = {**overrides, "num_classes": num_classes, "class_names": None}
+        return self._copy_with(changes, fresh=("head",))
+
+    def copy(self) -> Self:
+        """The same model and weights, not compiled: without the optimizer, a third of the file."""
+        return self._copy_with({})
 
     def _copy_with(self, changes: Arguments, fresh: Sequence[str] = ()) -> Self:
         """A model with other arguments, and the weights of this one except the `fresh` layers'."""

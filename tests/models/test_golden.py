@@ -27,9 +27,7 @@ SIZES = {
 }
 
 
-def compare(
-    model: keras.Model, case: GoldenCase, size: tuple[int, int] | None = None
-) -> None:
+def compare(model: keras.Model, case: GoldenCase, size: tuple[int, int] | None = None) -> None:
     recorded = case.outputs(size)
     depth = model.depth
     names = ["embedding", "with_posemb", "encoded", "pre_logits", "logits"]

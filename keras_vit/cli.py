@@ -1,0 +1,208 @@
+"""`keras-vit`: train, predict, export, plan and list from the command line."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Nothing heavy is imported up here: `keras-vit --help` must answer at once.
+
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status. Errors a user can mend are one line, status 2."""
+    # TensorFlow's notes about processors and plug-ins drown what a user came for.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    options = vars(_parser().parse_args(arguments))
+    command = options.pop("run")
+    try:
+        return command(**options) or 0
+    except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
+        if os.environ.get("KERAS_VIT_TRACEBACK"):
+            raise
+        print(f"keras-vit: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("keras-vit: stopped", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="keras-vit",
+        description="The Vision Transformer for Keras 3: train it, use it, ship it.",
+        epilog="KERAS_BACKEND=tensorflow|jax|torch chooses the backend; "
+        "KERAS_VIT_TRACEBACK=1 shows where an error came from.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, help: str, example: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            name,
+            help=help,
+            description=f"{help[0].upper()}{help[1:]}.",
+            epilog=f"example: {example}",
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        added.set_defaults(run=run)
+        return added
+
+    train = command(
+        "train",
+        _train,
+        "train on a data set or a folder of photographs, and write model, report and SavedModel",
+        "keras-vit train --data photos/ --out runs/photos",
+    )
+    train.add_argument(
+        "--data",
+        required=True,
+        help="digits; or FOLDER with <class>/*.jpg, train/<class>/*.jpg and val/<class>/*.jpg, "
+        "or train.txt and val.txt; or the name of a TensorFlow data set",
+    )
+    train.add_argument("--out", type=Path, help="folder to write (default: runs/DATA)")
+    train.add_argument("--model", help="such as ViT-Ti/16 (default: the recipe's small one)")
+    train.add_argument("--weights", help=".keras or .weights.h5 file to start from")
+    train.add_argument("--recipe", help="how to train (default: what suits the data)")
+    train.add_argument("--image-size", type=int, help="pixels (default: the recipe's, or 224)")
+    length = train.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=int, help="passes over the data (default: the recipe's)")
+    length.add_argument("--steps", type=int, help="batches in all, instead of --epochs")
+    train.add_argument("--batch-size", type=int, help="images in a batch (default: the recipe's)")
+    train.add_argument("--learning-rate", type=float, help="its peak (default: the recipe's)")
+    train.add_argument("--precision", choices=PRECISIONS, default="float32", help="dtype policy")
+    train.add_argument("--seed", type=int, default=0, help="of split, weights and augmentation")
+    train.add_argument("--data-dir", help="where TensorFlow data sets lie prepared")
+    train.add_argument(
+        "--val-fraction", type=float, default=0.2, help="share held out where the data has no split"
+    )
+    train.add_argument(
+        "--on-bad-file", choices=("skip", "raise"), default="skip", help="files that do not decode"
+    )
+    train.add_argument("--overwrite", action="store_true", help="replace what is in --out")
+
+    predict = command(
+        "predict",
+        _predict,
+        "name what is in photographs",
+        "keras-vit predict runs/photos photo.jpg",
+    )
+    predict.add_argument("model", type=Path, help=".keras file, or a folder that train wrote")
+    predict.add_argument("files", nargs="+", type=Path, metavar="PHOTO", help="image files")
+    predict.add_argument("--top", type=int, default=5, help="classes to print for each photograph")
+
+    export = command(
+        "export",
+        _export,
+        "write a SavedModel that takes the bytes of photographs",
+        "keras-vit export runs/photos --out saved_models/photos/1",
+    )
+    export.add_argument("model", type=Path, help=".keras file, or a folder that train wrote")
+    export.add_argument("--out", type=Path, required=True, help="folder: saved_models/NAME/VERSION")
+    export.add_argument("--image-size", type=int, help="pixels (default: the model's)")
+    export.add_argument("--overwrite", action="store_true", help="replace what is in --out")
+
+    plan = command(
+        "plan",
+        _plan,
+        "say what a model costs before anyone pays",
+        "keras-vit plan ViT-L/16 --image-size 384 --batch-size 32",
+    )
+    plan.add_argument("model", help="such as ViT-B/16")
+    plan.add_argument("--image-size", type=int, default=224, help="pixels")
+    plan.add_argument("--batch-size", type=int, default=32, help="images in a batch")
+    plan.add_argument("--num-classes", type=int, default=1000, help="classes")
+    plan.add_argument("--precision", choices=PRECISIONS, default="float32", help="dtype policy")
+    plan.add_argument("--remat", action="store_true", help="recompute activations")
+
+    listing = command(
+        "list", _list, "list the models with their size and work", "keras-vit list 'ViT-B*'"
+    )
+    listing.add_argument("pattern", nargs="?", default="*", help="shell pattern, such as 'ViT-B*'")
+    return parser
+
+
+def _train(out: Path | None, data: str, **options: Any) -> None:
+    from keras_vit.training.job import Job, train
+
+    train(Job(data=data, out=out or Path("runs") / Path(data).name, **options))
+
+
+def _load_model(path: Path) -> Any:
+    import keras
+
+    from keras_vit.models import ImageModel
+
+    file = path / "model.keras" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no model at {file}. Give a .keras file, or a folder that train wrote."
+        )
+    model = keras.saving.load_model(file, compile=False)
+    if not isinstance(model, ImageModel):
+        raise ValueError(f"{file} holds a {type(model).__name__}, not a model of keras_vit.")
+    return model
+
+
+def _predict(model: Path, files: list[Path], top: int) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from keras_vit.evaluation.prediction import predict_files
+
+    table = Table("photograph", "class", "probability")
+    failed = 0
+    for file, guesses in predict_files(_load_model(model), files, top):
+        if isinstance(guesses, str):
+            failed += 1
+            table.add_row(str(file), f"cannot be read: {guesses}", "", style="red")
+        else:
+            for i, (name, probability) in enumerate(guesses):
+                table.add_row(str(file) if i == 0 else "", name, f"{probability:.2%}")
+        table.add_section()
+    Console().print(table)
+    return 1 if failed else 0
+
+
+def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> None:
+    from keras_vit import export_model
+
+    export_model(_load_model(model), out, image_size=image_size, overwrite=overwrite)
+    print(f"written to {out}")
+
+
+def _plan(model: str, **options: Any) -> None:
+    from keras_vit.models.cost import cost
+
+    found = cost(model, **options)
+    batch = options["batch_size"]
+    print(f"{model} at {options['image_size']} px, {options['precision']}, batch {batch}")
+    print(f"  parameters        {found.parameters:>16,}")
+    print(f"  GMACs an image    {found.macs / 1e9:>16,.2f}")
+    print(f"  memory, inference {found.inference_bytes / 2**30:>12,.2f} GiB (estimate)")
+    print(f"  memory, training  {found.training_bytes / 2**30:>12,.2f} GiB (estimate, Adam)")
+
+
+def _list(pattern: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from keras_vit.models import list_models
+    from keras_vit.models.cost import cost
+
+    names = list_models(pattern)
+    if not names:
+        raise ValueError(f"No model matches {pattern!r}. Known: {', '.join(list_models())}.")
+    table = Table("model", "parameters", "GMACs", caption="at 224 px, 1000 classes")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name in names:
+        found = cost(name)
+        table.add_row(name, f"{found.parameters:,}", f"{found.macs / 1e9:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""What a training picture goes through, as a small table of settings."""
+
+from dataclasses import dataclass
+
+CROPS = ("inception", "random", "resize")
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How `training_image` changes a picture.
+
+    Args:
+        crop: "inception" cuts a box of random area and aspect ratio and resizes it, as the released
+            code trained; "random" resizes to 8/7 of the size and cuts at a random place, the choice
+            of the transfer configurations; "resize" stretches the whole picture.
+        min_area: the smallest part of the picture that an inception crop may keep, in (0, 1].
+        aspect_ratio: the range of width / height of an inception crop, before resizing.
+        flip: mirror left and right with probability 1/2. Not for digits, letters and signs.
+        shift: move the picture by up to this many pixels each way; what comes in is black.
+
+    Raises:
+        ValueError: a value outside what is named above.
+
+    Example:
+        >>> Augmentation(min_area=0.3).flip
+        True
+    """
+
+    crop: str = "inception"
+    min_area: float = 0.05
+    aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        if self.crop not in CROPS:
+            raise ValueError(f"crop={self.crop!r} is unknown: choose one of {', '.join(CROPS)}")
+        if not 0 < self.min_area <= 1:
+            raise ValueError(f"min_area={self.min_area} must lie in (0, 1], for instance 0.05")
+        low, high = self.aspect_ratio
+        if not 0 < low <= high:
+            raise ValueError(
+                f"aspect_ratio={self.aspect_ratio} must be (low, high) with 0 < low <= high"
+            )
+        if self.shift < 0:
+            raise ValueError(f"shift={self.shift} must be a number of pixels, 0 or more")
+
+
+AUGMENTATIONS = {
+    "inception": Augmentation(),
+    "transfer": Augmentation(crop="random"),
+    "tiny": Augmentation(crop="resize", shift=4),  # CIFAR: pad by four pixels, crop, flip
+    "digits": Augmentation(crop="resize", flip=False, shift=1),  # a mirrored 2 is no digit
+    "none": Augmentation(crop="resize", flip=False),
+}
+
+
+def get_augmentation(augment: "Augmentation | str") -> Augmentation:
+    """The augmentation itself, or the one that `AUGMENTATIONS` keeps under this name."""
+    if isinstance(augment, Augmentation):
+        return augment
+    if augment not in AUGMENTATIONS:
+        raise ValueError(
+            f"augment={augment!r} is unknown: choose one of {', '.join(AUGMENTATIONS)}, "
+            "or give an Augmentation(...)"
+        )
+    return AUGMENTATIONS[augment]

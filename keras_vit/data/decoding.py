@@ -1,0 +1,122 @@
+"""Encoded bytes to upright uint8 pixels, inside a TensorFlow graph.
+
+The training pipeline, the evaluation and the exported SavedModel all decode with this one function.
+TensorFlow's own decoder needs help in four places, each handled below: palettes of BMP files,
+animated WebP files (it writes past its buffer), four-channel WebP files, and EXIF orientation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._imports import tf
+
+# Suffixes of files that hold what TensorFlow 2.21 decodes.
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+
+# Orientation (tag 0x0112, one short) in the first directory of an EXIF block, little or big endian.
+# \C is any byte; every byte that is spelt out is ASCII, so RE2's UTF-8 mode reads it as a byte.
+_ORIENTATION = (
+    r"\C{2,60}Exif\x00\x00\C*?"
+    r"(?:\x12\x01\x03\x00\x01\x00\x00\x00([\x01-\x08])"
+    r"|\x01\x12\x00\x03\x00\x00\x00\x01\x00([\x01-\x08]))\C*"
+)
+_EXIF_BYTES = 1024  # cameras write the EXIF block first, and its first directory first
+
+
+def decode_image(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:
+    """Decodes one JPEG, PNG, BMP, GIF or WebP file. A graph function, also callable eagerly.
+
+    Grey, palette, 16-bit (the high 8 bits), CMYK and transparent pictures all come out as RGB, or
+    all as grey; transparency is dropped, not blended. Of an animated GIF comes the first frame. A
+    JPEG file with an EXIF orientation comes out upright.
+
+    Args:
+        contents: scalar string tensor, the bytes of the file.
+        channels: 3 for RGB, 1 for grey.
+
+    Returns:
+        uint8 tensor of shape `(height, width, channels)`, values 0..255.
+
+    Raises:
+        ValueError: channels is neither 1 nor 3.
+        tf.errors.InvalidArgumentError: the bytes are no such picture, or only part of one, or an
+            animated WebP (TensorFlow 2.21 corrupts memory on those).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> png = tf.io.encode_png(tf.zeros((4, 6, 1), tf.uint8))
+        >>> decode_image(png).shape.as_list()
+        [4, 6, 3]
+    """
+    with tf.control_dependencies([_refuse_animated_webp(contents)]):
+        # channels=0 keeps what the file has; asking for 3 fails on BMP, GIF or WebP variants.
+        image = tf.io.decode_image(contents, channels=0, expand_animations=False)
+    image = tf.cond(
+        _starts_with(contents, b"BM") & (tf.shape(image)[-1] == 1),
+        lambda: _apply_bmp_palette(image, contents),
+        lambda: image,
+    )
+    return to_channels(_upright(image, _orientation(contents)), channels)
+
+
+def to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
+    """Turns uint8 pixels that are grey or RGB, with or without alpha, into `channels` of 1 or 3."""
+    if channels not in (1, 3):
+        raise ValueError(f"channels={channels} must be 3 (RGB) or 1 (grey)")
+    if image.shape[-1] != channels:
+        has_colour = tf.shape(image)[-1] > 2
+        image = tf.cond(
+            has_colour, lambda: image[..., :3], lambda: tf.repeat(image[..., :1], 3, axis=-1)
+        )
+        image.set_shape((None, None, 3))
+        if channels == 1:
+            image = tf.image.rgb_to_grayscale(image)
+    image.set_shape((None, None, channels))
+    return image
+
+
+def _starts_with(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
+    return tf.strings.substr(contents, 0, len(magic)) == magic
+
+
+def _bytes(contents: tf.Tensor, start: Any, length: int) -> tf.Tensor:
+    return tf.io.decode_raw(tf.strings.substr(contents, start, length), tf.uint8)
+
+
+def _refuse_animated_webp(contents: tf.Tensor) -> tf.Tensor:
+    """An assertion: no extended WebP header (VP8X) with the animation bit of its flags, byte 20."""
+    extended = tf.strings.regex_full_match(
+        tf.strings.substr(contents, 0, 20), r"RIFF\C{4}WEBPVP8X\C{4}"
+    )
+    animated = extended & tf.reduce_any(tf.bitwise.bitwise_and(_bytes(contents, 0, 21)[20:], 2) > 0)
+    return tf.debugging.Assert(~animated, ["Animated WebP files are not supported."])
+
+
+def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
+    """TensorFlow returns the palette's indices: look their colours (blue, green, red, 0) up."""
+    header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
+    palette = tf.reshape(_bytes(contents, 14 + header_size, 1024), (-1, 4))
+    return tf.gather(palette[:, 2::-1], tf.cast(indices[..., 0], tf.int32))
+
+
+def _orientation(contents: tf.Tensor) -> tf.Tensor:
+    """EXIF orientation, 1..8; 1 (upright) where the file does not say."""
+    header = tf.strings.substr(contents, 0, _EXIF_BYTES)
+    value = tf.strings.regex_replace(header, _ORIENTATION, r"\1\2", replace_global=False)
+    said = _starts_with(contents, b"\xff\xd8") & (tf.strings.length(value) == 1)
+    return tf.cond(
+        said, lambda: tf.io.decode_raw(value, tf.uint8)[0], lambda: tf.constant(1, tf.uint8)
+    )
+
+
+def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Undoes the turn of an EXIF orientation: each is made of a transpose and two mirrorings."""
+
+    def when(cases: tuple[int, ...], change: Any, image: tf.Tensor) -> tf.Tensor:
+        applies = tf.reduce_any(orientation == tf.constant(cases, tf.uint8))
+        return tf.cond(applies, lambda: change(image), lambda: image)
+
+    image = when((5, 6, 7, 8), lambda x: tf.transpose(x, (1, 0, 2)), image)
+    image = when((2, 3, 6, 7), lambda x: tf.reverse(x, (1,)), image)
+    return when((3, 4, 7, 8), lambda x: tf.reverse(x, (0,)), image)

@@ -1,0 +1,305 @@
+"""A folder of photographs, one sub-folder for each class, in any of three layouts."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ._imports import tf
+from .decoding import IMAGE_SUFFIXES, decode_image
+from .errors import BadImageError
+from .splits import FileReport, Split, Splits, shuffled
+from .verification import unreadable_files
+
+LAYOUTS = """a folder of photographs is one of
+    FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg
+    FOLDER/<class>/*.jpg with FOLDER/train.txt and FOLDER/val.txt that list <class>/1.jpg and so on
+    FOLDER/<class>/*.jpg, split by val_fraction and seed"""
+
+# The names under which a split is found, first come first served; "val" is needed, "test" is extra.
+_SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "test"), "test": ("test",)}
+
+Examples = dict[str, list[tuple[Path, str]]]  # split -> (file, class)
+
+
+class FileSplit(Split):
+    """Image files, decoded as they are read.
+
+    Args:
+        name: "train", "val" or "test".
+        class_names: the name of each label.
+        files: the files, in a fixed order.
+        labels: the label of each file.
+        verified: every file is known to decode. Then one that breaks later keeps its place as a
+            grey picture, so that predictions still line up with `labels()`; without, files that
+            cannot be decoded are skipped and the number of batches is not known beforehand. Both
+            are told on stderr.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        class_names: tuple[str, ...],
+        files: Sequence[Path],
+        labels: Sequence[int] | np.ndarray,
+        verified: bool = False,
+    ):
+        self.name, self.class_names, self.verified = name, class_names, verified
+        self.files: tuple[Path, ...] = tuple(files)
+        self._labels = np.asarray(labels, np.int32)
+
+    @property
+    def num_examples(self) -> int:
+        return len(self.files)
+
+    def labels(self) -> np.ndarray:
+        return self._labels
+
+    def dataset(self, shuffle_seed: int | None = None) -> tf.data.Dataset:
+        examples = tf.data.Dataset.from_tensor_slices(([str(f) for f in self.files], self._labels))
+        return shuffled(examples, len(self), shuffle_seed)
+
+    def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
+        return decode_image(tf.io.read_file(example), channels)
+
+    def images(self, examples: tf.data.Dataset, channels: int = 3) -> tf.data.Dataset:
+        def broken(file: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            fate = "stands as a grey picture" if self.verified else "is skipped"
+            tf.print("keras_vit:", file, f"cannot be decoded and {fate}.", output_stream=sys.stderr)
+            side = 1 if self.verified else 0
+            return tf.fill((side, side, channels), tf.constant(127, tf.uint8)), *rest
+
+        def attempt(*element: tf.Tensor) -> tf.data.Dataset:
+            one = tf.data.Dataset.from_tensors(element)
+            decoded = one.map(lambda file, *rest: (self.decode(file, channels), *rest))
+            return decoded.ignore_errors().concatenate(one.map(broken)).take(1)
+
+        # A graph cannot catch an error, but a data set can drop an element that fails: so every
+        # file becomes a data set of its own, and exactly one element comes out of each.
+        decoded = examples.interleave(
+            attempt, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
+        if self.verified:
+            return decoded.apply(tf.data.experimental.assert_cardinality(examples.cardinality()))
+        return decoded.filter(lambda image, *_: tf.size(image) > 0)
+
+
+def load_folder(
+    folder: Path, val_fraction: float, seed: int, on_bad_file: str, verify: bool
+) -> Splits:
+    """Finds the layout of `folder`, checks its files and makes the splits."""
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file: {LAYOUTS}")
+    examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
+    report = FileReport(ignored=tuple(ignored))
+    if verify:
+        files = [file for part in examples.values() for file, _ in part]
+        report = replace(report, unreadable=tuple(unreadable_files(files)))
+        _tell(report, len(files), on_bad_file)
+        examples = _without(examples, {file for file, _ in report.unreadable})
+    label = {name: index for index, name in enumerate(class_names)}
+    splits = {
+        name: FileSplit(
+            name, class_names, [file for file, _ in part], [label[c] for _, c in part], verify
+        )
+        for name, part in examples.items()
+    }
+    return Splits(str(folder), class_names, splits, report)
+
+
+def _find_examples(
+    folder: Path, val_fraction: float, seed: int
+) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
+    """The files of each split, the class names, and the files that are not photographs by name."""
+    parts = {path.name: path for path in _folders(folder)}
+    listings = {path.stem: path for path in sorted(folder.glob("*.txt"))}
+    # A class may be called "train": it is a split only when it holds folders itself.
+    if "train" in parts and _folders(parts["train"]):
+        if any(name in parts for name in _SPLIT_NAMES["val"]):
+            return _from_split_folders(_split_sources(folder, parts))
+        folder = parts["train"]
+    elif "train" in listings:
+        return _from_listings(folder, _split_sources(folder, listings))
+    class_names = _class_names(folder)
+    everything, ignored = _scan(folder, class_names)
+    return _stratified(everything, class_names, val_fraction, seed), class_names, ignored
+
+
+def _from_split_folders(
+    parts: dict[str, Path],
+) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
+    class_names = _class_names(parts["train"])
+    examples: Examples = {}
+    ignored: list[tuple[Path, str]] = []
+    for name, part in parts.items():
+        if unknown := sorted({path.name for path in _folders(part)} - set(class_names)):
+            raise ValueError(
+                f"{part} has classes that {parts['train']} has not: {', '.join(unknown)}. "
+                "Rename or remove these folders."
+            )
+        examples[name], more = _scan(part, class_names)
+        ignored += more
+        if not examples[name]:
+            raise ValueError(f"{part} has no class folder: add {part / class_names[0]} and so on")
+    return examples, class_names, ignored
+
+
+def _from_listings(
+    folder: Path, listings: dict[str, Path]
+) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
+    class_names = _class_names(folder)
+    examples = {name: _read_listing(path, class_names) for name, path in listings.items()}
+    _refuse_overlap(examples, listings)
+    return examples, class_names, []
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _class_names(folder: Path) -> tuple[str, ...]:
+    names = tuple(path.name for path in _folders(folder))
+    if len(names) < 2:
+        raise ValueError(
+            f"{folder} has {len(names)} class folders and a classifier needs two or more: {LAYOUTS}"
+        )
+    return names
+
+
+def _split_sources(folder: Path, available: dict[str, Path]) -> dict[str, Path]:
+    """Which folder or listing serves as which split; no one serves twice."""
+    found: dict[str, Path] = {}
+    for split, names in _SPLIT_NAMES.items():
+        unused = [
+            available[n] for n in names if n in available and available[n] not in found.values()
+        ]
+        if unused:
+            found[split] = unused[0]
+    if "val" not in found:
+        raise ValueError(
+            f"{folder} has train.txt but no val.txt: add it, or remove train.txt to have the "
+            "photographs split by val_fraction"
+        )
+    return found
+
+
+def _scan(
+    folder: Path, class_names: Iterable[str]
+) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
+    """The photographs of `FOLDER/<class>/*`, sorted, and what else lies there."""
+    examples: list[tuple[Path, str]] = []
+    ignored: list[tuple[Path, str]] = []
+    for name in class_names:
+        class_folder = folder / name
+        if not class_folder.is_dir():
+            continue  # a class need not occur among the validation photographs
+        before = len(examples)
+        for path in sorted(class_folder.iterdir()):
+            if path.name.startswith("."):
+                continue
+            if path.is_dir():
+                ignored.append((path, "a folder within a class folder"))
+            elif path.suffix.lower() not in IMAGE_SUFFIXES:
+                ignored.append((path, f"not one of {' '.join(IMAGE_SUFFIXES)}"))
+            else:
+                examples.append((path, name))
+        if len(examples) == before:
+            raise ValueError(
+                f"{class_folder} holds no photograph ({' '.join(IMAGE_SUFFIXES)}): "
+                "add some or remove the folder"
+            )
+    return examples, ignored
+
+
+def _read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, str]]:
+    examples = []
+    for number, line in enumerate(listing.read_text(encoding="utf-8").splitlines(), start=1):
+        name = line.strip()
+        if not name:
+            continue
+        path = Path(name)
+        if path.is_absolute() or len(path.parts) < 2 or path.parts[0] not in class_names:
+            raise ValueError(
+                f"{listing}, line {number}: {name!r} does not start with a class folder beside the "
+                f"listing ({', '.join(class_names)}); write paths such as {class_names[0]}/1.jpg"
+            )
+        if not (listing.parent / path).is_file():
+            raise FileNotFoundError(
+                f"{listing}, line {number}: there is no file {listing.parent / path}. "
+                "Put it there or remove the line."
+            )
+        examples.append((listing.parent / path, path.parts[0]))
+    if not examples:
+        raise ValueError(f"{listing} lists no file: write paths such as {class_names[0]}/1.jpg")
+    return examples
+
+
+def _refuse_overlap(examples: Examples, listings: dict[str, Path]) -> None:
+    listed: dict[Path, Path] = {}
+    for name, part in examples.items():
+        for file, _ in part:
+            if file in listed:
+                raise ValueError(
+                    f"{file} is listed in {listed[file].name} and again in {listings[name].name}: "
+                    "a photograph belongs to one split, once"
+                )
+            listed[file] = listings[name]
+
+
+def _stratified(
+    examples: list[tuple[Path, str]], class_names: Sequence[str], val_fraction: float, seed: int
+) -> Examples:
+    """The same share of every class for validation, at least one photograph on either side."""
+    by_class: dict[str, list[Path]] = defaultdict(list)
+    for file, name in examples:
+        by_class[name].append(file)
+    parts: Examples = {"train": [], "val": []}
+    for index, name in enumerate(class_names):
+        files = by_class[name]
+        if len(files) < 2:
+            raise ValueError(
+                f"{files[0].parent} holds one photograph, too few to train and to validate on: "
+                "add another, or give train.txt and val.txt"
+            )
+        count = min(max(round(len(files) * val_fraction), 1), len(files) - 1)
+        # A generator for each class: one more photograph of roses leaves the tulips where they are.
+        order = np.random.default_rng([seed, index]).permutation(len(files))
+        chosen = set(order[:count].tolist())
+        for position, file in enumerate(files):
+            parts["val" if position in chosen else "train"].append((file, name))
+    return parts
+
+
+def _tell(report: FileReport, checked: int, on_bad_file: str) -> None:
+    if not report.unreadable:
+        return
+    count = f"{len(report.unreadable)} of {checked} files cannot be decoded"
+    if on_bad_file == "raise":
+        named = "\n".join(f"    {path}: {reason}" for path, reason in report.unreadable)
+        raise BadImageError(
+            f"{count}:\n{named}\nMend or remove them, or load with on_bad_file='skip'."
+        )
+    first = ", ".join(f"{path} ({reason})" for path, reason in report.unreadable[:3])
+    more = ", ..." if len(report.unreadable) > 3 else ""
+    warnings.warn(f"{count} and are skipped: {first}{more}; see splits.report", stacklevel=4)
+
+
+def _without(examples: Examples, unreadable: set[Path]) -> Examples:
+    kept = {
+        name: [(file, c) for file, c in part if file not in unreadable]
+        for name, part in examples.items()
+    }
+    for name, part in examples.items():
+        lost = {c for _, c in part} - {c for _, c in kept[name]}
+        if lost:
+            raise BadImageError(
+                f"no file of {', '.join(sorted(lost))} for {name} can be decoded: "
+                "replace the files or remove these classes"
+            )
+    return kept

@@ -1,0 +1,78 @@
+"""From the name of a source to its splits."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .digits import load_digits
+from .folder import LAYOUTS, load_folder
+from .splits import Splits
+from .tfds import is_dataset_name, load_tfds
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    val_fraction: float = 0.2,
+    seed: int = 0,
+    on_bad_file: str = "skip",
+    verify: bool = True,
+) -> Splits:
+    """Finds labelled images by name and splits them reproducibly.
+
+    Args:
+        source: one of
+
+            - "digits": scikit-learn's handwritten digits, grey, 8 x 8 pixels, stratified;
+              "digits/half": first half and second half, as in scikit-learn's own example;
+            - a folder: `FOLDER/train/<class>/*` and `FOLDER/val/<class>/*` (or `validation`,
+              `test`); `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
+              or `FOLDER/<class>/*` alone, split stratified. A class is called as its folder, and
+              labels follow the sorted names. JPEG, PNG, BMP, GIF and WebP files by their suffix;
+              EXIF orientation of JPEG files is honoured;
+            - a TFDS data set such as "tf_flowers" or "cifar10", prepared or within reach.
+        data_dir: where TFDS looks for prepared data sets and puts new ones.
+        val_fraction: share of the images for validation where the source has no such split.
+        seed: which images these are. TFDS slices take the last ones, whatever the seed.
+        on_bad_file: "skip" files that cannot be decoded, with a warning, or "raise".
+        verify: decode every file of a folder once, now, to find those that cannot be. Without,
+            they are skipped as they are met.
+
+    Returns:
+        `Splits`, with `train`, `val`, `class_names` and a `report` of the files left out.
+
+    Raises:
+        FileNotFoundError: a path that does not exist, or a listed file that does not.
+        NotADirectoryError: the path of a file.
+        ValueError: an unknown name, a folder in none of the layouts, or an argument out of range.
+        BadImageError: files that cannot be decoded, with `on_bad_file="raise"` or when a class has
+            no other.
+        DatasetUnavailableError: a TFDS data set that is not prepared and cannot be downloaded.
+
+    Example:
+        >>> load("digits")
+        Splits('digits', 10 classes: train 1437, val 360)
+    """
+    if not 0 < val_fraction < 1:
+        raise ValueError(f"val_fraction={val_fraction} must lie between 0 and 1, for instance 0.2")
+    if on_bad_file not in ("skip", "raise"):
+        raise ValueError(f"on_bad_file={on_bad_file!r} must be 'skip' or 'raise'")
+    name = os.fspath(source)
+    if name in ("digits", "digits/half"):
+        return load_digits(name, val_fraction, seed)
+    path = Path(name).expanduser()
+    if path.exists():
+        return load_folder(path, val_fraction, seed, on_bad_file, verify)
+    prepared = None if data_dir is None else os.fspath(data_dir)
+    if isinstance(source, os.PathLike) or _looks_like_a_path(name, prepared):
+        raise FileNotFoundError(f"There is no {name}: {LAYOUTS}")
+    return load_tfds(name, prepared, val_fraction)
+
+
+def _looks_like_a_path(name: str, data_dir: str | None) -> bool:
+    if name.startswith((".", "~", os.sep)):
+        return True
+    # TFDS writes "name/configuration", so a separator alone does not tell.
+    return (os.sep in name or "/" in name) and not is_dataset_name(name, data_dir)

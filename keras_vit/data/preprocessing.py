@@ -1,0 +1,168 @@
+"""One picture at a time: from uint8 pixels of any size to what a model takes, in [0, 255].
+
+Pure TensorFlow graph functions, so the exported SavedModel runs the very same steps as the
+evaluation. None of them looks at Keras's dtype policy: the result is float32, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keras_vit.errors import as_pair
+
+from ._imports import tf
+from .augmentation import Augmentation
+from .decoding import decode_image, to_channels
+
+__all__ = ["CROP_FRACTION", "EVALUATION", "decode_image", "evaluation_image", "to_channels"]
+__all__ += ["training_image"]
+
+CROP_FRACTION = 0.875  # 224 of 256: the part of the small side that the central crop keeps
+
+Size = tuple[int, int]
+_Table = dict[str, Callable[..., Any]]
+
+
+def evaluation_image(
+    image: tf.Tensor,
+    image_size: int | tuple[int, int],
+    mode: str = "crop",
+    crop_fraction: float = CROP_FRACTION,
+) -> tf.Tensor:
+    """Brings one picture to `image_size`, always in the same way.
+
+    - "crop": resize the small side to size / crop_fraction, bilinear with antialiasing, and crop
+      the centre. A picture of exactly `image_size` is taken as it is.
+    - "stretch": resize to the size, bilinear, and let the aspect ratio change, as
+      vision_transformer's `input_pipeline.py` does.
+    - "big_vision": `resize_small` by area averaging and `central_crop`, rounded down to whole
+      levels in between, as big_vision's `pp/ops_image.py` does.
+
+    Args:
+        image: uint8 or float tensor of shape `(height, width, channels)`, values 0..255.
+        image_size: int or `(height, width)` of the result.
+        mode: a key of `EVALUATION`.
+        crop_fraction: the part of the resized small side that the crop keeps, in (0, 1].
+
+    Returns:
+        float32 tensor of shape `(*image_size, channels)`, values 0..255.
+
+    Raises:
+        ValueError: unknown mode, or a size or fraction out of range.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> evaluation_image(tf.zeros((60, 90, 3), tf.uint8), 32).shape.as_list()
+        [32, 32, 3]
+    """
+    size = as_pair(image_size, "image_size")
+    if mode not in EVALUATION:
+        raise ValueError(f"mode={mode!r} is unknown: choose one of {', '.join(EVALUATION)}")
+    if not 0 < crop_fraction <= 1:
+        raise ValueError(f"crop_fraction={crop_fraction} must lie in (0, 1], for instance 0.875")
+    return _as_float(EVALUATION[mode](image, size, crop_fraction), size, image.shape[-1])
+
+
+def training_image(
+    image: tf.Tensor,
+    image_size: int | tuple[int, int],
+    seed: tf.Tensor,
+    augmentation: Augmentation,
+) -> tf.Tensor:
+    """Brings one picture to `image_size` with random changes that follow from `seed` alone.
+
+    Args:
+        image: uint8 or float tensor of shape `(height, width, channels)`, values 0..255.
+        image_size: int or `(height, width)` of the result.
+        seed: integer tensor of shape `(2,)`; the same seed gives the same changes.
+        augmentation: what may change.
+
+    Returns:
+        float32 tensor of shape `(*image_size, channels)`, values 0..255.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> picture = tf.zeros((60, 90, 3), tf.uint8)
+        >>> training_image(picture, (32, 48), (0, 1), Augmentation()).shape.as_list()
+        [32, 48, 3]
+    """
+    size = as_pair(image_size, "image_size")
+    crop_seed, flip_seed, shift_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+    channels = image.shape[-1]
+    image = _as_float(
+        _CROPS[augmentation.crop](image, size, crop_seed, augmentation), size, channels
+    )
+    if augmentation.flip:
+        image = tf.image.stateless_random_flip_left_right(image, flip_seed)
+    if augmentation.shift:
+        margin = (augmentation.shift, augmentation.shift)
+        padded = tf.pad(image, (margin, margin, (0, 0)))
+        image = tf.image.stateless_random_crop(padded, tf.shape(image), shift_seed)
+    return _as_float(image, size, channels)
+
+
+def _as_float(image: tf.Tensor, size: Size, channels: int | None) -> tf.Tensor:
+    image = tf.cast(image, tf.float32)
+    image.set_shape((*size, channels))
+    return image
+
+
+def _stretch(image: tf.Tensor, size: Size, *_: object) -> tf.Tensor:
+    return tf.image.resize(image, size, "bilinear", antialias=False)
+
+
+def _small_side_size(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.Tensor:
+    """The size, aspect ratio kept, at which `size / crop_fraction` just fits in the picture."""
+    wanted = tf.constant([round(side / crop_fraction) for side in size], tf.float32)
+    shape = tf.cast(tf.shape(image)[:2], tf.float32)
+    return tf.maximum(tf.cast(tf.round(shape * tf.reduce_max(wanted / shape)), tf.int32), size)
+
+
+def _central_crop(image: tf.Tensor, size: Size) -> tf.Tensor:
+    top, left = tf.unstack((tf.shape(image)[:2] - size) // 2)
+    return image[top : top + size[0], left : left + size[1]]
+
+
+def _resize_and_crop(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.Tensor:
+    def crop() -> tf.Tensor:
+        resized = _small_side_size(image, size, crop_fraction)
+        return _central_crop(tf.image.resize(image, resized, "bilinear", antialias=True), size)
+
+    # An 8 x 8 digit for a model of 8 x 8 pixels should not be enlarged to lose its border.
+    fits = tf.reduce_all(tf.shape(image)[:2] == size)
+    return tf.cond(fits, lambda: tf.cast(image, tf.float32), crop)
+
+
+def _big_vision(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.Tensor:
+    resized = tf.image.resize(image, _small_side_size(image, size, crop_fraction), "area")
+    # big_vision casts back to uint8 after every resize, which truncates.
+    return _central_crop(tf.floor(tf.clip_by_value(resized, 0.0, 255.0)), size)
+
+
+def _inception_crop(
+    image: tf.Tensor, size: Size, seed: tf.Tensor, augmentation: Augmentation
+) -> tf.Tensor:
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.shape(image),
+        tf.zeros((1, 0, 4)),
+        seed,
+        min_object_covered=0.0,
+        aspect_ratio_range=augmentation.aspect_ratio,
+        area_range=(augmentation.min_area, 1.0),
+        use_image_if_no_bounding_boxes=True,
+    )
+    height, width, _ = tf.unstack(extent)
+    box = tf.image.crop_to_bounding_box(image, begin[0], begin[1], height, width)
+    return _stretch(box, size)
+
+
+def _random_crop(image: tf.Tensor, size: Size, seed: tf.Tensor, _: Augmentation) -> tf.Tensor:
+    image = _stretch(image, _small_side_size(image, size, CROP_FRACTION))
+    return tf.image.stateless_random_crop(image, (*size, tf.shape(image)[-1]), seed)
+
+
+# The ways to evaluate, (image, size, crop_fraction) -> image, and to crop for training,
+# (image, size, seed, augmentation) -> image.
+EVALUATION: _Table = {"crop": _resize_and_crop, "stretch": _stretch, "big_vision": _big_vision}
+_CROPS: _Table = {"inception": _inception_crop, "random": _random_crop, "resize": _stretch}

@@ -1,0 +1,154 @@
+"""Data sets of TensorFlow Datasets, prepared on this machine or downloaded when they can be."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._imports import require, tensorflow_datasets, tf
+from .decoding import decode_image
+from .errors import DatasetUnavailableError
+from .splits import Split, Splits, shuffled
+
+_HOST = "https://storage.googleapis.com"  # where TFDS keeps its data set descriptions
+_PROBE_SECONDS = 3.0
+_SHUFFLE_BUFFER = 10_000  # encoded images; the record files are shuffled too
+
+
+class TFDSSplit(Split):
+    """A split, or a slice such as "train[:80%]", of a prepared TFDS data set."""
+
+    def __init__(self, name: str, class_names: tuple[str, ...], builder: Any, tfds_split: str):
+        self.name, self.class_names = name, class_names
+        self.tfds_split = tfds_split
+        self._builder = builder
+        self._image_key, self._label_key = builder.info.supervised_keys
+
+    @property
+    def num_examples(self) -> int:
+        return int(self._builder.info.splits[self.tfds_split].num_examples)
+
+    def labels(self) -> np.ndarray:
+        wanted = tensorflow_datasets.decode.PartialDecoding({self._label_key: True})
+        records = self._builder.as_dataset(split=self.tfds_split, decoders=wanted)
+        labels = [int(r[self._label_key]) for r in records.as_numpy_iterator()]
+        return np.array(labels, np.int32)
+
+    def dataset(self, shuffle_seed: int | None = None) -> tf.data.Dataset:
+        records = self._builder.as_dataset(
+            split=self.tfds_split,
+            shuffle_files=shuffle_seed is not None,
+            decoders={self._image_key: tensorflow_datasets.decode.SkipDecoding()},
+            read_config=tensorflow_datasets.ReadConfig(shuffle_seed=shuffle_seed),
+        )
+        records = shuffled(records, min(len(self), _SHUFFLE_BUFFER), shuffle_seed)
+        return records.map(lambda r: (r[self._image_key], tf.cast(r[self._label_key], tf.int32)))
+
+    def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
+        return decode_image(example, channels)
+
+
+def is_dataset_name(name: str, data_dir: str | None) -> bool:
+    """Whether TFDS has `name`, which may carry a configuration: "imagenet_resized/32x32"."""
+    dataset = name.split("/")[0].split(":")[0]
+    if data_dir is not None and (Path(data_dir) / dataset).is_dir():
+        return True
+    try:
+        return dataset in tensorflow_datasets.list_builders()
+    except ImportError:
+        return False
+
+
+def load_tfds(name: str, data_dir: str | None, val_fraction: float) -> Splits:
+    """Splits of the TFDS data set `name`; validation is cut from the end of train where missing."""
+    require("importlib_resources", "importlib_resources")  # TFDS needs it and does not declare it
+    builder = _builder(name, data_dir)
+    features, keys = builder.info.features, builder.info.supervised_keys
+    kinds = tensorflow_datasets.features
+    if (
+        not keys
+        or not isinstance(features[keys[0]], kinds.Image)
+        or not isinstance(features[keys[1]], kinds.ClassLabel)
+    ):
+        raise ValueError(
+            f"The TFDS data set {name!r} has no pairs of an image and a class label: "
+            "choose one for image classification, such as 'tf_flowers' or 'cifar10'"
+        )
+    if not builder.info.splits:
+        _prepare(builder, name)
+    class_names = tuple(features[keys[1]].names or map(str, range(features[keys[1]].num_classes)))
+    splits = {
+        split: TFDSSplit(split, class_names, builder, source)
+        for split, source in _choose_splits(builder.info.splits, val_fraction).items()
+    }
+    return Splits(name, class_names, splits)
+
+
+def _builder(name: str, data_dir: str | None) -> Any:
+    try:
+        return tensorflow_datasets.builder(name, data_dir=data_dir)
+    except tensorflow_datasets.core.DatasetNotFoundError:
+        known = ["digits", "digits/half", *tensorflow_datasets.list_builders()]
+        close = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "tfds.list_builders() names all."
+        raise ValueError(
+            f"{name!r} is neither 'digits', nor a TFDS data set, nor a folder here: {hint}"
+        ) from None
+
+
+def _choose_splits(available: Any, val_fraction: float) -> dict[str, str]:
+    """Names of ours to splits or slices of theirs."""
+    chosen = {"train": "train"}
+    if "validation" in available:
+        chosen["val"] = "validation"
+        if "test" in available:
+            chosen["test"] = "test"
+    elif "test" in available:
+        chosen["val"] = "test"
+    else:
+        percent = min(max(round(100 * (1 - val_fraction)), 1), 99)
+        chosen = {"train": f"train[:{percent}%]", "val": f"train[{percent}%:]"}
+    return chosen
+
+
+def _prepare(builder: Any, name: str) -> None:
+    # Without a network TFDS tries ten times, for more than three minutes: ask first.
+    if not _online():
+        raise DatasetUnavailableError(
+            f"The TFDS data set {name!r} is not prepared in {builder.data_dir} and there is no "
+            f"network to download it: {_HOST} cannot be reached. Prepare it on a machine with a "
+            "network, copy the folder and give data_dir; or train on 'digits' or on a folder."
+        )
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # every host fails in its own way, and TFDS wraps none of them
+        raise DatasetUnavailableError(
+            f"The TFDS data set {name!r} could not be downloaded and prepared in "
+            f"{builder.data_dir}: {error}"
+        ) from error
+
+
+def _online() -> bool:
+    """Whether the host of TFDS answers within a few seconds, through a proxy where one is set."""
+    answers: list[bool] = []
+
+    def probe() -> None:
+        try:
+            urllib.request.urlopen(_HOST, timeout=_PROBE_SECONDS)
+        except urllib.error.HTTPError:
+            pass  # it answered
+        except OSError:
+            return
+        answers.append(True)
+
+    # In a thread, because a timeout does not bound the time that the name look-up takes.
+    thread = threading.Thread(target=probe, daemon=True)
+    thread.start()
+    thread.join(_PROBE_SECONDS + 1)
+    return bool(answers)

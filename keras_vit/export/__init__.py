@@ -1,0 +1,5 @@
+"""Ship a trained model: a SavedModel that takes the bytes of a photograph."""
+
+from keras_vit.export.formats import export_model
+
+__all__ = ["export_model"]

@@ -1,0 +1,151 @@
+"""`export_model`: checks what is asked, finds the process that can do it, writes all or nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_vit import backend
+from keras_vit.errors import one_of
+from keras_vit.models import ImageModel
+
+FORMATS = ("tf_saved_model",)
+
+
+def export_model(
+    model: ImageModel,
+    path: str | os.PathLike[str],
+    format: str = "tf_saved_model",
+    *,
+    class_names: Sequence[str] | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    top_k: int = 5,
+    overwrite: bool = False,
+) -> Path:
+    """Writes a classifier as a SavedModel that serves without keras_vit.
+
+    Two signatures. `serving_default` takes `contents`, the bytes of JPEG, PNG, BMP, GIF or WebP
+    files, strings `(batch,)`; decoding, resizing and normalising are in the graph and are those
+    of the evaluation pipeline. `images` takes `images`, float32 pixels 0..255
+    `(batch, height, width, 3)` of any size. Both return
+
+    - `probabilities`: float32 `(batch, classes)`,
+    - `top_classes`, `top_probabilities`: strings and float32 `(batch, top_k)`, best first,
+    - `valid`: bool `(batch,)`; False marks a file that cannot be decoded: its probabilities are
+      0 and its classes empty, and the rest of the batch is served.
+
+    On the JAX and torch backends a second process with TensorFlow writes the file.
+
+    Args:
+        model: A classifier of this package, with `include_preprocessing=True`.
+        path: Folder to write, in the layout of TensorFlow Serving: `saved_models/NAME/VERSION`.
+        format: `"tf_saved_model"`.
+        class_names: The name of every class; None for `model.class_names`, or numbers.
+        image_size: Height and width that photographs are brought to; None for the model's, which
+            must be given where the model takes any size.
+        top_k: How many classes to name, best first.
+        overwrite: Replace what is there.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: The model has no head or takes normalised pixels, names do not match the
+            classes, or the image size is missing.
+        FileExistsError: The folder exists and `overwrite` is False.
+        ImportError: TensorFlow is not installed.
+        RuntimeError: The TensorFlow process failed; the message ends with its error.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
+    ...                                     num_heads=2, input_shape=(32, 32, 3))
+    >>> folder = tempfile.mkdtemp()
+    >>> keras_vit.export_model(model, folder + "/pets/1", class_names=["cat", "dog"]).name
+    '1'
+    """
+    one_of(format, "format", FORMATS)
+    path = Path(path)
+    options = {
+        "class_names": _class_names(model, class_names),
+        "image_size": _image_size(model, image_size),
+        "top_k": min(top_k, model.num_classes),
+        "evaluation": dict(model.evaluation),
+    }
+    if path.exists() and not overwrite:
+        raise FileExistsError(
+            f"{path} exists. Give a new version, such as {path.parent / '2'}, or overwrite=True."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside its place and moved there: a server that watches the folder never sees half.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as workshop:
+        finished = Path(workshop) / "saved_model"
+        if backend.is_tensorflow():
+            from keras_vit.export.saved_model import write_saved_model
+
+            write_saved_model(model, finished, **options)
+        else:
+            _write_in_tensorflow_process(model, Path(workshop), finished, options)
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(finished, path)
+    return path
+
+
+def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> list[str]:
+    if model.num_classes == 0 or len(model.output_shape) != 2:
+        raise ValueError(
+            f"{model.name} returns {model.output_shape}, not one score for each class. "
+            "Give a model with num_classes and pooling, such as model.with_classifier(5)."
+        )
+    if not model.include_preprocessing:
+        raise ValueError(
+            f"{model.name} takes normalised pixels, so the exported file could be fed the wrong "
+            "range. Build it with include_preprocessing=True; the weights stay the same."
+        )
+    names = class_names or model.class_names or list(map(str, range(model.num_classes)))
+    if len(names) != model.num_classes:
+        raise ValueError(
+            f"{len(names)} class names for {model.num_classes} classes: give one for each."
+        )
+    return [str(name) for name in names]
+
+
+def _image_size(model: ImageModel, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
+    from keras_vit.errors import as_pair
+
+    if image_size is not None:
+        return as_pair(image_size, "image_size")
+    if model.data_format != "channels_last":
+        raise ValueError("A channels_first model cannot be served. Rebuild it as channels_last.")
+    height, width, _ = model.input_shape[1:]
+    if height is None or width is None:
+        raise ValueError(
+            f"{model.name} takes images of any size, and photographs must be brought to one: "
+            "give image_size=224, for example."
+        )
+    return height, width
+
+
+def _write_in_tensorflow_process(
+    model: ImageModel, workshop: Path, finished: Path, options: dict[str, Any]
+) -> None:
+    """Keras cannot write this SavedModel from JAX (dynamic sizes) or torch (2.13: not at all)."""
+    model.copy().save(workshop / "model.keras")
+    (workshop / "options.json").write_text(json.dumps(options))
+    python, environment = backend.tensorflow_process()
+    command = [*python, "-m", "keras_vit.export.saved_model", str(workshop), str(finished)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
+        if "No module named 'tensorflow'" in done.stderr:
+            raise ImportError(
+                "A SavedModel needs TensorFlow: pip install 'keras_vit[tensorflow]'",
+                name="tensorflow",
+            )
+        raise RuntimeError(f"The TensorFlow process that writes the SavedModel: {reason[0]}")

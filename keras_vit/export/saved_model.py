@@ -1,0 +1,80 @@
+"""The graph of the SavedModel. Runs only in a process whose Keras backend is TensorFlow."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit.data import decode_image, evaluation_image
+from keras_vit.models import ImageModel
+
+
+def write_saved_model(
+    model: ImageModel,
+    path: Path,
+    *,
+    class_names: Sequence[str],
+    image_size: tuple[int, int],
+    top_k: int,
+    evaluation: dict[str, Any],
+) -> None:
+    """Writes the SavedModel that `export_model` documents."""
+    import tensorflow as tf
+
+    channels = model.input_shape[-1]
+    softmax = model.classifier_activation is None
+    names = tf.constant(list(class_names))
+
+    def classify(images: Any, valid: Any) -> dict[str, Any]:
+        scores = model(images, training=False)
+        probabilities = tf.nn.softmax(scores) if softmax else scores
+        values, indices = tf.math.top_k(probabilities, top_k)
+        bad = ~valid[:, None]
+        return {
+            "probabilities": tf.where(bad, 0.0, probabilities),
+            "top_probabilities": tf.where(bad, 0.0, values),
+            "top_classes": tf.where(bad, "", tf.gather(names, indices)),
+            "valid": valid,
+        }
+
+    def prepare(image: Any) -> Any:
+        return evaluation_image(image, image_size, **evaluation)
+
+    def read(contents: Any) -> Any:
+        """Pixels of each file and True, or black and False: one element in, one element out."""
+        one = tf.data.Dataset.from_tensors(contents)
+        good = one.map(lambda c: (prepare(decode_image(c, channels)), True)).ignore_errors()
+        bad = one.map(lambda _: (tf.zeros((*image_size, channels)), False))
+        return good.concatenate(bad).take(1)
+
+    def from_contents(contents: Any) -> dict[str, Any]:
+        # A graph cannot catch the error of a file, but a data set can drop the element that fails.
+        files = tf.data.Dataset.from_tensor_slices(contents)
+        images = files.interleave(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        batch = images.batch(tf.maximum(tf.size(contents, tf.int64), 1)).get_single_element()
+        return classify(*batch)
+
+    def from_images(images: Any) -> dict[str, Any]:
+        prepared = tf.map_fn(
+            prepare, images, fn_output_signature=tf.TensorSpec((*image_size, channels))
+        )
+        return classify(prepared, tf.ones(tf.shape(images)[:1], bool))
+
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint(
+        "serving_default", from_contents, [tf.TensorSpec((None,), tf.string, "contents")]
+    )
+    pixels = tf.TensorSpec((None, None, None, channels), tf.float32, "images")
+    archive.add_endpoint("images", from_images, [pixels])
+    archive.write_out(str(path), verbose=False)
+
+
+if __name__ == "__main__":
+    workshop, finished = map(Path, sys.argv[1:])
+    options = json.loads((workshop / "options.json").read_text())
+    options["image_size"] = tuple(options["image_size"])
+    write_saved_model(keras.saving.load_model(workshop / "model.keras"), finished, **options)

@@ -1,0 +1,22 @@
+"""Importing `keras_vit.data` costs nothing, and a missing package is named with its remedy."""
+
+
+def test_import_is_light_and_a_missing_package_is_explained(run_python) -> None:
+    # On JAX, because Keras itself imports TensorFlow on its own backend. Keras also takes Pillow
+    # where it finds it, hence the comparison with what `import keras` alone has brought in.
+    code = """
+import sys, keras
+before = set(sys.modules)
+import keras_vit.data
+heavy = {"tensorflow", "tensorflow_datasets", "sklearn", "PIL"}
+print(sorted(heavy & (set(sys.modules) - before)), "tensorflow" in sys.modules)
+
+sys.modules["tensorflow"] = None  # as if it were not installed
+try:
+    keras_vit.data.decode_image(b"")
+except ImportError as error:
+    print(error)
+"""
+    light, explained = run_python(code, backend="jax").splitlines()
+    assert light == "[] False"
+    assert explained == "keras_vit.data needs tensorflow: pip install 'keras_vit[tensorflow]'"

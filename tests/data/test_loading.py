@@ -1,0 +1,340 @@
+"""Where images come from: digits, and folders in every layout and in every disorder."""
+
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from keras_vit.data import BadImageError, load, pipeline
+from tests.data.pictures import PICTURE, encode, flat_folder, plain, write
+
+pytest.importorskip("tensorflow")
+
+
+def names(split) -> list[str]:
+    return [f"{file.parent.name}/{file.name}" for file in split.files]
+
+
+# --- digits
+
+
+def sixteenths(images: np.ndarray) -> np.ndarray:
+    """Pixels as scikit-learn has them. A step of theirs is 15.9 of ours: rounding loses nothing."""
+    return np.rint(images.reshape(-1, 64) / 255.0 * 16)
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    splits = load("digits")
+    pixels = np.concatenate([splits[name].as_arrays()[0] for name in splits])
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (1797, 8, 8, 1)
+    expected, labels = load_digits(return_X_y=True)
+    assert sorted(map(tuple, sixteenths(pixels))) == sorted(map(tuple, expected))
+    assert pixels.max() == 255
+    assert splits.class_names == tuple("0123456789")
+    assert len(splits.val) == 360
+    for digit, count in Counter(labels.tolist()).items():
+        assert (splits.val.labels() == digit).sum() == pytest.approx(count / 5, abs=1)
+
+
+def test_digits_split_is_reproducible() -> None:
+    first, again, other = load("digits"), load("digits"), load("digits", seed=1)
+    np.testing.assert_array_equal(first.train.as_arrays()[0], again.train.as_arrays()[0])
+    assert (first.val.as_arrays()[0] != other.val.as_arrays()[0]).any()
+    assert len(load("digits", val_fraction=0.5).val) == 899
+
+
+def test_digits_half_is_the_split_of_the_example() -> None:
+    # scikit-learn's "Recognizing hand-written digits" splits in this way.
+    pixels, labels = load_digits(return_X_y=True)
+    parts = train_test_split(pixels, labels, test_size=0.5, shuffle=False)
+    splits = load("digits/half")
+    for name, images, expected in (("train", parts[0], parts[2]), ("val", parts[1], parts[3])):
+        got, got_labels = splits[name].as_arrays()
+        np.testing.assert_array_equal(sixteenths(got), images)
+        np.testing.assert_array_equal(got_labels, expected)
+
+
+# --- the three layouts
+
+
+def test_real_photographs_with_listings(shared: Path) -> None:
+    folder = shared / "photos" / "flowers"
+    splits = load(folder, verify=False)
+    assert splits.class_names == ("daisy", "dandelion", "roses", "sunflowers", "tulips")
+    for name in ("train", "val"):
+        listed = (folder / f"{name}.txt").read_text().split()
+        assert names(splits[name]) == listed
+        assert [splits.class_names[i] for i in splits[name].labels()] == [
+            line.split("/")[0] for line in listed
+        ]
+    assert repr(splits) == f"Splits('{folder}', 5 classes: train 1800, val 450)"
+
+
+def test_real_photographs_in_train_and_test(shared: Path) -> None:
+    folder = shared / "photos" / "cifar10"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        splits = load(folder / "test")  # one folder for each class: split here
+        both = load(folder, verify=False)
+    assert (len(splits.train), len(splits.val)) == (800, 200)
+    assert (np.bincount(splits.val.labels()) == 20).all()
+    assert (len(both.train), len(both.val), len(splits.report)) == (4000, 1000, 0)
+    assert list(both) == ["train", "val"]
+    assert len(both.class_names) == 10
+    images, _ = next(iter(pipeline(splits.val, 32, 8)))
+    assert images.numpy().std() > 20
+
+
+def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) -> None:
+    flat_folder(tmp_path)
+    splits = load(str(tmp_path), val_fraction=0.3)
+    assert splits.class_names == ("a", "b")
+    assert not set(names(splits.train)) & set(names(splits.val))
+    assert sorted(names(splits.train) + names(splits.val)) == sorted(
+        f"{path.parent.name}/{path.name}" for path in tmp_path.glob("*/*")
+    )
+    assert np.bincount(splits.val.labels()).tolist() == [3, 3]
+    assert [names(load(tmp_path, val_fraction=0.3)[n]) for n in splits] == [
+        names(splits[n]) for n in splits
+    ]
+    assert names(load(tmp_path, val_fraction=0.3, seed=1).val) != names(splits.val)
+    # One more picture of b leaves a as it was.
+    write(tmp_path, {"b/more.png": plain(1)})
+    before, after = splits.val, load(tmp_path, val_fraction=0.3).val
+    assert [n for n in names(after) if n[0] == "a"] == [n for n in names(before) if n[0] == "a"]
+
+
+@pytest.mark.parametrize("val", ["val", "validation", "test"])
+def test_train_and_val_folders(tmp_path: Path, val: str) -> None:
+    files = {f"{part}/{c}/1.png": plain(1) for part in ("train", val) for c in ("b", "a")}
+    splits = load(write(tmp_path, files))
+    assert list(splits) == ["train", "val"]
+    assert splits.class_names == ("a", "b")
+    assert splits.val.files == (tmp_path / val / "a" / "1.png", tmp_path / val / "b" / "1.png")
+    assert splits.val.labels().tolist() == [0, 1]
+
+
+def test_test_is_kept_beside_val(tmp_path: Path) -> None:
+    parts = ("train", "val", "test")
+    splits = load(write(tmp_path, {f"{p}/{c}/1.png": plain(1) for p in parts for c in "ab"}))
+    assert list(splits) == list(parts)
+    assert splits["test"].files[0] == tmp_path / "test" / "a" / "1.png"
+    with pytest.raises(KeyError, match="no split 'tests': it has train, val, test"):
+        splits["tests"]
+
+
+def test_train_without_val_is_split(tmp_path: Path) -> None:
+    splits = load(flat_folder(tmp_path / "train").parent)
+    assert (len(splits.train), len(splits.val)) == (16, 4)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    files = {f"{c}/{i}.png": plain(i) for c in ("train", "bus") for i in range(5)}
+    splits = load(write(tmp_path, files))
+    assert splits.class_names == ("bus", "train")
+    assert len(splits.val) == 2
+
+
+def test_listing_with_test(tmp_path: Path) -> None:
+    flat_folder(tmp_path)
+    write(
+        tmp_path,
+        {
+            "train.txt": b"b/001.png\r\n\na/000.png\n",
+            "val.txt": b"a/002.png\n",
+            "test.txt": b"b/003.png",
+        },
+    )
+    splits = load(tmp_path)
+    assert names(splits.train) == ["b/001.png", "a/000.png"]
+    assert names(splits.val) == ["a/002.png"]
+    assert names(splits["test"]) == ["b/003.png"]
+    assert splits.train.labels().tolist() == [1, 0]
+
+
+def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
+    flat_folder(tmp_path)
+    write(
+        tmp_path,
+        {
+            "a/one.JPG": encode(PICTURE, "JPEG"),
+            "a/two.jpeg": encode(PICTURE, "JPEG"),
+            "a/three.WebP": encode(PICTURE, "WEBP"),
+            "a/four.bmp": encode(PICTURE, "BMP"),
+            "a/five.gif": encode(PICTURE, "GIF"),
+            "a/.hidden.jpg": b"",
+            "a/notes.txt": b"",
+            "a/deeper/six.png": plain(6),
+            ".cache/x.png": plain(1),
+            "readme.md": b"",
+        },
+    )
+    (tmp_path / "a" / "link.png").symlink_to(tmp_path / "b" / "001.png")
+    splits = load(tmp_path)
+    assert splits.class_names == ("a", "b")
+    assert len(splits.report) == 0
+    assert len(splits.train) + len(splits.val) == 20 + 6
+    assert [path.name for path, _ in splits.report.ignored] == ["deeper", "notes.txt"]
+    assert "notes.txt: not one of .bmp .gif" in str(splits.report)
+
+
+# --- files that are no photographs
+
+BAD = {
+    "a/cut.jpg": (encode(PICTURE, "JPEG")[:400], "JPEG"),
+    "a/cut.png": (encode(PICTURE, "PNG")[:60], ""),
+    "a/empty.jpg": (b"", "the file is empty"),
+    "b/text.jpg": (b"not a photograph at all", "Unknown image file format"),
+    "b/moving.webp": (
+        encode(PICTURE, "WEBP", save_all=True, append_images=[PICTURE.rotate(180)]),
+        "Animated WebP",
+    ),
+}
+
+
+@pytest.fixture
+def bad_folder(tmp_path: Path) -> Path:
+    (flat_folder(tmp_path) / "b" / "broken link.png").symlink_to(tmp_path / "nowhere.png")
+    return write(tmp_path, {name: contents for name, (contents, _) in BAD.items()})
+
+
+def test_bad_files_are_skipped_and_reported(bad_folder: Path) -> None:
+    with pytest.warns(UserWarning, match="6 of 26 files cannot be decoded and are skipped") as told:
+        splits = load(bad_folder)
+    assert "see splits.report" in str(told[0].message)
+    assert told[0].filename == __file__
+    reasons = {f"{path.parent.name}/{path.name}": reason for path, reason in splits.report}
+    assert set(reasons) == {*BAD, "b/broken link.png"}
+    for name, (_, expected) in BAD.items():
+        assert expected in reasons[name]
+        assert reasons[name]
+        assert "{{" not in reasons[name]
+        assert "\n" not in reasons[name]
+        assert f"{name}: {reasons[name]}" in str(splits.report)
+    assert reasons["b/broken link.png"] == "No such file or directory"
+    used = {*names(splits.train), *names(splits.val)}
+    assert len(used) == 20
+    assert not used & set(reasons)
+    batches = pipeline(splits.train, 8, 4, training=True)
+    assert sum(len(labels) for _, labels in batches) == len(splits.train)
+
+
+def test_bad_files_are_refused(bad_folder: Path) -> None:
+    with pytest.raises(BadImageError, match="6 of 26 files cannot be decoded") as error:
+        load(bad_folder, on_bad_file="raise")
+    assert all(name in str(error.value) for name in BAD)
+    assert isinstance(error.value, ValueError)
+
+
+def test_a_class_without_a_good_file_is_refused(tmp_path: Path) -> None:
+    write(flat_folder(tmp_path), {"c/1.jpg": b"x", "c/2.jpg": b"y"})
+    with (
+        pytest.warns(UserWarning, match="2 of "),
+        pytest.raises(BadImageError, match="no file of c for "),
+    ):
+        load(tmp_path)
+
+
+# --- errors
+
+
+def test_progress_is_shown_only_when_it_takes_long(tmp_path: Path, capsys, monkeypatch) -> None:
+    flat_folder(tmp_path)
+    load(tmp_path)
+    assert "checked" not in capsys.readouterr().err
+    monkeypatch.setattr("keras_vit.data.verification._QUIET_SECONDS", 0.0)
+    load(tmp_path)
+    assert capsys.readouterr().err.endswith("keras_vit: checked 20 of 20 files\n")
+
+
+@pytest.mark.parametrize("source", ["./flowers", "photos/flowers", "~/no such folder", Path("x")])
+def test_missing_folder(source) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no (?s:.*)FOLDER/train/<class>"):
+        load(source)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    file = write(tmp_path, {"a.png": plain(1)}) / "a.png"
+    with pytest.raises(NotADirectoryError, match=r"a\.png is a file: a folder of photographs is"):
+        load(file)
+
+
+DISORDER = {
+    "empty": ({"readme": b""}, ValueError, "0 class folders and a classifier needs two"),
+    "one class": ({"a/1.png": plain(1)}, ValueError, "1 class folders and a classifier needs two"),
+    "empty class": (
+        {"a/1.png": plain(1), "a/2.png": plain(1), "b/notes.txt": b""},
+        ValueError,
+        "b holds no photograph",
+    ),
+    "single photograph": (
+        {"a/1.png": plain(1), "a/2.png": plain(1), "b/1.png": plain(1)},
+        ValueError,
+        "b holds one photograph, too few",
+    ),
+    "no val.txt": (
+        {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png"},
+        ValueError,
+        "has train.txt but no val.txt",
+    ),
+    "missing file": (
+        {
+            "a/1.png": plain(1),
+            "b/1.png": plain(1),
+            "train.txt": b"a/1.png",
+            "val.txt": b"\nb/7.png",
+        },
+        FileNotFoundError,
+        "val.txt, line 2: there is no file .*7.png",
+    ),
+    "unknown class": (
+        {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"c/1.png", "val.txt": b"b/1.png"},
+        ValueError,
+        r"train.txt, line 1: 'c/1.png' does not start with a class folder .*\(a, b\)",
+    ),
+    "empty listing": (
+        {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png", "val.txt": b"\n"},
+        ValueError,
+        "val.txt lists no file",
+    ),
+    "leak": (
+        {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png", "val.txt": b"a/1.png"},
+        ValueError,
+        "1.png is listed in train.txt and again in val.txt",
+    ),
+    "empty val": (
+        {**{f"train/{c}/1.png": plain(1) for c in "ab"}, "val/notes.txt": b""},
+        ValueError,
+        "val has no class folder",
+    ),
+    "class only in val": (
+        {f"{n}/1.png": plain(1) for n in ("train/a", "train/b", "val/a", "val/c")},
+        ValueError,
+        "val has classes that .*train has not: c",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISORDER)
+def test_disorder_is_explained(tmp_path: Path, name: str) -> None:
+    files, kind, message = DISORDER[name]
+    with pytest.raises(kind, match=message):
+        load(write(tmp_path, files))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"val_fraction": 0.0}, "val_fraction=0.0 must lie between 0 and 1"),
+        ({"val_fraction": 1.0}, "val_fraction=1.0 must lie between 0 and 1"),
+        ({"on_bad_file": "ignore"}, "on_bad_file='ignore' must be 'skip' or 'raise'"),
+    ],
+)
+def test_bad_arguments(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load("digits", **arguments)

@@ -1,0 +1,208 @@
+"""Batches: their order, their randomness, their number, and what breaks on the way."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.data import ArraySplit, Augmentation, FileSplit, load, pipeline
+from tests.data.pictures import flat_folder, plain
+
+tf = pytest.importorskip("tensorflow")
+
+
+@pytest.fixture
+def folder_split(tmp_path: Path) -> FileSplit:
+    flat_folder(tmp_path)
+    files = sorted(tmp_path.glob("*/*.png"))
+    return FileSplit("train", ("a", "b"), files, [0] * 10 + [1] * 10, verified=True)
+
+
+@pytest.fixture
+def array_split() -> ArraySplit:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (20, 8, 8, 1), np.uint8)
+    return ArraySplit("train", ("a", "b"), images, np.arange(20) % 2, augment="digits")
+
+
+@pytest.fixture(params=["folder_split", "array_split"])
+def split(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=["decoded again", "cached"])
+def cache(request) -> bool:
+    return request.param == "cached"
+
+
+def passes(batches: tf.data.Dataset, count: int = 1) -> list[np.ndarray]:
+    """The images of `count` passes over a data set, labels appended as one more value."""
+    return [
+        np.concatenate([np.c_[x.reshape(len(x), -1), y] for x, y in batches.as_numpy_iterator()])
+        for _ in range(count)
+    ]
+
+
+def test_shapes_types_and_number(split) -> None:
+    batches = pipeline(split, (8, 6), 6)
+    assert batches.element_spec == (
+        tf.TensorSpec((None, 8, 6, 3), tf.float32),
+        tf.TensorSpec((None,), tf.int32),
+    )
+    assert len(batches) == 4 == len(list(batches))
+    dropped = pipeline(split, (8, 6), 6, training=True, drop_remainder=True)
+    assert len(dropped) == 3 == len(list(dropped))
+    assert dropped.element_spec[0].shape == (6, 8, 6, 3)
+    assert pipeline(split, 8, 6, channels=1).element_spec[0].shape == (None, 8, 8, 1)
+
+
+def test_float32_under_any_policy(split) -> None:
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    images, labels = next(iter(pipeline(split, 8, 4, training=True)))
+    assert images.dtype == tf.float32
+    assert labels.dtype == tf.int32
+
+
+def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: bool) -> None:
+    images, labels = array_split.as_arrays()
+    for batches in [pipeline(array_split, 8, 7, channels=1, cache=cache)] * 2:
+        got = list(batches.as_numpy_iterator())
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in got]), images)
+        np.testing.assert_array_equal(np.concatenate([y for _, y in got]), labels)
+    batches = pipeline(folder_split, 8, 7, cache=cache)
+    for images in passes(batches, 2):
+        # The grey level of a picture is its number: 0, 2, 4, ... in class a, 1, 3, 5, ... in b.
+        np.testing.assert_allclose(images[:, 0], [*range(0, 20, 2), *range(1, 20, 2)], atol=1e-4)
+        np.testing.assert_array_equal(images[:, -1], folder_split.labels())
+
+
+def test_training_follows_from_the_seed(folder_split, cache: bool) -> None:
+    def train(seed: int) -> list[np.ndarray]:
+        return passes(pipeline(folder_split, 8, 10, training=True, seed=seed, cache=cache), 2)
+
+    first, again, other = train(1), train(1), train(2)
+    np.testing.assert_array_equal(first, again)
+    assert (first[0] != first[1]).any()
+    assert (first[0] != other[0]).any()
+
+
+def test_threads_do_not_change_the_batches(folder_split) -> None:
+    def with_threads(count: int) -> list[np.ndarray]:
+        batches = pipeline(folder_split, 8, 6, training=True, repeat=True).take(10)
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = count
+        return passes(batches.with_options(options))
+
+    np.testing.assert_array_equal(with_threads(1), with_threads(8))
+
+
+def test_every_pass_is_a_permutation(folder_split) -> None:
+    orders = [images[:, 0] for images in passes(pipeline(folder_split, 8, 10, training=True), 2)]
+    for order in orders:
+        np.testing.assert_allclose(np.sort(order), np.arange(20), atol=1e-4)
+    assert (orders[0] != orders[1]).any()
+    still = passes(pipeline(folder_split, 8, 6, training=True, shuffle=False))[0]
+    np.testing.assert_array_equal(still[:, -1], folder_split.labels())
+
+
+def test_augmentation_differs_between_pictures_and_passes() -> None:
+    # The same picture 64 times: what differs is the augmentation alone.
+    noise = np.random.default_rng(0).integers(0, 256, (1, 90, 90, 3), np.uint8)
+    split = ArraySplit("train", ("a",), np.repeat(noise, 64, 0), np.zeros(64, int))
+    both = np.concatenate(passes(pipeline(split, 8, 16, training=True), 2))
+    assert len(np.unique(both, axis=0)) == 128
+    plain_ones = passes(pipeline(split, 8, 16, training=True, augment="none"))[0]
+    assert len(np.unique(plain_ones, axis=0)) == 1
+
+
+@pytest.mark.parametrize(("kind", "cache"), [("folder_split", False), ("array_split", True)])
+def test_a_stopped_run_goes_on(request, kind: str, cache: bool) -> None:
+    split = request.getfixturevalue(kind)
+
+    def endless(first_step: int = 0) -> tf.data.Dataset:
+        return pipeline(split, 8, 5, True, repeat=True, first_step=first_step, cache=cache)
+
+    whole = passes(endless().take(12))[0]
+    np.testing.assert_array_equal(passes(endless(7).take(5))[0], whole[35:])
+    # Three passes of four full batches are the same sequence.
+    finite = passes(pipeline(split, 8, 5, True, cache=cache), 3)
+    np.testing.assert_array_equal(np.concatenate(finite), whole)
+    assert endless().cardinality() == tf.data.INFINITE_CARDINALITY or cache
+
+
+def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd) -> None:
+    folder_split.files[3].write_bytes(plain(6)[:40])
+    folder_split.files[5].unlink()
+    batches = pipeline(folder_split, 8, 6)
+    assert len(batches) == 4
+    (images,) = passes(batches)
+    np.testing.assert_array_equal(images[:, -1], folder_split.labels())
+    np.testing.assert_allclose(images[:6, 0], [0, 2, 4, 127, 8, 127], atol=1e-4)
+    told = capfd.readouterr().err
+    for file in (folder_split.files[3], folder_split.files[5]):
+        assert f'keras_vit: "{file}" cannot be decoded and stands as a grey picture.' in told
+    assert len(passes(pipeline(folder_split, 8, 6, training=True))[0]) == 20
+
+
+def test_unchecked_files_that_are_broken_are_skipped(tmp_path: Path, capfd) -> None:
+    flat_folder(tmp_path)
+    (tmp_path / "a" / "bad.png").write_bytes(b"no picture")
+    split = load(tmp_path, verify=False, val_fraction=0.05).train
+    bad = [index for index, file in enumerate(split.files) if file.name == "bad.png"]
+    assert len(bad) == 1
+    batches = pipeline(split, 8, 6)
+    assert batches.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    (images,) = passes(batches)
+    np.testing.assert_array_equal(images[:, -1], np.delete(split.labels(), bad))
+    assert 'bad.png" cannot be decoded and is skipped.' in capfd.readouterr().err
+
+
+def test_fits_on_every_backend(folder_split) -> None:
+    model = keras.Sequential(
+        [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2, activation="softmax")]
+    )
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    history = model.fit(pipeline(folder_split, 8, 5, training=True), epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    assert model.predict(pipeline(folder_split, 8, 6), verbose=0).shape == (20, 2)
+    steps = pipeline(folder_split, 8, 5, training=True, repeat=True, drop_remainder=True)
+    model.fit(steps, epochs=2, steps_per_epoch=3, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
+        ({"image_size": -1}, "image_size=-1 must be"),
+        ({"augment": "strong"}, "augment='strong' is unknown: choose one of inception, transfer"),
+        ({"evaluation": "fast"}, "evaluation='fast': choose one of crop, stretch, big_vision"),
+        ({"batch_size": 30, "drop_remainder": True}, "has no full batch of 30: lower batch_size"),
+        ({"first_step": 3}, "first_step=3 must be 0 or more, and 0 without repeat=True"),
+        ({"channels": 4}, "channels=4 must be 3"),
+    ],
+)
+def test_errors(array_split, arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pipeline(array_split, **{"image_size": 8, "batch_size": 4, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (np.zeros((2, 8, 8, 1)), [0, 1], "images are float64 of shape"),
+        (np.zeros((2, 8, 8), np.uint8), [0, 1], r"shape \(2, 8, 8\): give uint8 pixels"),
+        (np.zeros((2, 8, 8, 1), np.uint8), [0], r"labels are int64 of shape \(1,\)"),
+        (np.zeros((2, 8, 8, 1), np.uint8), [0, 2], "labels run from 0 to 2, but the 2 class"),
+    ],
+)
+def test_array_errors(images: np.ndarray, labels: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ArraySplit("train", ("a", "b"), images, np.array(labels))
+
+
+def test_augmentation_is_taken_as_given(array_split) -> None:
+    augment = Augmentation("resize", shift=3, flip=False)
+    shifted = pipeline(array_split, 8, 20, training=True, augment=augment)
+    black = [(images == 0).all((2, 3))[:, 0].sum() for images, _ in shifted.as_numpy_iterator()]
+    assert sum(black) > 0  # rows that came in from outside

@@ -1,0 +1,158 @@
+"""TensorFlow Datasets: prepared data, slices, and being offline."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit.data import DatasetUnavailableError, load, pipeline
+
+tf = pytest.importorskip("tensorflow")
+tfds = pytest.importorskip("tensorflow_datasets")
+
+
+class _Tiny(tfds.core.GeneratorBasedBuilder):
+    """20 grey pictures whose level is their number; the label is the number modulo 2."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    SPLITS = ("train",)
+
+    def _info(self):
+        features = {
+            "image": tfds.features.Image(shape=(None, None, 3)),
+            "label": tfds.features.ClassLabel(names=["even", "odd"]),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(features),
+            supervised_keys=("image", "label"),
+        )
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples() for split in self.SPLITS}
+
+    def _generate_examples(self):
+        for i in range(20):
+            yield i, {"image": np.full((10 + i, 12, 3), i, np.uint8), "label": i % 2}
+
+
+class KvOneSplit(_Tiny):
+    pass
+
+
+class KvTwoSplits(_Tiny):
+    SPLITS = ("train", "test")
+
+
+class KvThreeSplits(_Tiny):
+    SPLITS = ("train", "validation", "test")
+
+
+class KvNoLabels(_Tiny):
+    def _info(self):
+        features = {"image": tfds.features.Image(), "label": tfds.features.Scalar(tf.int64)}
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(features),
+            supervised_keys=("image", "label"),
+        )
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tfds")
+    for builder in (KvOneSplit, KvTwoSplits, KvThreeSplits, KvNoLabels):
+        builder(data_dir=folder).download_and_prepare()
+    return folder
+
+
+def levels(batches: tf.data.Dataset) -> list[int]:
+    return [round(float(level)) for images, _ in batches for level in images[:, 0, 0, 0]]
+
+
+def test_slices_where_there_is_no_validation_split(data_dir: Path) -> None:
+    splits = load("kv_one_split", data_dir=data_dir, val_fraction=0.25)
+    assert repr(splits) == "Splits('kv_one_split', 2 classes: train 15, val 5)"
+    assert splits.class_names == ("even", "odd")
+    train, val = (levels(pipeline(split, 8, 4)) for split in (splits.train, splits.val))
+    assert sorted(train + val) == list(range(20))
+    assert (len(train), len(val)) == (15, 5)
+    np.testing.assert_array_equal(splits.val.labels(), np.array(val) % 2)
+    assert splits.val.labels().dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("kv_two_splits", {"train": "train", "val": "test"}),
+        ("kv_three_splits", {"train": "train", "val": "validation", "test": "test"}),
+    ],
+)
+def test_splits_of_their_own(data_dir: Path, name: str, chosen: dict[str, str]) -> None:
+    splits = load(name, data_dir=data_dir)
+    assert {name: split.tfds_split for name, split in splits.items()} == chosen
+
+
+def test_batches_follow_from_the_seed(data_dir: Path) -> None:
+    split = load("kv_two_splits", data_dir=data_dir).train
+
+    def two_passes(seed: int) -> list[np.ndarray]:
+        batches = pipeline(split, 8, 6, training=True, seed=seed)
+        assert len(batches) == 4
+        return [np.concatenate([x for x, _ in batches.as_numpy_iterator()]) for _ in range(2)]
+
+    first, again, other = two_passes(0), two_passes(0), two_passes(1)
+    np.testing.assert_array_equal(first, again)
+    assert (first[0] != first[1]).any()
+    assert (first[0] != other[0]).any()
+    np.testing.assert_allclose(np.sort(first[1][:, 0, 0, 0]), np.arange(20), atol=1e-4)
+
+
+def test_a_data_set_without_class_labels_is_refused(data_dir: Path) -> None:
+    with pytest.raises(ValueError, match="'kv_no_labels' has no pairs of an image and a class"):
+        load("kv_no_labels", data_dir=data_dir)
+
+
+def test_offline_says_so_at_once(tmp_path: Path, monkeypatch) -> None:
+    for proxy in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # the discard port: nobody answers
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    start = time.monotonic()
+    with pytest.raises(DatasetUnavailableError, match=r"is not prepared in .* no network"):
+        load("tf_flowers", data_dir=tmp_path)
+    assert time.monotonic() - start < 5
+
+
+def test_a_silent_network_is_given_up(tmp_path: Path, monkeypatch) -> None:
+    # A host that neither answers nor refuses: the probe has to end by itself.
+    monkeypatch.setattr("keras_vit.data.tfds._PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: time.sleep(30))
+    start = time.monotonic()
+    with pytest.raises(DatasetUnavailableError, match="cannot be reached"):
+        load("tf_flowers", data_dir=tmp_path)
+    assert time.monotonic() - start < 3
+
+
+def test_a_failed_download_is_one_error(tmp_path: Path, monkeypatch) -> None:
+    def fail(*_, **__):
+        raise ConnectionError("the host hung up")
+
+    monkeypatch.setattr("keras_vit.data.tfds._online", lambda: True)
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
+    with pytest.raises(DatasetUnavailableError, match=r"could not be .*: the host hung up"):
+        load("tf_flowers", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("tf_flower", "did you mean tf_flowers"),
+        ("digit", "did you mean digits"),
+        ("zzz", "names all"),
+    ],
+)
+def test_unknown_names(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is neither 'digits', nor a TFDS .*{hint}"):
+        load(name)
