@@ -1,7 +1,7 @@
 """The parts of a Vision Transformer, in the order in which a photograph meets them."""
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
-from keras_vit.layers.encoder import MLP, EncoderBlock
+from keras_vit.layers.encoder import MLP, EncoderBlock, LayerScale
 from keras_vit.layers.patches import PatchEmbedding, Patches, TokensToGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions import PositionEmbedding, RelativePositionBias
@@ -13,6 +13,7 @@ __all__ = [
     "AttentionPooling",
     "ClassToken",
     "EncoderBlock",
+    "LayerScale",
     "MeanPooling",
     "MultiHeadSelfAttention",
     "PatchEmbedding",

@@ -1,6 +1,7 @@
 """The Transformer encoder's block and its MLP (ViT paper, equations 2 and 3)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -17,9 +18,55 @@ def gelu_tanh(x: Any) -> Any:
     return keras.activations.gelu(x, approximate=True)
 
 
+def swiglu(x: Any) -> Any:
+    """Half of the width gates the other: `silu(gate) * value`; returns half the width."""
+    gate, value = keras.ops.split(x, 2, axis=-1)
+    return keras.ops.silu(gate) * value
+
+
+OWN_ACTIVATIONS = {"gelu_tanh": gelu_tanh, "swiglu": swiglu}
+
+
 def activation_function(name: str) -> Callable[[Any], Any]:
-    """`"gelu_tanh"` (the released code's), or any activation of Keras (`"gelu"` is exact)."""
-    return gelu_tanh if name == "gelu_tanh" else keras.activations.get(name)
+    """An activation of `OWN_ACTIVATIONS`, or any of Keras (`"gelu"` is exact)."""
+    return OWN_ACTIVATIONS.get(name) or keras.activations.get(name)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerScale(keras.layers.Layer):
+    """Scales a residual branch by a learned vector (CaiT, equation 3; DINOv2).
+
+    Takes and returns `(batch, length, hidden_dim)`.
+
+    Args:
+        initial: Value of the vector before training, such as 1e-5.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> float(keras_vit.layers.LayerScale(0.5)(keras.ops.ones((1, 2, 4)))[0, 0, 0])
+    0.5
+    """
+
+    def __init__(self, initial: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.initial = initial
+
+    def build(self, tokens_shape: Shape) -> None:
+        self.gamma = self.add_weight(
+            name="gamma",
+            shape=(tokens_shape[-1],),
+            initializer=keras.initializers.Constant(self.initial),
+        )
+
+    def call(self, tokens: Any) -> Any:
+        return tokens * self.gamma
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        return tokens_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "initial": self.initial}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -31,7 +78,8 @@ class MLP(keras.layers.Layer):
     Args:
         mlp_dim: Width between the two layers.
         activation: `"gelu_tanh"` as in the released code, or any name that Keras knows;
-            `"gelu"` is the exact form of timm and Hugging Face.
+            `"gelu"` is the exact form of timm and Hugging Face, `"swiglu"` the gated one of
+            DINOv2's giant, whose first layer is twice `mlp_dim` wide.
         dropout: Rate of dropout after the activation and after the second layer.
 
     Example:
@@ -62,7 +110,8 @@ class MLP(keras.layers.Layer):
                 name=name,
             )
 
-        self.dense_0 = dense(self.mlp_dim, "dense_0")
+        gated = 2 if self.activation == "swiglu" else 1
+        self.dense_0 = dense(gated * self.mlp_dim, "dense_0")
         self.dense_1 = dense(tokens_shape[-1], "dense_1")
         self.dropout_0 = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
         self.dropout_1 = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
@@ -101,6 +150,7 @@ class EncoderBlock(keras.layers.Layer):
         activation: The MLP's activation (see `MLP`).
         norm_epsilon: Epsilon of the layer norms: 1e-6 in the released code.
         relative_length: See `MultiHeadSelfAttention`.
+        layer_scale: Initial value of a `LayerScale` on both branches; None for none.
         remat: Compute activations again in the backward pass instead of keeping them.
 
     Example:
@@ -121,6 +171,7 @@ class EncoderBlock(keras.layers.Layer):
         activation: str = "gelu_tanh",
         norm_epsilon: float = 1e-6,
         relative_length: int | None = None,
+        layer_scale: float | None = None,
         remat: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -128,6 +179,7 @@ class EncoderBlock(keras.layers.Layer):
         rates(stochastic_depth=stochastic_depth)
         self.stochastic_depth = stochastic_depth
         self.norm_epsilon = norm_epsilon
+        self.layer_scale = layer_scale
         self.remat = remat
         dtype = self.dtype_policy
         self.norm_0 = keras.layers.LayerNormalization(epsilon=norm_epsilon, dtype=dtype)
@@ -136,18 +188,22 @@ class EncoderBlock(keras.layers.Layer):
         )
         self.norm_1 = keras.layers.LayerNormalization(epsilon=norm_epsilon, dtype=dtype)
         self.mlp = MLP(mlp_dim, activation, dropout, dtype=dtype, name="mlp")
+        scale = keras.layers.Identity if layer_scale is None else partial(LayerScale, layer_scale)
+        self.scale_0, self.scale_1 = scale(dtype=dtype), scale(dtype=dtype)
         self.drop_0 = StochasticDepth(stochastic_depth, dtype=dtype)
         self.drop_1 = StochasticDepth(stochastic_depth, dtype=dtype)
 
     def build(self, tokens_shape: Shape) -> None:
-        for layer in (self.norm_0, self.attention, self.norm_1, self.mlp, self.drop_0, self.drop_1):
+        for layer in (self.norm_0, self.attention, self.scale_0, self.drop_0):
+            layer.build(tokens_shape)
+        for layer in (self.norm_1, self.mlp, self.scale_1, self.drop_1):
             layer.build(tokens_shape)
 
     def _encode(self, z: Any, training: bool | None) -> Any:
         # `training` is handed on by name: a rematerialized pass runs outside Keras's call context.
         on = {"training": training}
-        z = z + self.drop_0(self.attention(self.norm_0(z), **on), **on)  # equation 2
-        return z + self.drop_1(self.mlp(self.norm_1(z), **on), **on)  # equation 3
+        z = z + self.drop_0(self.scale_0(self.attention(self.norm_0(z), **on)), **on)  # eq. 2
+        return z + self.drop_1(self.scale_1(self.mlp(self.norm_1(z), **on)), **on)  # eq. 3
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
         if self.remat and training:
@@ -168,5 +224,6 @@ class EncoderBlock(keras.layers.Layer):
             "activation": self.mlp.activation,
             "norm_epsilon": self.norm_epsilon,
             "relative_length": self.attention.relative_length,
+            "layer_scale": self.layer_scale,
             "remat": self.remat,
         }

@@ -16,8 +16,9 @@ def rematerialize(layer: keras.layers.Layer, function: Callable[[Any], Any], inp
     """
     weights = [v for v in layer.variables if "float" in v.dtype]
     seeds = [v for v in layer.variables if "int" in v.dtype]
-    # Integers have no gradient, and TensorFlow warns when it is asked to watch one.
-    seed_values = [(seed, keras.ops.convert_to_tensor(seed)) for seed in seeds]
+    # Integers have no gradient, and TensorFlow warns when it is asked to watch one. Copies, since
+    # torch advances a seed in place, before the backward pass reads it again.
+    seed_values = [(seed, keras.ops.copy(seed)) for seed in seeds]
 
     def pure(inputs: Any, *values: Any) -> tuple[Any, list[Any]]:
         mapping = list(zip(weights, values, strict=True)) + seed_values

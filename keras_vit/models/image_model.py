@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import keras
+import numpy as np
 
-from keras_vit.errors import known_arguments, nearest
+from keras_vit.errors import known_arguments, nearest, one_of
 from keras_vit.layers import TokensToGrid
 
 Arguments = dict[str, Any]
@@ -56,7 +57,7 @@ class ImageModel(keras.Model):
             **self._arguments,
             "weights": None,
             "dtype": keras.dtype_policies.serialize(self._policy),
-            "trainable": self.trainable,
+            "frozen": [layer.name for layer in self.layers if not layer.trainable],
             "class_names": self.class_names,
             "evaluation": dict(self.evaluation),
         }
@@ -64,7 +65,7 @@ class ImageModel(keras.Model):
     @classmethod
     def from_config(cls, config: Arguments, custom_objects: Any = None) -> Self:
         config = dict(config)
-        trainable = config.pop("trainable", True)
+        frozen = config.pop("frozen", ())
         class_names = config.pop("class_names", None)
         evaluation = config.pop("evaluation", {})
         for key in ("input_shape", "patch_size", "position_grid"):
@@ -73,7 +74,8 @@ class ImageModel(keras.Model):
         if isinstance(config.get("dtype"), dict):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
         model = cls(**config)
-        model.trainable = trainable
+        for name in frozen:
+            model.get_layer(name).trainable = False
         model.class_names = None if class_names is None else tuple(class_names)
         model.evaluation = dict(evaluation)
         return model
@@ -162,24 +164,41 @@ class ImageModel(keras.Model):
 
     def _copy_with(self, changes: Arguments, fresh: Sequence[str] = ()) -> Self:
         """A model with other arguments, and the weights of this one except the `fresh` layers'."""
-        copy = type(self).from_config({**self.get_config(), **changes, "trainable": True})
+        copy = type(self).from_config({**self.get_config(), **changes})
         for layer in copy.layers:
             if layer.weights and layer.name not in fresh:
-                own = self.get_layer(layer.name)
-                self._copy_layer(own, layer)
-                layer.trainable = own.trainable
-        copy.trainable = self.trainable
+                self._copy_layer(self.get_layer(layer.name), layer)
         return copy
 
     def _copy_layer(self, own: keras.layers.Layer, new: keras.layers.Layer) -> None:
         new.set_weights(own.get_weights())
 
 
-def normalise(images: Any, include_preprocessing: bool) -> Any:
-    """Pixels 0..255 to the [-1, 1] of the released code, in float32 under every policy."""
-    if not include_preprocessing:
+# Mean and deviation of pixels 0..1, by name; True is the released code's [-1, 1].
+NORMALISATIONS: dict[bool | str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    True: ((0.5,), (0.5,)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+
+
+def normalise(images: Any, include_preprocessing: bool | str, data_format: str) -> Any:
+    """Pixels 0..255 as the weights know them, in float32 under every policy."""
+    if include_preprocessing is False:
         return images
-    return keras.layers.Rescaling(1 / 127.5, -1.0, dtype="float32", name="normalise")(images)
+    one_of(include_preprocessing, "include_preprocessing", [False, *NORMALISATIONS])
+    means, deviations = NORMALISATIONS[include_preprocessing]
+    channels = images.shape[-1 if data_format == "channels_last" else 1]
+    if len(means) not in (1, channels):
+        raise ValueError(
+            f"include_preprocessing={include_preprocessing!r} is for {len(means)} channels, "
+            f"not {channels}. Give True for [-1, 1] with any number of channels."
+        )
+    per_channel = zip(means, deviations, strict=True)
+    scale, offset = np.array([(1 / (255 * std), -mean / std) for mean, std in per_channel]).T
+    if data_format == "channels_first":
+        # Rescaling would ask Keras's global configuration which axis the channels are.
+        scale, offset = scale[:, None, None], offset[:, None, None]
+    return keras.layers.Rescaling(scale, offset, dtype="float32", name="normalise")(images)
 
 
 def classify(features: Any, num_classes: int, activation: str | None) -> Any:

@@ -41,8 +41,9 @@ class VisionTransformer(ImageModel):
             `data_format="channels_first"`: `(channels, height, width)`.
         weights: None, or a `.keras` or `.weights.h5` file to load.
         classifier_activation: None for logits, or an activation such as `"softmax"`.
-        include_preprocessing: Whether the model normalises pixels 0..255 itself. With False it
-            takes what the authors' code takes, [-1, 1].
+        include_preprocessing: True: the model takes pixels 0..255 and brings them to [-1, 1]
+            itself; `"imagenet"`: to ImageNet's mean and deviation instead; False: it takes what
+            the authors' code takes, normalised images.
         patch_size: Height and width of a patch in pixels: one number, or a pair.
         hidden_dim: Width of the tokens.
         depth: Number of encoder blocks.
@@ -59,8 +60,10 @@ class VisionTransformer(ImageModel):
         dropout: Rate of dropout after the positions, the attention, and twice in the MLP.
         attention_dropout: Rate of dropout on attention probabilities.
         stochastic_depth: Rate of stochastic depth at the last block; it rises linearly from 0.
-        activation: `"gelu_tanh"` (the released code's) or `"gelu"` (timm, Hugging Face).
+        activation: `"gelu_tanh"` (the released code's), `"gelu"` (timm, Hugging Face) or
+            `"swiglu"` (DINOv2's giant).
         norm_epsilon: Epsilon of the layer norms.
+        layer_scale: Initial value of a learned scale on every branch (DINOv2); None for none.
         remat: Compute a block's activations again in the backward pass instead of keeping them.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
         name: Name of the model.
@@ -85,7 +88,7 @@ class VisionTransformer(ImageModel):
         input_shape: tuple[int | None, int | None, int | None] = (224, 224, 3),
         weights: str | Path | None = None,
         classifier_activation: str | None = None,
-        include_preprocessing: bool = True,
+        include_preprocessing: bool | str = True,
         patch_size: int | tuple[int, int] = 16,
         hidden_dim: int = 768,
         depth: int = 12,
@@ -102,6 +105,7 @@ class VisionTransformer(ImageModel):
         stochastic_depth: float = 0.0,
         activation: str = "gelu_tanh",
         norm_epsilon: float = 1e-6,
+        layer_scale: float | None = None,
         remat: bool = False,
         data_format: str | None = None,
         name: str | None = None,
@@ -130,7 +134,7 @@ class VisionTransformer(ImageModel):
         relative = position_embedding == "relative"
 
         images = keras.Input(input_shape, name="images")
-        x = {"images": normalise(images, include_preprocessing)}
+        x = {"images": normalise(images, include_preprocessing, data_format)}
         x["patches"] = PatchEmbedding(
             hidden_dim, patch_size, data_format, dtype=dtype, name="patch_embedding"
         )(x["images"])
@@ -160,6 +164,7 @@ class VisionTransformer(ImageModel):
                 activation,
                 norm_epsilon,
                 position_grid[0] * position_grid[1] + num_prefix if relative else None,
+                layer_scale,
                 remat,
                 dtype=dtype,
                 name=f"block_{i}",

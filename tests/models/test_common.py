@@ -24,6 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "no_positions": {"position_embedding": "none"},
     "registers": {"num_registers": 2, "representation_size": 24},
     "exact_gelu": {"activation": "gelu", "norm_epsilon": 1e-12},
+    "dinov2_giant": {"activation": "swiglu", "layer_scale": 0.5, "num_registers": 4},
 }
 
 

@@ -1,5 +1,7 @@
 """What is special about the Vision Transformer: its options, and what it refuses."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -75,6 +77,22 @@ def test_preprocessing_inside_equals_the_released_range() -> None:
         np.testing.assert_allclose(predict(inside, taken), predict(outside, normalised), atol=2e-5)
 
 
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_imagenet_preprocessing_equals_its_definition(data_format: str) -> None:
+    images = pixels(2, 32, 32, 3)
+    wanted = (images / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    shape = (32, 32, 3)
+    if data_format == "channels_first":
+        images, wanted = images.transpose(0, 3, 1, 2), wanted.transpose(0, 3, 1, 2)
+        shape = (3, 32, 32)
+    model = build(
+        "token", include_preprocessing="imagenet", data_format=data_format, input_shape=shape
+    )
+    np.testing.assert_allclose(predict(model.feature_model("images"), images), wanted, atol=1e-5)
+    with pytest.raises(ValueError, match="5"):
+        build("token", include_preprocessing="imagenet", input_shape=(32, 32, 5))
+
+
 def test_no_head_returns_features() -> None:
     features = build("token", num_classes=0)
     assert features.output_shape == (None, 32)
@@ -108,9 +126,11 @@ def test_dropout_is_off_outside_training_and_on_inside() -> None:
         assert np.abs(noisy - predict(model, images)).max() > 1e-3, option
 
 
-def test_copies_share_no_weights_and_keep_what_is_frozen() -> None:
+def test_copies_share_no_weights_and_keep_what_is_frozen(tmp_path: Path) -> None:
     model = build("token")
     model.get_layer("block_0").trainable = False
+    model.save(tmp_path / "model.keras")
+    assert not keras.saving.load_model(tmp_path / "model.keras").get_layer("block_0").trainable
     copy = model.with_classifier(3)
     assert not copy.get_layer("block_0").trainable
     assert copy.get_layer("block_1").trainable
