@@ -56,7 +56,7 @@ class ImageModel(keras.Model):
         return {
             **self._arguments,
             "weights": None,
-            "dtype": keras.dtype_policies.serialize(self._policy),
+            "dtype": _policy_config(self._policy),
             "frozen": [layer.name for layer in self.layers if not layer.trainable],
             "class_names": self.class_names,
             "evaluation": dict(self.evaluation),
@@ -199,6 +199,12 @@ def normalise(images: Any, include_preprocessing: bool | str, data_format: str) 
         # Rescaling would ask Keras's global configuration which axis the channels are.
         scale, offset = scale[:, None, None], offset[:, None, None]
     return keras.layers.Rescaling(scale, offset, dtype="float32", name="normalise")(images)
+
+
+def _policy_config(policy: keras.DTypePolicy) -> Any:
+    # A name where a name says all: Keras's serializer imports TensorFlow wherever it can.
+    plain = type(policy) is keras.DTypePolicy
+    return policy.name if plain else keras.dtype_policies.serialize(policy)
 
 
 def classify(features: Any, num_classes: int, activation: str | None) -> Any:

@@ -1,0 +1,32 @@
+# Two commands for a stranger: `make digits` runs the main job, `make test` passes the tests.
+# Each sets up what it needs in a virtual environment of its own.
+
+PYTHON ?= python3
+
+.PHONY: digits test check
+
+digits: .venv/train
+	.venv/bin/keras-vit train --data digits --out runs/digits --overwrite
+
+test: .venv/dev
+	for backend in tensorflow jax torch; do \
+		echo "== tests on $$backend"; \
+		KERAS_BACKEND=$$backend .venv/bin/python -m pytest -q $(PYTEST) || exit 1; \
+	done
+
+check: .venv/dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+.venv/train: pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --editable '.[train]'
+	touch $@
+
+# torch first and by version: a plain `torch` brings gigabytes of GPU libraries.
+.venv/dev: pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet torch==2.13.0
+	.venv/bin/python -m pip install --quiet --editable '.[all,dev]'
+	touch $@

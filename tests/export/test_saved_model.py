@@ -1,0 +1,143 @@
+"""The SavedModel serves without keras_vit, and agrees with `predict`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data
+from tests.models.test_common import KINDS, build, wake
+
+SERVE = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+
+class Forbidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("keras_vit", "keras"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Forbidden())
+folder, listing = sys.argv[1:]
+served = tf.saved_model.load(folder + "/1")
+files = [open(f, "rb").read() for f in json.load(open(listing))]
+answer = served.signatures["serving_default"](contents=tf.constant(files))
+# Strings as fixed-width bytes: NumPy would pickle objects.
+answer = {k: v.numpy().astype("S") if v.dtype == tf.string else v for k, v in answer.items()}
+np.savez(folder + "/answer.npz", **answer)
+images = np.load(folder + "/images.npy")
+pixels = served.signatures["images"](images=tf.constant(images))
+np.savez(folder + "/pixels.npz", probabilities=pixels["probabilities"])
+"""
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files of several kinds and shapes, one of them no image."""
+    pil = pytest.importorskip("PIL.Image")
+    folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
+    files = []
+    for i, suffix in enumerate(("jpg", "png", "jpg", "bmp")):
+        pixels = random.integers(0, 256, (40 + 9 * i, 70 - 5 * i, 3)).astype("uint8")
+        files.append(folder / f"{i}.{suffix}")
+        pil.fromarray(pixels).save(files[-1])
+    files.append(folder / "no_image.jpg")
+    files[-1].write_text("this is text")
+    return files
+
+
+def serve(
+    folder: Path, files: list[Path], images: np.ndarray, run_python: Callable[..., str]
+) -> tuple[Any, Any]:
+    (folder / "files.json").write_text(json.dumps([str(file) for file in files]))
+    np.save(folder / "images.npy", images)
+    run_python(SERVE, "tensorflow", str(folder), str(folder / "files.json"))
+    return np.load(folder / "answer.npz"), np.load(folder / "pixels.npz")
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "all_tokens"])
+def test_serves_every_kind_as_predict_does(
+    kind: str, photographs: list[Path], tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    if keras.backend.backend() != "tensorflow" and kind not in ("token", "exact_gelu"):
+        pytest.skip("the TensorFlow process that writes the file is the same for every kind")
+    model = build(kind)
+    names = ["ant", "bee", "cat", "dog", "elk"]
+    keras_vit.export_model(model, tmp_path / "1", class_names=names, top_k=3)
+    images = np.stack([data.read_image(file, (32, 32)) for file in photographs[:-1]])
+    answer, pixels = serve(tmp_path, photographs, images, run_python)
+
+    wanted = softmax(model.predict(images, verbose=0))
+    assert answer["valid"].tolist() == [True] * 4 + [False]
+    np.testing.assert_allclose(answer["probabilities"][:4], wanted, atol=1e-5)
+    np.testing.assert_allclose(pixels["probabilities"], wanted, atol=1e-5)
+    order = np.argsort(-wanted, axis=1)[:, :3]
+    assert [[n.decode() for n in row] for row in answer["top_classes"][:4]] == [
+        [names[i] for i in row] for row in order
+    ]
+    # The bad file is a marked row, and the batch around it is served.
+    assert not answer["probabilities"][4].any()
+    assert set(answer["top_classes"][4]) == {b""}
+
+
+def test_a_model_of_any_size(
+    photographs: list[Path], tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    model = build("token", input_shape=(None, None, 3), position_grid=(4, 4))
+    model.class_names = tuple("abcde")
+    with pytest.raises(ValueError, match="image_size=224"):
+        keras_vit.export_model(model, tmp_path / "1")
+    keras_vit.export_model(model, tmp_path / "1", image_size=(40, 24))
+    images = np.stack([data.read_image(file, (40, 24)) for file in photographs[:-1]])
+    answer, _ = serve(tmp_path, photographs, images, run_python)
+    wanted = softmax(model.predict(images, verbose=0))
+    np.testing.assert_allclose(answer["probabilities"][:4], wanted, atol=1e-5)
+
+
+def test_a_hundred_real_photographs(
+    shared: Path, tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    folder = shared / "photos" / "flowers"
+    files = [folder / line for line in (folder / "val.txt").read_text().split()][::4][:100]
+    assert len(files) == 100
+    model = keras_vit.ViTTi16(num_classes=5, input_shape=(96, 96, 3), depth=4, dtype="float32")
+    wake(model)
+    keras_vit.export_model(model, tmp_path / "1")
+    images = np.stack([data.read_image(file, 96) for file in files])
+    answer, _ = serve(tmp_path, files, images[:2], run_python)
+    wanted = softmax(model.predict(images, verbose=0))
+    assert np.abs(answer["probabilities"] - wanted).max() <= 1e-3
+    assert (answer["probabilities"].argmax(1) == wanted.argmax(1)).all()
+    assert len(set(wanted.argmax(1))) > 1  # a model that always says the same would prove little
+
+
+def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
+    model = build("token")
+    target = tmp_path / "name" / "1"
+    for broken, words in (
+        (build("all_tokens"), "num_classes"),
+        (build("token", include_preprocessing=False), "include_preprocessing=True"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            keras_vit.export_model(broken, target)
+    with pytest.raises(ValueError, match="2 class names for 5 classes"):
+        keras_vit.export_model(model, target, class_names=["a", "b"])
+    with pytest.raises(ValueError, match="tf_saved_model"):
+        keras_vit.export_model(model, target, format="onyx")
+    assert not target.parent.exists()
+    target.mkdir(parents=True)
+    (target / "precious").write_text("kept")
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        keras_vit.export_model(model, target)
+    assert [path.name for path in target.parent.iterdir()] == ["1"]
+    assert (target / "precious").read_text() == "kept"

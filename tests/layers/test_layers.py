@@ -1,0 +1,197 @@
+"""Every layer stands alone in anyone's model, and serializes."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import layers
+
+TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
+CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = {
+    "patches": (layers.Patches(8), IMAGES, (2, 4, 3, 192)),
+    "patch_embedding": (layers.PatchEmbedding(32, (16, 8)), IMAGES, (2, 2, 3, 32)),
+    "class_token": (layers.ClassToken(), TOKENS, (2, 18, 32)),
+    "register_tokens": (layers.RegisterTokens(4), TOKENS, (2, 21, 32)),
+    "position_embedding": (layers.PositionEmbedding((4, 4)), TOKENS, TOKENS),
+    "positions_2d": (layers.PositionEmbedding((4, 4), "learned_2d"), TOKENS, TOKENS),
+    "sincos": (layers.PositionEmbedding((4, 4), "sincos2d"), TOKENS, TOKENS),
+    "attention": (layers.MultiHeadSelfAttention(4), TOKENS, TOKENS),
+    "relative": (layers.MultiHeadSelfAttention(4, relative_length=17), TOKENS, TOKENS),
+    "mlp": (layers.MLP(64), TOKENS, TOKENS),
+    "swiglu": (layers.MLP(64, "swiglu"), TOKENS, TOKENS),
+    "encoder_block": (layers.EncoderBlock(4, 64), TOKENS, TOKENS),
+    "layer_scale": (layers.LayerScale(0.1), TOKENS, TOKENS),
+    "stochastic_depth": (layers.StochasticDepth(0.5), TOKENS, TOKENS),
+    "token_pooling": (layers.TokenPooling(), TOKENS, (2, 32)),
+    "mean_pooling": (layers.MeanPooling(1), TOKENS, (2, 32)),
+    "attention_pooling": (layers.AttentionPooling(4, 64), TOKENS, (2, 32)),
+}
+
+
+def values(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=shape).astype("float32")
+
+
+def numpy(tensor: Any) -> np.ndarray:
+    return keras.ops.convert_to_numpy(tensor)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_layer_alone(name: str) -> None:
+    """Shape as promised, config complete, the copy computes the same, and dtype is followed."""
+    layer, shape, wanted = CASES[name]
+    layer = type(layer).from_config(layer.get_config())
+    inputs = values(*shape)
+    outputs = layer(inputs)
+    assert tuple(outputs.shape) == wanted
+    assert tuple(layer.compute_output_shape(shape)) == wanted
+    symbolic = layer(keras.Input(shape[1:]))
+    assert symbolic.shape[1:] == wanted[1:]
+
+    config = keras.saving.serialize_keras_object(layer)
+    copy = keras.saving.deserialize_keras_object(config)
+    copy(inputs)
+    copy.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(numpy(copy(inputs)), numpy(outputs))
+
+    half = type(layer).from_config({**layer.get_config(), "dtype": "mixed_bfloat16"})
+    assert keras.backend.standardize_dtype(half(inputs).dtype) == "bfloat16"
+
+
+def test_every_public_layer_is_covered() -> None:
+    covered = {type(layer).__name__ for layer, _, _ in CASES.values()}
+    assert covered == set(layers.__all__) - {"TokensToGrid", "RelativePositionBias"}
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize("patch", [(8, 8), (16, 8), (5, 7)])
+def test_patches_are_slices_of_the_image(channels: int, patch: tuple[int, int]) -> None:
+    images = values(2, 35, 26, channels)
+    found = numpy(layers.Patches(patch)(images))
+    first = numpy(layers.Patches(patch, "channels_first")(images.transpose(0, 3, 1, 2)))
+    for row in range(35 // patch[0]):
+        for column in range(26 // patch[1]):
+            cut = images[
+                :,
+                row * patch[0] : (row + 1) * patch[0],
+                column * patch[1] : (column + 1) * patch[1],
+            ]
+            np.testing.assert_array_equal(found[:, row, column], cut.reshape(2, -1))
+    np.testing.assert_array_equal(first, found)
+
+
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_patch_embedding_is_a_matrix_product_over_patches(data_format: str) -> None:
+    images = values(2, 32, 24, 3)
+    given = images if data_format == "channels_last" else images.transpose(0, 3, 1, 2)
+    embed = layers.PatchEmbedding(16, 8, data_format)
+    found = numpy(embed(given))
+    flat = numpy(layers.Patches(8)(images))
+    kernel, bias = (numpy(w) for w in (embed.kernel, embed.bias))
+    np.testing.assert_allclose(found, flat @ kernel.reshape(-1, 16) + bias, atol=1e-5)
+
+
+def test_attention_is_its_definition() -> None:
+    """Equations 5 to 8 of the paper, in NumPy and float64."""
+    tokens, heads = values(*TOKENS), 4
+    layer = layers.MultiHeadSelfAttention(heads)
+    found = numpy(layer(tokens))
+    kernel, bias, out, out_bias = (numpy(w).astype("float64") for w in layer.weights)
+    q, k, v = np.split(tokens @ kernel + bias, 3, axis=-1)
+    split = [x.reshape(2, 17, heads, 8).transpose(0, 2, 1, 3) for x in (q, k, v)]
+    logits = split[0] @ split[1].transpose(0, 1, 3, 2) / np.sqrt(8)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    joined = (weights @ split[2]).transpose(0, 2, 1, 3).reshape(TOKENS)
+    np.testing.assert_allclose(found, joined @ out + out_bias, atol=1e-5)
+    np.testing.assert_allclose(numpy(layer.attention_probabilities(tokens)), weights, atol=1e-5)
+
+
+def test_relative_bias_is_its_definition() -> None:
+    """Logit (q, k) gains query q times the embedding of the offset k - q."""
+    queries = values(2, 6, 3, 8)
+    layer = layers.RelativePositionBias(6)
+    found = numpy(layer(queries))
+    table = numpy(layer.embedding)
+    for q in range(6):
+        for k in range(6):
+            wanted = queries[:, q] @ table[k - q + 5] / np.sqrt(8)
+            np.testing.assert_allclose(found[:, :, q, k], wanted, atol=1e-6)
+
+
+def test_attention_dropout_leaves_the_mean() -> None:
+    """The explicit road of training agrees with the fused one on average."""
+    tokens = values(1, 9, 16)
+    layer = layers.MultiHeadSelfAttention(2, attention_dropout=0.3)
+    exact = numpy(layer(tokens))
+    runs = np.mean([numpy(layer(tokens, training=True)) for _ in range(300)], axis=0)
+    assert np.abs(runs - exact).max() < 0.15 * np.abs(exact).max()
+
+
+def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean() -> None:
+    branch = np.ones((4000, 3, 2), "float32")
+    dropped = numpy(layers.StochasticDepth(0.25)(branch, training=True))
+    flat = dropped.reshape(4000, -1)
+    assert (flat == flat[:, :1]).all()
+    assert set(np.unique(flat)) == {np.float32(0), np.float32(4 / 3)}
+    assert flat.mean() == pytest.approx(1, abs=0.03)
+    np.testing.assert_array_equal(numpy(layers.StochasticDepth(0.25)(branch)), branch)
+
+
+def test_sincos_positions_are_big_visions() -> None:
+    """`posemb_sincos_2d` of big_vision, written out."""
+    layer = layers.PositionEmbedding((3, 5), "sincos2d", 0)
+    layer.build((None, 15, 16))
+    found = numpy(layer.positions(3, 5))
+    y, x = (axis.flatten() for axis in np.mgrid[:3, :5])
+    omega = 1 / 10_000 ** (np.arange(4) / 3)
+    parts = [np.sin(x[:, None] * omega), np.cos(x[:, None] * omega)]
+    parts += [np.sin(y[:, None] * omega), np.cos(y[:, None] * omega)]
+    np.testing.assert_allclose(found[0], np.concatenate(parts, axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("new", [(7, 5), (2, 3), (4, 4), (1, 1), (9, 2)])
+def test_resampling_is_scipys_zoom(new: tuple[int, int]) -> None:
+    ndimage = pytest.importorskip("scipy.ndimage")
+    grid = values(4, 4, 6)
+    wanted = ndimage.zoom(grid, (new[0] / 4, new[1] / 4, 1), order=1)
+    found = numpy(layers.positions.resample_grid(grid, *new))
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "words"),
+    [
+        (lambda: layers.Patches(16), (2, 8, 32, 3), ["8 x 32", "16 x 16", "smaller patch_size"]),
+        (lambda: layers.Patches(16), (32, 32, 3), ["(32, 32, 3)", "batch", "images[None]"]),
+        (lambda: layers.Patches(0), None, ["patch_size=0"]),
+        (lambda: layers.Patches(4, "last"), None, ["'last'", "channels_last"]),
+        (lambda: layers.MultiHeadSelfAttention(5), TOKENS, ["num_heads=5", "hidden_dim=32"]),
+        (lambda: layers.PositionEmbedding((3, 3)), TOKENS, ["17 tokens", "3 x 3", "10"]),
+        (lambda: layers.PositionEmbedding((4, 4), "rope"), None, ["'rope'", "'learned'"]),
+        (lambda: layers.MLP(64, dropout=1), None, ["dropout=1"]),
+        (lambda: layers.EncoderBlock(4, 0), None, ["mlp_dim=0"]),
+    ],
+)
+def test_errors_say_what_was_given(make: Any, shape: Any, words: list[str]) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT012 - either step may refuse
+        layer = make()
+        layer(values(*shape))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_layers_in_anyones_model(tmp_path: Any) -> None:
+    inputs = keras.Input((32, 32, 3))
+    x = layers.PatchEmbedding(32, 8)(inputs)
+    x = keras.layers.Reshape((-1, 32))(x)
+    x = layers.ClassToken()(x)
+    x = layers.PositionEmbedding((4, 4))(x)
+    x = layers.EncoderBlock(4, 64, dropout=0.1)(x)
+    model = keras.Model(inputs, layers.TokenPooling()(x))
+    model.save(tmp_path / "own.keras")
+    loaded = keras.saving.load_model(tmp_path / "own.keras")
+    images = values(2, 32, 32, 3)
+    np.testing.assert_allclose(numpy(loaded(images)), numpy(model(images)), atol=1e-6)

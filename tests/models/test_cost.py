@@ -1,0 +1,41 @@
+"""What `plan` says is what the built model has."""
+
+import pytest
+
+from keras_vit.models.cost import cost, vit_cost
+from tests.models.test_common import SIZES, build
+from tests.models.test_variants import PARAMETERS
+
+# GMACs at 224 px as timm publishes them; it counts norms and softmax too, so ours are just below.
+GMACS = {"ViT-Ti/16": 1.26, "ViT-S/32": 1.15, "ViT-S/16": 4.61, "ViT-B/32": 4.41}
+GMACS |= {"ViT-B/16": 17.58, "ViT-B/8": 78.22, "ViT-L/16": 61.6, "ViT-H/14": 167.4}
+GMACS |= {"ViT-g/14": 267.2, "ViT-G/14": 484.0}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters(name: str) -> None:
+    assert cost(name).parameters == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", GMACS)
+def test_gmacs_are_the_published_ones(name: str) -> None:
+    assert cost(name).macs / 1e9 == pytest.approx(GMACS[name], rel=0.008)
+
+
+def test_gmacs_at_384() -> None:
+    assert cost("ViT-B/16", image_size=384).macs / 1e9 == pytest.approx(55.54, rel=0.008)
+
+
+def test_parameters_equal_a_built_model() -> None:
+    model = build("token", input_shape=(24, 40, 1), mlp_dim=48)
+    sizes = {key: SIZES[key] for key in ("patch_size", "hidden_dim", "depth", "num_heads")}
+    found = vit_cost(**sizes, mlp_dim=48, image_size=(24, 40), channels=1, num_classes=5)
+    assert found.parameters == model.count_params()
+
+
+def test_memory_falls_with_what_should_lower_it() -> None:
+    whole = cost("ViT-B/16", batch_size=32)
+    assert cost("ViT-B/16", batch_size=32, remat=True).training_bytes < whole.training_bytes / 2
+    half = cost("ViT-B/16", batch_size=32, precision="mixed_bfloat16")
+    assert half.training_bytes < whole.training_bytes
+    assert whole.inference_bytes < whole.training_bytes

@@ -1,0 +1,144 @@
+"""The three backends agree: numbers, gradients, files; and each does without the others."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from tests.backend import gradients
+from tests.models.test_common import KINDS, build, pixels, predict
+
+BACKENDS = ("tensorflow", "jax", "torch")
+
+# A process of another backend: loads the file, computes, saves what it found.
+ELSEWHERE = """
+import sys, numpy as np, keras, keras_vit
+sys.path.insert(0, {repository!r})
+from tests.backend import gradients
+folder = sys.argv[1]
+images = np.load(folder + "/images.npy")
+for kind in sys.argv[2:]:
+    model = keras.saving.load_model(f"{{folder}}/{{kind}}.keras")
+    np.save(f"{{folder}}/{{kind}}.logits.npy", model.predict(images, verbose=0))
+    np.savez(f"{{folder}}/{{kind}}.gradients.npz", **gradients(model, images))
+"""
+
+
+def others() -> list[str]:
+    names = [name for name in BACKENDS if name != keras.backend.backend()]
+    module = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
+    return [name for name in names if _installed(module[name])]
+
+
+def _installed(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None
+
+
+def test_a_keras_file_gives_the_same_logits_and_gradients_elsewhere(
+    tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    """Logits to 1e-5, gradients to 1e-4 of the largest of each variable."""
+    images = pixels(3, 32, 32, 3)
+    np.save(tmp_path / "images.npy", images)
+    models = {kind: build(kind) for kind in KINDS}
+    for kind, model in models.items():
+        model.save(tmp_path / f"{kind}.keras")
+    code = ELSEWHERE.format(repository=str(Path(__file__).parent.parent))
+    for backend in others():
+        run_python(code, backend, str(tmp_path), *KINDS)
+        for kind, model in models.items():
+            logits = np.load(tmp_path / f"{kind}.logits.npy")
+            np.testing.assert_allclose(logits, predict(model, images), atol=1e-5, err_msg=kind)
+            theirs = np.load(tmp_path / f"{kind}.gradients.npz")
+            for path, ours in gradients(model, images).items():
+                tolerance = 1e-4 * np.abs(ours).max()
+                assert np.abs(theirs[path] - ours).max() <= tolerance, (backend, kind, path)
+
+
+def test_a_weights_file_loads_elsewhere(tmp_path: Path, run_python: Callable[..., str]) -> None:
+    model, images = build("token"), pixels(2, 32, 32, 3)
+    model.save_weights(tmp_path / "w.weights.h5")
+    np.save(tmp_path / "images.npy", images)
+    code = (
+        "import sys, numpy as np; from tests.models.test_common import build, predict\n"
+        "model = build('token', weights=sys.argv[1] + '/w.weights.h5')\n"
+        "np.save(sys.argv[1] + '/out.npy', predict(model, np.load(sys.argv[1] + '/images.npy')))"
+    )
+    for backend in others():
+        run_python(code, backend, str(tmp_path))
+        np.testing.assert_allclose(np.load(tmp_path / "out.npy"), predict(model, images), atol=1e-5)
+
+
+WITHOUT_TENSORFLOW = """
+import sys, numpy as np
+
+if {forbidden}:  # as on a machine where it is not installed: nobody finds it
+    from importlib.machinery import PathFinder
+    find = PathFinder.find_spec
+    PathFinder.find_spec = classmethod(
+        lambda cls, name, *rest: None if name.split(".")[0] == "tensorflow" else find(name, *rest)
+    )
+import keras
+before = set(sys.modules)
+import keras_vit
+heavy = {{"matplotlib", "sklearn", "safetensors", "PIL", "rich.table"}}
+assert not heavy & (set(sys.modules) - before)
+model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
+                                    num_heads=2, input_shape=(16, 16, 3))
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+images = np.zeros((4, 16, 16, 3), "uint8")
+model.fit(images, np.array([0, 1, 0, 1]), verbose=0)
+model.save_weights(sys.argv[1] + "/m.weights.h5")
+model.load_weights(sys.argv[1] + "/m.weights.h5")
+model.with_input_shape((24, 16, 3)).predict(images.repeat(2, 1)[:, :24], verbose=0)
+loaded = [name for name in sys.modules if name.split(".")[0] == "tensorflow"]
+assert not loaded, loaded[:5]
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_no_tensorflow_is_loaded_until_a_pipeline_is_asked_for(
+    backend: str, run_python: Callable[..., str], tmp_path: Path
+) -> None:
+    if not _installed(backend):
+        pytest.skip(f"{backend} is not installed")
+    code = WITHOUT_TENSORFLOW.format(forbidden=False) + (
+        "keras_vit.data.pipeline(keras_vit.data.load('digits').val, 8, 4)\n"
+        "assert 'tensorflow' in sys.modules"
+    )
+    run_python(code, backend, str(tmp_path))
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_a_machine_without_tensorflow(
+    backend: str, run_python: Callable[..., str], tmp_path: Path
+) -> None:
+    if not _installed(backend):
+        pytest.skip(f"{backend} is not installed")
+    code = WITHOUT_TENSORFLOW.format(forbidden=True) + (
+        "model.save(sys.argv[1] + '/m.keras')\n"
+        "again = keras.saving.load_model(sys.argv[1] + '/m.keras')\n"
+        "np.testing.assert_array_equal(again.predict(images), model.predict(images))\n"
+        "try: keras_vit.data.pipeline(keras_vit.data.load('digits').val, 8, 4)\n"
+        "except ImportError as error: print(error)"
+    )
+    assert "keras_vit[tensorflow]" in run_python(code, backend, str(tmp_path))
+
+
+def test_importing_costs_little_beside_keras(run_python: Callable[..., str]) -> None:
+    """Less than 0.3 s more than `import keras`; the best of three, as the machine is shared."""
+    code = (
+        "import time, keras; t = time.perf_counter(); import keras_vit;"
+        "print(time.perf_counter() - t)"
+    )
+    assert min(float(run_python(code)) for _ in range(3)) < 0.3
+
+
+@pytest.mark.skipif(os.environ.get("CI") is None, reason="slow elsewhere than in CI")
+def test_every_backend_is_installed_in_ci() -> None:
+    assert len(others()) == 2

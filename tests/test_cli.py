@@ -1,0 +1,175 @@
+"""The command line, as a user types it."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import cli
+from tests.models.test_common import build
+
+image = pytest.importorskip("PIL.Image")
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes that differ by colour, and a file that is none."""
+    folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
+    for channel, name in enumerate(("green", "red")):
+        (folder / name).mkdir()
+        for i in range(20):
+            pixels = random.integers(0, 60, (40, 50, 3)).astype("uint8")
+            pixels[..., 1 - channel] += 150
+            image.fromarray(pixels).save(folder / name / f"{i}.jpg")
+    (folder / "red" / "broken.jpg").write_bytes(b"\xff\xd8 not much more")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "colours"
+    keras.utils.set_random_seed(0)
+    status = cli.main(
+        [
+            "train",
+            "--data",
+            str(photographs),
+            "--out",
+            str(out),
+            "--epochs",
+            "6",
+            "--batch-size",
+            "8",
+            "--image-size",
+            "16",
+            "--learning-rate",
+            "0.001",
+        ]
+    )
+    assert status == 0
+    return out
+
+
+def test_train_writes_everything(run: Path, photographs: Path) -> None:
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        "model.keras",
+        "saved_models",
+        "report.json",
+        "report.md",
+        "curves.png",
+        "confusion.png",
+        "history.csv",
+        "config.json",
+    }
+    assert (run / "saved_models" / "colours" / "1" / "saved_model.pb").is_file()
+    facts = json.loads((run / "report.json").read_text())
+    assert facts["accuracy"] >= 0.9
+    assert facts["data"] == {"train": 32, "val": 8}
+    assert [Path(path).name for path, _ in facts["bad_files"]] == ["broken.jpg"]
+    assert len((run / "history.csv").read_text().splitlines()) == 7
+    config = json.loads((run / "config.json").read_text())
+    assert config["job"]["epochs"] == 6
+    assert config["recipe"]["learning_rate"] == 0.001
+    assert "| green |" in (run / "report.md").read_text()
+    model = keras.saving.load_model(run / "model.keras")
+    assert model.class_names == ("green", "red")
+    assert not model.compiled  # the optimizer would triple the file
+
+
+def test_predict(run: Path, photographs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(photographs / "green/0.jpg"), str(photographs / "red/3.jpg")]
+    assert cli.main(["predict", str(run), *files, "--top", "1"]) == 0
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if "%" in line]
+    assert len(rows) == 2
+    assert "green" in rows[0].split("│")[2]
+    assert "red" in rows[1].split("│")[2]
+
+
+def test_predict_marks_a_bad_file_and_goes_on(
+    run: Path, photographs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(photographs / "red/broken.jpg"), str(photographs / "red/3.jpg")]
+    assert cli.main(["predict", str(run / "model.keras"), *files]) == 1
+    printed = capsys.readouterr().out
+    assert "cannot be read" in " ".join(printed.split())
+    assert "%" in printed
+
+
+def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "saved_models" / "colours" / "2"
+    assert cli.main(["export", str(run), "--out", str(target)]) == 0
+    assert (target / "saved_model.pb").is_file()
+    assert cli.main(["export", str(run), "--out", str(target)]) == 2
+    assert "overwrite" in capsys.readouterr().err
+
+
+def test_a_run_is_not_overwritten_by_accident(
+    run: Path, photographs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "--data", str(photographs), "--out", str(run)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (run / "model.keras").is_file()
+
+
+def test_list_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "ViT-B*"]) == 0
+    printed = capsys.readouterr().out
+    assert "86,567,656" in printed
+    assert "ViT-L" not in printed
+    assert cli.main(["plan", "ViT-B/16", "--image-size", "384", "--batch-size", "4"]) == 0
+    printed = capsys.readouterr().out
+    assert "86,859,496" in printed
+    assert "GMACs" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--data", "no/such/folder"], "There is no no/such/folder"),
+        (["train", "--data", "digits", "--recipe", "digit"], "'digits'"),
+        (["train", "--data", "digits", "--epochs", "0"], "epochs=0"),
+        (["predict", "nowhere", "a.jpg"], "There is no model at nowhere"),
+        (["plan", "ViT-B"], "ViT-B"),
+        (["list", "ResNet*"], "No model matches"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("keras-vit: ")
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["train", "--help"], ["predict", "--help"]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(arguments)
+        assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    assert "example: keras-vit train" in printed
+
+
+def test_not_a_model_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "own.keras")
+    assert cli.main(["predict", str(tmp_path / "own.keras"), "a.jpg"]) == 2
+    assert "not a model of keras_vit" in capsys.readouterr().err
+
+
+def test_predict_without_names_numbers_the_classes(
+    tmp_path: Path, photographs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build("token").save(tmp_path / "m.keras")
+    assert cli.main(["predict", str(tmp_path / "m.keras"), str(photographs / "red/1.jpg")]) == 0
+    assert capsys.readouterr().out.count("%") == 5
