@@ -10,6 +10,15 @@ from .mixing import mix_pairs
 from .preprocessing import CROP_FRACTION, EVALUATION, evaluation_image, training_image
 from .splits import Split, shuffled
 
+_CACHE_BYTES = 2 * 2**30
+
+
+def _decoded_bytes(split: Split, channels: int, sample: int = 16) -> float:
+    """About how many bytes the images of a split take when decoded, from a few spread over it."""
+    spread = split.dataset().shard(max(len(split) // sample, 1), 0).take(sample)
+    sizes = [int(tf.size(image)) for image, *_ in split.images(spread, channels)]
+    return len(split) * sum(sizes) / max(len(sizes), 1)
+
 
 def pipeline(
     split: Split,
@@ -26,7 +35,7 @@ def pipeline(
     mixup: float = 0.0,
     shuffle: bool | None = None,
     drop_remainder: bool = False,
-    cache: bool = False,
+    cache: bool | None = False,
     repeat: bool = False,
     first_step: int = 0,
 ) -> tf.data.Dataset:
@@ -85,7 +94,8 @@ def pipeline(
         raise ValueError(f"mixup={mixup} mixes one-hot labels: give num_classes, too")
     shuffle_seed = seed if (training if shuffle is None else shuffle) else None
 
-    if cache:
+    if cache or (cache is None and _decoded_bytes(split, channels) < _CACHE_BYTES):
+        cache = True
         decoded = split.images(split.dataset(), channels).cache()
         examples = shuffled(decoded, len(split), shuffle_seed)
     else:

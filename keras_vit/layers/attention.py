@@ -54,7 +54,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     >>> import keras, keras_vit
     >>> attention = keras_vit.layers.MultiHeadSelfAttention(num_heads=4)
-    >>> attention(keras.ops.ones((2, 17, 32))).shape[1:]
+    >>> tuple(attention(keras.ops.ones((2, 17, 32))).shape[1:])
     (17, 32)
     """
 

@@ -85,7 +85,7 @@ class MLP(keras.layers.Layer):
     Example:
 
     >>> import keras, keras_vit
-    >>> keras_vit.layers.MLP(mlp_dim=128)(keras.ops.ones((2, 17, 32))).shape[1:]
+    >>> tuple(keras_vit.layers.MLP(mlp_dim=128)(keras.ops.ones((2, 17, 32))).shape[1:])
     (17, 32)
     """
 
@@ -157,7 +157,7 @@ class EncoderBlock(keras.layers.Layer):
 
     >>> import keras, keras_vit
     >>> block = keras_vit.layers.EncoderBlock(num_heads=4, mlp_dim=128)
-    >>> block(keras.ops.ones((2, 17, 32))).shape[1:]
+    >>> tuple(block(keras.ops.ones((2, 17, 32))).shape[1:])
     (17, 32)
     """
 

@@ -120,7 +120,7 @@ class PatchEmbedding(Patches):
     Example:
 
     >>> import keras, keras_vit
-    >>> keras_vit.layers.PatchEmbedding(32, (16, 8))(keras.ops.ones((2, 64, 48, 3))).shape[1:]
+    >>> tuple(keras_vit.layers.PatchEmbedding(32, (16, 8))(keras.ops.ones((2, 64, 48, 3))).shape[1:])
     (4, 6, 32)
     """
 

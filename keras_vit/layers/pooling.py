@@ -64,7 +64,7 @@ class AttentionPooling(keras.layers.Layer):
     Example:
 
     >>> import keras, keras_vit
-    >>> keras_vit.layers.AttentionPooling(4, 128)(keras.ops.ones((2, 16, 32))).shape[1:]
+    >>> tuple(keras_vit.layers.AttentionPooling(4, 128)(keras.ops.ones((2, 16, 32))).shape[1:])
     (32,)
     """
 

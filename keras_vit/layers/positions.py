@@ -85,9 +85,9 @@ class PositionEmbedding(keras.layers.Layer):
 
     >>> import keras, keras_vit
     >>> positions = keras_vit.layers.PositionEmbedding((4, 4))
-    >>> positions(keras.ops.ones((2, 17, 32)), keras.ops.ones((2, 4, 4, 32))).shape[1:]
+    >>> tuple(positions(keras.ops.ones((2, 17, 32)), keras.ops.ones((2, 4, 4, 32))).shape[1:])
     (17, 32)
-    >>> positions(keras.ops.ones((2, 16, 32)), keras.ops.ones((2, 5, 3, 32))).shape[1:]
+    >>> tuple(positions(keras.ops.ones((2, 16, 32)), keras.ops.ones((2, 5, 3, 32))).shape[1:])
     (16, 32)
     """
 

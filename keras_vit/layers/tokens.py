@@ -46,7 +46,7 @@ class ClassToken(_LearnedTokens):
     Example:
 
     >>> import keras, keras_vit
-    >>> keras_vit.layers.ClassToken()(keras.ops.ones((2, 196, 64))).shape[1:]
+    >>> tuple(keras_vit.layers.ClassToken()(keras.ops.ones((2, 196, 64))).shape[1:])
     (197, 64)
     """
 
@@ -65,7 +65,7 @@ class RegisterTokens(_LearnedTokens):
     Example:
 
     >>> import keras, keras_vit
-    >>> keras_vit.layers.RegisterTokens(4)(keras.ops.ones((2, 197, 64))).shape[1:]
+    >>> tuple(keras_vit.layers.RegisterTokens(4)(keras.ops.ones((2, 197, 64))).shape[1:])
     (201, 64)
     """
 

@@ -1,8 +1,10 @@
 """The Vision Transformer (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words")."""
 
+from __future__ import annotations
+
 import warnings
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -20,6 +22,9 @@ from keras_vit.layers import (
 from keras_vit.layers.attention import heads_divide
 from keras_vit.layers.positions import copy_into
 from keras_vit.models.image_model import ImageModel, classify, normalise
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 POOLINGS = ("token", "gap", "map", None)
 POSITION_EMBEDDINGS = ("learned", "learned_2d", "relative", "sincos2d", "none")

@@ -175,7 +175,7 @@ def fit(
         channels=channels,
         mixup=recipe.mixup,
         num_classes=num_classes,
-        cache=True,
+        cache=None,
         repeat=True,
     )
     val_batches = data.pipeline(
@@ -185,7 +185,7 @@ def fit(
         channels=channels,
         num_classes=num_classes,
         evaluation=model.evaluation.get("mode", "crop"),
-        cache=True,
+        cache=None,
     )
     steps = epochs * per_epoch
     schedule = keras.optimizers.schedules.CosineDecay(

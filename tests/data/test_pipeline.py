@@ -1,5 +1,6 @@
 """Batches: their order, their randomness, their number, and what breaks on the way."""
 
+import importlib
 from pathlib import Path
 
 import keras
@@ -174,7 +175,7 @@ def test_fits_on_every_backend(folder_split) -> None:
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
-        ({"image_size": -1}, "image_size=-1 must be"),
+        ({"image_size": -1}, "image_size=-1 is not a size"),
         ({"augment": "strong"}, "augment='strong' is unknown: choose one of inception, transfer"),
         ({"evaluation": "fast"}, "evaluation='fast': choose one of crop, stretch, big_vision"),
         ({"batch_size": 30, "drop_remainder": True}, "has no full batch of 30: lower batch_size"),
@@ -206,3 +207,15 @@ def test_augmentation_is_taken_as_given(array_split) -> None:
     shifted = pipeline(array_split, 8, 20, training=True, augment=augment)
     black = [(images == 0).all((2, 3))[:, 0].sum() for images, _ in shifted.as_numpy_iterator()]
     assert sum(black) > 0  # rows that came in from outside
+
+
+def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = load("digits").train
+    module = importlib.import_module("keras_vit.data.input_pipeline")
+    assert module._decoded_bytes(split, 1) == len(split) * 64
+    plain = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1)]
+    for limit in (0, 2**30):
+        monkeypatch.setattr(module, "_CACHE_BYTES", limit)
+        found = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1, cache=None)]
+        for ours, theirs in zip(found, plain, strict=True):
+            np.testing.assert_array_equal(ours, theirs)

@@ -187,8 +187,8 @@ def test_the_seed_decides() -> None:
     [
         ({"mode": "centre"}, "mode='centre' is unknown: choose one of crop, stretch, big_vision"),
         ({"crop_fraction": 0.0}, r"crop_fraction=0.0 must lie in \(0, 1\]"),
-        ({"image_size": 0}, "image_size=0 must be a positive int or"),
-        ({"image_size": (8, 8, 3)}, r"image_size=\(8, 8, 3\) must be"),
+        ({"image_size": 0}, "image_size=0 is not a size"),
+        ({"image_size": (8, 8, 3)}, r"image_size=\(8, 8, 3\) is not a size"),
     ],
 )
 def test_evaluation_errors(arguments: dict, message: str) -> None:
