@@ -24,6 +24,7 @@ from keras_vit.models import (
     create,
     list_models,
 )
+from keras_vit.training import recipes
 from keras_vit.version import __version__
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "export_model",
     "layers",
     "list_models",
+    "recipes",
 ]

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Nothing heavy is imported up here: `keras-vit --help` must answer at once.
-
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status. Errors a user can mend are one line, status 2."""
-    # TensorFlow's notes about processors and plug-ins drown what a user came for.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     options = vars(_parser().parse_args(arguments))
     command = options.pop("run")
     try:

@@ -120,7 +120,8 @@ class PatchEmbedding(Patches):
     Example:
 
     >>> import keras, keras_vit
-    >>> tuple(keras_vit.layers.PatchEmbedding(32, (16, 8))(keras.ops.ones((2, 64, 48, 3))).shape[1:])
+    >>> embed = keras_vit.layers.PatchEmbedding(hidden_dim=32, patch_size=(16, 8))
+    >>> tuple(embed(keras.ops.ones((2, 64, 48, 3))).shape[1:])
     (4, 6, 32)
     """
 

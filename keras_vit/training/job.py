@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ import numpy as np
 import keras_vit
 from keras_vit import data, evaluation
 from keras_vit.evaluation.plots import plot_confusion, plot_curves
+from keras_vit.models import model_arguments
 from keras_vit.training import recipes
 from keras_vit.training.recipes import Recipe
 
@@ -74,6 +76,8 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
     if job.out.exists() and any(job.out.iterdir()) and not job.overwrite:
         raise FileExistsError(f"{job.out} is not empty. Give another --out, or --overwrite.")
     recipe = _recipe(job)
+    if job.model is not None:
+        model_arguments(job.model)  # a misspelt name should not wait for the data
     started = time.time()
     splits = data.load(
         job.data,
@@ -84,28 +88,28 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
     )
     say(f"{splits!r}")
     # Beside its place, and moved there when complete: nobody mistakes half a run for a whole one.
-    workshop = job.out.with_name(f".{job.out.name}.unfinished")
-    shutil.rmtree(workshop, ignore_errors=True)
-    workshop.mkdir(parents=True)
-
-    model, history = fit(job, recipe, splits, workshop / "history.csv", say)
-    model.class_names = splits.class_names
-    labels, scores = predict_split(model, recipe, splits.val)
-    report = evaluation.classification_report(labels, scores, splits.class_names)
-    facts = {
-        "accuracy": report.accuracy,
-        "seconds": round(time.time() - started, 1),
-        "parameters": model.count_params(),
-        "data": {name: len(split) for name, split in splits.items()},
-        "bad_files": [[str(path), reason] for path, reason in splits.report],
-        "beside": _beside(job, recipe, splits, report.accuracy, say),
-        "report": report.to_dict(),
-        "history": history,
-    }
-    _write(workshop, job, recipe, model, report, facts)
-    keras_vit.export_model(model, workshop / "saved_models" / job.out.name / "1")
-    shutil.rmtree(job.out, ignore_errors=True)
-    os.replace(workshop, job.out)
+    job.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=job.out.parent, prefix=f".{job.out.name}-") as workshop:
+        folder = Path(workshop) / job.out.name
+        folder.mkdir()
+        model, history = fit(job, recipe, splits, folder / "history.csv", say)
+        model.class_names = splits.class_names
+        labels, scores = predict_split(model, recipe, splits.val)
+        report = evaluation.classification_report(labels, scores, splits.class_names)
+        facts = {
+            "accuracy": report.accuracy,
+            "seconds": round(time.time() - started, 1),
+            "parameters": model.count_params(),
+            "data": {name: len(split) for name, split in splits.items()},
+            "bad_files": [[str(path), reason] for path, reason in splits.report],
+            "beside": _beside(job, recipe, splits, report.accuracy, say),
+            "report": report.to_dict(),
+            "history": history,
+        }
+        _write(folder, job, recipe, model, report, facts)
+        keras_vit.export_model(model, folder / "saved_models" / job.out.name / "1")
+        shutil.rmtree(job.out, ignore_errors=True)
+        os.replace(folder, job.out)
     say(f"\n{report}\n")
     for line in facts["beside"]:
         say(line)
