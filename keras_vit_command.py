@@ -1,11 +1,35 @@
 """Starts `keras-vit`. A module of its own, since importing keras_vit imports the backend."""
 
 import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Notes that TensorFlow's libraries write before they can be told not to.
+NOISE = (b"WARNING: All log messages before absl::InitializeLog()", b"I0000 ")
 
 
 def main() -> int:
     """Runs the command line, without TensorFlow's notes about processors and plug-ins."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # has no effect once TensorFlow is imported
-    from keras_vit.cli import main as run
-
+    with _without_noise():
+        from keras_vit.cli import main as run
     return run()
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Holds back what native code writes to standard error, and passes on all but `NOISE`."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            held.seek(0)
+            os.write(2, b"".join(line for line in held if not line.startswith(NOISE)))

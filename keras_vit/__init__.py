@@ -7,6 +7,7 @@
 """
 
 from keras_vit import data, evaluation, layers
+from keras_vit.checkpoints import from_checkpoint, list_weights, load_weights, save_weights
 from keras_vit.export import export_model
 from keras_vit.models import (
     VisionTransformer,
@@ -45,7 +46,11 @@ __all__ = [
     "data",
     "evaluation",
     "export_model",
+    "from_checkpoint",
     "layers",
     "list_models",
+    "list_weights",
+    "load_weights",
     "recipes",
+    "save_weights",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+MODEL_HELP = ".keras or released file, or a folder that train wrote"
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--out", type=Path, help="folder to write (default: runs/DATA)")
     train.add_argument("--model", help="such as ViT-Ti/16 (default: the recipe's small one)")
-    train.add_argument("--weights", help=".keras or .weights.h5 file to start from")
+    train.add_argument("--weights", help="file or MODEL:TAG to start from; tells the model, too")
     train.add_argument("--recipe", help="how to train (default: what suits the data)")
     train.add_argument("--image-size", type=int, help="pixels (default: the recipe's, or 224)")
     length = train.add_mutually_exclusive_group()
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         "name what is in photographs",
         "keras-vit predict runs/photos photo.jpg",
     )
-    predict.add_argument("model", type=Path, help=".keras file, or a folder that train wrote")
+    predict.add_argument("model", type=Path, help=MODEL_HELP)
     predict.add_argument("files", nargs="+", type=Path, metavar="PHOTO", help="image files")
     predict.add_argument("--top", type=int, default=5, help="classes to print for each photograph")
 
@@ -95,10 +96,20 @@ def _parser() -> argparse.ArgumentParser:
         "write a SavedModel that takes the bytes of photographs",
         "keras-vit export runs/photos --out saved_models/photos/1",
     )
-    export.add_argument("model", type=Path, help=".keras file, or a folder that train wrote")
+    export.add_argument("model", type=Path, help=MODEL_HELP)
     export.add_argument("--out", type=Path, required=True, help="folder: saved_models/NAME/VERSION")
     export.add_argument("--image-size", type=int, help="pixels (default: the model's)")
     export.add_argument("--overwrite", action="store_true", help="replace what is in --out")
+
+    convert = command(
+        "convert",
+        _convert,
+        "write weights in another layout, and say what became of every tensor",
+        "keras-vit convert ViT-B_16.npz vit.safetensors --layout timm",
+    )
+    convert.add_argument("source", metavar="IN", help="file, or MODEL:TAG of released weights")
+    convert.add_argument("target", metavar="OUT", type=Path, help="file to write")
+    convert.add_argument("--layout", help="google, big_vision, timm or huggingface")
 
     plan = command(
         "plan",
@@ -114,9 +125,10 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--remat", action="store_true", help="recompute activations")
 
     listing = command(
-        "list", _list, "list the models with their size and work", "keras-vit list 'ViT-B*'"
+        "list", _list, "list the models, or released weights", "keras-vit list 'ViT-B*' --weights"
     )
     listing.add_argument("pattern", nargs="?", default="*", help="shell pattern, such as 'ViT-B*'")
+    listing.add_argument("--weights", action="store_true", help="list released weights instead")
     return parser
 
 
@@ -134,8 +146,12 @@ def _load_model(path: Path) -> Any:
     file = path / "model.keras" if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(
-            f"There is no model at {file}. Give a .keras file, or a folder that train wrote."
+            f"There is no model at {file}. Give a file, or a folder that train wrote."
         )
+    if file.suffix != ".keras":
+        from keras_vit import from_checkpoint
+
+        return from_checkpoint(file)
     model = keras.saving.load_model(file, compile=False)
     if not isinstance(model, ImageModel):
         raise ValueError(f"{file} holds a {type(model).__name__}, not a model of keras_vit.")
@@ -169,6 +185,15 @@ def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> 
     print(f"written to {out}")
 
 
+def _convert(source: str, target: Path, layout: str | None) -> None:
+    from keras_vit import from_checkpoint, save_weights
+
+    model = from_checkpoint(source)
+    print(model.load_report)
+    save_weights(model, target, layout)
+    print(f"written to {target}")
+
+
 def _plan(model: str, **options: Any) -> None:
     from keras_vit.models.cost import cost
 
@@ -181,7 +206,12 @@ def _plan(model: str, **options: Any) -> None:
     print(f"  memory, training  {found.training_bytes / 2**30:>12,.2f} GiB (estimate, Adam)")
 
 
-def _list(pattern: str) -> None:
+def _list(pattern: str, weights: bool) -> None:
+    if weights:
+        from keras_vit import list_weights
+
+        print(list_weights(pattern))
+        return
     from rich.console import Console
     from rich.table import Table
 

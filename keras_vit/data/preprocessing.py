@@ -36,6 +36,8 @@ def evaluation_image(
       the centre. A picture of exactly `image_size` is taken as it is.
     - "stretch": resize to the size, bilinear, and let the aspect ratio change, as
       vision_transformer's `input_pipeline.py` does.
+    - "stretch_bicubic": the same, bicubic with antialiasing, as Hugging Face prepares images for
+      the weights that timm converted.
     - "big_vision": `resize_small` by area averaging and `central_crop`, rounded down to whole
       levels in between, as big_vision's `pp/ops_image.py` does.
 
@@ -112,6 +114,11 @@ def _stretch(image: tf.Tensor, size: Size, *_: object) -> tf.Tensor:
     return tf.image.resize(image, size, "bilinear", antialias=False)
 
 
+def _stretch_bicubic(image: tf.Tensor, size: Size, *_: object) -> tf.Tensor:
+    resized = tf.image.resize(image, size, "bicubic", antialias=True)
+    return tf.clip_by_value(resized, 0.0, 255.0)  # cubic curves overshoot
+
+
 def _small_side_size(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.Tensor:
     """The size, aspect ratio kept, at which `size / crop_fraction` just fits in the picture."""
     wanted = tf.constant([round(side / crop_fraction) for side in size], tf.float32)
@@ -164,5 +171,10 @@ def _random_crop(image: tf.Tensor, size: Size, seed: tf.Tensor, _: Augmentation)
 
 # The ways to evaluate, (image, size, crop_fraction) -> image, and to crop for training,
 # (image, size, seed, augmentation) -> image.
-EVALUATION: _Table = {"crop": _resize_and_crop, "stretch": _stretch, "big_vision": _big_vision}
+EVALUATION: _Table = {
+    "crop": _resize_and_crop,
+    "stretch": _stretch,
+    "stretch_bicubic": _stretch_bicubic,
+    "big_vision": _big_vision,
+}
 _CROPS: _Table = {"inception": _inception_crop, "random": _random_crop, "resize": _stretch}

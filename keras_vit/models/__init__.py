@@ -43,6 +43,9 @@ def model_arguments(name: str) -> dict[str, Any]:
 def create(name: str, **arguments: Any) -> ImageModel:
     """A model by its name, with any argument of its class.
 
+    With `weights`, activation, epsilon, normalisation and pooling follow the weights where they are
+    not stated.
+
     Raises:
         ValueError: The name or an argument is unknown, or out of range.
 
@@ -53,6 +56,11 @@ def create(name: str, **arguments: Any) -> ImageModel:
     (None, 5)
     """
     sizes = model_arguments(name)
+    weights = arguments.get("weights")
+    if weights is not None:
+        from keras_vit.checkpoints import arguments_for
+
+        sizes |= arguments_for(weights, **{**sizes, **arguments})
     label = name.lower().replace("/", "_").replace("-", "_").replace("+", "_")
     return _MODELS[name][0](**{"name": label, **sizes, **arguments})
 

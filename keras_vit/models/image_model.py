@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -29,10 +28,12 @@ class ImageModel(keras.Model):
         evaluation: How photographs are brought to the model's size, as keyword arguments of
             `keras_vit.data.evaluation_image`; empty for its defaults. Saved with the model, so
             that `keras-vit predict` and `export_model` cannot use another way by mistake.
+        load_report: What became of every tensor of `weights`, or None.
     """
 
     class_names: tuple[str, ...] | None
     evaluation: dict[str, Any]
+    load_report: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         known_arguments(cls, kwargs)
@@ -45,9 +46,12 @@ class ImageModel(keras.Model):
         self._features = features
         self.class_names = None
         self.evaluation = {}
-        weights = arguments["weights"]
-        if weights is not None:
-            _load_keras_file(self, weights)
+        self.load_report = None
+        if arguments["weights"] is not None:
+            # The one arrow back: the readers know the models, and are asked for only here.
+            from keras_vit.checkpoints import load_weights
+
+            self.load_report = load_weights(self, arguments["weights"])
 
     def __getattr__(self, name: str) -> Any:
         # Reads like an attribute, lives in one place: model.hidden_dim, model.num_classes, ...
@@ -223,15 +227,3 @@ def classify(features: Any, num_classes: int, activation: str | None) -> Any:
         dtype="float32",
         name="head",
     )(features)
-
-
-def _load_keras_file(model: keras.Model, weights: str | Path) -> None:
-    path = Path(weights)
-    if not path.name.endswith((".keras", ".weights.h5")):
-        raise ValueError(
-            f"weights={str(weights)!r} is not a file this version reads. "
-            "Give a .keras or .weights.h5 file, or None for fresh weights."
-        )
-    if not path.is_file():
-        raise FileNotFoundError(f"weights={str(weights)!r}: there is no such file.")
-    model.load_weights(path)

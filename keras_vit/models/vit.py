@@ -44,7 +44,9 @@ class VisionTransformer(ImageModel):
         input_shape: `(height, width, channels)`, or `(None, None, channels)` for images of any
             size, to which position embeddings are then resampled inside the graph. With
             `data_format="channels_first"`: `(channels, height, width)`.
-        weights: None, or a `.keras` or `.weights.h5` file to load.
+        weights: None; or the tag of released weights (`keras_vit.list_weights`); or a file to
+            load (`keras_vit.load_weights`). By a model's name, as in `ViTB16(weights=...)`, what
+            is not stated here follows the weights: activation, epsilon, normalisation.
         classifier_activation: None for logits, or an activation such as `"softmax"`.
         include_preprocessing: True: the model takes pixels 0..255 and brings them to [-1, 1]
             itself; `"imagenet"`: to ImageNet's mean and deviation instead; False: it takes what

@@ -31,7 +31,8 @@ class Job:
         data: `"digits"`, a folder of photographs, or the name of a TFDS data set.
         out: The folder to write; its name is also the name of the SavedModel.
         model: A name that `keras_vit.create` knows.
-        weights: A `.keras` or `.weights.h5` file to start from.
+        weights: A file or the name of released weights to start from. Without `model`, the file
+            tells the architecture.
         recipe: A name in `keras_vit.training.recipes`; None for the one that suits the data.
         precision: A Keras dtype policy, such as `"mixed_bfloat16"`.
         on_bad_file: `"skip"` files that cannot be decoded, or `"raise"`.
@@ -126,7 +127,7 @@ def _recipe(job: Job) -> Recipe:
         for name in ("epochs", "batch_size", "learning_rate", "image_size")
         if getattr(job, name) is not None
     }
-    if job.model is not None and job.image_size is None:
+    if (job.model or job.weights) and job.image_size is None:
         stated["image_size"] = 224  # what the named sizes are made for
     for name, value in stated.items():
         if value <= 0:
@@ -140,12 +141,13 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> keras_vi
         "num_classes": num_classes,
         "input_shape": (recipe.image_size, recipe.image_size, channels),
         "dtype": job.precision,
-        "weights": job.weights,
     }
-    if job.model is None:
-        model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
+    if job.model is not None:
+        model = keras_vit.create(job.model, weights=job.weights, **arguments)
+    elif job.weights is not None:
+        model = keras_vit.from_checkpoint(job.weights, **arguments)
     else:
-        model = keras_vit.create(job.model, **arguments)
+        model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
     # Tiny pictures have no border to cut away: they are taken as they are.
     model.evaluation = {"mode": "stretch"} if recipe.augmentation.crop == "resize" else {}
     return model
