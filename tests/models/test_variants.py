@@ -1,6 +1,8 @@
 """The named models have the published sizes."""
 
+import gc
 import inspect
+from collections.abc import Iterator
 
 import keras
 import pytest
@@ -26,7 +28,7 @@ AT_384 = {"ViT-Ti/16": 5_790_376, "ViT-S/16": 22_196_584, "ViT-B/32": 88_297_192
 
 
 @pytest.fixture
-def zeros_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def zeros_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Billions of random numbers take minutes; the count needs none of them."""
     for initializer in ("RandomNormal", "RandomUniform", "GlorotUniform", "LecunNormal"):
         monkeypatch.setattr(
@@ -34,6 +36,8 @@ def zeros_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
             "__call__",
             lambda self, shape, dtype=None: keras.ops.zeros(shape, dtype),
         )
+    yield
+    gc.collect()  # a model is a cycle of references, and these take gigabytes
 
 
 def test_every_registered_model_has_a_count() -> None:

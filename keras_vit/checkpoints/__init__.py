@@ -1,0 +1,21 @@
+"""Other people's weight files, in and out: one module a layout, one table of released weights."""
+
+from keras_vit.checkpoints.building import arguments_for, from_checkpoint
+from keras_vit.checkpoints.catalogue import list_weights
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.loading import load_weights
+from keras_vit.checkpoints.released import Weights
+from keras_vit.checkpoints.report import Entry, LoadReport
+from keras_vit.checkpoints.saving import save_weights
+
+__all__ = [
+    "CheckpointError",
+    "Entry",
+    "LoadReport",
+    "Weights",
+    "arguments_for",
+    "from_checkpoint",
+    "list_weights",
+    "load_weights",
+    "save_weights",
+]

@@ -1,0 +1,110 @@
+"""The `.npz` files of google-research/big_vision, whose positions know no class token.
+
+Read in all its variants: below `params/`, `params/img/` (SigLIP's image tower) or `opt/target/`,
+blocks scanned (one array with a leading depth axis for all blocks), bfloat16, and the attention
+pooling inlined at the top.
+"""
+
+import re
+from collections.abc import Callable
+from math import isqrt
+from typing import Any
+
+from keras_vit.checkpoints.google import (
+    BLOCK,
+    COMMON_ROWS,
+    attention,
+    block_rows,
+    heads,
+    mlp,
+    norm,
+    renumbered,
+    under_prefix,
+)
+from keras_vit.checkpoints.layout import SAME, Layout, Origin, Row, Tensors
+from keras_vit.checkpoints.tensors import Array, SharedRead, Tensor
+
+# Linen: every kind of module counts on its own.
+NUMBERS = {"LayerNorm": (0, 1), "MultiHeadDotProductAttention": (0,), "MlpBlock": (0,)}
+ORIGIN = Origin("gelu_tanh", 1e-6, True, "zoom", {"mode": "big_vision"})
+
+ROWS: tuple[Row, ...] = (
+    *COMMON_ROWS,
+    ("pos_embedding", ("position_embedding",), SAME),
+    ("MAPHead_0/probe", ("pooling/probe",), SAME),
+    *attention("MAPHead_0/MultiHeadDotProductAttention_0", "pooling/"),
+    *norm("MAPHead_0/LayerNorm_0", "pooling/norm"),
+    *mlp("MAPHead_0/MlpBlock_0", "pooling/"),
+)
+
+
+def _prepare(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    tensors, ignored = under_prefix(tensors)
+    return renumbered(_unscanned(tensors), NUMBERS), ignored
+
+
+def _unscanned(tensors: Tensors) -> Tensors:
+    """Blocks one by one, where the file stacks them along a leading axis."""
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        match = re.fullmatch(r"Transformer/encoderblock/(.+)", name)
+        if not match or not tensor.shape:
+            found[name] = tensor
+            continue
+        read = SharedRead(tensor.read, tensor.shape[0])  # the blocks are views of it
+        for i in range(tensor.shape[0]):
+            found[BLOCK.format(i) + match[1]] = Tensor(
+                tensor.name, tensor.shape[1:], tensor.dtype, _item(read, i)
+            )
+    return found
+
+
+def _item(read: Callable[[], Array], index: int) -> Callable[[], Array]:
+    return lambda: read()[index]
+
+
+def _arguments(tensors: Tensors) -> dict[str, Any]:
+    # A ViT of big_vision without learned positions has fixed ones.
+    fixed = {} if "pos_embedding" in tensors else {"position_embedding": "sincos2d"}
+    return {**heads(tensors), **fixed}
+
+
+def _class_entry(tensors: Tensors) -> bool | None:
+    """None of its own, unless the file is an old one: then it has a square and one entries."""
+    if "pos_embedding" not in tensors or "cls" not in tensors:
+        return False
+    count = tensors["pos_embedding"].shape[1]
+    return isqrt(count) ** 2 != count and isqrt(count - 1) ** 2 == count - 1
+
+
+BIG_VISION = Layout(
+    name="big_vision",
+    suffix=".npz",
+    origin=ORIGIN,
+    signature=r"^([a-z/]+/)?Transformer/encoderblock(_0)?/MultiHeadDotProductAttention_0/query",
+    rows=ROWS,
+    block=BLOCK,
+    block_rows=block_rows(NUMBERS),
+    renames=(
+        (r"(^|/)Transformer/(posembed_input/)?pos_embedding$", r"\1pos_embedding"),
+        # The attention pooling of the first files lies at the top, without a module of its own.
+        (
+            r"^((?:params/|img/|opt/target/)*)(probe$|(?:MultiHead|LayerNorm_|MlpBlock_))",
+            r"\1MAPHead_0/\2",
+        ),
+    ),
+    prepare=_prepare,
+    arguments=_arguments,
+    class_entry=_class_entry,
+    positions_first=True,
+)
+
+# FlexiViT has big_vision's names, but another rule for positions: no file tells which it is.
+FLEXIVIT = Layout(
+    **{
+        **vars(BIG_VISION),
+        "name": "flexivit",
+        "signature": r"(?!)",
+        "origin": Origin("gelu_tanh", 1e-6, True, "linear_antialias", {"mode": "big_vision"}),
+    }
+)

@@ -1,0 +1,121 @@
+"""Canonical names and the variables of a Keras model: which belongs to which."""
+
+import itertools
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.tensors import Array, Shape
+from keras_vit.models import VisionTransformer
+
+
+def _dense(layer: str, *names: str) -> dict[str, tuple[str, ...]]:
+    return {
+        f"{layer}.kernel": tuple(f"{name}/kernel" for name in names),
+        f"{layer}.bias": tuple(f"{name}/bias" for name in names),
+    }
+
+
+def _norm(layer: str, name: str) -> dict[str, tuple[str, ...]]:
+    return {f"{layer}.gamma": (f"{name}/scale",), f"{layer}.beta": (f"{name}/bias",)}
+
+
+# Attribute of a model's layer -> the canonical tensors that lie side by side in it.
+TOP = {
+    **_dense("patch_embedding", "patch_embedding"),
+    "class_token.embedding": ("class_token",),
+    "register_tokens.embedding": ("register_tokens",),
+    "position_embedding.embedding": ("position_embedding",),
+    "position_embedding.rows": ("position_embedding/rows",),
+    "position_embedding.columns": ("position_embedding/columns",),
+    **_norm("encoder_norm", "encoder_norm"),
+    "pooling.probe": ("pooling/probe",),
+    **_dense("pooling.query", "pooling/query"),
+    **_dense("pooling.key_value", "pooling/key", "pooling/value"),
+    **_dense("pooling.output_projection", "pooling/output"),
+    **_norm("pooling.norm", "pooling/norm"),
+    **_dense("pooling.mlp.dense_0", "pooling/mlp/dense_0"),
+    **_dense("pooling.mlp.dense_1", "pooling/mlp/dense_1"),
+    **_dense("pre_logits", "pre_logits"),
+    **_dense("head", "head"),
+}
+BLOCK = {
+    **_norm("norm_0", "norm_0"),
+    **_dense("attention.query_key_value", "query", "key", "value"),
+    "attention.relative_positions.embedding": ("relative_positions",),
+    **_dense("attention.output_projection", "output"),
+    "scale_0.gamma": ("scale_0",),
+    **_norm("norm_1", "norm_1"),
+    **_dense("mlp.dense_0", "mlp/dense_0"),
+    **_dense("mlp.dense_1", "mlp/dense_1"),
+    "scale_1.gamma": ("scale_1",),
+}
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A variable and the canonical tensors that lie in it, side by side along its last axis."""
+
+    variable: Any
+    names: tuple[str, ...]
+
+    def shapes(self) -> dict[str, Shape]:
+        """The shape of each canonical tensor."""
+        shape = tuple(self.variable.shape)
+        return dict.fromkeys(self.names, (*shape[:-1], shape[-1] // len(self.names)))
+
+    def values(self) -> dict[str, Array]:
+        """The canonical tensors, from the variable."""
+        whole = np.asarray(keras.ops.convert_to_numpy(self.variable), "float32")
+        return dict(zip(self.names, np.split(whole, len(self.names), axis=-1), strict=True))
+
+
+def bindings(model: keras.Model) -> list[Binding]:
+    """Every weight of a model, bound.
+
+    Raises:
+        CheckpointError: The model is no `VisionTransformer`, is quantized, or has weights that
+            have no canonical name.
+    """
+    if not isinstance(model, VisionTransformer):
+        raise CheckpointError(
+            f"{type(model).__name__} is no VisionTransformer: only its weights have names that "
+            "other packages share. Use Keras's own model.load_weights and model.save."
+        )
+    layers = {layer.name: layer for layer in model.layers}
+    found = [
+        Binding(variable, names)
+        for path, names in TOP.items()
+        if (variable := _variable(layers.get(path.split(".")[0]), path)) is not None
+    ]
+    for i in range(model.depth):
+        block = layers[f"block_{i}"]
+        for path, names in BLOCK.items():
+            if (variable := _variable(block, f"block.{path}")) is not None:
+                found.append(Binding(variable, tuple(f"block_{i}/{name}" for name in names)))
+    bound = {id(binding.variable) for binding in found}
+    for weight in model.weights:
+        is_seed = "int" in weight.dtype and "seed" in weight.path
+        if not is_seed and (id(weight) not in bound or not weight.dtype.startswith(("fl", "bf"))):
+            raise CheckpointError(
+                f"Weight {weight.path!r} ({weight.dtype}) of the model has no name that other "
+                "packages share: it is quantized, or was changed. Save it with model.save."
+            )
+    return found
+
+
+def canonical_values(model: keras.Model) -> dict[str, Array]:
+    """All weights of a model by canonical name, as float32."""
+    return dict(itertools.chain.from_iterable(b.values().items() for b in bindings(model)))
+
+
+def _variable(layer: Any, path: str) -> Any:
+    try:
+        found = attrgetter(path.split(".", 1)[1])(layer)
+    except AttributeError:
+        return None  # an option that this model has not
+    return found if isinstance(found, keras.Variable) else None

@@ -1,0 +1,115 @@
+"""Released weights on disk: fetched once, whole or not at all, and the same ever after."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.opening import open_container
+from keras_vit.checkpoints.released import Weights
+
+LEDGER = "sha256.json"
+
+
+def cache_folder() -> Path:
+    """Where released weights are kept: `keras_vit` in Keras's own cache (`KERAS_HOME`)."""
+    return Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "keras_vit"
+
+
+def checked_file(row: Weights) -> Path:
+    """The file of a row of the catalogue, fetched if need be, and verified.
+
+    SHA-256 of the file and of each of its tensors is written down at first use (`sha256.json`
+    beside it). Every later use compares the file, and on a difference says which tensors changed.
+
+    Raises:
+        FileNotFoundError: It cannot be fetched; the message says what to put where.
+        CheckpointError: It is not the file that was first used.
+    """
+    path = cache_folder() / row.file_name
+    if not path.is_file():
+        _fetch(row, path)
+    digest = _digest(path)
+    ledger = path.with_name(LEDGER)
+    known = _read(ledger)
+    if path.name not in known:
+        tensors = _tensor_digests(path)
+        # Read anew: another process may have written meanwhile.
+        known = {**_read(ledger), path.name: {"sha256": digest, "tensors": tensors}}
+        temporary = ledger.with_name(f".{ledger.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(known, indent=1))
+        os.replace(temporary, ledger)
+    elif known[path.name]["sha256"] != digest:
+        raise CheckpointError(
+            f"{path} is not the file that was first used: its SHA-256 is {digest}, not "
+            f"{known[path.name]['sha256']}{_changed(path, known[path.name]['tensors'])}. "
+            f"Delete it to fetch {row.url} again."
+        )
+    return path
+
+
+def _fetch(row: Weights, path: Path) -> None:
+    # Under another name until it is whole: a download cut off is never taken for the file.
+    part = path.with_name(f"part-{path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)  # else Keras would take another folder
+    part.unlink(missing_ok=True)
+    try:
+        keras.utils.get_file(
+            part.name, row.url, cache_dir=str(path.parent.parent), cache_subdir=path.parent.name
+        )
+    except Exception as error:  # Keras raises plain Exceptions where a download fails
+        part.unlink(missing_ok=True)
+        raise FileNotFoundError(
+            f"{row.name} cannot be fetched ({error}): download {row.url} ({row.megabytes:,} MB) "
+            f"elsewhere and put it at {path}"
+        ) from error
+    try:
+        with open_container(part):  # an error page is no file of weights
+            pass
+    except CheckpointError:
+        part.unlink()
+        raise
+    os.replace(part, path)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _tensor_digests(path: Path) -> dict[str, str]:
+    with open_container(path) as container:
+        return {
+            name: hashlib.sha256(np.ascontiguousarray(tensor.read()).data).hexdigest()
+            for name, tensor in container.tensors.items()
+            if "float" in tensor.dtype
+        }
+
+
+def _changed(path: Path, known: dict[str, str]) -> str:
+    """Which tensors differ, for the message; the file may be too broken to tell."""
+    try:
+        now = _tensor_digests(path)
+    except CheckpointError as error:
+        return f" ({error})"
+    changed = sorted(name for name in known | now if known.get(name) != now.get(name))
+    return f" (changed: {', '.join(changed[:3])})" if changed else ""
+
+
+def _read(ledger: Path) -> dict[str, Any]:
+    try:
+        return json.loads(ledger.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise CheckpointError(
+            f"{ledger} is damaged ({error}). Delete it, and the files beside it that you doubt."
+        ) from error

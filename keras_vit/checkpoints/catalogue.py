@@ -1,0 +1,117 @@
+"""Released weights by name: what there is, and which row a user means."""
+
+import fnmatch
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from keras_vit.checkpoints.released import RELEASED, Weights
+from keras_vit.errors import nearest
+
+FILE_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5")
+
+
+class WeightsList(tuple[Weights, ...]):
+    """Rows of the catalogue; prints as a table."""
+
+    def __repr__(self) -> str:
+        head = ("model", "tag", "pixels", "classes", "MB", "top-1", "pixel values", "licence",
+                "from")  # fmt: skip
+        rows = [head, *(_cells(row) for row in self)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+
+    __str__ = __repr__
+
+
+def list_weights(pattern: str = "*") -> WeightsList:
+    """Released weights whose model, tag or `MODEL:TAG` matches a shell pattern; prints as a table.
+
+    Example:
+
+    >>> import keras_vit
+    >>> [row.tag for row in keras_vit.checkpoints.list_weights("ViT-H/14")]
+    ['orig_in21k', 'deit3_in1k', 'deit3_in22k_ft_in1k']
+    """
+    pattern = pattern.lower()
+    return WeightsList(
+        row
+        for row in RELEASED
+        if any(fnmatch.fnmatch(n.lower(), pattern) for n in (row.model, row.tag, row.name))
+    )
+
+
+def find_for_model(tag: str, model: Any) -> Weights | None:
+    """The row of a tag for a model of these sizes; None when `tag` looks like a file.
+
+    Raises:
+        ValueError: No weights of this tag fit the model; the nearest tags are proposed.
+    """
+    if _looks_like_file(tag):
+        return None
+    if ":" in tag:
+        return find_named(tag)
+    fitting = {row.tag: row for row in RELEASED if _fits(row, model)}
+    if tag in fitting:
+        return fitting[tag]
+    elsewhere = sorted({row.model for row in RELEASED if row.tag == tag})
+    if elsewhere:
+        raise ValueError(
+            f"weights={tag!r} were released for {', '.join(elsewhere)}, not for a model of these "
+            f"sizes. For this one: {', '.join(fitting) or 'none'}."
+        )
+    tags = fitting or {row.tag for row in RELEASED}
+    raise ValueError(f"No file and no released weights {tag!r}. {nearest(tag, tags)}")
+
+
+def find_named(name: str) -> Weights | None:
+    """The row of a `"MODEL:TAG"`; None when `name` looks like a file.
+
+    Raises:
+        ValueError: There is no such row; the nearest are proposed.
+    """
+    if _looks_like_file(name):
+        return None
+    rows = {row.name.lower(): row for row in RELEASED}
+    if name.lower() in rows:
+        return rows[name.lower()]
+    known = _names_like(name)
+    raise ValueError(
+        f"No file and no released weights {name!r}. {nearest(name, known)} "
+        "Give MODEL:TAG, as in 'ViT-B/16:augreg_in21k'; list_weights() shows all."
+    )
+
+
+def _names_like(name: str) -> Iterable[str]:
+    """The rows among which a misspelt name is looked for: a bare tag is one of any model."""
+    names = [row.name for row in RELEASED]
+    return names if ":" in name else [n for n in names if n.split(":")[1] == name] or names
+
+
+def _looks_like_file(name: str) -> bool:
+    return name.lower().endswith(FILE_SUFFIXES) or Path(name).is_absolute()
+
+
+def _fits(row: Weights, model: Any) -> bool:
+    patch = (row.patch_size, row.patch_size)
+    same_patch = row.layout == "flexivit" or tuple(model.patch_size) == patch
+    same_size = (model.hidden_dim, model.depth) == (row.width.hidden_dim, row.width.depth)
+    return same_patch and same_size
+
+
+def _cells(row: Weights) -> tuple[str, ...]:
+    place = row.url.split("/")
+    return (
+        row.model,
+        row.tag,
+        str(row.pixels),
+        str(row.num_classes or "-"),
+        f"{row.megabytes:,}",
+        f"{row.top1:.2f} ({row.source})" if row.top1 else "-",
+        row.preprocessing,
+        row.licence,
+        "/".join(place[3:5]) if "huggingface" in place[2] else f"gs://{place[3]}",
+    )

@@ -1,0 +1,150 @@
+"""The `.npz` files of google-research/vision_transformer: original, AugReg, SAM, and older names.
+
+Parameters are numbered as before flax's Linen: one counter a module, so that a block holds
+`LayerNorm_0`, `MultiHeadDotProductAttention_1`, `LayerNorm_2` and `MlpBlock_3`. Files that number
+each kind on its own (Linen) are read as well.
+"""
+
+import re
+from typing import Any
+
+from keras_vit.checkpoints.layout import (
+    FROM_HEADS,
+    HEADS_BIAS,
+    SAME,
+    TO_HEADS,
+    Layout,
+    Origin,
+    Row,
+    Tensors,
+)
+
+# vit_jax evaluates on a plain resize, see reference: input_pipeline.py.
+RELEASED_CODE = Origin("gelu_tanh", 1e-6, True, "zoom", {"mode": "stretch"})
+
+BLOCK = "Transformer/encoderblock_{}/"
+# Numbers of each kind of module in a block, in the order of the data.
+NUMBERS = {"LayerNorm": (0, 2), "MultiHeadDotProductAttention": (1,), "MlpBlock": (3,)}
+# Where the weights lie among a training's state, the most specific first.
+PREFIXES = ("opt/target/", "params/img/", "img/params/", "params/", "img/")
+
+
+def dense(foreign: str, canonical: str) -> tuple[Row, Row]:
+    """The two rows of a flax dense layer."""
+    return (
+        (f"{foreign}/kernel", (f"{canonical}/kernel",), SAME),
+        (f"{foreign}/bias", (f"{canonical}/bias",), SAME),
+    )
+
+
+def norm(foreign: str, canonical: str) -> tuple[Row, Row]:
+    """The two rows of a flax layer norm."""
+    return (
+        (f"{foreign}/scale", (f"{canonical}/scale",), SAME),
+        (f"{foreign}/bias", (f"{canonical}/bias",), SAME),
+    )
+
+
+def attention(foreign: str, canonical: str) -> tuple[Row, ...]:
+    """The rows of flax's attention, which keeps its heads on an axis of their own."""
+    rows: list[Row] = []
+    for part in ("query", "key", "value"):
+        rows += [
+            (f"{foreign}/{part}/kernel", (f"{canonical}{part}/kernel",), TO_HEADS),
+            (f"{foreign}/{part}/bias", (f"{canonical}{part}/bias",), HEADS_BIAS),
+        ]
+    return (
+        *rows,
+        (f"{foreign}/out/kernel", (f"{canonical}output/kernel",), FROM_HEADS),
+        (f"{foreign}/out/bias", (f"{canonical}output/bias",), SAME),
+    )
+
+
+def mlp(foreign: str, canonical: str) -> tuple[Row, ...]:
+    """The rows of an MLP."""
+    return (
+        *dense(f"{foreign}/Dense_0", f"{canonical}mlp/dense_0"),
+        *dense(f"{foreign}/Dense_1", f"{canonical}mlp/dense_1"),
+    )
+
+
+def block_rows(numbers: dict[str, tuple[int, ...]]) -> tuple[Row, ...]:
+    """The rows of a block, whose modules are numbered so."""
+    (norm_0, norm_1), (attend,), (feed,) = numbers.values()
+    return (
+        *norm(f"LayerNorm_{norm_0}", "norm_0"),
+        *attention(f"MultiHeadDotProductAttention_{attend}", ""),
+        *norm(f"LayerNorm_{norm_1}", "norm_1"),
+        *mlp(f"MlpBlock_{feed}", ""),
+    )
+
+
+COMMON_ROWS: tuple[Row, ...] = (
+    ("cls", ("class_token",), SAME),
+    *dense("embedding", "patch_embedding"),
+    *norm("Transformer/encoder_norm", "encoder_norm"),
+    *dense("pre_logits", "pre_logits"),
+    *dense("head", "head"),
+)
+
+
+def under_prefix(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    """The tensors of the image model without their prefix, and all others."""
+    for prefix in PREFIXES:
+        if f"{prefix}embedding/kernel" in tensors:
+            inside = {k: v for k, v in tensors.items() if k.startswith(prefix)}
+            outside = {k: v for k, v in tensors.items() if k not in inside}
+            return {k.removeprefix(prefix): v for k, v in inside.items()}, outside
+    training = {k: v for k, v in tensors.items() if k.startswith(("opt/", "states/", "extra/"))}
+    return {k: v for k, v in tensors.items() if k not in training}, training
+
+
+def renumbered(tensors: Tensors, numbers: dict[str, tuple[int, ...]]) -> Tensors:
+    """Blocks with their modules numbered by `numbers`, whatever the file's counting is."""
+    pattern = re.compile(r"(Transformer/encoderblock(?:_\d+)?/)([A-Za-z]+)_(\d+)/(.+)")
+    matches = {name: pattern.fullmatch(name) for name in tensors}
+    found: dict[tuple[str, str], set[int]] = {}
+    for match in matches.values():
+        if match and match[2] in numbers:
+            found.setdefault((match[1], match[2]), set()).add(int(match[3]))
+    renamed: Tensors = {}
+    for name, match in matches.items():
+        if match and match[2] in numbers:
+            counted = sorted(found[match[1], match[2]])
+            if len(counted) == len(numbers[match[2]]):  # else the name is foreign, and stays so
+                number = numbers[match[2]][counted.index(int(match[3]))]
+                renamed[f"{match[1]}{match[2]}_{number}/{match[4]}"] = tensors[name]
+                continue
+        renamed[name] = tensors[name]
+    return renamed
+
+
+def heads(tensors: Tensors) -> dict[str, Any]:
+    """The number of heads, which flax's shapes tell."""
+    for name, tensor in tensors.items():
+        if name.startswith("Transformer/encoderblock") and name.endswith("/query/bias"):
+            return {"num_heads": tensor.shape[0]} if len(tensor.shape) == 2 else {}
+    return {}
+
+
+def _prepare(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    tensors, ignored = under_prefix(tensors)
+    return renumbered(tensors, NUMBERS), ignored
+
+
+GOOGLE = Layout(
+    name="google",
+    suffix=".npz",
+    origin=RELEASED_CODE,
+    signature=r"(^|/)Transformer/posembed_input/pos_embedding$",
+    rows=(
+        *COMMON_ROWS,
+        ("Transformer/posembed_input/pos_embedding", ("position_embedding",), SAME),
+    ),
+    block=BLOCK,
+    block_rows=block_rows(NUMBERS),
+    prepare=_prepare,
+    arguments=heads,
+    # The released code joins the class token first and adds positions then.
+    class_entry=lambda tensors: "cls" in tensors,
+)

@@ -1,0 +1,271 @@
+"""How one origin names and shapes the tensors of a ViT: tables, and the two ways through them.
+
+Between all layouts stands one set of names, the canonical one, with Keras's shapes: dense kernels
+`(inputs, outputs)`, the patch kernel `(height, width, channels, width)`, queries, keys and values
+apart and without a heads axis.
+
+    patch_embedding/{kernel,bias}  class_token  register_tokens  position_embedding
+    block_{i}/{norm_0,norm_1}/{scale,bias}  block_{i}/{query,key,value,output}/{kernel,bias}
+    block_{i}/mlp/{dense_0,dense_1}/{kernel,bias}  block_{i}/{scale_0,scale_1}
+    encoder_norm/{scale,bias}  pooling/...  pre_logits/{kernel,bias}  head/{kernel,bias}
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.tensors import Array, SharedRead, Tensor
+
+Tensors = dict[str, Tensor]
+
+
+class Codec(NamedTuple):
+    """Between the shape in a file and the canonical one; `write` is told the number of heads."""
+
+    read: Callable[[Array], Array]
+    write: Callable[[Array, int], Array]
+
+
+def _conv_from_torch(x: Array) -> Array:
+    return x.transpose(2, 3, 1, 0)
+
+
+SAME = Codec(lambda x: x, lambda x, _: x)
+LINEAR = Codec(lambda x: x.T, lambda x, _: x.T)  # torch: (outputs, inputs)
+CONV = Codec(_conv_from_torch, lambda x, _: x.transpose(3, 2, 0, 1))  # torch: OIHW
+# flax keeps the heads apart: (inputs, heads, head_dim), (heads, head_dim), (heads, head_dim, out)
+TO_HEADS = Codec(
+    lambda x: x.reshape(x.shape[0], x.shape[1] * x.shape[2]),
+    lambda x, heads: x.reshape(x.shape[0], heads, -1),
+)
+HEADS_BIAS = Codec(
+    lambda x: x.reshape(x.shape[0] * x.shape[1]), lambda x, heads: x.reshape(heads, -1)
+)
+FROM_HEADS = Codec(
+    lambda x: x.reshape(x.shape[0] * x.shape[1], x.shape[2]),
+    lambda x, heads: x.reshape(heads, -1, x.shape[-1]),
+)
+
+# One row: the name in the file, the canonical tensors it holds side by side, and their shape.
+Row = tuple[str, tuple[str, ...], Codec]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the people behind a layout do that no tensor tells.
+
+    Attributes:
+        activation: Of the MLPs.
+        norm_epsilon: Of the layer norms.
+        include_preprocessing: How pixels are normalised.
+        resampling: The rule that brings position embeddings to another grid, a key of
+            `keras_vit.checkpoints.resampling.RULES`.
+        evaluation: How photographs are brought to size: see `ImageModel.evaluation`.
+    """
+
+    activation: str
+    norm_epsilon: float
+    include_preprocessing: bool | str
+    resampling: str
+    evaluation: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file's tensors under canonical names, and what the file says beyond them.
+
+    Attributes:
+        layout: Name of the layout they came in.
+        origin: What the layout's authors do.
+        tensors: By canonical name.
+        class_entry: Whether the first position embedding is the class token's; None: unknown.
+        arguments: Arguments of the model that the file tells, such as `num_heads`.
+        ignored: Tensors that are no weights of this model, such as an optimizer's state.
+        class_names: Of the classifier, where the file tells.
+        grid: Rows and columns of the position embeddings, where the file tells.
+    """
+
+    layout: str
+    origin: Origin
+    tensors: Tensors
+    class_entry: bool | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    ignored: tuple[Tensor, ...] = ()
+    class_names: tuple[str, ...] | None = None
+    grid: tuple[int, int] | None = None
+
+
+def no_preparation(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    return tensors, {}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One layout as tables.
+
+    Attributes:
+        name: As in `save_weights(layout=...)`.
+        suffix: Of the files it is written to.
+        origin: What its authors do.
+        signature: A name that only this layout has, as a regular expression.
+        rows: The tensors outside the blocks.
+        block: What comes before a tensor's name in block `{}`.
+        block_rows: The tensors of one block.
+        prefix: Before every name in written files, except those of `unprefixed`.
+        unprefixed: Names without the prefix.
+        renames: Other spellings, `(regular expression, replacement)`, undone before reading.
+        ignored: Names that are no weights of the model.
+        refused: Names of what this package has no layer for, and why.
+        prepare: Splits a file into `(tensors by the table's names, ignored)`.
+        arguments: What the prepared tensors tell about the model beyond canonical shapes.
+        class_entry: Whether the position embeddings begin with the class token's; None: unknown.
+        positions_first: Whether positions are added before the class token joins, which then has
+            none of its own.
+    """
+
+    name: str
+    suffix: str
+    origin: Origin
+    signature: str
+    rows: tuple[Row, ...]
+    block: str
+    block_rows: tuple[Row, ...]
+    prefix: str = ""
+    unprefixed: tuple[str, ...] = ()
+    renames: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[Tensors], tuple[Tensors, Tensors]] = no_preparation
+    arguments: Callable[[Tensors], dict[str, Any]] = lambda tensors: {}
+    class_entry: Callable[[Tensors], bool | None] = lambda tensors: None
+    positions_first: bool = False
+
+    def renamed(self, tensors: Tensors) -> Tensors:
+        """The tensors under the spelling of the tables."""
+        found: Tensors = {}
+        for name, tensor in tensors.items():
+            for pattern, replacement in self.renames:
+                name = re.sub(pattern, replacement, name)
+            if name in found:
+                raise CheckpointError(
+                    f"Tensors {found[name].name!r} and {tensor.name!r} both mean {name!r}: "
+                    "which one is it?"
+                )
+            found[name] = tensor
+        return found
+
+    def recognises(self, tensors: Tensors) -> bool:
+        """Whether the names are this layout's."""
+        return any(re.search(self.signature, name) for name in self.renamed(tensors))
+
+    def to_canonical(self, tensors: Tensors) -> Checkpoint:
+        """The tensors under canonical names; nothing is read yet.
+
+        Raises:
+            CheckpointError: A name has no place in the layout, or a shape does not fit its name.
+        """
+        tensors, ignored = self.prepare(self.renamed(tensors))
+        found: Tensors = {}
+        for name, tensor in tensors.items():
+            if any(re.search(pattern, name) for pattern in self.ignored):
+                ignored[name] = tensor
+                continue
+            canonical, codec = self._place(name, tensor)
+            found.update(_split(tensor.then(codec.read), canonical))
+        return Checkpoint(
+            self.name,
+            self.origin,
+            found,
+            self.class_entry(tensors),
+            self.arguments(tensors),
+            tuple(ignored.values()),
+        )
+
+    def from_canonical(
+        self, tensors: Mapping[str, Array], num_heads: int
+    ) -> Iterator[tuple[str, Array]]:
+        """The layout's names and arrays for canonical tensors.
+
+        Raises:
+            CheckpointError: The layout has no place for one of them.
+        """
+        left = set(tensors)
+        depth = 1 + max((int(m[1]) for m in map(_BLOCK.match, tensors) if m), default=-1)
+        tables = [("", "", self.rows)]
+        tables += [(self.block.format(i), f"block_{i}/", self.block_rows) for i in range(depth)]
+        written = []
+        for file_prefix, own_prefix, rows in tables:
+            for name, parts, codec in rows:
+                own = [own_prefix + part for part in parts]
+                if left.issuperset(own):
+                    left.difference_update(own)
+                    prefix = "" if name in self.unprefixed else self.prefix
+                    written.append((prefix + file_prefix + name, own, codec))
+        if left:
+            raise CheckpointError(
+                f"The {self.name!r} layout has no place for {sorted(left)[0]!r} of this model"
+                f"{' and ' + str(len(left) - 1) + ' more' if len(left) > 1 else ''}. "
+                "Save it in another layout, or with model.save as .keras, which holds everything."
+            )
+        for name, own, codec in written:
+            values = [tensors[part] for part in own]
+            whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
+            yield name, np.ascontiguousarray(codec.write(whole, num_heads))
+
+    def _place(self, name: str, tensor: Tensor) -> tuple[list[str], Codec]:
+        for pattern, reason in self.refused.items():
+            if re.search(pattern, name):
+                raise CheckpointError(f"Tensor {tensor.name!r} is not supported: {reason}")
+        before, after = self.block.split("{}")
+        match = re.fullmatch(re.escape(before) + r"(\d{1,4})" + re.escape(after) + "(.+)", name)
+        rows, rest = (self.block_rows, match[2]) if match else (self.rows, name)
+        prefix = f"block_{int(match[1])}/" if match else ""
+        for row, parts, codec in rows:
+            if row == rest:
+                return [prefix + part for part in parts], codec
+        raise CheckpointError(
+            f"Tensor {tensor.name!r} has no place in a ViT of the {self.name!r} layout: the file "
+            "is of another model, or of a training that added parts."
+        )
+
+
+_BLOCK = re.compile(r"block_(\d+)/")
+
+
+def _split(tensor: Tensor, names: list[str]) -> Tensors:
+    if len(names) == 1:
+        return {names[0]: tensor}
+    if not tensor.shape or tensor.shape[-1] % len(names):
+        raise CheckpointError(
+            f"Tensor {tensor.name!r} holds {len(names)} parts side by side and cannot have "
+            f"{tensor.shape[-1] if tensor.shape else 'no'} columns."
+        )
+    width = tensor.shape[-1] // len(names)
+    tensor = replace(tensor, read=SharedRead(tensor.read, len(names)))
+    return {
+        name: tensor.then(lambda x, i=i: x[..., i * width : (i + 1) * width])  # type: ignore[misc]
+        for i, name in enumerate(names)
+    }
+
+
+def weight_and_bias(
+    foreign: str, canonical: str | tuple[str, ...], kernel: Codec = LINEAR
+) -> tuple[Row, Row]:
+    """The two rows of a torch layer: `weight` and `bias`."""
+    names = (canonical,) if isinstance(canonical, str) else canonical
+    return (
+        (f"{foreign}.weight", tuple(f"{n}/kernel" for n in names), kernel),
+        (f"{foreign}.bias", tuple(f"{n}/bias" for n in names), SAME),
+    )
+
+
+def torch_norm(foreign: str, canonical: str) -> tuple[Row, Row]:
+    """The two rows of a torch layer norm."""
+    return (
+        (f"{foreign}.weight", (f"{canonical}/scale",), SAME),
+        (f"{foreign}.bias", (f"{canonical}/bias",), SAME),
+    )

@@ -1,0 +1,71 @@
+"""All layouts, and which of them a file is in."""
+
+import re
+from collections.abc import Iterable
+
+from keras_vit.checkpoints.big_vision import BIG_VISION, FLEXIVIT
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.google import GOOGLE
+from keras_vit.checkpoints.huggingface import HUGGINGFACE, HUGGINGFACE_DINOV2
+from keras_vit.checkpoints.layout import Layout
+from keras_vit.checkpoints.tensors import Container
+from keras_vit.checkpoints.timm import DINOV2, TIMM, TIMM_IMAGENET
+from keras_vit.errors import nearest
+
+# In the order in which a file is tried.
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        GOOGLE,
+        BIG_VISION,
+        DINOV2,
+        TIMM_IMAGENET,
+        TIMM,
+        HUGGINGFACE_DINOV2,
+        HUGGINGFACE,
+        FLEXIVIT,
+    )
+}
+
+# Families whose weights are something else than a ViT's, by a name that only they have.
+OTHER_FAMILIES = {
+    r"(^|/)conv_root/|^block\d/unit|^resnet/": "a ResNet or a hybrid of ResNet and ViT",
+    r"MixerBlock_|Mixer/encoder": "an MLP-Mixer",
+    r"^transformer\.layers\.\d+\.0\.(fn\.)?to_qkv|to_patch_embedding": "a ViT of vit-pytorch "
+    "(lucidrains), whose blocks compute something else",
+    r"^visual\.|^vision_model\.|text_model": "a CLIP or SigLIP with its two towers",
+    r"^conv_proj\.weight$|encoder\.layers\.encoder_layer_0": "a ViT of torchvision",
+}
+
+
+def layout_named(name: str) -> Layout:
+    """The layout of this name, or a ValueError that proposes the nearest."""
+    if name not in LAYOUTS:
+        raise ValueError(f"layout={name!r} is not known. {nearest(name, LAYOUTS)}")
+    return LAYOUTS[name]
+
+
+def recognise(container: Container) -> Layout:
+    """The layout of a file, from the names in it.
+
+    Raises:
+        CheckpointError: It is none of them; the message says what it is, or shows its names.
+    """
+    names = list(container.tensors)
+    family = other_family(names)
+    if family is None:
+        for layout in LAYOUTS.values():
+            if layout.recognises(container.tensors):
+                return layout
+        shown = ", ".join(map(repr, names[:4])) or "none at all"
+        family = f"in no layout that is known ({', '.join(LAYOUTS)}); its tensors are {shown}"
+    raise CheckpointError(f"{container.path} is {family}: its weights do not fit a ViT.")
+
+
+def other_family(names: Iterable[str]) -> str | None:
+    """What a file is that is no ViT, if one of its names tells."""
+    for name in names:
+        for pattern, family in OTHER_FAMILIES.items():
+            if re.search(pattern, name):
+                return f"{family} (tensor {name!r})"
+    return None

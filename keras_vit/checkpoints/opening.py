@@ -1,0 +1,79 @@
+"""Any file of weights as a `Checkpoint`: container by suffix, layout by names, notes on top."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.keras_file import SUFFIXES, read_keras_file
+from keras_vit.checkpoints.layout import Checkpoint
+from keras_vit.checkpoints.layouts import layout_named, recognise
+from keras_vit.checkpoints.neighbours import read_neighbours
+from keras_vit.checkpoints.notes import with_notes
+from keras_vit.checkpoints.npz import open_npz
+from keras_vit.checkpoints.safetensors_file import open_safetensors
+from keras_vit.checkpoints.tensors import Container
+from keras_vit.checkpoints.torch_file import open_torch
+
+OPENERS = {
+    ".npz": open_npz,
+    ".safetensors": open_safetensors,
+    ".pth": open_torch,
+    ".pt": open_torch,
+    ".bin": open_torch,
+}
+
+
+def open_container(path: Path) -> AbstractContextManager[Container]:
+    """The arrays of a file by the names in it.
+
+    Raises:
+        CheckpointError: The file is damaged, or its suffix is not known.
+    """
+    if path.suffix not in OPENERS:
+        raise CheckpointError(
+            f"{str(path)!r} is no file of weights that is known: give one that ends in "
+            f"{', '.join([*OPENERS, *SUFFIXES])}."
+        )
+    return OPENERS[path.suffix](path)
+
+
+@contextmanager
+def open_checkpoint(
+    path: Path, layout: str | None = None, model: keras.Model | None = None
+) -> Iterator[Checkpoint]:
+    """The tensors of a file under canonical names, readable while the context is open.
+
+    Args:
+        path: The file.
+        layout: Name of its layout; None recognises it.
+        model: A model like the one whose weights a `.weights.h5` file holds.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: It is damaged, or no layout that is known.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {str(path)!r}.")
+    if path.name.endswith(SUFFIXES):
+        yield read_keras_file(path, model)
+        return
+    with open_container(path) as container:
+        found = layout_named(layout) if layout else recognise(container)
+        checkpoint = found.to_canonical(container.tensors)
+        if "patch_embedding/kernel" not in checkpoint.tensors:
+            raise CheckpointError(
+                f"{path} has names of the {found.name!r} layout but no patch embedding: it is "
+                "incomplete, or one shard of several."
+            )
+        hidden_dim = checkpoint.tensors["patch_embedding/kernel"].shape[-1]
+        arguments, names = read_neighbours(path, hidden_dim)
+        checkpoint = replace(
+            checkpoint,
+            arguments={**checkpoint.arguments, **arguments},
+            class_names=names or checkpoint.class_names,
+        )
+        yield with_notes(checkpoint, container.notes)

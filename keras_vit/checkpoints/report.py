@@ -1,0 +1,112 @@
+"""What became of every tensor of a file, and of every weight of the model."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from keras_vit.checkpoints.tensors import Shape
+
+# Lines of each status that are printed: a training's state may leave thousands of tensors over.
+SHOWN = 12
+STATUSES = ("loaded", "resized", "adapted", "fresh", "ignored")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the report.
+
+    Attributes:
+        status: One of `STATUSES`.
+        name: Canonical name of the tensor, or its name in the file when it is ignored.
+        source: Its name in the file; None when it is fresh.
+        shape: In the model, or in the file when it is ignored.
+        detail: By which rule, from which size, or why.
+    """
+
+    status: str
+    name: str
+    source: str | None
+    shape: Shape
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What `load_weights` did: every tensor is loaded, resized, adapted, fresh or ignored.
+
+    Prints as a table; `to_json` gives the same for programs.
+
+    Attributes:
+        file: The file that was read.
+        layout: The layout it is in.
+        entries: One `Entry` a tensor.
+        notes: What the caller should know, such as another activation than the file's origin has.
+
+    Example:
+
+    >>> from keras_vit.checkpoints import Entry, LoadReport
+    >>> report = LoadReport("ti16.npz", "google", (
+    ...     Entry("loaded", "encoder_norm/scale", "Transformer/encoder_norm/scale", (192,)),
+    ...     Entry("fresh", "head/kernel", None, (192, 5), "1000 classes in the file, 5 here")))
+    >>> report.fresh
+    ('head/kernel',)
+    """
+
+    file: str
+    layout: str
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def named(self, status: str) -> tuple[str, ...]:
+        """The names of all tensors of one status."""
+        return tuple(entry.name for entry in self.entries if entry.status == status)
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Tensors taken as they are."""
+        return self.named("loaded")
+
+    @property
+    def resized(self) -> tuple[str, ...]:
+        """Tensors brought to another size by the rule of the file's origin."""
+        return self.named("resized")
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """Tensors fitted to the model otherwise: other channels, class token or none."""
+        return self.named("adapted")
+
+    @property
+    def fresh(self) -> tuple[str, ...]:
+        """Weights of the model that nothing in the file was for."""
+        return self.named("fresh")
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Tensors of the file that the model has no use for."""
+        return self.named("ignored")
+
+    def to_json(self) -> str:
+        """The report as JSON: file, layout, counts, entries, notes."""
+        counts = {status: len(self.named(status)) for status in STATUSES}
+        return json.dumps({**asdict(self), "counts": counts}, indent=1)
+
+    def __str__(self) -> str:
+        counts = ", ".join(
+            f"{len(self.named(status))} {status}" for status in STATUSES if self.named(status)
+        )
+        lines = [f"{Path(self.file).name} ({self.layout}): {counts}"]
+        rows = [
+            entry
+            for status in STATUSES[1:]
+            for entry in [e for e in self.entries if e.status == status][:SHOWN]
+        ]
+        if rows:
+            width = max(len(e.name) for e in rows)
+            sizes = [" x ".join(map(str, e.shape)) for e in rows]
+            space = max(map(len, sizes))
+            lines += [
+                f"  {e.status:8} {e.name:{width}}  {size:{space}}  {e.detail}".rstrip()
+                for e, size in zip(rows, sizes, strict=True)
+            ]
+        return "\n".join(lines + [f"  note: {note}" for note in self.notes])

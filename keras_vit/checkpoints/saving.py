@@ -1,0 +1,163 @@
+"""From a model into a file of any layout."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit.checkpoints.binding import canonical_values
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.keras_file import SUFFIXES
+from keras_vit.checkpoints.layout import Layout
+from keras_vit.checkpoints.layouts import layout_named
+from keras_vit.checkpoints.notes import notes_of
+from keras_vit.checkpoints.npz import save_npz
+from keras_vit.checkpoints.safetensors_file import save_safetensors
+from keras_vit.checkpoints.tensors import Array
+
+WRITERS = {".npz": save_npz, ".safetensors": save_safetensors}
+
+
+def save_weights(model: keras.Model, file: str | Path, layout: str | None = None) -> None:
+    """Writes the weights of a model for this or another package.
+
+    The file appears whole or not at all: it is written beside its place and moved there.
+
+    Args:
+        model: A `VisionTransformer`.
+        file: `.npz` for `"google"` and `"big_vision"`, `.safetensors` for the others; a name
+            without a suffix is a folder in which transformers finds `model.safetensors`,
+            `config.json` and `preprocessor_config.json` (`"huggingface"` only). `.keras` and
+            `.weights.h5` are Keras's own and need no layout.
+        layout: `"google"`, `"big_vision"`, `"timm"`, `"huggingface"`, `"huggingface_dinov2"`.
+
+    Raises:
+        CheckpointError: The layout has no place for a weight of the model.
+        ValueError: The layout is unknown, or the suffix is not its own.
+
+    Example:
+
+    >>> import keras_vit, numpy as np, tempfile
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+    >>> file = tempfile.mkdtemp() + "/model.npz"
+    >>> keras_vit.checkpoints.save_weights(model, file, layout="google")
+    >>> np.load(file)["cls"].shape
+    (1, 1, 16)
+    """
+    path = Path(file)
+    if path.name.endswith(SUFFIXES):
+        _save_keras(model, path, layout)
+        return
+    chosen = layout_named(layout or _default_layout(path))
+    if not path.suffix and chosen.name == "huggingface":
+        path.mkdir(parents=True, exist_ok=True)
+        _write(model, path / "model.safetensors", chosen)
+        for name, content in _transformers_files(model).items():
+            (path / name).write_text(json.dumps(content, indent=1))
+        return
+    if path.suffix != chosen.suffix:
+        raise ValueError(
+            f"{str(file)!r} should end in {chosen.suffix!r} for the {chosen.name!r} layout."
+        )
+    _write(model, path, chosen)
+
+
+def _write(model: Any, path: Path, layout: Layout) -> None:
+    if layout.suffix not in WRITERS:
+        raise ValueError(
+            f"The {layout.name!r} layout is only read. Give 'timm' or 'huggingface_dinov2'."
+        )
+    values = canonical_values(model)
+    if layout.positions_first:
+        values = _without_class_entry(values)
+    tensors = list(layout.from_canonical(values, model.num_heads))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        WRITERS[layout.suffix](temporary, tensors, notes_of(model))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _without_class_entry(values: dict[str, Array]) -> dict[str, Array]:
+    """big_vision adds positions first: the class token's own goes into the token itself."""
+    if "class_token" not in values or "position_embedding" not in values:
+        return values
+    positions = values["position_embedding"]
+    return {
+        **values,
+        "class_token": values["class_token"] + positions[:, :1],
+        "position_embedding": positions[:, 1:],
+    }
+
+
+def _default_layout(path: Path) -> str:
+    raise ValueError(
+        f"Say how {str(path)!r} shall name its tensors: "
+        "layout='google', 'big_vision', 'timm' or 'huggingface'."
+    )
+
+
+def _save_keras(model: keras.Model, path: Path, layout: str | None) -> None:
+    if layout is not None:
+        raise ValueError(f"{path.name!r} is Keras's own: leave layout={layout!r} out.")
+    suffix = next(s for s in SUFFIXES if path.name.endswith(s))
+    temporary = path.with_name(f".{path.name.removesuffix(suffix)}.{os.getpid()}{suffix}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        (model.save if suffix == ".keras" else model.save_weights)(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _transformers_files(model: Any) -> dict[str, dict[str, Any]]:
+    """`config.json` and `preprocessor_config.json`, with which transformers loads the folder."""
+    if model.pooling not in ("token", None) or model.position_embedding != "learned":
+        raise CheckpointError(
+            f"transformers' ViT pools by the class token and learns its positions; this model has "
+            f"pooling={model.pooling!r}, position_embedding={model.position_embedding!r}."
+        )
+    height, width = (g * p for g, p in zip(model.position_grid, model.patch_size, strict=True))
+    imagenet = model.include_preprocessing == "imagenet"
+    names = model.class_names or [f"LABEL_{i}" for i in range(model.num_classes)]
+    config = {
+        "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
+        "model_type": "vit",
+        "hidden_size": model.hidden_dim,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.num_heads,
+        "intermediate_size": model.mlp_dim,
+        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(model.activation, model.activation),
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_eps": model.norm_epsilon,
+        "image_size": height if height == width else [height, width],
+        "patch_size": (
+            model.patch_size[0]
+            if model.patch_size[0] == model.patch_size[1]
+            else list(model.patch_size)
+        ),
+        "num_channels": int(model.get_layer("patch_embedding").kernel.shape[2]),
+        "qkv_bias": True,
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+    if model.representation_size is not None:
+        config |= {"pooler_output_size": model.representation_size, "pooler_act": "tanh"}
+    processor = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": 2,  # bilinear
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [0.485, 0.456, 0.406] if imagenet else [0.5, 0.5, 0.5],
+        "image_std": [0.229, 0.224, 0.225] if imagenet else [0.5, 0.5, 0.5],
+    }
+    return {"config.json": config, "preprocessor_config.json": processor}

@@ -1,0 +1,94 @@
+"""timm's state dicts, `.safetensors` or `.pth`, and those of DINO, DeiT and DINOv2 themselves.
+
+The authors of DINO, DeiT and DINOv2 wrote their models after timm's, with a few other names.
+"""
+
+from typing import Any
+
+from keras_vit.checkpoints.layout import (
+    CONV,
+    SAME,
+    Layout,
+    Origin,
+    Row,
+    torch_norm,
+    weight_and_bias,
+)
+
+# Google's weights, converted: pixels in [-1, 1], photographs squeezed to the square.
+ORIGIN = Origin("gelu", 1e-6, True, "bicubic_antialias", {"mode": "stretch_bicubic"})
+# Facebook's: ImageNet's mean and deviation, the centre cropped.
+IMAGENET_ORIGIN = Origin(
+    "gelu", 1e-6, "imagenet", "bicubic_antialias", {"mode": "crop", "crop_fraction": 0.9}
+)
+
+ROWS: tuple[Row, ...] = (
+    ("cls_token", ("class_token",), SAME),
+    ("reg_token", ("register_tokens",), SAME),
+    ("pos_embed", ("position_embedding",), SAME),
+    *weight_and_bias("patch_embed.proj", "patch_embedding", CONV),
+    *torch_norm("norm", "encoder_norm"),
+    ("attn_pool.latent", ("pooling/probe",), SAME),
+    *weight_and_bias("attn_pool.q", "pooling/query"),
+    *weight_and_bias("attn_pool.kv", ("pooling/key", "pooling/value")),
+    *weight_and_bias("attn_pool.proj", "pooling/output"),
+    *torch_norm("attn_pool.norm", "pooling/norm"),
+    *weight_and_bias("attn_pool.mlp.fc1", "pooling/mlp/dense_0"),
+    *weight_and_bias("attn_pool.mlp.fc2", "pooling/mlp/dense_1"),
+    *weight_and_bias("pre_logits.fc", "pre_logits"),
+    *weight_and_bias("head", "head"),
+)
+BLOCK_ROWS: tuple[Row, ...] = (
+    *torch_norm("norm1", "norm_0"),
+    *weight_and_bias("attn.qkv", ("query", "key", "value")),
+    *weight_and_bias("attn.proj", "output"),
+    ("ls1.gamma", ("scale_0",), SAME),
+    *torch_norm("norm2", "norm_1"),
+    *weight_and_bias("mlp.fc1", "mlp/dense_0"),
+    *weight_and_bias("mlp.fc2", "mlp/dense_1"),
+    ("ls2.gamma", ("scale_1",), SAME),
+)
+REFUSED = {
+    r"^(dist_token|head_dist)": "this DeiT was distilled and has a second token and head. Take "
+    "the DeiT without distillation, such as deit_small_patch16_224.fb_in1k.",
+    r"^fc_norm\.": "its norm stands behind the pooling, where this model has none.",
+    r"^norm_pre\.": "it normalises in front of the first block (CLIP), which this model does not.",
+    r"attn\.[qk]_norm\.": "it normalises queries and keys, which this model does not.",
+    r"rel_pos|relative_position|attn\.[qv]_bias": "BEiT's relative positions are not in this model",
+}
+
+
+def _timm(**changes: Any) -> Layout:
+    rows: dict[str, Any] = {
+        "name": "timm",
+        "suffix": ".safetensors",
+        "origin": ORIGIN,
+        "signature": r"^blocks\.0\.attn\.qkv\.weight$",
+        "rows": ROWS,
+        "block": "blocks.{}.",
+        "block_rows": BLOCK_ROWS,
+        "renames": (
+            (r"^module\.", ""),
+            (r"^register_tokens$", "reg_token"),
+            (r"\.mlp\.w12\.", ".mlp.fc1."),
+            (r"\.mlp\.w3\.", ".mlp.fc2."),
+            (r"\.gamma_([12])$", r".ls\1.gamma"),
+        ),
+        "ignored": (r"^mask_token$",),
+        "refused": REFUSED,
+    }
+    return Layout(**{**rows, **changes})
+
+
+TIMM = _timm()
+# What has LayerScale (DeiT III, DINOv2) is Facebook's; of DeiT and DINO only a caller can tell.
+TIMM_IMAGENET = _timm(
+    name="timm_imagenet", signature=r"^blocks\.0\.ls1\.gamma$", origin=IMAGENET_ORIGIN
+)
+# DINOv2's own files keep the token of its masked-patch task, which timm's do not.
+DINOV2 = _timm(
+    name="dinov2",
+    suffix=".pth",
+    signature=r"^mask_token$",
+    origin=Origin("gelu", 1e-6, "imagenet", "bicubic_offset", {"mode": "crop"}),
+)

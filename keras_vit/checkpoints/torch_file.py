@@ -1,0 +1,69 @@
+"""PyTorch's `.pth`, `.pt` and `.bin`: only through `torch.load(weights_only=True)`."""
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.npz import check_zip_sizes
+from keras_vit.checkpoints.tensors import (
+    Array,
+    Container,
+    Tensor,
+    check_declared_size,
+    checked_float32,
+)
+
+# Where training scripts put the weights among the rest of their state.
+NESTED = ("model", "state_dict", "model_state_dict", "teacher")
+
+
+@contextmanager
+def open_torch(path: Path) -> Iterator[Container]:
+    """The tensors of a PyTorch file. Needs torch; runs no code that the file may carry.
+
+    Raises:
+        CheckpointError: Truncated or damaged, more than weights inside, or no state dict.
+        ImportError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"Reading {path.name} needs PyTorch: pip install 'keras_vit[torch]'. "
+            "Or give the same weights as .safetensors or .npz, which need nothing."
+        ) from error
+    is_zip = zipfile.is_zipfile(path)
+    if is_zip:
+        check_zip_sizes(path)
+    try:
+        # A map keeps what nobody asks for out of memory; files from before 2020 have none.
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except Exception as error:  # the unpickler fails in a hundred ways, all with one meaning
+        reason = str(error).split("\n")[0][:300]
+        raise CheckpointError(
+            f"{path} is not a whole PyTorch file of weights alone: {reason}"
+        ) from error
+    for key in NESTED:
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds a {type(state).__name__}, not a table of tensors.")
+    tensors = {
+        str(name): _tensor(str(name), value)
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+    check_declared_size(path, (tensor.shape for tensor in tensors.values()))
+    yield Container(path, tensors)
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    def read() -> Array:
+        if not value.is_floating_point():
+            raise CheckpointError(f"Tensor {name!r} holds {value.dtype}; weights are floats.")
+        return checked_float32(name, value.detach().float().contiguous().numpy())
+
+    return Tensor(name, tuple(value.shape), str(value.dtype).removeprefix("torch."), read)

@@ -1,0 +1,178 @@
+"""Released weights by name, fetched once and verified ever after."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_vit.checkpoints import (
+    CheckpointError,
+    arguments_for,
+    cache,
+    catalogue,
+    from_checkpoint,
+    list_weights,
+    load_weights,
+)
+from keras_vit.checkpoints.class_names import names_of_head
+from keras_vit.checkpoints.layouts import LAYOUTS
+from keras_vit.checkpoints.released import Weights
+from keras_vit.models import list_models
+from tests.checkpoints.models import SIZES, assert_same_weights, saved, small
+
+
+def test_the_table() -> None:
+    rows = list_weights()
+    assert len(rows) >= 60
+    assert len({row.name for row in rows}) == len(rows)
+    assert len({row.url for row in rows}) == len(rows)
+    assert len({row.file_name for row in rows}) == len(rows)
+    for row in rows:
+        assert row.url.startswith("https://")
+        assert bool(row.top1) == bool(row.source)
+        assert row.name in repr(rows).replace("  ", " ") or row.tag in repr(rows)
+        assert row.megabytes > 20
+        assert row.layout in LAYOUTS
+    named = {row.model for row in rows} & set(list_models())
+    assert len(named) >= 9
+
+
+def test_patterns() -> None:
+    assert {row.model for row in list_weights("ViT-B/16")} == {"ViT-B/16"}
+    assert {row.tag for row in list_weights("dinov2*")} == {"dinov2", "dinov2_reg4"}
+    assert len(list_weights("vit-b/16:augreg_in21k")) == 1
+    assert not list_weights("nothing")
+
+
+def test_sizes_follow_from_the_parameters() -> None:
+    (row,) = list_weights("ViT-Ti/16:augreg_in21k_ft_in1k")
+    assert row.megabytes == round(5_717_416 * 4 / 1e6)
+
+
+@pytest.fixture
+def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
+    """A released file of our own: a small model behind a file:// address, an empty cache."""
+    source = tmp_path / "bucket"
+    source.mkdir()
+    file = saved(source)
+    row = Weights("tiny_in1k", "ViT-Ti/8", file.as_uri(), "google", 32, 5)
+    monkeypatch.setattr(catalogue, "RELEASED", (row,))
+    monkeypatch.setattr(catalogue, "_fits", lambda row, model: model.hidden_dim == 32)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    return row
+
+
+def test_a_tag_is_fetched_once(row: Weights, capfd: Any) -> None:
+    model = from_checkpoint("ViT-Ti/8:tiny_in1k")
+    assert_same_weights(model, small())
+    Path(row.url.removeprefix("file://")).unlink()  # from now on the cache must do
+    other = small(num_classes=3)
+    report = load_weights(other, "tiny_in1k")
+    assert report.fresh == ("head/kernel", "head/bias")
+    assert sorted(p.name for p in cache.cache_folder().iterdir()) == [
+        "ViT-Ti_8.tiny_in1k.npz", "sha256.json",
+    ]  # fmt: skip
+
+
+def test_a_thousand_bit_flips_are_all_noticed(row: Weights) -> None:
+    file = cache.checked_file(row)
+    whole = file.read_bytes()
+    random = np.random.default_rng(0)
+    model = small(num_classes=3)
+    before = small(num_classes=3)
+    for i, place in enumerate(random.integers(0, len(whole), 1000)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << random.integers(8)
+        file.write_bytes(flipped)
+        with pytest.raises(CheckpointError, match="not the file that was first used"):
+            load_weights(model, "tiny_in1k") if i < 5 else cache.checked_file(row)
+    assert_same_weights(model, before)
+    file.write_bytes(whole)
+    assert cache.checked_file(row) == file
+
+
+def test_the_changed_tensor_is_named(row: Weights) -> None:
+    file = cache.checked_file(row)
+    arrays = dict(np.load(file))
+    arrays["cls"] = arrays["cls"] + 1
+    np.savez(file, **arrays)
+    with pytest.raises(CheckpointError, match="changed: cls"):
+        cache.checked_file(row)
+
+
+def test_half_written_files_are_not_used(row: Weights) -> None:
+    folder = cache.cache_folder()
+    folder.mkdir(parents=True)
+    (folder / f"part-{row.file_name}").write_bytes(b"half of a download")
+    assert_same_weights(from_checkpoint(row.name), small())
+    assert not (folder / f"part-{row.file_name}").exists()
+
+
+def test_an_error_page_is_no_file_of_weights(row: Weights) -> None:
+    Path(row.url.removeprefix("file://")).write_text("<html>404</html>")
+    with pytest.raises(CheckpointError):
+        from_checkpoint(row.name)
+    assert not list(cache.cache_folder().glob("*.npz"))
+
+
+def test_offline_it_says_what_to_fetch_and_where_to_put_it(row: Weights) -> None:
+    source = Path(row.url.removeprefix("file://"))
+    content = source.read_bytes()
+    source.unlink()
+    with pytest.raises(FileNotFoundError) as raised:
+        from_checkpoint(row.name)
+    message = str(raised.value)
+    assert row.url in message
+    assert "\n" not in message
+    place = cache.cache_folder() / row.file_name
+    assert str(place) in message
+    place.write_bytes(content)  # as told
+    assert_same_weights(from_checkpoint(row.name), small())
+
+
+def test_misspelt_tags_propose_the_nearest() -> None:
+    model = small(hidden_dim=192, num_heads=3, depth=12, patch_size=16)  # ViT-Ti/16
+    with pytest.raises(ValueError, match="Did you mean 'augreg_in21k'"):
+        load_weights(model, "augreg_21k")
+    with pytest.raises(ValueError, match=r"were released for .*ViT-S/14, .*not for a model"):
+        load_weights(model, "dinov2")
+    with pytest.raises(ValueError, match="Did you mean 'ViT-B/16:augreg_in21k'"):
+        from_checkpoint("ViT-B/16:augreg_in21")
+    with pytest.raises(ValueError, match=r"'ViT-.*:orig_in21k'"):
+        from_checkpoint("orig_in21k")
+
+
+def test_names_of_classes() -> None:
+    for classes, first in ((1000, "tench, Tinca tinca"), (21_843, "organism, being")):
+        names = names_of_head(classes)
+        assert names is not None
+        assert len(names) == classes
+        assert names[0] == first
+        assert all(names)
+    assert names_of_head(10) is None
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_importing_brings_no_other_framework(backend: str, run_python: Any) -> None:
+    pytest.importorskip(backend)
+    heavy = run_python(
+        "import sys, keras_vit.checkpoints\n"
+        "print([m for m in ('tensorflow', 'torch', 'safetensors', 'h5py') if m in sys.modules])",
+        backend,
+    )
+    allowed = {"h5py"} | ({"torch"} if backend == "torch" else set())  # Keras's own imports
+    assert not set(eval(heavy)) - allowed
+
+
+def test_what_a_model_follows_its_weights_in(tmp_path: Path) -> None:
+    file = saved(tmp_path, "timm", activation="gelu", pooling="gap")
+    sizes = {name: SIZES[name] for name in ("patch_size", "hidden_dim", "depth")}
+    found = arguments_for(file, **sizes)
+    assert found["activation"] == "gelu"
+    assert found["pooling"] == "gap"
+    assert found["class_token"] is False
+    assert "num_classes" not in found
+    file = saved(tmp_path, representation_size=24)
+    assert arguments_for(file, **sizes, num_classes=5)["representation_size"] == 24
+    assert "representation_size" not in arguments_for(file, **sizes, num_classes=3)

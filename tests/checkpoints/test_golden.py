@@ -1,0 +1,112 @@
+"""Files of the official code, by `from_checkpoint` alone: the same numbers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer
+from keras_vit.checkpoints import from_checkpoint
+from tests.golden_cases import golden_case
+
+# Case -> what its file cannot tell.
+CASES: dict[str, dict[str, Any]] = {
+    "vit_token": {},
+    "vit_token_rep": {},
+    "vit_gap": {},
+    "vit_tiny_scale": {},
+    "vit_unpooled": {"pooling": None},
+    "vit_token_unpooled": {"pooling": None},
+    "vit_nonsquare": {"input_shape": (80, 48, 3)},
+    "vit_nonsquare_patch": {"input_shape": (64, 48, 3)},
+    "vit_indivisible": {"input_shape": (70, 53, 3)},
+    "bv_vit_map": {},
+    "bv_vit_tok": {},
+    "bv_vit_tok_from_released": {},
+    "bv_vit_gap_learn": {"input_shape": (64, 48, 3)},
+    "bv_vit_gap_opt_target": {},
+    "bv_vit_gap_sincos2d_rep": {"position_embedding": "sincos2d", "input_shape": (64, 64, 3)},
+    "bv_vit_map_inline_probe": {},
+    "bv_vit_map_params_bf16": {},
+    "bv_vit_map_scan_params_img": {},
+    "bv_vit_none": {
+        "position_embedding": "sincos2d",
+        "pooling": None,
+        "input_shape": (64, 64, 3),
+    },
+}
+RESAMPLED = {
+    "interp_token": [(96, 96), (32, 32), (112, 112), (80, 48)],
+    "interp_gap": [(96, 96), (48, 48), (80, 48)],
+}
+OURS = {"encoded": "encoder_norm", "embedding": "patches", "with_posemb": "tokens"}
+
+
+def compare(
+    model: VisionTransformer, recorded: dict[str, np.ndarray], atol: dict[str, float]
+) -> None:
+    blocks = [f"block_{i}" for i in range(model.depth)]
+    names = ["embedding", *blocks, "encoded", "pre_logits", "logits"]
+    # big_vision records what lies before the class token joins.
+    names = [n for n in names if n in recorded]
+    features = model.feature_model([OURS.get(n, n) for n in names])(recorded["images"])
+    for name in names:
+        found = keras.ops.convert_to_numpy(features[OURS.get(name, name)])
+        assert np.abs(found - recorded[name]).max() <= atol[name], name
+
+
+@pytest.mark.filterwarnings("ignore:Patches of")
+@pytest.mark.parametrize("name", CASES)
+def test_a_released_file_gives_the_numbers_of_the_official_code(name: str, shared: Path) -> None:
+    case = golden_case(name, shared)
+    model = from_checkpoint(case.folder / "weights.npz", include_preprocessing=False, **CASES[name])
+    assert not model.load_report.fresh
+    compare(model, case.outputs(), case.meta["tolerance"]["atol"])
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [(n, s) for n, sizes in RESAMPLED.items() for s in (None, *sizes)]
+)
+def test_at_another_resolution(name: str, size: tuple[int, int] | None, shared: Path) -> None:
+    case = golden_case(name, shared)
+    resolution = {} if size is None else {"input_shape": (*size, 3)}
+    model = from_checkpoint(case.folder / "weights.npz", include_preprocessing=False, **resolution)
+    prefix = "base/" if size is None else f"{size[0]}x{size[1]}/"
+    atol = {
+        key.removeprefix(prefix): value
+        for key, value in case.meta["tolerance"]["atol"].items()
+        if key.startswith(prefix)
+    }
+    compare(model, case.outputs(size), atol)
+
+
+@pytest.mark.parametrize("side", [3, 4, 6])
+def test_flexivit_with_patches_of_another_size(side: int, shared: Path) -> None:
+    folder = shared / "golden" / "bv_flexivit"
+    model = from_checkpoint(
+        folder / "weights.npz",
+        layout="flexivit",  # big_vision's names, another rule for positions
+        patch_size=48 // side,
+        input_shape=(48, 48, 3),
+        include_preprocessing=False,
+    )
+    prefix = f"seqhw{side}/"
+    recorded = dict(np.load(folder / "io.npz"))
+    atol = json.loads((folder / "meta.json").read_text())["tolerance"]["atol"]
+    compare(
+        model,
+        {"images": recorded["images"]}
+        | {k.removeprefix(prefix): v for k, v in recorded.items() if k.startswith(prefix)},
+        {k.removeprefix(prefix): v for k, v in atol.items() if k.startswith(prefix)},
+    )
+
+
+def test_the_origin_decides_on_numerics(shared: Path) -> None:
+    file = golden_case("vit_token", shared).folder / "weights.npz"
+    model = from_checkpoint(file)
+    assert (model.activation, model.norm_epsilon) == ("gelu_tanh", 1e-6)
+    assert model.include_preprocessing is True
+    assert from_checkpoint(file, activation="gelu").activation == "gelu"

@@ -1,0 +1,346 @@
+"""Broken, foreign and hostile files: a typed error that names the place, and an untouched model."""
+
+import json
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.checkpoints import CheckpointError, from_checkpoint, load_weights
+from keras_vit.checkpoints.binding import canonical_values
+from tests.checkpoints.models import saved, small
+
+# Python's own objects for headers and messages, whatever the size of the file.
+SLACK = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def model() -> keras.Model:
+    return small()
+
+
+@pytest.fixture
+def refused(model: keras.Model) -> Callable[..., None]:
+    """Checks that loading raises, names what it should, changes nothing and allocates little."""
+    before = canonical_values(model)
+
+    def check(file: Path, message: str = "", error: type[Exception] = CheckpointError) -> None:
+        tracemalloc.start()
+        try:
+            with pytest.raises(error, match=message or None):
+                load_weights(model, file)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak <= 2 * file.stat().st_size + SLACK
+        for name, values in canonical_values(model).items():
+            np.testing.assert_array_equal(values, before[name], err_msg=name)
+
+    return check
+
+
+def changed(file: Path, **arrays: Any) -> Path:
+    """The `.npz` file with some arrays replaced, added, or (None) left out."""
+    arrays = {name.replace("__", "/"): values for name, values in arrays.items()}
+    content = {k: v for k, v in np.load(file).items() if k not in arrays}
+    np.savez(file, **content, **{k: v for k, v in arrays.items() if v is not None})
+    return file
+
+
+@pytest.mark.parametrize("layout", ["google", "timm"])
+def test_truncation_at_fifty_places(layout: str, tmp_path: Path, refused: Any) -> None:
+    file = saved(tmp_path, layout)
+    whole = file.read_bytes()
+    for place in np.random.default_rng(0).integers(0, len(whole), 50):
+        file.write_bytes(whole[:place])
+        refused(file, "byte|zip")
+
+
+def test_truncated_torch_files(tmp_path: Path, refused: Any) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.numpy import load_file
+
+    state = load_file(saved(tmp_path, "timm"))
+    file = tmp_path / "m.pth"
+    torch.save({name: torch.as_tensor(values) for name, values in state.items()}, file)
+    whole = file.read_bytes()
+    for place in np.random.default_rng(0).integers(0, len(whole), 20):
+        file.write_bytes(whole[:place])
+        refused(file, "PyTorch|zip")
+
+
+@pytest.mark.parametrize("layout", ["google", "timm"])
+def test_bit_flips_never_crash_and_never_half_load(
+    layout: str, tmp_path: Path, model: keras.Model
+) -> None:
+    """Without a checksum: either all is loaded, or nothing with a typed error."""
+    file = saved(tmp_path, layout)
+    whole = bytearray(file.read_bytes())
+    random = np.random.default_rng(0)
+    before = canonical_values(model)
+    # Headers and directories are where a flip does most; .npz notices every flip by its CRC.
+    places = np.concatenate([random.integers(0, 2000, 40), random.integers(0, len(whole), 20)])
+    for place in places:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << random.integers(8)
+        file.write_bytes(flipped)
+        try:
+            load_weights(model, file)
+        except ValueError:
+            for name, values in canonical_values(model).items():
+                np.testing.assert_array_equal(values, before[name])
+        else:
+            before = canonical_values(model)
+
+
+def test_pickles_in_npz_are_never_read(tmp_path: Path, refused: Any) -> None:
+    class Attack:
+        def __reduce__(self) -> Any:
+            return (Path(tmp_path / "was-here").touch, ())
+
+    refused(changed(saved(tmp_path), cls=np.array([Attack()], dtype=object)), "'cls' holds object")
+    refused(changed(saved(tmp_path), cls=np.array(["text"])), "'cls' holds <U4")
+    assert not (tmp_path / "was-here").exists()
+
+
+def test_pickles_in_torch_files_are_never_run(tmp_path: Path, refused: Any) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Attack:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "was-here",))
+
+    torch.save({"cls_token": Attack()}, tmp_path / "m.pth")
+    refused(tmp_path / "m.pth", "weights alone")
+    assert not (tmp_path / "was-here").exists()
+
+
+def test_zip_bombs(tmp_path: Path, refused: Any) -> None:
+    file = tmp_path / "m.npz"
+    np.savez_compressed(file, **{"embedding/kernel": np.zeros((16, 16, 3, 100_000), "float32")})
+    refused(file, "declares arrays of 307,200,")
+    # The directory lies about the size; the header of the array says what will come.
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        header = str({"descr": "<f4", "fortran_order": False, "shape": (2**40,)}).ljust(117) + "\n"
+        archive.writestr("cls.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + header.encode())
+    refused(file, "'cls' declares shape")
+
+
+def test_a_zip_directory_that_is_the_bomb(tmp_path: Path, refused: Any) -> None:
+    file = tmp_path / "m.npz"
+    with zipfile.ZipFile(file, "w") as archive:
+        for i in range(5_000):
+            archive.writestr(f"array-number-{i}.npy", b"")
+    refused(file, "zip directory")
+
+
+def test_safetensors_headers(tmp_path: Path, refused: Any) -> None:
+    file = tmp_path / "m.safetensors"
+
+    def write(header: Any, data: bytes = b"") -> None:
+        text = header if isinstance(header, bytes) else json.dumps(header).encode()
+        file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+    def tensor(shape: Any, begin: int, end: int, dtype: str = "F32") -> dict[str, Any]:
+        return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+    file.write_bytes(struct.pack("<Q", 2**60) + b"{}")
+    refused(file, "header of 1,152,921,504,606,846,976 bytes at byte 0")
+    write(b"[" * 50_000)
+    refused(file, "no JSON")
+    write(b"[]")
+    refused(file, "no table")
+    write({"a": tensor([2**40], 0, 2**42)})
+    refused(file, "holds 0 bytes of data where its header promises 4,398,046,511,104")
+    write({"a": tensor([2], 0, 8), "b": tensor([2], 4, 12)}, bytes(12))
+    refused(file, "'b' begins at byte 4 of the data, where 8 is due")
+    write({"a": tensor([3], 0, 8)}, bytes(8))
+    refused(file, "'a' of shape .* needs 12 bytes")
+    write({"a": tensor([-2], 0, -8)})
+    refused(file, "'a' declares the impossible shape")
+    write({"a": tensor([2], 0, 8, "F99")}, bytes(8))
+    refused(file, "'a' has no readable header")
+    write(b'{"a": {"dtype":"F32","shape":[1],"data_offsets":[0,4]}, "a": 1}', bytes(4))
+    refused(file, "two tensors named 'a'")
+
+
+def test_two_arrays_of_one_name(tmp_path: Path, refused: Any) -> None:
+    file = saved(tmp_path)
+    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("cls.npy", archive.read("cls.npy"))
+    refused(file, "2 arrays named 'cls.npy'")
+
+
+def test_two_names_of_one_tensor(tmp_path: Path, refused: Any) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    file = saved(tmp_path, "timm")
+    tensors = load_file(file)
+    tensors["module.head.bias"] = tensors["head.bias"]
+    save_file(tensors, file)
+    refused(file, "both mean 'head.bias'")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none(value: float, tmp_path: Path, refused: Any) -> None:
+    kernel = np.ones((32, 5), "float32")
+    kernel[3, 2] = value
+    refused(changed(saved(tmp_path), head__kernel=kernel), r"'head/kernel' holds .* at \(3, 2\)")
+
+
+def test_large_numbers_are_numbers(tmp_path: Path, model: keras.Model) -> None:
+    kernel = np.full((32, 5), 3e38, "float32")  # their sum overflows
+    load_weights(small(), changed(saved(tmp_path), head__kernel=kernel))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"cls": np.zeros((1, 1, 31), "float32")}, r"'cls' is class_token of shape \(1, 1, 31\)"),
+        ({"cls": np.zeros((32,), "float32")}, "'cls'"),
+        ({"cls": np.zeros((1, 1, 32), "int32")}, "'cls' holds int32"),
+        ({"cls": np.zeros((1, 1, 32), "complex64")}, "'cls' holds complex64"),
+        ({"cls": None}, "class_token|cls"),
+        ({"surprise": np.zeros(3, "float32")}, "'surprise' has no place"),
+        ({"embedding__kernel": None}, "'embedding/kernel'|no patch embedding|embedding"),
+        (
+            {"Transformer__encoderblock_0__MultiHeadDotProductAttention_1__query__kernel":
+             np.zeros((32, 32), "float32")},
+            "encoderblock_0/MultiHeadDotProductAttention_1/query/kernel",
+        ),
+        (
+            {"Transformer__encoderblock_0__LayerNorm_0__scale": None},
+            "'block_0/norm_0/scale' of the model is not in the file|LayerNorm",
+        ),
+        ({"Transformer__posembed_input__pos_embedding": np.zeros((1, 0, 32), "float32")}, "pos"),
+        ({"Transformer__posembed_input__pos_embedding": np.zeros((3, 17, 32), "float32")}, "pos"),
+        ({"embedding__kernel": np.zeros((8, 0, 3, 32), "float32")}, "embedding/kernel"),
+    ],
+)  # fmt: skip
+def test_wrong_arrays(arrays: dict[str, Any], message: str, tmp_path: Path, refused: Any) -> None:
+    refused(changed(saved(tmp_path), **arrays), message)
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 3, 32), (8, 8, 3), (8, 8, 3, 0), (2**20, 0, 2**30, 32)])
+def test_from_checkpoint_reads_no_impossible_architecture(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    file = changed(saved(tmp_path), embedding__kernel=np.zeros(shape, "float32"))
+    with pytest.raises(CheckpointError, match="embedding/kernel"):
+        from_checkpoint(file)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"embedding__kernel": np.zeros((1, 1, 1, 200_000), "float32")},
+        {"pre_logits__kernel": np.zeros((1, 200_000), "float32")},
+        {"head__kernel": np.zeros((1, 200_000), "float32")},
+    ],
+)
+def test_from_checkpoint_builds_no_model_larger_than_its_file(
+    arrays: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    file = changed(saved(tmp_path), **arrays)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match="has shape"):
+            from_checkpoint(file)
+        assert tracemalloc.get_traced_memory()[1] <= 2 * file.stat().st_size + SLACK
+    finally:
+        tracemalloc.stop()
+
+
+def test_notes_of_a_file_are_not_believed(tmp_path: Path) -> None:
+    file = saved(tmp_path)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = json.dumps(
+            {"keras_vit": {"arguments": {"num_heads": "many", "depth": 10**9, "activation": 3},
+                           "grid": [10**9, -1], "image_size": "large", "class_names": [1, 2]}}
+        ).encode()  # fmt: skip
+    model = from_checkpoint(file)
+    assert (model.depth, model.num_heads, model.activation) == (2, 4, "gelu_tanh")
+    assert model.class_names is None
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["MixerBlock_0/LayerNorm_0/scale", "stem/kernel"], "an MLP-Mixer"),
+        (["conv_root/kernel", "embedding/kernel"], "a ResNet or a hybrid"),
+        (["resnet/root_block/standardized_conv2d/kernel"], "a ResNet"),
+        (["a", "b"], "in no layout that is known"),
+        ([], "none at all"),
+    ],
+)
+def test_other_families_are_named(
+    names: list[str], message: str, tmp_path: Path, refused: Any
+) -> None:
+    np.savez(tmp_path / "m.npz", **{name: np.zeros(2, "float32") for name in names})
+    refused(tmp_path / "m.npz", message)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dist_token", "distilled"),
+        ("head_dist.weight", "distilled"),
+        ("fc_norm.weight", "behind the pooling"),
+        ("norm_pre.weight", "CLIP"),
+        ("blocks.0.attn.q_norm.weight", "normalises queries and keys"),
+        ("blocks.0.attn.rel_pos.weight", "BEiT"),
+        ("rope.periods", "'rope.periods' has no place in a ViT of the 'timm' layout"),
+    ],
+)
+def test_what_timms_other_models_have_is_refused_with_the_reason(
+    name: str, message: str, tmp_path: Path, refused: Any
+) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    file = saved(tmp_path, "timm")
+    save_file({**load_file(file), name: np.zeros((1, 1, 32), "float32")}, file)
+    refused(file, f"{name}.*{message}" if "no place" not in message else message)
+
+
+def test_a_file_of_vit_pytorch(shared: Path, refused: Any) -> None:
+    pytest.importorskip("torch")
+    refused(shared / "weights" / "foreign" / "vit_mnist_gpu.pt", "lucidrains")
+
+
+def test_things_that_are_no_weights(tmp_path: Path, refused: Any) -> None:
+    with pytest.raises(FileNotFoundError):
+        from_checkpoint(tmp_path / "nowhere.npz")
+    for name in ("m.npz", "m.safetensors", "m.keras", "m.weights.h5", "m.bin"):
+        if name == "m.bin":
+            pytest.importorskip("torch")
+        (tmp_path / name).write_text("<html>404</html>")
+        refused(tmp_path / name)
+        (tmp_path / name).write_bytes(b"")
+        refused(tmp_path / name)
+    (tmp_path / "m.txt").write_text("hello")
+    refused(tmp_path / "m.txt", "no file of weights that is known")
+
+
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from keras_vit.checkpoints import saving
+
+    file = saved(tmp_path)
+    before = file.read_bytes()
+
+    def fail(path: Path, *_: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setitem(saving.WRITERS, ".npz", fail)
+    with pytest.raises(OSError, match="disk full"):
+        saving.save_weights(small(), file, layout="google")
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
