@@ -24,7 +24,7 @@ from tests.models.test_common import SIZES, build, pixels, predict
         ({"dropout": 1.5}, ["dropout=1.5", "[0, 1)"]),
         ({"depth": 0}, ["depth=0"]),
         ({"patch_size": (16, 16, 3)}, ["patch_size=(16, 16, 3)"]),
-        ({"weights": "model.pth"}, ["model.pth", ".weights.h5"]),
+        ({"weights": "augreg_in21"}, ["augreg_in21", "augreg_in21k"]),
         ({"hidden_dim": 30, "num_heads": 3, "position_embedding": "sincos2d"}, ["30", "4"]),
         ({"activation": "gelu_tan"}, ["gelu_tan"]),
     ],
