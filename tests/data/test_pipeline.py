@@ -177,7 +177,7 @@ def test_fits_on_every_backend(folder_split) -> None:
         ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
         ({"image_size": -1}, "image_size=-1 is not a size"),
         ({"augment": "strong"}, "augment='strong' is unknown: choose one of inception, transfer"),
-        ({"evaluation": "fast"}, "evaluation='fast': choose one of crop, stretch, stretch_bicubic, big_vision"),
+        ({"evaluation": "fast"}, "evaluation='fast': choose one of crop, stretch, stretch_bicubic"),
         ({"batch_size": 30, "drop_remainder": True}, "has no full batch of 30: lower batch_size"),
         ({"first_step": 3}, "first_step=3 must be 0 or more, and 0 without repeat=True"),
         ({"channels": 4}, "channels=4 must be 3"),
