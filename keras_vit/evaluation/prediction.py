@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_vit.data import read_image
@@ -41,8 +42,7 @@ def _probabilities(model: Any, images: np.ndarray) -> np.ndarray:
     scores = model.predict(images, verbose=0)
     if model.classifier_activation is not None:
         return scores
-    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return keras.ops.convert_to_numpy(keras.ops.softmax(scores))
 
 
 def _best(model: Any, probabilities: np.ndarray, top: int) -> Guesses:

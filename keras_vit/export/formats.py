@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit import backend
-from keras_vit.errors import one_of
+from keras_vit.errors import as_pair, one_of
 from keras_vit.models import ImageModel
 
 FORMATS = ("tf_saved_model",)
@@ -117,8 +117,6 @@ def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> list[s
 
 
 def _image_size(model: ImageModel, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    from keras_vit.errors import as_pair
-
     if image_size is not None:
         return as_pair(image_size, "image_size")
     if model.data_format != "channels_last":
