@@ -95,8 +95,11 @@ def test_initial_values_are_the_released_codes() -> None:
     width, mlp = 192, 768
     kernel = numpy(layer("patch_embedding").kernel)
     assert kernel.std() == pytest.approx((16 * 16 * 3) ** -0.5, rel=0.02)
-    # A normal cut at two deviations, and widened so that the deviation comes out right.
-    assert abs(kernel).max() <= 2.0001 * (16 * 16 * 3) ** -0.5 / 0.87962566
+    # A normal cut at two deviations, and widened so that the deviation comes out right. On torch
+    # Keras takes the first of four draws that is inside: one value in 0.0455**-4 = 230,000 is not.
+    # Of a normal that is not cut, 2.3 % would be outside.
+    outside = abs(kernel) > 2.0001 * (16 * 16 * 3) ** -0.5 / 0.87962566
+    assert outside.mean() < 1e-4
     projection = numpy(block.attention.query_key_value.kernel)
     assert abs(projection).max() == pytest.approx((6 / (2 * width)) ** 0.5, rel=1e-3)
     assert abs(numpy(block.attention.output_projection.kernel)).max() == pytest.approx(
