@@ -7,7 +7,14 @@
 """
 
 from keras_vit import data, evaluation, layers
-from keras_vit.checkpoints import from_checkpoint, list_weights, load_weights, save_weights
+from keras_vit.checkpoints import (
+    CheckpointError,
+    LoadReport,
+    from_checkpoint,
+    list_weights,
+    load_weights,
+    save_weights,
+)
 from keras_vit.export import export_model
 from keras_vit.models import (
     VisionTransformer,
@@ -29,6 +36,8 @@ from keras_vit.training import recipes
 from keras_vit.version import __version__
 
 __all__ = [
+    "CheckpointError",
+    "LoadReport",
     "ViTB8",
     "ViTB16",
     "ViTB32",
