@@ -7,6 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from ._imports import tf
 from .decoding import IMAGE_SUFFIXES, decode_image
 from .errors import BadImageError
-from .splits import FileReport, Split, Splits, shuffled
+from .splits import FileReport, Split, Splits, pass_order
 from .verification import unreadable_files
 
 LAYOUTS = """a folder of photographs is one of
@@ -51,6 +52,7 @@ class FileSplit(Split):
         verified: bool = False,
     ):
         self.name, self.class_names, self.verified = name, class_names, verified
+        self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
         self._labels = np.asarray(labels, np.int32)
 
@@ -61,9 +63,21 @@ class FileSplit(Split):
     def labels(self) -> np.ndarray:
         return self._labels
 
-    def dataset(self, shuffle_seed: int | None = None) -> tf.data.Dataset:
-        examples = tf.data.Dataset.from_tensor_slices(([str(f) for f in self.files], self._labels))
-        return shuffled(examples, len(self), shuffle_seed)
+    def dataset(
+        self,
+        shuffle_seed: int | None = None,
+        epoch: int | tf.Tensor = 0,
+        start: int | tf.Tensor = 0,
+    ) -> tf.data.Dataset:
+        files, labels = self._tensors
+        return pass_order(len(self), shuffle_seed, epoch, start).map(
+            lambda index: (files[index], labels[index], index)
+        )
+
+    @cached_property
+    def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device("CPU"), tf.init_scope():
+            return tf.constant([str(file) for file in self.files]), tf.constant(self._labels)
 
     def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
         return decode_image(tf.io.read_file(example), channels)

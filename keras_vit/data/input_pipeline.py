@@ -1,4 +1,9 @@
-"""From a split to batches: shuffle, decode, augment, batch, prefetch."""
+"""From a split to batches: order, decode, augment, batch, mix, prefetch.
+
+Nothing random has a state. The order of pass e follows from (seed, e), what happens to a picture
+from (seed, e, its index), and what happens to a batch from its first picture. So a stream can start
+anywhere: the number of its first batch tells the pass and the place in its order.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,10 @@ from keras_vit.errors import as_pair
 
 from ._imports import tf
 from .augmentation import Augmentation, get_augmentation
+from .memory import DecodedSplit
 from .mixing import mix_pairs
 from .preprocessing import CROP_FRACTION, EVALUATION, evaluation_image, training_image
-from .splits import Split, shuffled
+from .splits import ArraySplit, Split
 
 _CACHE_BYTES = 2 * 2**30
 
@@ -37,15 +43,15 @@ def pipeline(
     drop_remainder: bool = False,
     cache: bool | None = False,
     repeat: bool = False,
-    first_step: int = 0,
+    start_step: int = 0,
 ) -> tf.data.Dataset:
     """Batches of images and labels for `fit`, `evaluate` and `predict` on any backend.
 
-    For training, every pass has its own order, crops and flips, and pass k of a second pipeline
-    equals pass k of the first, however many threads decode. What they are follows from `seed` and,
-    as everything random in tf.data, from the global seed: `keras.utils.set_random_seed`. With
-    `repeat=True` the passes follow each other without an end, and a run that stopped after s steps
-    goes on with `first_step=s` as if it had not stopped.
+    For training, every pass has its own order, crops and flips. What they are follows from `seed`
+    and the number of the pass alone, whatever the global seed and however many threads decode: pass
+    k of a second pipeline equals pass k of the first. With `repeat=True` the passes follow each
+    other without an end, batches run on from one into the next, and a run that stopped after s
+    steps goes on with `start_step=s`, bit by bit as if it had not stopped.
 
     Args:
         split: one of `load(...)`.
@@ -61,9 +67,13 @@ def pipeline(
         mixup: for training, the parameter of mixup (see `keras_vit.data.mixing`); 0 for none.
         shuffle: None shuffles for training only.
         drop_remainder: leave out a last batch that is not full.
-        cache: keep decoded uint8 images in memory; the first shuffled batch waits for all of them.
+        cache: keep decoded uint8 images in memory; all are decoded now, before this returns. None
+            caches when they take less than 2 GiB.
         repeat: never end; `fit` then needs `steps_per_epoch`.
-        first_step: batches to leave out at the start, without decoding them; with `repeat` only.
+        start_step: the number of the first batch, with `repeat` only. What comes before is not
+            decoded, and mostly not read either: of a TFDS data set the records of the pass before
+            that batch are read. Only a folder loaded with `verify=False`, in which nobody knows how
+            many files decode, is decoded from its beginning.
 
     Returns:
         A `tf.data.Dataset` of (float32 images `(batch, height, width, channels)` in 0..255, int32
@@ -84,8 +94,8 @@ def pipeline(
         raise ValueError(f"batch_size={batch_size} must be 1 or more")
     if evaluation not in EVALUATION:
         raise ValueError(f"evaluation={evaluation!r}: choose one of {', '.join(EVALUATION)}")
-    if first_step < 0 or (first_step and not repeat):
-        raise ValueError(f"first_step={first_step} must be 0 or more, and 0 without repeat=True")
+    if start_step < 0 or (start_step and not repeat):
+        raise ValueError(f"start_step={start_step} must be 0 or more, and 0 without repeat=True")
     if drop_remainder and not repeat and len(split) < batch_size:
         raise ValueError(
             f"{split} has no full batch of {batch_size}: lower batch_size or drop_remainder=False"
@@ -94,21 +104,12 @@ def pipeline(
         raise ValueError(f"mixup={mixup} mixes one-hot labels: give num_classes, too")
     shuffle_seed = seed if (training if shuffle is None else shuffle) else None
 
-    if cache or (cache is None and _decoded_bytes(split, channels) < _CACHE_BYTES):
-        cache = True
-        decoded = split.images(split.dataset(), channels).cache()
-        examples = shuffled(decoded, len(split), shuffle_seed)
-    else:
-        examples = split.dataset(shuffle_seed)
-
-    # A number for each example of each pass, before anything runs in parallel.
-    numbers = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
-    examples = tf.data.Dataset.zip(examples, numbers)
-    if repeat:
-        examples = examples.repeat().skip(first_step * batch_size)
-    examples = examples.map(lambda example, number: (*example, number))
-    if not cache:
-        examples = split.images(examples, channels)
+    if cache is None:
+        cache = _decoded_bytes(split, channels) < _CACHE_BYTES
+    if cache and not isinstance(split, ArraySplit):  # whose images are in memory as they are
+        split = DecodedSplit(split, channels)
+    examples = _numbered(split, shuffle_seed, repeat, 0 if split.skips else start_step * batch_size)
+    examples = split.images(examples, channels)
 
     def prepare(
         image: tf.Tensor, label: tf.Tensor, number: tf.Tensor
@@ -129,5 +130,32 @@ def pipeline(
         return images, labels
 
     prepared = examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    batches = prepared.batch(batch_size, drop_remainder).map(finish)
-    return batches.prefetch(tf.data.AUTOTUNE)
+    batches = prepared.batch(batch_size, drop_remainder)
+    if split.skips:
+        batches = batches.skip(start_step)
+    return batches.map(finish).prefetch(tf.data.AUTOTUNE)
+
+
+def _numbered(split: Split, shuffle_seed: int | None, repeat: bool, start: int) -> tf.data.Dataset:
+    """Undecoded `(example, label, number)` of one pass, or of all: number = pass * len + index.
+
+    The number is each picture's own in each pass: its seed, together with the pipeline's.
+    """
+    count = len(split)
+    first, offset = divmod(start, max(count, 1))
+
+    def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
+        begin = tf.where(epoch == first, tf.constant(offset, tf.int64), 0)
+        return split.dataset(shuffle_seed, epoch, begin).map(
+            lambda example, label, index: (example, label, epoch * count + index)
+        )
+
+    if repeat:
+        passes = tf.data.Dataset.range(first, tf.int64.max)
+        return passes.flat_map(one_pass).apply(
+            tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        )
+    # Every time the data set is iterated, this variable counts one pass further.
+    passed = tf.Variable(-1, trainable=False, dtype=tf.int64)
+    passes = tf.data.Dataset.from_tensors(1).map(lambda _: passed.assign_add(1))
+    return passes.flat_map(one_pass).apply(tf.data.experimental.assert_cardinality(count))

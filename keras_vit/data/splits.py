@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,15 @@ class Split(ABC):
         num_examples: how many images; also `len(split)`.
         files: the path of each image in the order of `labels()`, or None without files.
         augment: the name in `AUGMENTATIONS` that suits these images when nothing else is said.
+        skips: whether `images` leaves out examples that cannot be decoded, so that how many there
+            are is known only afterwards.
     """
 
     name: str
     class_names: tuple[str, ...]
     files: tuple[Path, ...] | None = None
     augment: str = "inception"
+    skips: bool = False
 
     @property
     @abstractmethod
@@ -38,12 +42,18 @@ class Split(ABC):
         """int32 labels of shape `(num_examples,)`, in the order of an unshuffled `dataset()`."""
 
     @abstractmethod
-    def dataset(self, shuffle_seed: int | None = None) -> tf.data.Dataset:
-        """A tf.data.Dataset of `(example, label)`; cheap, because an example is not decoded yet.
+    def dataset(
+        self,
+        shuffle_seed: int | None = None,
+        epoch: int | tf.Tensor = 0,
+        start: int | tf.Tensor = 0,
+    ) -> tf.data.Dataset:
+        """One pass, from position `start` on: a tf.data.Dataset of `(example, label, index)`.
 
         An example is whatever this kind of split has: pixels, the path of a file, or the encoded
-        image. With a seed the order is another in every pass, and the same passes follow from the
-        same seed.
+        image; it is not decoded yet. The index is its place in `labels()`. With a seed, the order
+        is a permutation that follows from the seed and the number of the pass, and from nothing
+        else.
         """
 
     @abstractmethod
@@ -125,19 +135,39 @@ class ArraySplit(Split):
         """The uint8 images `(n, height, width, channels)` and the int32 labels `(n,)`."""
         return self._images, self._labels
 
-    def dataset(self, shuffle_seed: int | None = None) -> tf.data.Dataset:
-        examples = tf.data.Dataset.from_tensor_slices((self._images, self._labels))
-        return shuffled(examples, len(self), shuffle_seed)
+    def dataset(
+        self,
+        shuffle_seed: int | None = None,
+        epoch: int | tf.Tensor = 0,
+        start: int | tf.Tensor = 0,
+    ) -> tf.data.Dataset:
+        images, labels = self._tensors
+        return pass_order(len(self), shuffle_seed, epoch, start).map(
+            lambda index: (images[index], labels[index], index)
+        )
+
+    @cached_property
+    def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device("CPU"), tf.init_scope():
+            return tf.constant(self._images), tf.constant(self._labels)
 
     def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
         return to_channels(example, channels)
 
 
-def shuffled(examples: tf.data.Dataset, buffer: int, seed: int | None) -> tf.data.Dataset:
-    """The examples in another order in every pass, or as they are without a seed."""
+def pass_order(
+    count: int, seed: int | None, epoch: int | tf.Tensor, start: int | tf.Tensor
+) -> tf.data.Dataset:
+    """The indices 0..count-1 of one pass from position `start` on; with a seed, permuted.
+
+    The permutation is made at once from (seed, epoch), so a run that goes on in the middle of a
+    pass need not go through what came before.
+    """
     if seed is None:
-        return examples
-    return examples.shuffle(buffer, seed=seed, reshuffle_each_iteration=True)
+        return tf.data.Dataset.range(start, count)
+    key = tf.stack([tf.cast(seed, tf.int64), tf.cast(epoch, tf.int64)])
+    indices = tf.random.experimental.stateless_shuffle(tf.range(count, dtype=tf.int64), key)
+    return tf.data.Dataset.from_tensor_slices(indices[start:])
 
 
 @dataclass(frozen=True)

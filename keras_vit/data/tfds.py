@@ -6,6 +6,7 @@ import difflib
 import threading
 import urllib.error
 import urllib.request
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,20 @@ import numpy as np
 from ._imports import require, tensorflow_datasets, tf
 from .decoding import decode_image
 from .errors import DatasetUnavailableError
-from .splits import Split, Splits, shuffled
+from .splits import Split, Splits
 
 _HOST = "https://storage.googleapis.com"  # where TFDS keeps its data set descriptions
 _PROBE_SECONDS = 3.0
-_SHUFFLE_BUFFER = 10_000  # encoded images; the record files are shuffled too
+_SHUFFLE_WINDOW = 10_000  # encoded images
 
 
 class TFDSSplit(Split):
-    """A split, or a slice such as "train[:80%]", of a prepared TFDS data set."""
+    """A split, or a slice such as "train[:80%]", of a prepared TFDS data set.
+
+    Its records lie one after another in files that TFDS wrote in a random order. They are shuffled
+    through a window of 10,000, and a pass that starts in the middle reads, without decoding, what
+    comes before.
+    """
 
     def __init__(self, name: str, class_names: tuple[str, ...], builder: Any, tfds_split: str):
         self.name, self.class_names = name, class_names
@@ -40,15 +46,38 @@ class TFDSSplit(Split):
         labels = [int(r[self._label_key]) for r in records.as_numpy_iterator()]
         return np.array(labels, np.int32)
 
-    def dataset(self, shuffle_seed: int | None = None) -> tf.data.Dataset:
-        records = self._builder.as_dataset(
-            split=self.tfds_split,
-            shuffle_files=shuffle_seed is not None,
-            decoders={self._image_key: tensorflow_datasets.decode.SkipDecoding()},
-            read_config=tensorflow_datasets.ReadConfig(shuffle_seed=shuffle_seed),
-        )
-        records = shuffled(records, min(len(self), _SHUFFLE_BUFFER), shuffle_seed)
-        return records.map(lambda r: (r[self._image_key], tf.cast(r[self._label_key], tf.int32)))
+    def dataset(
+        self,
+        shuffle_seed: int | None = None,
+        epoch: int | tf.Tensor = 0,
+        start: int | tf.Tensor = 0,
+    ) -> tf.data.Dataset:
+        if shuffle_seed is None:
+            return self._records.skip(start)
+        records, window = self._records, min(len(self), _SHUFFLE_WINDOW)
+
+        def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
+            # No seed of its own for the graph of this function, or tf.data would mix the global
+            # one into the order.
+            tf.compat.v1.set_random_seed(None)
+            key = tf.stack([tf.constant(shuffle_seed, tf.int64), epoch])
+            seed = tf.random.stateless_uniform((), key, maxval=tf.int32.max, dtype=tf.int32)
+            return records.shuffle(window, tf.cast(seed, tf.int64), reshuffle_each_iteration=False)
+
+        epochs = tf.data.Dataset.from_tensors(tf.cast(epoch, tf.int64))
+        return epochs.flat_map(shuffled).skip(start)
+
+    @cached_property
+    def _records(self) -> tf.data.Dataset:
+        with tf.init_scope():
+            records = self._builder.as_dataset(
+                split=self.tfds_split,
+                shuffle_files=False,
+                decoders={self._image_key: tensorflow_datasets.decode.SkipDecoding()},
+            )
+            return records.enumerate().map(
+                lambda index, r: (r[self._image_key], tf.cast(r[self._label_key], tf.int32), index)
+            )
 
     def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
         return decode_image(example, channels)

@@ -1,6 +1,7 @@
 """Batches: their order, their randomness, their number, and what breaks on the way."""
 
 import importlib
+import time
 from pathlib import Path
 
 import keras
@@ -117,19 +118,47 @@ def test_augmentation_differs_between_pictures_and_passes() -> None:
     assert len(np.unique(plain_ones, axis=0)) == 1
 
 
-@pytest.mark.parametrize(("kind", "cache"), [("folder_split", False), ("array_split", True)])
-def test_a_stopped_run_goes_on(request, kind: str, cache: bool) -> None:
-    split = request.getfixturevalue(kind)
+EVERYTHING = {"augment": "inception", "mixup": 0.5, "num_classes": 2, "drop_remainder": True}
 
-    def endless(first_step: int = 0) -> tf.data.Dataset:
-        return pipeline(split, 8, 5, True, repeat=True, first_step=first_step, cache=cache)
 
-    whole = passes(endless().take(12))[0]
-    np.testing.assert_array_equal(passes(endless(7).take(5))[0], whole[35:])
-    # Three passes of four full batches are the same sequence.
+@pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["plain", "everything"])
+def test_a_stopped_run_goes_on_bit_by_bit(split, options: dict, cache: bool) -> None:
+    def stream(start_step: int, count: int) -> list[np.ndarray]:
+        batches = pipeline(
+            split, 8, 6, True, repeat=True, cache=cache, start_step=start_step, **options
+        )
+        assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
+        return passes(batches.take(count))[0]
+
+    whole = stream(0, 12)  # 72 pictures: three passes of 20, and batches across their borders
+    for start in (1, 4, 11):
+        keras.utils.set_random_seed(start)  # the global seed has no say
+        np.testing.assert_array_equal(stream(start, 12 - start), whole[6 * start :])
+
+
+def test_passes_are_numbered(split, cache: bool) -> None:
+    endless = passes(pipeline(split, 8, 5, True, repeat=True, cache=cache).take(12))[0]
     finite = passes(pipeline(split, 8, 5, True, cache=cache), 3)
-    np.testing.assert_array_equal(np.concatenate(finite), whole)
-    assert endless().cardinality() == tf.data.INFINITE_CARDINALITY or cache
+    np.testing.assert_array_equal(np.concatenate(finite), endless)
+
+
+def test_what_is_skipped_is_not_gone_through(split) -> None:
+    started = time.monotonic()
+    far = pipeline(split, 8, 5, True, repeat=True, start_step=10**15)
+    assert len(next(iter(far))[0]) == 5
+    assert time.monotonic() - started < 60  # a nanosecond for each would be 57 days
+
+
+def test_unchecked_files_are_gone_through(tmp_path: Path) -> None:
+    flat_folder(tmp_path)
+    (tmp_path / "a" / "bad.png").write_bytes(b"no picture")
+    split = load(tmp_path, verify=False, val_fraction=0.05).train
+
+    def stream(start_step: int, count: int) -> np.ndarray:
+        batches = pipeline(split, 8, 5, True, repeat=True, start_step=start_step)
+        return passes(batches.take(count))[0]
+
+    np.testing.assert_array_equal(stream(6, 3), stream(0, 9)[30:])
 
 
 def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd) -> None:
@@ -179,7 +208,7 @@ def test_fits_on_every_backend(folder_split) -> None:
         ({"augment": "strong"}, "augment='strong' is unknown: choose one of inception, transfer"),
         ({"evaluation": "fast"}, "evaluation='fast': choose one of crop, stretch, stretch_bicubic"),
         ({"batch_size": 30, "drop_remainder": True}, "has no full batch of 30: lower batch_size"),
-        ({"first_step": 3}, "first_step=3 must be 0 or more, and 0 without repeat=True"),
+        ({"start_step": 3}, "start_step=3 must be 0 or more, and 0 without repeat=True"),
         ({"channels": 4}, "channels=4 must be 3"),
     ],
 )
