@@ -85,8 +85,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.output_projection = keras.layers.Dense(
             hidden_dim, kernel_initializer=init, dtype=dtype, name="output"
         )
-        self.output_dropout = keras.layers.Dropout(self.dropout, dtype=dtype)
-        self.probability_dropout = keras.layers.Dropout(self.attention_dropout, dtype=dtype)
+        self.output_dropout = keras.layers.Dropout(self.dropout, dtype=dtype, name="output_dropout")
+        self.probability_dropout = keras.layers.Dropout(
+            self.attention_dropout, dtype=dtype, name="probability_dropout"
+        )
         self.query_key_value.build(tokens_shape)
         self.output_projection.build(tokens_shape)
         self.relative_positions = None

@@ -113,8 +113,9 @@ class MLP(keras.layers.Layer):
         gated = 2 if self.activation == "swiglu" else 1
         self.dense_0 = dense(gated * self.mlp_dim, "dense_0")
         self.dense_1 = dense(tokens_shape[-1], "dense_1")
-        self.dropout_0 = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
-        self.dropout_1 = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.dropout_0 = keras.layers.Dropout(self.dropout, dtype=dtype, name="dropout_0")
+        self.dropout_1 = keras.layers.Dropout(self.dropout, dtype=dtype, name="dropout_1")
         self.dense_0.build(tokens_shape)
         self.dense_1.build((*tokens_shape[:-1], self.mlp_dim))
 
@@ -182,16 +183,21 @@ class EncoderBlock(keras.layers.Layer):
         self.layer_scale = layer_scale
         self.remat = remat
         dtype = self.dtype_policy
-        self.norm_0 = keras.layers.LayerNormalization(epsilon=norm_epsilon, dtype=dtype)
+        self.norm_0 = keras.layers.LayerNormalization(
+            epsilon=norm_epsilon, dtype=dtype, name="norm_0"
+        )
         self.attention = MultiHeadSelfAttention(
             num_heads, dropout, attention_dropout, relative_length, dtype=dtype, name="attention"
         )
-        self.norm_1 = keras.layers.LayerNormalization(epsilon=norm_epsilon, dtype=dtype)
+        self.norm_1 = keras.layers.LayerNormalization(
+            epsilon=norm_epsilon, dtype=dtype, name="norm_1"
+        )
         self.mlp = MLP(mlp_dim, activation, dropout, dtype=dtype, name="mlp")
         scale = keras.layers.Identity if layer_scale is None else partial(LayerScale, layer_scale)
-        self.scale_0, self.scale_1 = scale(dtype=dtype), scale(dtype=dtype)
-        self.drop_0 = StochasticDepth(stochastic_depth, dtype=dtype)
-        self.drop_1 = StochasticDepth(stochastic_depth, dtype=dtype)
+        self.scale_0 = scale(dtype=dtype, name="scale_0")
+        self.scale_1 = scale(dtype=dtype, name="scale_1")
+        self.drop_0 = StochasticDepth(stochastic_depth, dtype=dtype, name="drop_0")
+        self.drop_1 = StochasticDepth(stochastic_depth, dtype=dtype, name="drop_1")
 
     def build(self, tokens_shape: Shape) -> None:
         for layer in (self.norm_0, self.attention, self.scale_0, self.drop_0):

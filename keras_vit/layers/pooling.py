@@ -79,7 +79,9 @@ class AttentionPooling(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.norm_epsilon = norm_epsilon
-        self.norm = keras.layers.LayerNormalization(epsilon=norm_epsilon, dtype=self.dtype_policy)
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=norm_epsilon, dtype=self.dtype_policy, name="norm"
+        )
         self.mlp = MLP(mlp_dim, activation, dtype=self.dtype_policy, name="mlp")
 
     def build(self, tokens_shape: Shape) -> None:
