@@ -1,6 +1,22 @@
-"""How good a model is: reports, and the baselines to stand beside."""
+"""How good a model is: reports, features and the classifiers over them, and baselines."""
 
 from keras_vit.evaluation.baselines import Baseline, scikit_learn_baselines
+from keras_vit.evaluation.features import features
+from keras_vit.evaluation.fewshot import FewShot, fewshot_accuracy, fewshot_table
+from keras_vit.evaluation.linear_probe import LinearProbe, linear_probe
+from keras_vit.evaluation.neighbours import knn_accuracy
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 
-__all__ = ["Baseline", "ClassificationReport", "classification_report", "scikit_learn_baselines"]
+__all__ = [
+    "Baseline",
+    "ClassificationReport",
+    "FewShot",
+    "LinearProbe",
+    "classification_report",
+    "features",
+    "fewshot_accuracy",
+    "fewshot_table",
+    "knn_accuracy",
+    "linear_probe",
+    "scikit_learn_baselines",
+]

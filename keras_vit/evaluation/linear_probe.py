@@ -1,0 +1,104 @@
+"""A linear classifier on frozen features: how much a model knows without being touched."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_vit.evaluation.arrays import checked
+
+# Inverse strengths of the penalty that are tried, scikit-learn's C.
+STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
+
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """A linear classifier over features, and how good it is.
+
+    Attributes:
+        accuracy: On the test features, from 0 to 1.
+        strength: The inverse penalty that cross-validation chose, scikit-learn's C.
+        kernel: `(dimension, classes)`, for features as they are: the standardisation is inside.
+        bias: `(classes,)`. `head.set_weights([kernel, bias])` makes the probe a model's head.
+    """
+
+    accuracy: float
+    strength: float
+    kernel: np.ndarray
+    bias: np.ndarray
+
+
+def linear_probe(
+    train_x: Any, train_y: Any, test_x: Any, test_y: Any, folds: int = 5, seed: int = 0
+) -> LinearProbe:
+    """Multinomial logistic regression on standardised features, by scikit-learn.
+
+    The L2 penalty is the one with the smallest cross-validated log-loss on the training features;
+    the test features are looked at once, at the end.
+
+    Args:
+        train_x: Features `(n, dimension)`, as of `keras_vit.evaluation.features`.
+        train_y: Integer labels `(n,)` of at least two classes, two examples each.
+        test_x: Features `(m, dimension)`.
+        test_y: Integer labels `(m,)`.
+        folds: Of the cross-validation; fewer where a class has fewer examples.
+        seed: Of the folds.
+
+    Returns:
+        The classifier with its accuracy.
+
+    Raises:
+        ValueError: Shapes do not match, values are not finite, or a class is too small.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.evaluation import linear_probe
+    >>> x = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y = (x[:, 0] > 0).astype(int)
+    >>> linear_probe(x[:40], y[:40], x[40:], y[40:]).accuracy > 0.9
+    True
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    train_x, train_y = checked(train_x, train_y, "train")
+    test_x, test_y = checked(test_x, test_y, "test", train_x.shape[1])
+    classes, counts = np.unique(train_y, return_counts=True)
+    folds = min(folds, int(counts.min()))
+    if len(classes) < 2 or folds < 2:
+        raise ValueError(
+            f"A linear probe needs two classes with two training examples each; "
+            f"class {classes[counts.argmin()]} has {counts.min()}, of {len(classes)} classes."
+        )
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)),
+        {"logisticregression__C": STRENGTHS},
+        scoring="neg_log_loss",
+        cv=StratifiedKFold(folds, shuffle=True, random_state=seed),
+    ).fit(train_x, train_y)
+    scaler, regression = (step for _, step in search.best_estimator_.steps)
+    kernel, bias = _as_head(regression, int(max(train_y.max(), test_y.max())) + 1)
+    kernel /= scaler.scale_[:, None]
+    bias -= scaler.mean_ @ kernel
+    return LinearProbe(
+        accuracy=float(((test_x @ kernel + bias).argmax(axis=1) == test_y).mean()),
+        strength=search.best_params_["logisticregression__C"],
+        kernel=kernel.astype(np.float32),
+        bias=bias.astype(np.float32),
+    )
+
+
+def _as_head(regression: Any, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """One column a class; a class without training examples is never the largest."""
+    coefficients, intercepts = regression.coef_, regression.intercept_
+    if len(coefficients) == 1:  # of two classes scikit-learn keeps the difference only
+        coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
+        intercepts = np.concatenate([[0.0], intercepts])
+    kernel = np.zeros((coefficients.shape[1], num_classes))
+    bias = np.full(num_classes, -1e4)
+    kernel[:, regression.classes_] = coefficients.T
+    bias[regression.classes_] = intercepts
+    return kernel, bias

@@ -1,0 +1,112 @@
+"""Nearest neighbours and linear probe against independent computations, and on real flowers."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data
+from keras_vit.evaluation import features, fewshot_table, knn_accuracy, linear_probe
+
+
+def clusters(
+    examples: int, classes: int = 4, noise: float = 1.0, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, classes, examples)
+    centres = np.random.default_rng(99).normal(size=(classes, 12))
+    return centres[labels] + noise * random.normal(size=(examples, 12)), labels
+
+
+TRAIN, TEST = clusters(200), clusters(150, seed=1)
+
+
+def dino_knn(k: int, temperature: float) -> float:
+    """The definition: cosine similarities, and votes of exp(s / T) (DINO's eval_knn.py)."""
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (TRAIN[0], TEST[0])]
+    similarity = unit[1] @ unit[0].T
+    right = 0
+    for row, label in zip(similarity, TEST[1], strict=True):
+        nearest = np.argsort(-row)[:k]
+        votes = np.zeros(4)
+        for i in nearest:
+            votes[TRAIN[1][i]] += np.exp(row[i] / temperature)
+        right += votes.argmax() == label
+    return right / len(TEST[1])
+
+
+@pytest.mark.parametrize("k", [1, 5, 20, 200])
+@pytest.mark.parametrize("temperature", [0.07, 1.0])
+def test_neighbours_vote_as_in_dino(k: int, temperature: float) -> None:
+    assert knn_accuracy(*TRAIN, *TEST, k=k, temperature=temperature) == dino_knn(k, temperature)
+
+
+def test_temperature_counts() -> None:
+    """With all neighbours voting alike the largest class always wins."""
+    most_common = np.bincount(TRAIN[1]).argmax()
+    flat = knn_accuracy(*TRAIN, *TEST, k=200, temperature=float("inf"))
+    assert flat == (TEST[1] == most_common).mean()
+    assert knn_accuracy(*TRAIN, *TEST, k=200) > flat + 0.2
+
+
+def test_probe_is_scikit_learns_and_folds_into_a_head() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    found = linear_probe(*TRAIN, *TEST)
+    mean, deviation = TRAIN[0].mean(0), TRAIN[0].std(0)
+    regression = linear_model.LogisticRegression(C=found.strength, max_iter=2000)
+    regression.fit((TRAIN[0] - mean) / deviation, TRAIN[1])
+    standardised = (TEST[0] - mean) / deviation
+    assert found.accuracy == regression.score(standardised, TEST[1])
+    np.testing.assert_allclose(
+        keras.ops.softmax(TEST[0] @ found.kernel + found.bias),
+        regression.predict_proba(standardised),
+        atol=1e-4,
+    )
+
+
+def test_probe_chooses_the_penalty_by_the_training_features() -> None:
+    weak = linear_probe(*clusters(200, noise=0.3), *TEST).strength
+    random = np.random.default_rng(0)
+    nothing_to_learn = random.normal(size=(200, 12)), random.integers(0, 4, 200)
+    assert linear_probe(*nothing_to_learn, *TEST).strength < weak
+
+
+def test_two_classes_and_a_class_that_is_only_tested() -> None:
+    x, y = clusters(200, classes=2)
+    test_x, test_y = clusters(100, classes=2, seed=1)
+    found = linear_probe(x, y, test_x, test_y)
+    assert found.kernel.shape == (12, 2)
+    assert found.accuracy > 0.9
+    unknown = linear_probe(x, y, test_x, np.where(np.arange(100) < 10, 2, test_y))
+    predictions = (test_x @ unknown.kernel + unknown.bias).argmax(1)
+    assert unknown.kernel.shape == (12, 3)
+    assert predictions.max() == 1
+    assert unknown.accuracy == pytest.approx((predictions[10:] == test_y[10:]).mean() * 0.9)
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="k=201 neighbours do not exist among 200"):
+        knn_accuracy(*TRAIN, *TEST, k=201)
+    with pytest.raises(ValueError, match="temperature=0"):
+        knn_accuracy(*TRAIN, *TEST, temperature=0)
+    with pytest.raises(ValueError, match="two training examples each; class 1 has 1"):
+        linear_probe(np.eye(3), [0, 0, 1], np.eye(3), [0, 0, 1])
+    with pytest.raises(ValueError, match="of 1 classes"):
+        linear_probe(np.eye(3), [0, 0, 0], np.eye(3), [0, 0, 0])
+
+
+@pytest.mark.slow
+def test_flowers(shared: Path, tmp_path: Path) -> None:
+    """Issue 3, criterion 4: an independent probe of timm's features gave 92.7 %."""
+    pytest.importorskip("tensorflow")
+    folder = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    model = keras_vit.from_checkpoint(folder / "model.safetensors")
+    splits = data.load(shared / "photos" / "flowers")
+    parts = [*features(model, splits.train, tmp_path), *features(model, splits.val, tmp_path)]
+    assert [len(part) for part in parts] == [1800, 1800, 450, 450]
+    assert linear_probe(*parts).accuracy >= 0.925
+    assert knn_accuracy(*parts) >= 0.85
+    means = [row.mean for row in fewshot_table(*parts)]
+    assert means == sorted(means)

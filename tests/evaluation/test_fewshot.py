@@ -1,0 +1,106 @@
+"""Few-shot accuracies are the released code's, recorded; scores and draws too."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit.evaluation import fewshot_accuracy, fewshot_table
+from keras_vit.evaluation.fewshot import draw, least_squares_scores
+
+CASES = ("fewshot_wide", "fewshot_narrow")
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, shared: Path) -> tuple[Path, Arrays]:
+    folder = shared / "golden" / request.param
+    with np.load(folder / "features.npz") as file:
+        return folder, {name: file[name] for name in file}
+
+
+def parts(arrays: Arrays) -> tuple[np.ndarray, ...]:
+    return tuple(arrays[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+
+
+def test_every_recorded_accuracy(case: tuple[Path, Arrays]) -> None:
+    folder, arrays = case
+    recorded = json.loads((folder / "accuracies_f64.json").read_text())
+    tests = len(arrays["y_test"])
+    assert len(recorded) == 4 * 6 * 3
+    for setting, wanted in recorded.items():
+        shots, l2, seed = (part.split("=")[1] for part in setting.split(","))
+        base, exponent = l2.split("^")
+        found = fewshot_accuracy(
+            *parts(arrays), shots=int(shots), l2=float(base) ** int(exponent), seed=int(seed)
+        )
+        # Both are whole numbers of test examples; the record went through float32.
+        assert round(found * tests) == round(wanted * tests), setting
+        assert wanted == pytest.approx(round(wanted * tests) / tests, rel=1e-6), setting
+
+
+def test_scores_and_draws(case: tuple[Path, Arrays]) -> None:
+    folder, arrays = case
+    x, y, test_x, test_y = parts(arrays)
+    meta = json.loads((folder / "meta.json").read_text())
+    classes = int(max(y.max(), test_y.max())) + 1
+    with np.load(folder / "ref.npz") as reference:
+        for shots in meta["shots"]:
+            chosen = draw(y, shots, classes, seed=0)
+            np.testing.assert_array_equal(chosen, reference[f"idx_seed0_shots{shots}"])
+            for exponent in (0, 5, 10, 15):
+                name = f"scores_shots{shots}_l2e{exponent}"
+                scores = least_squares_scores(
+                    x[chosen].astype(np.float64), y[chosen], test_x, classes, 2.0**exponent
+                )
+                atol = max(1e-3, 8 * meta["f32_vs_f64"]["scores_maxabs"][name])
+                np.testing.assert_allclose(scores, reference[name], atol=atol, rtol=0)
+
+
+def test_closed_form_is_ridge_regression() -> None:
+    """Both branches are scikit-learn's Ridge on whitened features with a constant column."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    random = np.random.default_rng(0)
+    for examples, dimension in ((30, 7), (9, 20)):
+        x, y = random.normal(size=(examples, dimension)) * 3 + 1, np.arange(examples) % 3
+        ridge = linear_model.Ridge(alpha=4.0, fit_intercept=False, solver="svd")
+        white = (x - x.mean(0)) / (x.std(0) + 1e-5)
+        columns = np.c_[white, np.full(examples, 100.0)]
+        wanted = ridge.fit(columns, 2 * np.eye(3)[y] - 1).predict(columns)
+        np.testing.assert_allclose(least_squares_scores(x, y, x, 3, 4.0), wanted, atol=1e-9)
+
+
+def test_table_has_mean_and_spread() -> None:
+    random = np.random.default_rng(0)
+    y = np.arange(120) % 4
+    x = np.eye(4)[y] + random.normal(size=(120, 4))
+    rows = fewshot_table(x[:80], y[:80], x[80:], y[80:], shots=(1, 5), seeds=(0, 1, 2, 3))
+    assert [row.shots for row in rows] == [1, 5]
+    for row in rows:
+        each = [
+            fewshot_accuracy(x[:80], y[:80], x[80:], y[80:], row.shots, seed=seed)
+            for seed in range(4)
+        ]
+        assert row.accuracies == tuple(each)
+        assert row.mean == pytest.approx(sum(each) / 4)
+        assert row.spread == pytest.approx(np.std(each, ddof=1))
+    assert fewshot_table(x, y, x, y, shots=(1,), seeds=(0,))[0].spread == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"shots": 0}, "shots=0"),
+        ({"l2": 0.0}, r"l2=0.0 must be greater than 0"),
+        ({"train_y": [0, 1]}, r"train features \(4, 2\) and labels \(2,\)"),
+        ({"test_x": np.ones((4, 3))}, "test features have 3 dimensions"),
+        ({"train_x": np.full((4, 2), np.nan)}, "example 0 are not finite"),
+        ({"train_y": [0.0, 1.0, 0.0, 1.0]}, "labels are float64"),
+    ],
+)
+def test_errors(change: dict, words: str) -> None:
+    x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
+    given = {"train_x": x, "train_y": y, "test_x": x, "test_y": y, "shots": 1, **change}
+    with pytest.raises(ValueError, match=words):
+        fewshot_accuracy(**given)
