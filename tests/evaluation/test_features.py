@@ -183,7 +183,7 @@ def test_errors(model: keras_vit.VisionTransformer) -> None:
 
 def test_mixed_precision_gives_float32(model: keras_vit.VisionTransformer) -> None:
     x, _ = features(build(dtype="mixed_bfloat16"), split_of())
-    images, _ = split_of().as_arrays()
-    wanted = model.feature_model("pre_logits")(images.astype("float32"))
+    reference = model.feature_model("pre_logits")(split_of().as_arrays()[0].astype("float32"))
     assert x.dtype == np.float32
-    np.testing.assert_allclose(x, keras.ops.convert_to_numpy(wanted), atol=0.1)
+    difference = np.abs(x - keras.ops.convert_to_numpy(reference))
+    assert difference.mean() < 0.02  # eight bits of mantissa, features of size 1
