@@ -1,17 +1,23 @@
 """How good a model is: reports, features and the classifiers over them, and baselines."""
 
 from keras_vit.evaluation.baselines import Baseline, scikit_learn_baselines
+from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.features import features
 from keras_vit.evaluation.fewshot import FewShot, fewshot_accuracy, fewshot_table
 from keras_vit.evaluation.linear_probe import LinearProbe, linear_probe
+from keras_vit.evaluation.mistakes import Mistake, worst_mistakes
 from keras_vit.evaluation.neighbours import knn_accuracy
 from keras_vit.evaluation.report import ClassificationReport, classification_report
+from keras_vit.evaluation.run_report import write_report
 
 __all__ = [
     "Baseline",
+    "Calibration",
     "ClassificationReport",
     "FewShot",
     "LinearProbe",
+    "Mistake",
+    "calibration",
     "classification_report",
     "features",
     "fewshot_accuracy",
@@ -19,4 +25,6 @@ __all__ = [
     "knn_accuracy",
     "linear_probe",
     "scikit_learn_baselines",
+    "worst_mistakes",
+    "write_report",
 ]

@@ -1,9 +1,13 @@
-"""The pictures of a training run: its curves and its confusions."""
+"""The pictures of a training run: its curves, confusions, calibration and worst mistakes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from keras_vit.evaluation.calibration import Calibration
+from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
 
 
@@ -32,7 +36,8 @@ def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> Non
                 axes.plot(range(1, len(history[key]) + 1), history[key], label=label)
         axes.set(xlabel="epoch", ylabel=name)
         axes.grid(alpha=0.3)
-        axes.legend()
+        if axes.lines:
+            axes.legend()
     figure.savefig(path)
 
 
@@ -57,3 +62,64 @@ def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
                     colour = "white" if shares[row, column] > 0.5 else "black"
                     axes.text(column, row, counts[row, column], ha="center", va="center", c=colour)
     figure.savefig(path)
+
+
+def plot_calibration(calibration: Calibration, path: str | Path) -> None:
+    """The reliability diagram as a PNG: accuracy by confidence, and how many predictions lie where.
+
+    Bars below the diagonal: surer than right.
+    """
+    bins = len(calibration.counts)
+    left = np.arange(bins) / bins
+    figure = _figure(4.6, 5.4)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    above.bar(left, np.nan_to_num(calibration.accuracy), 1 / bins, align="edge", ec="white")
+    above.plot((0, 1), (0, 1), "--", c="black", lw=1, label="as sure as right")
+    above.plot(calibration.confidence, calibration.accuracy, "o", c="C1", label="bins")
+    above.set(ylabel="accuracy", ylim=(0, 1), xlim=(0, 1))
+    above.set_title(f"expected calibration error {calibration.error:.1%}, {bins} bins")
+    above.legend(loc="upper left")
+    below.bar(left, calibration.counts, 1 / bins, align="edge", ec="white")
+    below.set(xlabel="confidence of the prediction", ylabel="predictions")
+    figure.savefig(path)
+
+
+def plot_mistakes(
+    mistakes: Sequence[Mistake],
+    images: Sequence[np.ndarray],
+    class_names: Sequence[str],
+    path: str | Path,
+    columns: int = 6,
+) -> None:
+    """A contact sheet of mistakes as a PNG, with true and predicted name and probability.
+
+    Args:
+        mistakes: As of `worst_mistakes`; none makes a sheet that says so.
+        images: The picture of each, uint8 `(height, width, 1 or 3)`.
+        class_names: The name of every class.
+        path: The file to write.
+        columns: Pictures in a row.
+    """
+    rows = max(-(-len(mistakes) // columns), 1)
+    figure = _figure(1.9 * columns, 2.35 * rows)
+    for axes in (cells := figure.subplots(rows, columns, squeeze=False)).flat:
+        axes.axis("off")
+    if not mistakes:
+        figure.suptitle("no mistakes", y=0.5)
+    for axes, mistake, image in zip(cells.flat, mistakes, images, strict=False):
+        # A digit of 8 x 8 pixels should show its pixels, not a blur.
+        smooth = "nearest" if max(image.shape[:2]) < 64 else None
+        grey = image.shape[-1] == 1
+        axes.imshow(
+            image[..., 0] if grey else image, "gray" if grey else None, interpolation=smooth
+        )
+        axes.set_title(
+            f"{_short(class_names[mistake.label])}\n"
+            f"predicted {_short(class_names[mistake.prediction])} {mistake.probability:.0%}",
+            fontsize=8,
+        )
+    figure.savefig(path)
+
+
+def _short(name: str, length: int = 16) -> str:
+    return name if len(name) <= length else name[: length - 1] + "…"

@@ -1,0 +1,100 @@
+"""Everything that a training run leaves for its readers: numbers, card and pictures."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit import data
+from keras_vit.evaluation.calibration import calibration
+from keras_vit.evaluation.mistakes import pictures, worst_mistakes
+from keras_vit.evaluation.model_card import model_card
+from keras_vit.evaluation.plots import (
+    plot_calibration,
+    plot_confusion,
+    plot_curves,
+    plot_mistakes,
+)
+from keras_vit.evaluation.report import ClassificationReport
+
+
+def write_report(
+    folder: str | Path,
+    report: ClassificationReport,
+    facts: Mapping[str, Any],
+    *,
+    labels: Any,
+    logits: Any,
+    split: data.Split | None = None,
+    history: Mapping[str, Sequence[float]] | None = None,
+    config: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> None:
+    """Writes `report.json`, `report.md` and their pictures into a folder.
+
+    The pictures: `confusion.png`, `calibration.png`, `curves.png` with a `history`, and
+    `mistakes.png`, a contact sheet of the surest mistakes, with a `split` to take them from.
+
+    Args:
+        folder: Where to write; made if need be.
+        report: Scores of the predictions.
+        facts: What else the run found, as JSON takes it; goes to `report.json` as it is, and the
+            keys that `model_card` knows to the card.
+        labels: Integer classes `(examples,)`.
+        logits: `(examples, classes)`, as the model gives them.
+        split: The examples in the order of `labels`.
+        history: `History.history` of `fit`.
+        config: What made the model, for the card: `command`, `job`, `recipe`, `versions`.
+        name: Of the model; the folder's by default.
+
+    Raises:
+        ValueError: Shapes do not match.
+
+    Example:
+
+    >>> import numpy as np, tempfile
+    >>> from pathlib import Path
+    >>> from keras_vit.evaluation import classification_report, write_report
+    >>> labels, logits = np.array([0, 1, 1]), np.eye(2)[[0, 1, 0]]
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> scores = classification_report(labels, logits, ["cat", "dog"])
+    >>> write_report(folder, scores, {"seconds": 1.0}, labels=labels, logits=logits)
+    >>> sorted(path.name for path in folder.iterdir())
+    ['calibration.png', 'confusion.png', 'report.json', 'report.md']
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    probabilities = keras.ops.softmax(np.asarray(logits, np.float32))
+    probabilities = keras.ops.convert_to_numpy(probabilities)
+    calibrated = calibration(labels, probabilities)
+    mistakes = worst_mistakes(labels, probabilities, files=split.files if split else None)
+    names = [scores.name for scores in report.classes]
+
+    plot_confusion(report, folder / "confusion.png")
+    plot_calibration(calibrated, folder / "calibration.png")
+    shown = ["confusion.png", "calibration.png"]
+    if history:
+        plot_curves(history, folder / "curves.png")
+        shown.insert(0, "curves.png")
+    if split is not None:
+        images = pictures(split, [mistake.index for mistake in mistakes])
+        plot_mistakes(mistakes, images, names, folder / "mistakes.png")
+        shown.append("mistakes.png")
+
+    record = {
+        "accuracy": report.accuracy,
+        **facts,
+        "report": report.to_dict(),
+        "calibration": calibrated.to_dict(),
+        "mistakes": [asdict(mistake) for mistake in mistakes],
+        "history": dict(history or {}),
+    }
+    (folder / "report.json").write_text(json.dumps(record, indent=2, ensure_ascii=False), "utf-8")
+    card = model_card(
+        name or folder.name, report, facts, config, calibrated, mistakes, tuple(shown)
+    )
+    (folder / "report.md").write_text(card, "utf-8")

@@ -1,0 +1,203 @@
+"""Calibration, mistakes, model card, and the folder that a run leaves."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit import data
+from keras_vit.evaluation import (
+    calibration,
+    classification_report,
+    worst_mistakes,
+    write_report,
+)
+from keras_vit.evaluation.mistakes import pictures
+from keras_vit.evaluation.model_card import model_card
+from tests.data.pictures import flat_folder
+
+NAMES = ("daisy", "rose", "tulip")
+RANDOM = np.random.default_rng(0)
+LABELS = RANDOM.integers(0, 3, 400)
+LOGITS = 2 * RANDOM.normal(size=(400, 3)) + 2 * np.eye(3)[LABELS]
+PROBABILITIES = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15])
+def test_error_by_its_definition(bins: int) -> None:
+    confidence, predictions = PROBABILITIES.max(1), PROBABILITIES.argmax(1)
+    error = 0.0
+    for m in range(bins):
+        inside = (confidence > m / bins) & (confidence <= (m + 1) / bins)
+        if inside.any():
+            gap = (predictions == LABELS)[inside].mean() - confidence[inside].mean()
+            error += inside.sum() / 400 * abs(gap)
+    assert calibration(LABELS, PROBABILITIES, bins).error == pytest.approx(error, abs=1e-12)
+
+
+def test_diagram_is_scikit_learns() -> None:
+    curve = pytest.importorskip("sklearn.calibration").calibration_curve
+    found = calibration(LABELS, PROBABILITIES, 10)
+    filled = found.counts > 0
+    right = PROBABILITIES.argmax(1) == LABELS
+    accuracy, confidence = curve(right, PROBABILITIES.max(1), n_bins=10)
+    np.testing.assert_allclose(found.accuracy[filled], accuracy)
+    np.testing.assert_allclose(found.confidence[filled], confidence)
+    assert found.counts.sum() == 400
+    assert json.loads(json.dumps(found.to_dict()))["confidence"][0] is None
+
+
+def test_sure_and_right_is_calibrated_sure_and_wrong_is_not() -> None:
+    sure = np.eye(2)[[0, 1, 1]]
+    assert calibration([0, 1, 1], sure).error == 0
+    assert calibration([1, 0, 0], sure).error == 1
+    assert calibration([0, 1, 1], sure).counts[-1] == 3
+
+
+def test_mistakes_are_the_surest_wrong_ones() -> None:
+    files = [f"{i}.jpg" for i in range(400)]
+    found = worst_mistakes(LABELS, PROBABILITIES, 10, files)
+    predictions = PROBABILITIES.argmax(1)
+    wrong = np.flatnonzero(predictions != LABELS)
+    assert {m.index for m in found} == set(wrong[np.argsort(-PROBABILITIES.max(1)[wrong])[:10]])
+    assert [m.probability for m in found] == sorted((m.probability for m in found), reverse=True)
+    for mistake in found:
+        assert mistake.label == LABELS[mistake.index] != mistake.prediction
+        assert mistake.probability == PROBABILITIES[mistake.index, mistake.prediction]
+        assert mistake.label_probability == PROBABILITIES[mistake.index, mistake.label]
+        assert mistake.file == f"{mistake.index}.jpg"
+    assert worst_mistakes(predictions, PROBABILITIES) == ()
+
+
+@pytest.mark.parametrize("function", [calibration, worst_mistakes])
+def test_errors(function) -> None:
+    with pytest.raises(ValueError, match=r"no probabilities\. Of logits take keras\.ops\.softmax"):
+        function(LABELS, LOGITS)
+    with pytest.raises(ValueError, match=r"\(399,\) labels do not match \(400, 3\)"):
+        function(LABELS[1:], PROBABILITIES)
+
+
+def test_pictures_in_the_order_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    split = data.load(flat_folder(tmp_path), val_fraction=0.5).val
+    images = pictures(split, [7, 2, 4])
+    assert [image.shape for image in images] == [(16, 20, 3)] * 3
+    # The grey level of each picture is the number in its name.
+    assert [image[0, 0, 0] for image in images] == [int(split.files[i].stem) for i in (7, 2, 4)]
+
+
+FACTS = {
+    "seconds": 61.2,
+    "parameters": 5526346,
+    "data": {"train": 1800, "val": 400},
+    "bad_files": [["rose/x|y.jpg", "the file is empty"]],
+    "beside": ["SVC 0.5"],
+}
+CONFIG = {
+    "command": "keras-vit train --data photos",
+    "job": {"data": "photos", "weights": "ViT-Ti/16:augreg_in21k"},
+    "recipe": {"learning_rate": 0.03, "source": "table 4 | here"},
+    "versions": {"keras": "3.15"},
+}
+
+
+def test_card_has_hugging_faces_sections_and_every_fact() -> None:
+    report = classification_report(LABELS, LOGITS, NAMES)
+    mistakes = worst_mistakes(LABELS, PROBABILITIES)
+    card = model_card(
+        "flowers",
+        report,
+        FACTS,
+        CONFIG,
+        calibration(LABELS, PROBABILITIES),
+        mistakes,
+        ("confusion.png",),
+    )
+    assert card.startswith("---\nlicense:")
+    for section in (
+        "Model details",
+        "Uses",
+        "Bias, risks and limitations",
+        "How to get started",
+        "Training details",
+        "Evaluation",
+        "Technical specifications",
+        "Citation",
+        "Contact",
+    ):
+        assert f"\n## {section}\n" in card
+    for fact in (
+        f"{report.accuracy:.2%}",
+        "5,526,346",
+        "ViT-Ti/16:augreg_in21k",
+        "`photos`",
+        "1800 train, 400 val",
+        "`rose/x|y.jpg`: the file is empty",
+        "- SVC 0.5",
+        "| learning_rate | 0.03 |",
+        "| source | table 4 \\| here |",
+        "61 seconds",
+        "| keras | 3.15 |",
+        "keras-vit train --data photos",
+        "![confusion](confusion.png)",
+        "**Licence:** [fill in]",
+        f"{mistakes[0].probability:.1%}",
+    ):
+        assert fact in card
+    weakest = min(report.classes, key=lambda scores: scores.recall)
+    assert f"The weakest class is {weakest.name}" in card
+
+
+def test_card_of_an_untested_class_and_nothing_known() -> None:
+    card = model_card("pets", classification_report([0, 0], [0, 0], ["cat", "dog"]), {})
+    assert "Never tested, for want of validation images: dog." in card
+    assert "95 % interval 34.2% to 100.0%" in card  # Wilson, 2 of 2
+    assert "None" not in card
+
+
+def test_folder(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("tensorflow")
+    pixels = RANDOM.integers(0, 256, (400, 8, 8, 1), np.uint8)
+    split = data.ArraySplit("val", NAMES, pixels, LABELS)
+    report = classification_report(LABELS, LOGITS, NAMES)
+    history = {"loss": [2.0, 1.0], "val_loss": [2.0, 1.5]}
+    write_report(
+        tmp_path / "ビオラ",
+        report,
+        FACTS,
+        labels=LABELS,
+        logits=LOGITS,
+        split=split,
+        history=history,
+        config=CONFIG,
+    )
+    names = {path.name for path in (tmp_path / "ビオラ").iterdir()}
+    plots = {"confusion.png", "curves.png", "calibration.png", "mistakes.png"}
+    assert names == {"report.json", "report.md", *plots}
+    for name in plots:
+        colours = np.asarray(image.open(tmp_path / "ビオラ" / name).convert("RGB"))
+        assert min(colours.shape[:2]) > 300
+        assert len(np.unique(colours.reshape(-1, 3), axis=0)) > 20
+    record = json.loads((tmp_path / "ビオラ" / "report.json").read_text("utf-8"))
+    assert record["accuracy"] == report.accuracy
+    assert record["bad_files"] == FACTS["bad_files"]
+    assert record["history"] == history
+    assert record["report"]["classes"][1]["name"] == "rose"
+    error = calibration(LABELS, PROBABILITIES).error
+    assert record["calibration"]["expected_calibration_error"] == pytest.approx(error, abs=1e-6)
+    assert len(record["mistakes"]) == 24
+    card = (tmp_path / "ビオラ" / "report.md").read_text("utf-8")
+    assert "# ビオラ" in card
+    assert all(f"]({name})" in card for name in plots)
+
+
+def test_a_sheet_without_mistakes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
+    report = classification_report([0, 1], [0, 1], ("a", "b"))
+    write_report(tmp_path, report, {}, labels=[0, 1], logits=9 * np.eye(2), split=split)
+    assert (tmp_path / "mistakes.png").stat().st_size > 1000
+    assert json.loads((tmp_path / "report.json").read_text())["mistakes"] == []
