@@ -1,0 +1,403 @@
+"""The optimizers of the released code, as Keras optimizers.
+
+    gradients ── Keras: accumulation, clipping, EMA ──► direction() ──► w -= lr * direction + decay
+
+What Keras's own lack: a momentum that is kept in bfloat16, with its rounding; weight decay and
+learning rate by a table of parameters, which is saved with the optimizer; schedules that count
+updates, not the batches of an accumulation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.errors import one_of
+from keras_vit.training.parameter_groups import (
+    KERNELS_DECAY,
+    ParameterGroup,
+    as_table,
+    find_groups,
+)
+
+STATE_DTYPES = ("float32", "bfloat16")
+
+
+class TableOptimizer(keras.optimizers.Optimizer):
+    """Base of the optimizers: steps along a direction, each parameter by its row of a table.
+
+    A step takes `learning_rate * direction + weight_decay * rate * weight` from every weight.
+
+    Args:
+        learning_rate: A number or a schedule. Unlike with Keras's optimizers, a schedule counts
+            updates under gradient accumulation, too, as the released code does.
+        weight_decay: Decoupled from the gradient (Loshchilov & Hutter 2019); 0 for none.
+        schedule_peak: What `weight_decay` is stated for. None: the rate is the learning rate, as
+            in Keras's AdamW and the papers. A schedule's peak: the rate is
+            learning_rate / schedule_peak, that is the schedule alone, as in big_vision's configs.
+            A weight decay of 1e-4 with a peak of 1e-3 is 0.1 without.
+        groups: Table of parameters: multipliers of decay and learning rate, and what is frozen
+            (see `parameter_groups`). It is saved with the optimizer.
+        state_dtype: `"bfloat16"` keeps the momentum in half the memory, `"float32"` exactly.
+        **kwargs: What every Keras optimizer takes: `global_clipnorm`, `use_ema`, `ema_momentum`,
+            `gradient_accumulation_steps`, `loss_scale_factor`, `name`. Clipping comes after the
+            average over an accumulation.
+
+    Raises:
+        ValueError: An argument is unknown or out of range; or, when the optimizer is built, no
+            row of the table fits a parameter.
+    """
+
+    # Names of the states that a direction needs, with the shape and dtype of the parameter.
+    slots: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        weight_decay: float = 0.0,
+        schedule_peak: float | None = None,
+        groups: Sequence[ParameterGroup | dict[str, Any]] = KERNELS_DECAY,
+        state_dtype: str = "float32",
+        **kwargs: Any,
+    ) -> None:
+        one_of(state_dtype, "state_dtype", STATE_DTYPES)
+        if weight_decay < 0 or (schedule_peak is not None and schedule_peak <= 0):
+            raise ValueError(
+                f"weight_decay={weight_decay!r} must be 0 or more, and "
+                f"schedule_peak={schedule_peak!r} above 0 or None."
+            )
+        super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
+        self.schedule_peak = schedule_peak
+        self.groups = as_table(groups)
+        self.state_dtype = state_dtype
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        if self.built:
+            return
+        groups = find_groups([variable.path for variable in variables], self.groups)
+        pairs = list(zip(variables, groups, strict=True))
+        for variable, group in pairs:
+            # A reloaded model knows of frozen layers, and this table of single frozen variables.
+            if not group.trainable:
+                variable.trainable = False
+        pairs = [(variable, group) for variable, group in pairs if group.trainable]
+        super().build([variable for variable, _ in pairs])
+        self._groups_of_variables = [group for _, group in pairs]
+        self._states = [self.make_states(variable) for variable, _ in pairs]
+
+    def make_states(self, variable: keras.Variable) -> dict[str, keras.Variable]:
+        """The states of one parameter; the first slot is kept in `state_dtype`."""
+        return {
+            slot: self.add_state(
+                variable, slot, variable.shape, self.state_dtype if slot == self.slots[0] else None
+            )
+            for slot in self.slots
+        }
+
+    def add_state(
+        self,
+        variable: keras.Variable,
+        slot: str,
+        shape: Sequence[int | None],
+        dtype: str | None = None,
+    ) -> keras.Variable:
+        name = f"{variable.path.replace('/', '_')}_{slot}"
+        if dtype in (None, "float32"):
+            dtype = _compute_dtype(variable)
+        return self.add_variable(shape, dtype=dtype, name=name)
+
+    def direction(self, gradient: Any, index: int) -> Any:
+        """Where a step of the parameter of that index goes; updates its states."""
+        raise NotImplementedError
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        index = self._get_variable_index(variable)
+        group = self._groups_of_variables[index]
+        dtype = _compute_dtype(variable)
+        rate = ops.cast(learning_rate, dtype)
+        step = self.direction(ops.cast(gradient, dtype), index)
+        step = step * (rate * group.learning_rate)
+        decay = self.weight_decay * group.weight_decay / (self.schedule_peak or 1.0)
+        if decay:
+            step = step + ops.cast(variable, dtype) * (rate * decay)
+        self.assign_sub(variable, ops.cast(step, variable.dtype))
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        """Nothing: `update_step` has done it, by the same learning rate and by the table."""
+
+    def _get_current_learning_rate(self) -> Any:
+        # Keras asks a schedule for the number of batches, four times as many under an
+        # accumulation of four; the released schedules count updates.
+        schedule = self._learning_rate
+        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            return schedule(self.iterations)
+        return super()._get_current_learning_rate()
+
+    def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
+        # Keras averages after every batch of an accumulation, and so forgets the faster.
+        steps = self.gradient_accumulation_steps
+        if not steps:
+            super()._update_model_variables_moving_average(trainable_variables)
+            return
+        is_update = ops.equal((self._iterations + 1) % steps, 0)
+        keep = ops.where(is_update, self.ema_momentum, 1.0)
+        keep = ops.where(ops.equal(self.iterations, 0), 0.0, keep)
+        averages = self._model_variables_moving_average
+        for variable, average in zip(trainable_variables, averages, strict=True):
+            share = ops.cast(keep, average.dtype)
+            average.assign(share * average + (1 - share) * variable)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "schedule_peak": self.schedule_peak,
+            "groups": [asdict(group) for group in self.groups],
+            "state_dtype": self.state_dtype,
+        }
+
+    def _average(self, state: keras.Variable, decay: float, value: Any, share: float) -> Any:
+        """`share * value + decay * state`, with the decay in the state's own precision.
+
+        The state keeps it rounded, and the step uses it unrounded: so does optax with
+        `accumulator_dtype`. bfloat16(0.9) is 0.8984375.
+        """
+        average = share * value + _rounded(decay, state.dtype) * ops.cast(state, value.dtype)
+        self.assign(state, ops.cast(average, state.dtype))
+        return average
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MomentumSGD(TableOptimizer):
+    """Gradient descent with momentum, as the released fine-tuning: u = g + 0.9 u, w -= lr u.
+
+    Keras's SGD multiplies by the learning rate before the momentum, and so remembers the learning
+    rates of earlier steps. Source: `optax.sgd` in vit_jax, `momentum_hp` in big_vision.
+
+    Args:
+        learning_rate: See `TableOptimizer`, as the other arguments.
+        momentum: Share of the last direction in the next, in [0, 1).
+        state_dtype: `"bfloat16"` is the released setting.
+
+    Example:
+
+    >>> import keras_vit
+    >>> from keras_vit.training.optimizers import MomentumSGD
+    >>> optimizer = MomentumSGD(0.03, global_clipnorm=1.0)
+    >>> optimizer.momentum, optimizer.state_dtype
+    (0.9, 'bfloat16')
+    """
+
+    slots = ("momentum",)
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.9,
+        state_dtype: str = "bfloat16",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, state_dtype=state_dtype, **kwargs)
+        self.momentum = momentum
+
+    def direction(self, gradient: Any, index: int) -> Any:
+        return self._average(self._states[index]["momentum"], self.momentum, gradient, 1.0)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "momentum": self.momentum}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class DecoupledAdam(TableOptimizer):
+    """Adam (Kingma & Ba 2015) with decoupled weight decay, as optax and big_vision compute it.
+
+    Args:
+        learning_rate: See `TableOptimizer`, as the other arguments.
+        beta_1: Decay of the first moment.
+        beta_2: Decay of the second moment.
+        epsilon: Added to the root of the corrected second moment.
+        state_dtype: Of the first moment; big_vision trains with `"bfloat16"`.
+
+    Example:
+
+    >>> from keras_vit.training.optimizers import DecoupledAdam
+    >>> DecoupledAdam(1e-3, weight_decay=1e-4, schedule_peak=1e-3).weight_decay  # big_vision's
+    0.0001
+    """
+
+    slots = ("first_moment", "second_moment")
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, **kwargs)
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+
+    def direction(self, gradient: Any, index: int) -> Any:
+        states = self._states[index]
+        first = self._average(states["first_moment"], self.beta_1, gradient, 1 - self.beta_1)
+        second = self._average(
+            states["second_moment"], self.beta_2, ops.square(gradient), 1 - self.beta_2
+        )
+        count = ops.cast(self.iterations + 1, gradient.dtype)
+        first = first / (1 - ops.power(ops.cast(self.beta_1, gradient.dtype), count))
+        second = second / (1 - ops.power(ops.cast(self.beta_2, gradient.dtype), count))
+        return first / (ops.sqrt(second) + self.epsilon)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ScalingAdafactor(TableOptimizer):
+    """The Adafactor of "Scaling Vision Transformers" (Zhai et al. 2022, section 3.4).
+
+    Two vectors stand for the second moment of a matrix (Shazeer & Stern 2018), without the
+    relative step and clipping of the original; its memory forgets at least 1 - `beta_2_cap`; a
+    first moment in bfloat16 follows. Source: big_vision's `scale_by_adafactor`.
+
+    Args:
+        learning_rate: See `TableOptimizer`, as the other arguments.
+        num_heads: The heads of the model's attention, or None. The released code keeps the
+            kernels of attention by query, key, value and head, and factors the two largest axes
+            of that shape; with this number so do we, though ours are kept as one matrix.
+        min_dim_size_to_factor: Parameters without two axes of this size keep the whole moment.
+        decay_rate: Of the second moment: 1 - step^-decay_rate.
+        beta_2_cap: Largest decay of the second moment.
+        momentum: Decay of the first moment.
+        epsilon: Added to the squared gradients.
+
+    Example:
+
+    >>> from keras_vit.training.optimizers import ScalingAdafactor
+    >>> ScalingAdafactor(1e-3, num_heads=12).state_dtype
+    'bfloat16'
+    """
+
+    slots = ("momentum",)
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        num_heads: int | None = None,
+        min_dim_size_to_factor: int = 32,
+        decay_rate: float = 0.8,
+        beta_2_cap: float = 0.999,
+        momentum: float = 0.9,
+        epsilon: float = 1e-30,
+        state_dtype: str = "bfloat16",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, state_dtype=state_dtype, **kwargs)
+        self.num_heads = num_heads
+        self.min_dim_size_to_factor = min_dim_size_to_factor
+        self.decay_rate = decay_rate
+        self.beta_2_cap = beta_2_cap
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self._views: list[tuple[tuple[int, ...], tuple[int, int] | None]] = []
+
+    def make_states(self, variable: keras.Variable) -> dict[str, keras.Variable]:
+        states = super().make_states(variable)
+        view, axes = self._view(variable.path, tuple(variable.shape))
+        self._views.append((view, axes))  # in a step, TensorFlow's variables have no path
+        if axes is None:
+            states["second_moment"] = self.add_state(variable, "second_moment", view)
+        else:
+            for slot, axis in zip(("rows", "columns"), reversed(axes), strict=True):
+                shape = [size for i, size in enumerate(view) if i != axis]
+                states[slot] = self.add_state(variable, slot, shape)
+        return states
+
+    def _view(
+        self, path: str, shape: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+        """The released code's shape of a parameter, and the two axes to factor, the larger last.
+
+        What one matrix product projects at once stands along an axis that is not factored.
+        """
+        view, first = shape, 0
+        if self.num_heads is not None:
+            layer, _, kind = path.rpartition("/")
+            heads, name = self.num_heads, layer.rpartition("/")[2]
+            together = {"query": 1, "key_value": 2, "query_key_value": 3}.get(name)
+            if kind == "kernel" and together is not None:
+                view, first = (shape[0], together, heads, shape[1] // together // heads), 1
+            elif kind == "kernel" and name == "output":
+                view = (heads, shape[0] // heads, shape[1])
+        # Where the released code has one array for each, the axis between counts for neither.
+        axes = [axis for axis in range(len(view)) if not (first and axis == first)]
+        order = [axes[i] for i in np.argsort([view[axis] for axis in axes])]
+        if len(order) < 2 or view[order[-2]] < self.min_dim_size_to_factor:
+            return view, None
+        return view, (int(order[-2]), int(order[-1]))
+
+    def direction(self, gradient: Any, index: int) -> Any:
+        states, (view, axes) = self._states[index], self._views[index]
+        count = ops.cast(self.iterations + 1, gradient.dtype)
+        decay = ops.minimum(1 - ops.power(count, -self.decay_rate), self.beta_2_cap)
+
+        def average(state: keras.Variable, value: Any) -> Any:
+            new = decay * ops.cast(state, value.dtype) + (1 - decay) * value
+            self.assign(state, new)
+            return new
+
+        gradient = ops.reshape(gradient, view)
+        square = ops.square(gradient) + self.epsilon
+        if axes is None:
+            scaled = gradient * ops.rsqrt(average(states["second_moment"], square))
+        else:
+            smaller, larger = axes
+            rows = ops.expand_dims(average(states["rows"], ops.mean(square, axis=larger)), larger)
+            columns = average(states["columns"], ops.mean(square, axis=smaller))
+            rows = rows / ops.mean(rows, axis=smaller, keepdims=True)
+            scaled = gradient * ops.rsqrt(rows) * ops.rsqrt(ops.expand_dims(columns, smaller))
+        scaled = ops.reshape(scaled, states["momentum"].shape)
+        return self._average(states["momentum"], self.momentum, scaled, 1 - self.momentum)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "min_dim_size_to_factor": self.min_dim_size_to_factor,
+            "decay_rate": self.decay_rate,
+            "beta_2_cap": self.beta_2_cap,
+            "momentum": self.momentum,
+            "epsilon": self.epsilon,
+        }
+
+
+OPTIMIZERS: dict[str, type[TableOptimizer]] = {
+    "sgd": MomentumSGD,
+    "adam": DecoupledAdam,
+    "adafactor": ScalingAdafactor,
+}
+
+
+def _compute_dtype(variable: Any) -> str:
+    """float32, or more for variables of more."""
+    return keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
+
+
+def _rounded(value: float, dtype: str) -> float:
+    """A number as a dtype holds it."""
+    if keras.backend.standardize_dtype(dtype) != "bfloat16":
+        return value
+    # To the nearest of those float32 whose lower 16 bits are 0, ties to even.
+    bits = np.array(value, "float32").view("uint32")
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return float(nearest.astype("uint32").view("float32"))

@@ -1,0 +1,133 @@
+"""Sharpness-aware minimisation: step from where the loss is worst nearby, not from here.
+
+    gradient g at w ──► w' = w + rho g / |g| ──► gradient g' at w' ──► the optimizer steps from w
+
+SAM (Foret et al. 2021) steps along g'. GSAM (Zhuang et al. 2022) takes from g' a share alpha of the
+part of g that is orthogonal to it, which narrows the gap between both losses, and lets rho fall
+with the learning rate.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.backend import two_pass_step
+
+Rho = float | Callable[[Any], Any]
+Gradients = list[Any]
+
+
+def sharpness_aware(model: keras.Model, rho: Rho | None = 0.05, alpha: float = 0.0) -> None:
+    """Makes `fit` of any model, under any optimizer, take sharpness-aware steps.
+
+    The model stays what it is, with its own type, methods and file; only its training step is
+    another: two gradients instead of one. Loss and metrics that `fit` shows are those of the
+    weights themselves. Works before and after `compile`, compiled and not, with mixed precision,
+    and with gradient accumulation, where every batch of an accumulation is perturbed along its own
+    gradient, as every device does in the papers. The switch is not saved: set it again after
+    loading a model. Not under `tf.distribute`.
+
+    Args:
+        model: Any Keras model.
+        rho: How far to go; see `SAM_RHO` in `recipes` for the paper's. Or a function of the
+            optimizer's iterations, such as `gsam_rho` makes. None: plain steps again.
+        alpha: GSAM's share, 0 for SAM.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Source: big_vision's `gsam.py`, which with one rho and alpha 0 is SAM.
+
+    Example:
+
+    >>> import keras_vit, numpy as np
+    >>> from keras_vit.training.sam import sharpness_aware
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=2,
+    ...     input_shape=(16, 16, 3))
+    >>> sharpness_aware(model, rho=0.05)
+    >>> model.compile("sgd", "mse")
+    >>> history = model.fit(np.ones((4, 16, 16, 3)), np.ones((4, 2)), verbose=0)
+    """
+    if rho is None:
+        model.__dict__.pop("train_step", None)
+        model.train_function = None
+        return
+    if not callable(rho) and rho <= 0:
+        raise ValueError(f"rho={rho!r} must be above 0, for instance 0.05; None switches SAM off.")
+    if alpha < 0:
+        raise ValueError(f"alpha={alpha!r} must be 0 or more, for instance 0.6; 0 is SAM.")
+
+    def perturbed(weights: list[Any], gradients: Gradients, iterations: Any) -> list[Any]:
+        return _perturbed(weights, gradients, rho(iterations) if callable(rho) else rho)
+
+    def combined(clean: Gradients, robust: Gradients) -> Gradients:
+        return _without_gap(clean, robust, alpha) if alpha else robust
+
+    model.train_step = two_pass_step(model, perturbed, combined)
+    model.train_function = None  # a step that is compiled already would go on
+
+
+def gsam_rho(
+    learning_rate: Callable[[Any], Any],
+    rho_max: float,
+    rho_min: float,
+    rate_max: float,
+    rate_min: float = 0.0,
+) -> Callable[[Any], Any]:
+    """GSAM's rho: from `rho_max` to `rho_min` as the learning rate goes from its peak to its end.
+
+    Like big_vision's trainer it reads the schedule one step ahead of the optimizer.
+
+    Args:
+        learning_rate: The optimizer's schedule.
+        rho_max: At the learning rate `rate_max`.
+        rho_min: At the learning rate `rate_min`.
+        rate_max: The peak of the schedule.
+        rate_min: Its end.
+
+    Raises:
+        ValueError: The rates are not in order.
+
+    Example:
+
+    >>> from keras_vit.training.sam import gsam_rho
+    >>> from keras_vit.training.schedules import make_schedule
+    >>> rho = gsam_rho(make_schedule("linear", 0.01, total_steps=100), 0.6, 0.1, 0.01)
+    >>> round(float(rho(0)), 3), round(float(rho(99)), 3)
+    (0.595, 0.1)
+    """
+    if not rate_min < rate_max:
+        raise ValueError(f"rate_max={rate_max!r} must be above rate_min={rate_min!r}.")
+
+    def rho(iterations: Any) -> Any:
+        share = (learning_rate(iterations + 1) - rate_min) / (rate_max - rate_min)
+        return rho_min + (rho_max - rho_min) * share
+
+    return rho
+
+
+def _norm(gradients: Gradients) -> Any:
+    squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients if g is not None]
+    return ops.sqrt(sum(squares))
+
+
+def _perturbed(weights: list[Any], gradients: Gradients, rho: Any) -> list[Any]:
+    # A gradient of zero perturbs nothing. A loss scale (float16) cancels out.
+    scale = rho / (_norm(gradients) + 1e-12)
+    return [
+        weight if gradient is None else weight + ops.cast(scale * gradient, weight.dtype)
+        for weight, gradient in zip(weights, gradients, strict=True)
+    ]
+
+
+def _without_gap(clean: Gradients, robust: Gradients, alpha: float) -> Gradients:
+    """robust - alpha times what of clean is orthogonal to robust (GSAM, algorithm 1)."""
+    pairs = [(c, r) for c, r in zip(clean, robust, strict=True) if r is not None]
+    projection = sum(ops.sum(c * r) for c, r in pairs) / (_norm(robust) ** 2 + 1e-24)
+    return [
+        None if r is None else r - alpha * (c - projection * r)
+        for c, r in zip(clean, robust, strict=True)
+    ]

@@ -1,0 +1,173 @@
+"""Learning rates over the steps: what the released code uses, from Keras where it has it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.errors import one_of
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """A linear rise from 0, then one of big_vision's decays, then a linear cooldown to 0.
+
+    Equal to `create_learning_rate_schedule` of vit_jax and of big_vision. Steps count from 0, so
+    with a warm-up the first update has the learning rate 0. Past `total_steps` a cooldown goes
+    below 0, as theirs does: training ends there.
+
+    Args:
+        peak: The learning rate after the warm-up.
+        total_steps: Steps of the whole training.
+        decay: `"cosine"`, `"linear"`, `"polynomial"`, `"rsqrt"` or `"stair"`.
+        warmup_steps: Steps of the rise; 0 for none.
+        cooldown_steps: Steps of the fall to 0 at the end, on top of the decay; 0 for none.
+        end: Learning rate in the end, of `"linear"` and `"polynomial"`.
+        power: Of `"polynomial"`.
+        timescale: Of `"rsqrt"`, in steps: after three of them the rate is half the peak.
+        shift: Of `"rsqrt"`: steps that count as done when the decay begins.
+        boundaries: Of `"stair"`: the steps at which the learning rate changes.
+        multipliers: Of `"stair"`: times the peak from each boundary on.
+
+    Raises:
+        ValueError: The decay is unknown; the warm-up takes the whole training; or boundaries and
+            multipliers are not as many.
+
+    Example:
+
+    >>> from keras_vit.training.schedules import WarmupDecay
+    >>> schedule = WarmupDecay(0.1, total_steps=10, decay="linear", warmup_steps=2)
+    >>> [round(float(schedule(step)), 3) for step in (0, 1, 2, 6, 10)]
+    [0.0, 0.05, 0.1, 0.05, 0.0]
+    """
+
+    def __init__(
+        self,
+        peak: float,
+        total_steps: int,
+        decay: str = "linear",
+        warmup_steps: int = 0,
+        cooldown_steps: int = 0,
+        end: float = 0.0,
+        power: float = 1.0,
+        timescale: float = 10_000.0,
+        shift: float = 0.0,
+        boundaries: Sequence[int] = (),
+        multipliers: Sequence[float] = (),
+    ) -> None:
+        super().__init__()
+        one_of(decay, "decay", DECAYS)
+        if not 0 <= warmup_steps < total_steps:
+            raise ValueError(
+                f"warmup_steps={warmup_steps} must be 0 or more and fewer than "
+                f"total_steps={total_steps}. Shorten the warm-up, or train longer."
+            )
+        if len(boundaries) != len(multipliers):
+            raise ValueError(
+                f"{len(boundaries)} boundaries and {len(multipliers)} multipliers: "
+                "give one multiplier for each boundary."
+            )
+        self.peak = peak
+        self.total_steps = total_steps
+        self.decay = decay
+        self.warmup_steps = warmup_steps
+        self.cooldown_steps = cooldown_steps
+        self.end = end
+        self.power = power
+        self.timescale = timescale
+        self.shift = shift
+        self.boundaries = tuple(boundaries)
+        self.multipliers = tuple(multipliers)
+
+    def __call__(self, step: Any) -> Any:
+        step = ops.cast(step, "float32")
+        progress = (step - self.warmup_steps) / (self.total_steps - self.warmup_steps)
+        rate = DECAYS[self.decay](self, step, ops.clip(progress, 0.0, 1.0))
+        if self.warmup_steps:
+            rate = rate * ops.minimum(1.0, step / self.warmup_steps)
+        if self.cooldown_steps:
+            rate = rate * ops.minimum(1.0, (self.total_steps - step) / self.cooldown_steps)
+        return rate
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "peak": self.peak,
+            "total_steps": self.total_steps,
+            "decay": self.decay,
+            "warmup_steps": self.warmup_steps,
+            "cooldown_steps": self.cooldown_steps,
+            "end": self.end,
+            "power": self.power,
+            "timescale": self.timescale,
+            "shift": self.shift,
+            "boundaries": list(self.boundaries),
+            "multipliers": list(self.multipliers),
+        }
+
+
+def _cosine(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
+    return schedule.peak * 0.5 * (1.0 + ops.cos(3.141592653589793 * progress))
+
+
+def _linear(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
+    return schedule.end + (schedule.peak - schedule.end) * (1.0 - progress)
+
+
+def _polynomial(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
+    return schedule.end + (schedule.peak - schedule.end) * (1.0 - progress) ** schedule.power
+
+
+def _rsqrt(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
+    # During the warm-up it rises to where the decay will begin.
+    since = ops.maximum(step - schedule.warmup_steps, 0.0)
+    return schedule.peak / ops.sqrt(1.0 + (since + schedule.shift) / schedule.timescale)
+
+
+def _stair(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
+    rate = schedule.peak * ops.ones_like(step)
+    for boundary, multiplier in zip(schedule.boundaries, schedule.multipliers, strict=True):
+        rate = ops.where(step >= boundary, schedule.peak * multiplier, rate)
+    return rate
+
+
+DECAYS: dict[str, Callable[[WarmupDecay, Any, Any], Any]] = {
+    "cosine": _cosine,
+    "linear": _linear,
+    "polynomial": _polynomial,
+    "rsqrt": _rsqrt,
+    "stair": _stair,
+}
+
+
+def make_schedule(
+    decay: str, peak: float, total_steps: int, warmup_steps: int = 0, **options: Any
+) -> keras.optimizers.schedules.LearningRateSchedule:
+    """The schedule of that name: Keras's `CosineDecay` where it is the same, else `WarmupDecay`.
+
+    Args:
+        decay: As for `WarmupDecay`.
+        peak: As for `WarmupDecay`.
+        total_steps: As for `WarmupDecay`.
+        warmup_steps: As for `WarmupDecay`.
+        **options: Other arguments of `WarmupDecay`.
+
+    Raises:
+        ValueError: As for `WarmupDecay`.
+
+    Example:
+
+    >>> from keras_vit.training.schedules import make_schedule
+    >>> schedule = make_schedule("cosine", 0.03, total_steps=100, warmup_steps=10)
+    >>> round(float(schedule(10)), 6), round(float(schedule(55)), 6)
+    (0.03, 0.015)
+    """
+    schedule = WarmupDecay(peak, total_steps, decay, warmup_steps, **options)
+    if decay != "cosine" or schedule.cooldown_steps:
+        return schedule
+    return keras.optimizers.schedules.CosineDecay(
+        initial_learning_rate=0.0 if warmup_steps else peak,
+        decay_steps=total_steps - warmup_steps,
+        warmup_target=peak if warmup_steps else None,
+        warmup_steps=warmup_steps,
+    )
