@@ -90,6 +90,27 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("files", nargs="+", type=Path, metavar="PHOTO", help="image files")
     predict.add_argument("--top", type=int, default=5, help="classes to print for each photograph")
 
+    evaluate = command(
+        "evaluate",
+        _evaluate,
+        "say how good a model is: on its own classes, or what its features know of other ones",
+        "keras-vit evaluate runs/photos --data photos/ --probe --knn 20 --fewshot 1 5 10 25",
+    )
+    evaluate.add_argument("model", help=MODEL_HELP + ", or MODEL:TAG of released weights")
+    evaluate.add_argument("--data", help="as for train; without the next three: its own classes")
+    evaluate.add_argument("--probe", action="store_true", help="linear probe on frozen features")
+    evaluate.add_argument(
+        "--knn", type=int, nargs="?", const=20, help="accuracy of so many nearest neighbours (20)"
+    )
+    evaluate.add_argument(
+        "--fewshot", type=int, nargs="*", help="examples a class, least squares (1 5 10 25)"
+    )
+    evaluate.add_argument("--seeds", type=int, default=3, help="draws of the few examples")
+    evaluate.add_argument("--split", default="val", help="what to judge on: val or test")
+    evaluate.add_argument("--data-dir", help="where TensorFlow data sets lie prepared")
+    evaluate.add_argument("--batch-size", type=int, default=32, help="images at once")
+    evaluate.add_argument("--cache-dir", type=Path, help="where features are kept (Keras's cache)")
+
     export = command(
         "export",
         _export,
@@ -176,6 +197,53 @@ def _predict(model: Path, files: list[Path], top: int) -> int:
         table.add_section()
     Console().print(table)
     return 1 if failed else 0
+
+
+def _evaluate(
+    model: str,
+    data: str | None,
+    probe: bool,
+    knn: int | None,
+    fewshot: list[int] | None,
+    seeds: int,
+    split: str,
+    data_dir: str | None,
+    batch_size: int,
+    cache_dir: Path | None,
+) -> None:
+    from keras_vit import from_checkpoint
+    from keras_vit.checkpoints.cache import cache_folder
+    from keras_vit.data import load
+    from keras_vit.errors import one_of
+    from keras_vit.evaluation.command import own_classes, transfer_rows
+
+    if data is None:
+        raise ValueError("evaluate needs --data: a folder of photographs, or a data set's name.")
+    released = ":" in model and not Path(model).exists()
+    loaded = from_checkpoint(model) if released else _load_model(Path(model))
+    splits = load(data, data_dir=data_dir)
+    one_of(split, "split", splits)
+    print(f"{loaded.name} on {splits!r}")
+    if not probe and knn is None and fewshot is None:
+        print(own_classes(loaded, splits[split], batch_size))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("on frozen features", "accuracy", "")
+    for row in transfer_rows(
+        loaded,
+        splits,
+        test=split,
+        shots=fewshot,
+        neighbours=knn,
+        probe=probe,
+        seeds=range(seeds),
+        cache_dir=cache_dir or cache_folder() / "features",
+        batch_size=batch_size,
+    ):
+        table.add_row(*row)
+    Console().print(table)
 
 
 def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> None:

@@ -7,6 +7,7 @@ from keras_vit.evaluation.fewshot import FewShot, fewshot_accuracy, fewshot_tabl
 from keras_vit.evaluation.linear_probe import LinearProbe, linear_probe
 from keras_vit.evaluation.mistakes import Mistake, worst_mistakes
 from keras_vit.evaluation.neighbours import knn_accuracy
+from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit.evaluation.run_report import write_report
 
@@ -24,6 +25,7 @@ __all__ = [
     "fewshot_table",
     "knn_accuracy",
     "linear_probe",
+    "predict_split",
     "scikit_learn_baselines",
     "worst_mistakes",
     "write_report",

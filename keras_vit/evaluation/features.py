@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit.errors import positive
+from keras_vit.evaluation.prediction import preparation
 from keras_vit.version import __version__
 
 # Arguments of a model that its pre-logits do not depend on: a new head finds the same features.
@@ -70,30 +71,24 @@ def features(
             f"{model.name} gives features of shape {backbone.output_shape[1:]} an image, not one "
             'vector. Build it with pooling="token", "gap" or "map".'
         )
-    preparation = {
-        "image_size": tuple(side or 224 for side in model.input_shape[1:3]),
-        "channels": model.input_shape[-1],
-        "evaluation": model.evaluation.get("mode", "crop"),
-    }
-    if "crop_fraction" in model.evaluation:
-        preparation["crop_fraction"] = model.evaluation["crop_fraction"]
+    prepared = preparation(model)
     if cache_dir is None:
-        return _compute(backbone, split, preparation, batch_size)
-    path = Path(cache_dir) / f"{_key(model, backbone, split, preparation)}.npz"
+        return _compute(backbone, split, prepared, batch_size)
+    path = Path(cache_dir) / f"{_key(model, backbone, split, prepared)}.npz"
     found = _read(path, backbone.output_shape[-1])
     if found is None:
-        found = _compute(backbone, split, preparation, batch_size)
+        found = _compute(backbone, split, prepared, batch_size)
         _write(path, *found)
     return found
 
 
 def _compute(
-    backbone: keras.Model, split: data.Split, preparation: dict[str, Any], batch_size: int
+    backbone: keras.Model, split: data.Split, prepared: dict[str, Any], batch_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     from rich.console import Console
     from rich.progress import track
 
-    batches = data.pipeline(split, batch_size=batch_size, **preparation)
+    batches = data.pipeline(split, batch_size=batch_size, **prepared)
     found, labels = [], []
     for images, its_labels in track(
         batches.as_numpy_iterator(),
@@ -113,11 +108,11 @@ def _compute(
     return np.concatenate(found), np.concatenate(labels)
 
 
-def _key(model: Any, backbone: keras.Model, split: data.Split, preparation: dict[str, Any]) -> str:
+def _key(model: Any, backbone: keras.Model, split: data.Split, prepared: dict[str, Any]) -> str:
     """A digest of everything that the features depend on."""
     digest = hashlib.sha256()
     arguments = {k: v for k, v in model.get_config().items() if k not in _NOT_OF_FEATURES}
-    facts = [__version__, type(model).__name__, arguments, preparation, split.class_names]
+    facts = [__version__, type(model).__name__, arguments, prepared, split.class_names]
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     for variable in backbone.weights:
         value = keras.ops.convert_to_numpy(variable)

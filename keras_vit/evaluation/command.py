@@ -1,0 +1,87 @@
+"""What `keras-vit evaluate` does: a model's own classes, or what its features know of others."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_vit import data
+from keras_vit.errors import one_of
+from keras_vit.evaluation.features import features
+from keras_vit.evaluation.fewshot import SEEDS, SHOTS, fewshot_table
+from keras_vit.evaluation.linear_probe import linear_probe
+from keras_vit.evaluation.neighbours import knn_accuracy
+from keras_vit.evaluation.prediction import predict_split
+from keras_vit.evaluation.report import ClassificationReport, classification_report
+
+Row = tuple[str, str, str]
+
+
+def own_classes(model: Any, split: data.Split, batch_size: int = 32) -> ClassificationReport:
+    """The report of a classifier on a split that has its classes.
+
+    Raises:
+        ValueError: The model has other classes, or none.
+    """
+    classes = len(split.class_names)
+    named = model.class_names is not None
+    if model.num_classes != classes or (named and tuple(model.class_names) != split.class_names):
+        raise ValueError(
+            f"{model.name} tells {model.num_classes} classes"
+            f"{' (' + _few(model.class_names) + ')' if named else ''}, and the data has {classes} "
+            f"({_few(split.class_names)}). Judge its features instead: --probe, --knn or --fewshot."
+        )
+    labels, scores = predict_split(model, split, batch_size)
+    return classification_report(labels, scores, split.class_names)
+
+
+def transfer_rows(
+    model: Any,
+    splits: data.Splits,
+    *,
+    test: str = "val",
+    shots: Sequence[int] | None = None,
+    neighbours: int | None = None,
+    probe: bool = False,
+    seeds: Sequence[int] = SEEDS,
+    cache_dir: str | Path | None = None,
+    batch_size: int = 32,
+) -> list[Row]:
+    """What linear classifiers and neighbours make of a model's features, one row a measure.
+
+    Args:
+        model: A model of this package, under any head or none.
+        splits: Classifiers learn from `splits.train`.
+        test: The split they are judged on.
+        shots: Few-shot linear evaluation with so many examples a class; empty for the released
+            code's 1, 5, 10 and 25; None for none.
+        neighbours: How many vote; None for none.
+        probe: Fit a linear probe.
+        seeds: Draws of the few-shot examples.
+        cache_dir: Where features are kept.
+        batch_size: Images at once.
+
+    Returns:
+        Rows of measure, accuracy in per cent, and how it came about.
+
+    Raises:
+        ValueError: There is no split `test`, or an argument is out of range.
+    """
+    tested = splits[one_of(test, "test", splits)]
+    train = features(model, splits.train, cache_dir, batch_size)
+    four = (*train, *features(model, tested, cache_dir, batch_size))
+    rows: list[Row] = []
+    if probe:
+        found = linear_probe(*four)
+        rows.append(("linear probe", f"{found.accuracy:.2%}", f"C = {found.strength:g}"))
+    if neighbours is not None:
+        accuracy = knn_accuracy(*four, k=neighbours)
+        rows.append((f"{neighbours} nearest neighbours", f"{accuracy:.2%}", "cosine"))
+    if shots is not None:
+        for row in fewshot_table(*four, shots=shots or SHOTS, seeds=seeds):
+            spread = f"± {100 * row.spread:.2f} over {len(seeds)} seeds"
+            rows.append((f"{row.shots}-shot", f"{row.mean:.2%}", spread))
+    return rows
+
+
+def _few(names: Sequence[str], shown: int = 5) -> str:
+    return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")

@@ -1,0 +1,98 @@
+"""`keras-vit evaluate`, as a user types it."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import cli, data
+from keras_vit.evaluation import classification_report, features, fewshot_table, predict_split
+from tests.data.pictures import plain, write
+
+pytest.importorskip("tensorflow")
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes that differ by their grey level."""
+    folder = tmp_path_factory.mktemp("photographs")
+    files = {f"dark/{i}.png": plain(3 * i) for i in range(20)}
+    return write(folder, files | {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)})
+
+
+@pytest.fixture(scope="module")
+def model() -> keras_vit.VisionTransformer:
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer(
+        patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(16, 16, 3), num_classes=2
+    )
+    head = model.get_layer("head")
+    head.kernel.assign(np.random.default_rng(0).normal(size=head.kernel.shape))
+    model.class_names = ("dark", "light")
+    return model
+
+
+@pytest.fixture(scope="module")
+def file(model: keras_vit.VisionTransformer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "model.keras"
+    model.save(path)
+    return path
+
+
+def run(*arguments: object) -> int:
+    return cli.main(["evaluate", *map(str, arguments)])
+
+
+def test_features(
+    file: Path,
+    photographs: Path,
+    model: keras_vit.VisionTransformer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", tmp_path]
+    assert run(file, "--data", photographs, *options) == 0
+    printed = capsys.readouterr().out
+    assert "2 classes: train 32, val 8" in printed
+    for row in ("linear probe", "3 nearest neighbours", "1-shot", "5-shot"):
+        assert row in printed
+    splits = data.load(photographs)
+    four = (*features(model, splits.train), *features(model, splits.val))
+    for row in fewshot_table(*four, shots=(1, 5), seeds=range(4)):
+        line = next(x for x in printed.splitlines() if f"{row.shots}-shot" in x)
+        assert f"{row.mean:.2%}" in line
+        assert f"± {100 * row.spread:.2f} over 4 seeds" in line
+    assert len(list(tmp_path.iterdir())) == 2  # kept for the next time
+
+
+def test_own_classes(
+    file: Path,
+    photographs: Path,
+    model: keras_vit.VisionTransformer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(file, "--data", photographs) == 0
+    split = data.load(photographs).val
+    labels, scores = predict_split(model, split)
+    images = np.stack([data.read_image(path, 16) for path in split.files])
+    wanted = keras.ops.convert_to_numpy(model(images))
+    np.testing.assert_allclose(scores, wanted, atol=1e-4)
+    np.testing.assert_array_equal(labels, split.labels())
+    assert str(classification_report(labels, wanted, ("dark", "light"))) in capsys.readouterr().out
+
+
+def test_errors(
+    file: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = write(tmp_path, {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
+    for arguments, words in (
+        ((file,), "evaluate needs --data"),
+        ((file, "--data", others), "tells 2 classes (dark, light), and the data has 3 (a, b, c)"),
+        ((file, "--data", photographs, "--split", "test"), "split='test' is not known"),
+        ((file, "--data", photographs, "--knn", 99), "k=99 neighbours do not exist among 32"),
+        ((tmp_path / "none.keras", "--data", photographs), "There is no model"),
+    ):
+        assert run(*arguments) == 2
+        assert words in capsys.readouterr().err
