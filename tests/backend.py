@@ -28,7 +28,8 @@ def gradients(model: keras.Model, images: Any, training: bool = False) -> dict[s
             outputs, _ = model.stateless_call(values, fixed, images, training=training)
             return (outputs * weights).sum()
 
-        found = jax.grad(loss_of)([v.value for v in variables])
+        # Compiled at once: operation by operation takes several times as long.
+        found = jax.jit(jax.grad(loss_of))([v.value for v in variables])
     else:
         import torch
 

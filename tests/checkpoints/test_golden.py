@@ -62,9 +62,9 @@ def compare(
 @pytest.mark.parametrize("name", CASES)
 def test_a_released_file_gives_the_numbers_of_the_official_code(name: str, shared: Path) -> None:
     case = golden_case(name, shared)
-    model = from_checkpoint(case.folder / "weights.npz", include_preprocessing=False, **CASES[name])
+    model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
     assert not model.load_report.fresh
-    compare(model, case.outputs(), case.meta["tolerance"]["atol"])
+    compare(model, case.outputs(), case.tolerances())
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,8 @@ def test_a_released_file_gives_the_numbers_of_the_official_code(name: str, share
 def test_at_another_resolution(name: str, size: tuple[int, int] | None, shared: Path) -> None:
     case = golden_case(name, shared)
     resolution = {} if size is None else {"input_shape": (*size, 3)}
-    model = from_checkpoint(case.folder / "weights.npz", include_preprocessing=False, **resolution)
-    prefix = "base/" if size is None else f"{size[0]}x{size[1]}/"
-    atol = {
-        key.removeprefix(prefix): value
-        for key, value in case.meta["tolerance"]["atol"].items()
-        if key.startswith(prefix)
-    }
-    compare(model, case.outputs(size), atol)
+    model = from_checkpoint(case.file, include_preprocessing=False, **resolution)
+    compare(model, case.outputs(size), case.tolerances(size))
 
 
 @pytest.mark.parametrize("side", [3, 4, 6])
