@@ -1,5 +1,6 @@
 """Learning rates over the steps: what the released code uses, from Keras where it has it."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: `"cosine"`, `"linear"`, `"polynomial"`, `"rsqrt"` or `"stair"`.
         warmup_steps: Steps of the rise; 0 for none.
         cooldown_steps: Steps of the fall to 0 at the end, on top of the decay; 0 for none.
-        end: Learning rate in the end, of `"linear"` and `"polynomial"`.
+        end: Learning rate in the end, of `"cosine"`, `"linear"` and `"polynomial"`.
         power: Of `"polynomial"`.
         timescale: Of `"rsqrt"`, in steps: after three of them the rate is half the peak.
         shift: Of `"rsqrt"`: steps that count as done when the decay begins.
@@ -107,7 +108,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _cosine(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
-    return schedule.peak * 0.5 * (1.0 + ops.cos(3.141592653589793 * progress))
+    falling = 0.5 * (1.0 + ops.cos(math.pi * progress))
+    return schedule.end + (schedule.peak - schedule.end) * falling
 
 
 def _linear(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
@@ -168,6 +170,7 @@ def make_schedule(
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0 if warmup_steps else peak,
         decay_steps=total_steps - warmup_steps,
+        alpha=schedule.end / peak,
         warmup_target=peak if warmup_steps else None,
         warmup_steps=warmup_steps,
     )
