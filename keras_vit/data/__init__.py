@@ -3,7 +3,7 @@
     source ── load() ──► Splits ── pipeline() ──► batches of (images 0..255, labels)
                                       │
                                       ├── decode_image       bytes to uint8 pixels
-                                      ├── training_image     a random crop and flip
+                                      ├── training_image     a random crop and flip, and more
                                       └── evaluation_image   a resize and a central crop
 
 Importing this package imports neither TensorFlow nor anything else that is heavy; calling it does.
@@ -11,12 +11,15 @@ Importing this package imports neither TensorFlow nor anything else that is heav
 
 from .augmentation import AUGMENTATIONS, Augmentation
 from .decoding import decode_image
+from .erasing import random_erasing
 from .errors import BadImageError, DatasetUnavailableError
 from .folder import FileSplit
+from .guarding import attempt
 from .input_pipeline import pipeline
 from .loading import load
-from .mixing import mix_pairs
+from .mixing import cut_pairs, mix_pairs
 from .preprocessing import EVALUATION, evaluation_image, training_image
+from .rand_augment import OPERATIONS, rand_augment
 from .splits import ArraySplit, FileReport, Split, Splits
 from .tfds import TFDSSplit
 from .verification import read_image
@@ -24,6 +27,7 @@ from .verification import read_image
 __all__ = [
     "AUGMENTATIONS",
     "EVALUATION",
+    "OPERATIONS",
     "ArraySplit",
     "Augmentation",
     "BadImageError",
@@ -33,11 +37,15 @@ __all__ = [
     "Split",
     "Splits",
     "TFDSSplit",
+    "attempt",
+    "cut_pairs",
     "decode_image",
     "evaluation_image",
     "load",
     "mix_pairs",
     "pipeline",
+    "rand_augment",
+    "random_erasing",
     "read_image",
     "training_image",
 ]

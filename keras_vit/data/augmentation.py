@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+from keras_vit.errors import one_of
+
+from .rand_augment import check_rand_augment
+
 CROPS = ("inception", "random", "resize")
 
 
@@ -17,6 +21,10 @@ class Augmentation:
         aspect_ratio: the range of width / height of an inception crop, before resizing.
         flip: mirror left and right with probability 1/2. Not for digits, letters and signs.
         shift: move the picture by up to this many pixels each way; what comes in is black.
+        rand_augment: number of operations and their magnitude, as in (2, 10); see `rand_augment`.
+        operations: which operations these are drawn from, such as ("autocontrast", "equalize");
+            None for all sixteen.
+        erasing: how often a random box is filled with noise, in [0, 1]; see `random_erasing`.
 
     Raises:
         ValueError: a value outside what is named above.
@@ -31,10 +39,12 @@ class Augmentation:
     aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     shift: int = 0
+    rand_augment: tuple[int, float] | None = None
+    operations: tuple[str, ...] | None = None
+    erasing: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.crop not in CROPS:
-            raise ValueError(f"crop={self.crop!r} is unknown: choose one of {', '.join(CROPS)}")
+        one_of(self.crop, "crop", CROPS)
         if not 0 < self.min_area <= 1:
             raise ValueError(f"min_area={self.min_area} must lie in (0, 1], for instance 0.05")
         low, high = self.aspect_ratio
@@ -44,6 +54,15 @@ class Augmentation:
             )
         if self.shift < 0:
             raise ValueError(f"shift={self.shift} must be a number of pixels, 0 or more")
+        if self.rand_augment is not None:
+            check_rand_augment(*self.rand_augment, self.operations)
+        elif self.operations is not None:
+            raise ValueError(
+                f"operations={self.operations} are drawn by RandAugment: give rand_augment, too, "
+                "for instance (1, 10)"
+            )
+        if not 0 <= self.erasing <= 1:
+            raise ValueError(f"erasing={self.erasing} must lie in [0, 1], for instance 0.25")
 
 
 AUGMENTATIONS = {
@@ -59,9 +78,4 @@ def get_augmentation(augment: "Augmentation | str") -> Augmentation:
     """The augmentation itself, or the one that `AUGMENTATIONS` keeps under this name."""
     if isinstance(augment, Augmentation):
         return augment
-    if augment not in AUGMENTATIONS:
-        raise ValueError(
-            f"augment={augment!r} is unknown: choose one of {', '.join(AUGMENTATIONS)}, "
-            "or give an Augmentation(...)"
-        )
-    return AUGMENTATIONS[augment]
+    return AUGMENTATIONS[one_of(augment, "augment", AUGMENTATIONS)]

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from ._imports import tf
-from .decoding import IMAGE_SUFFIXES, decode_image
+from .decoding import IMAGE_SUFFIXES, Crop, decode_image
 from .errors import BadImageError
+from .guarding import attempt
 from .splits import FileReport, Split, Splits, pass_order
 from .verification import unreadable_files
 
@@ -69,39 +70,27 @@ class FileSplit(Split):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        files, labels = self._tensors
-        return pass_order(len(self), shuffle_seed, epoch, start).map(
-            lambda index: (files[index], labels[index], index)
-        )
+        order, numbers = pass_order(len(self), shuffle_seed, epoch, start)
+        files, labels = (tf.gather(tensor, order) for tensor in self._tensors)
+        return tf.data.Dataset.from_tensor_slices((files, labels, numbers))
 
     @cached_property
     def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.device("CPU"), tf.init_scope():
             return tf.constant([str(file) for file in self.files]), tf.constant(self._labels)
 
-    def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
-        return decode_image(tf.io.read_file(example), channels)
+    def decode(
+        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        def read(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return decode_image(tf.io.read_file(file), channels, crop), True
 
-    def images(self, examples: tf.data.Dataset, channels: int = 3) -> tf.data.Dataset:
-        def broken(file: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def broken(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             fate = "stands as a grey picture" if self.verified else "is skipped"
             tf.print("keras_vit:", file, f"cannot be decoded and {fate}.", output_stream=sys.stderr)
-            side = 1 if self.verified else 0
-            return tf.fill((side, side, channels), tf.constant(127, tf.uint8)), *rest
+            return tf.fill((1, 1, channels), tf.constant(127, tf.uint8)), False
 
-        def attempt(*element: tf.Tensor) -> tf.data.Dataset:
-            one = tf.data.Dataset.from_tensors(element)
-            decoded = one.map(lambda file, *rest: (self.decode(file, channels), *rest))
-            return decoded.ignore_errors().concatenate(one.map(broken)).take(1)
-
-        # A graph cannot catch an error, but a data set can drop an element that fails: so every
-        # file becomes a data set of its own, and exactly one element comes out of each.
-        decoded = examples.interleave(
-            attempt, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-        )
-        if self.verified:
-            return decoded.apply(tf.data.experimental.assert_cardinality(examples.cardinality()))
-        return decoded.filter(lambda image, *_: tf.size(image) > 0)
+        return attempt(read, broken, example)
 
 
 def load_folder(

@@ -7,13 +7,19 @@ anywhere: the number of its first batch tells the pass and the place in its orde
 
 from __future__ import annotations
 
-from keras_vit.errors import as_pair
+from keras_vit.errors import as_pair, one_of
 
 from ._imports import tf
 from .augmentation import Augmentation, get_augmentation
 from .memory import DecodedSplit
-from .mixing import mix_pairs
-from .preprocessing import CROP_FRACTION, EVALUATION, evaluation_image, training_image
+from .mixing import mix_or_cut
+from .preprocessing import (
+    CROP_FRACTION,
+    EVALUATION,
+    augmented,
+    evaluation_image,
+    training_crop,
+)
 from .splits import ArraySplit, Split
 
 _CACHE_BYTES = 2 * 2**30
@@ -39,6 +45,7 @@ def pipeline(
     channels: int = 3,
     num_classes: int | None = None,
     mixup: float = 0.0,
+    cutmix: float = 0.0,
     shuffle: bool | None = None,
     drop_remainder: bool = False,
     cache: bool | None = False,
@@ -64,7 +71,9 @@ def pipeline(
         crop_fraction: of the evaluation, see `evaluation_image`.
         channels: 3, or 1 for grey.
         num_classes: give labels as float32 one-hot rows of this many classes.
-        mixup: for training, the parameter of mixup (see `keras_vit.data.mixing`); 0 for none.
+        mixup: for training, the alpha of mixup (see `mix_pairs`), above 0; 0 for none.
+        cutmix: likewise of CutMix (see `cut_pairs`). With both, every batch has one of them, by a
+            toss of a coin.
         shuffle: None shuffles for training only.
         drop_remainder: leave out a last batch that is not full.
         cache: keep decoded uint8 images in memory; all are decoded now, before this returns. None
@@ -92,70 +101,73 @@ def pipeline(
     augmentation = get_augmentation(split.augment if augment is None else augment)
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be 1 or more")
-    if evaluation not in EVALUATION:
-        raise ValueError(f"evaluation={evaluation!r}: choose one of {', '.join(EVALUATION)}")
+    one_of(evaluation, "evaluation", EVALUATION)
     if start_step < 0 or (start_step and not repeat):
         raise ValueError(f"start_step={start_step} must be 0 or more, and 0 without repeat=True")
     if drop_remainder and not repeat and len(split) < batch_size:
         raise ValueError(
             f"{split} has no full batch of {batch_size}: lower batch_size or drop_remainder=False"
         )
-    if mixup and num_classes is None:
-        raise ValueError(f"mixup={mixup} mixes one-hot labels: give num_classes, too")
+    for name, alpha in {"mixup": mixup, "cutmix": cutmix}.items():
+        if alpha < 0:
+            raise ValueError(f"{name}={alpha} must be 0 or more, for instance 0.2; 0 is none")
+        if alpha and num_classes is None:
+            raise ValueError(f"{name}={alpha} mixes one-hot labels: give num_classes, too")
     shuffle_seed = seed if (training if shuffle is None else shuffle) else None
 
     if cache is None:
         cache = _decoded_bytes(split, channels) < _CACHE_BYTES
     if cache and not isinstance(split, ArraySplit):  # whose images are in memory as they are
         split = DecodedSplit(split, channels)
-    examples = _numbered(split, shuffle_seed, repeat, 0 if split.skips else start_step * batch_size)
-    examples = split.images(examples, channels)
+    examples = _examples(split, shuffle_seed, repeat, 0 if split.skips else start_step * batch_size)
 
     def prepare(
-        image: tf.Tensor, label: tf.Tensor, number: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        example: tf.Tensor, label: tf.Tensor, number: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         if training:
-            image = training_image(image, size, tf.stack([number, seed]), augmentation)
+            picture_seed = tf.stack([number, seed])
+            crop = training_crop(picture_seed, augmentation)
+            image, good = split.decode(example, channels, crop)
+            image = augmented(image, size, picture_seed, augmentation)
         else:
+            image, good = split.decode(example, channels)
             image = evaluation_image(image, size, evaluation, crop_fraction)
         if num_classes is not None:
             label = tf.one_hot(label, num_classes)
-        return image, label, number
+        return image, label, number, good
 
     def finish(
-        images: tf.Tensor, labels: tf.Tensor, numbers: tf.Tensor
+        images: tf.Tensor, labels: tf.Tensor, numbers: tf.Tensor, _: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        if training and mixup:
-            return mix_pairs(images, labels, tf.stack([numbers[0], seed]), mixup)
+        if training and (mixup or cutmix):
+            # The first picture's seed, folded, so that it is no other's draw as well.
+            batch_seed = tf.random.experimental.stateless_fold_in((numbers[0], seed), 1)
+            return mix_or_cut(images, labels, batch_seed, mixup, cutmix)
         return images, labels
 
     prepared = examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    if split.skips:
+        prepared = prepared.filter(lambda image, label, number, good: good)
     batches = prepared.batch(batch_size, drop_remainder)
     if split.skips:
         batches = batches.skip(start_step)
     return batches.map(finish).prefetch(tf.data.AUTOTUNE)
 
 
-def _numbered(split: Split, shuffle_seed: int | None, repeat: bool, start: int) -> tf.data.Dataset:
-    """Undecoded `(example, label, number)` of one pass, or of all: number = pass * len + index.
-
-    The number is each picture's own in each pass: its seed, together with the pipeline's.
-    """
+def _examples(split: Split, shuffle_seed: int | None, repeat: bool, start: int) -> tf.data.Dataset:
+    """The undecoded examples of one pass, or of all from the example number `start` on."""
     count = len(split)
     first, offset = divmod(start, max(count, 1))
+    if repeat:
+        passes = tf.data.Dataset.range(first, tf.int64.max)
+        count = tf.data.INFINITE_CARDINALITY
+    else:
+        # Every time the data set is iterated, this variable counts one pass further.
+        passed = tf.Variable(-1, trainable=False, dtype=tf.int64)
+        passes = tf.data.Dataset.from_tensors(1).map(lambda _: passed.assign_add(1))
 
     def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
         begin = tf.where(epoch == first, tf.constant(offset, tf.int64), 0)
-        return split.dataset(shuffle_seed, epoch, begin).map(
-            lambda example, label, index: (example, label, epoch * count + index)
-        )
+        return split.dataset(shuffle_seed, epoch, begin)
 
-    if repeat:
-        passes = tf.data.Dataset.range(first, tf.int64.max)
-        return passes.flat_map(one_pass).apply(
-            tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-        )
-    # Every time the data set is iterated, this variable counts one pass further.
-    passed = tf.Variable(-1, trainable=False, dtype=tf.int64)
-    passes = tf.data.Dataset.from_tensors(1).map(lambda _: passed.assign_add(1))
     return passes.flat_map(one_pass).apply(tf.data.experimental.assert_cardinality(count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._imports import tf
-from .decoding import to_channels
+from .decoding import Crop, crop_to_box, to_channels
 from .splits import Split, pass_order
 
 
@@ -55,12 +55,16 @@ class DecodedSplit(Split):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        return pass_order(len(self), shuffle_seed, epoch, start).map(
-            lambda index: (index, self._label_tensor[index], index)
-        )
+        order, numbers = pass_order(len(self), shuffle_seed, epoch, start)
+        labels = tf.gather(self._label_tensor, order)
+        return tf.data.Dataset.from_tensor_slices((order, labels, numbers))
 
-    def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
+    def decode(
+        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         begin, end = tf.unstack(self._places[example])
         image = tf.reshape(self._pixels[begin:end], self._shapes[example])
         image.set_shape((None, None, self._channels))
-        return to_channels(image, channels)
+        if crop is not None:
+            image = crop_to_box(image, crop(tf.shape(image)[:2]))
+        return to_channels(image, channels), tf.constant(True)

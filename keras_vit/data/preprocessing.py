@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.errors import as_pair
+from keras_vit.errors import as_pair, one_of
 
 from ._imports import tf
 from .augmentation import Augmentation
-from .decoding import decode_image, to_channels
+from .decoding import Crop, crop_to_box, decode_image, to_channels
+from .erasing import random_erasing
+from .rand_augment import rand_augment
 
 __all__ = ["CROP_FRACTION", "EVALUATION", "decode_image", "evaluation_image", "to_channels"]
-__all__ += ["training_image"]
+__all__ += ["augmented", "training_crop", "training_image"]
 
 CROP_FRACTION = 0.875  # 224 of 256: the part of the small side that the central crop keeps
 
@@ -59,8 +61,7 @@ def evaluation_image(
         [32, 32, 3]
     """
     size = as_pair(image_size, "image_size")
-    if mode not in EVALUATION:
-        raise ValueError(f"mode={mode!r} is unknown: choose one of {', '.join(EVALUATION)}")
+    one_of(mode, "mode", EVALUATION)
     if not 0 < crop_fraction <= 1:
         raise ValueError(f"crop_fraction={crop_fraction} must lie in (0, 1], for instance 0.875")
     return _as_float(EVALUATION[mode](image, size, crop_fraction), size, image.shape[-1])
@@ -89,19 +90,67 @@ def training_image(
         >>> training_image(picture, (32, 48), (0, 1), Augmentation()).shape.as_list()
         [32, 48, 3]
     """
+    crop = training_crop(seed, augmentation)
+    if crop is not None:
+        image = crop_to_box(image, crop(tf.shape(image)[:2]))
+    return augmented(image, image_size, seed, augmentation)
+
+
+def training_crop(seed: tf.Tensor, augmentation: Augmentation) -> Crop | None:
+    """The part of a picture that an inception crop keeps; None where the whole picture is needed.
+
+    The first half of `training_image`, apart so that this part alone need be decoded.
+    """
+    if augmentation.crop != "inception":
+        return None
+
+    def crop(shape: tf.Tensor) -> tf.Tensor:
+        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+            tf.concat([shape, [3]], axis=0),
+            tf.zeros((1, 0, 4)),
+            seed,
+            min_object_covered=0.0,
+            aspect_ratio_range=augmentation.aspect_ratio,
+            area_range=(augmentation.min_area, 1.0),
+            use_image_if_no_bounding_boxes=True,
+        )
+        return tf.concat([begin[:2], extent[:2]], axis=0)
+
+    return crop
+
+
+def augmented(
+    image: tf.Tensor,
+    image_size: int | tuple[int, int],
+    seed: tf.Tensor,
+    augmentation: Augmentation,
+) -> tf.Tensor:
+    """The second half of `training_image`: all that happens to a picture once it is cropped."""
     size = as_pair(image_size, "image_size")
-    crop_seed, flip_seed, shift_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     channels = image.shape[-1]
-    image = _as_float(
-        _CROPS[augmentation.crop](image, size, crop_seed, augmentation), size, channels
-    )
-    if augmentation.flip:
-        image = tf.image.stateless_random_flip_left_right(image, flip_seed)
+    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 5))
+    flip_seed, crop_seed, shift_seed, operations_seed, erasing_seed = seeds
+    if augmentation.flip:  # before the resize, while the picture is bytes and mostly smaller
+        mirrored = tf.random.stateless_uniform((), flip_seed) < 0.5
+        image = tf.cond(mirrored, lambda: tf.reverse(image, (1,)), lambda: image)
+    if augmentation.crop == "random":
+        image = _random_crop(image, size, crop_seed)
+    else:
+        image = _stretch(image, size)
     if augmentation.shift:
         margin = (augmentation.shift, augmentation.shift)
         padded = tf.pad(image, (margin, margin, (0, 0)))
         image = tf.image.stateless_random_crop(padded, tf.shape(image), shift_seed)
-    return _as_float(image, size, channels)
+    image = _as_float(image, size, channels)
+    if augmentation.rand_augment is not None:
+        pixels = tf.cast(tf.round(image), tf.uint8)
+        pixels = rand_augment(
+            pixels, operations_seed, *augmentation.rand_augment, augmentation.operations
+        )
+        image = _as_float(pixels, size, channels)
+    if augmentation.erasing:
+        image = random_erasing(image, erasing_seed, augmentation.erasing)
+    return image
 
 
 def _as_float(image: tf.Tensor, size: Size, channels: int | None) -> tf.Tensor:
@@ -147,34 +196,15 @@ def _big_vision(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.Tensor
     return _central_crop(tf.floor(tf.clip_by_value(resized, 0.0, 255.0)), size)
 
 
-def _inception_crop(
-    image: tf.Tensor, size: Size, seed: tf.Tensor, augmentation: Augmentation
-) -> tf.Tensor:
-    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-        tf.shape(image),
-        tf.zeros((1, 0, 4)),
-        seed,
-        min_object_covered=0.0,
-        aspect_ratio_range=augmentation.aspect_ratio,
-        area_range=(augmentation.min_area, 1.0),
-        use_image_if_no_bounding_boxes=True,
-    )
-    height, width, _ = tf.unstack(extent)
-    box = tf.image.crop_to_bounding_box(image, begin[0], begin[1], height, width)
-    return _stretch(box, size)
-
-
-def _random_crop(image: tf.Tensor, size: Size, seed: tf.Tensor, _: Augmentation) -> tf.Tensor:
+def _random_crop(image: tf.Tensor, size: Size, seed: tf.Tensor) -> tf.Tensor:
     image = _stretch(image, _small_side_size(image, size, CROP_FRACTION))
     return tf.image.stateless_random_crop(image, (*size, tf.shape(image)[-1]), seed)
 
 
-# The ways to evaluate, (image, size, crop_fraction) -> image, and to crop for training,
-# (image, size, seed, augmentation) -> image.
+# The ways to evaluate, (image, size, crop_fraction) -> image.
 EVALUATION: _Table = {
     "crop": _resize_and_crop,
     "stretch": _stretch,
     "stretch_bicubic": _stretch_bicubic,
     "big_vision": _big_vision,
 }
-_CROPS: _Table = {"inception": _inception_crop, "random": _random_crop, "resize": _stretch}

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ._imports import tf
-from .decoding import to_channels
+from .decoding import Crop, crop_to_box, to_channels
 
 
 class Split(ABC):
@@ -48,25 +48,42 @@ class Split(ABC):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        """One pass, from position `start` on: a tf.data.Dataset of `(example, label, index)`.
+        """One pass, from position `start` on: a tf.data.Dataset of `(example, label, number)`.
 
-        An example is whatever this kind of split has: pixels, the path of a file, or the encoded
-        image; it is not decoded yet. The index is its place in `labels()`. With a seed, the order
+        An example is whatever this kind of split has: a number, the path of a file, or the encoded
+        image; it is not decoded yet. `number` is `epoch * len(split) + index`, where the index is
+        its place in `labels()`: no picture of any other pass has the same. With a seed, the order
         is a permutation that follows from the seed and the number of the pass, and from nothing
         else.
         """
 
     @abstractmethod
-    def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
-        """One example of `dataset()` as uint8 pixels of shape `(height, width, channels)`."""
+    def decode(
+        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """One example of `dataset()` as pixels, and whether they are its own.
+
+        Args:
+            example: of `dataset()`.
+            channels: 3 for RGB, 1 for grey.
+            crop: which part of the picture, see `decode_image`; None for the whole.
+
+        Returns:
+            uint8 tensor of shape `(height, width, channels)`; and a boolean scalar, False for a
+            grey picture that stands for one that cannot be decoded.
+        """
 
     def images(self, examples: tf.data.Dataset, channels: int = 3) -> tf.data.Dataset:
         """Decodes the first component of every element, in parallel and in order."""
-        return examples.map(
-            lambda example, *rest: (self.decode(example, channels), *rest),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+
+        def decode(example: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            image, good = self.decode(example, channels)
+            return good, image, *rest
+
+        decoded = examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        if self.skips:
+            decoded = decoded.filter(lambda good, *_: good)
+        return decoded.map(lambda _, *rest: rest)
 
     def __len__(self) -> int:
         return self.num_examples
@@ -141,33 +158,39 @@ class ArraySplit(Split):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        images, labels = self._tensors
-        return pass_order(len(self), shuffle_seed, epoch, start).map(
-            lambda index: (images[index], labels[index], index)
-        )
+        order, numbers = pass_order(len(self), shuffle_seed, epoch, start)
+        labels = tf.gather(self._tensors[1], order)
+        return tf.data.Dataset.from_tensor_slices((order, labels, numbers))
 
     @cached_property
     def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.device("CPU"), tf.init_scope():
             return tf.constant(self._images), tf.constant(self._labels)
 
-    def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
-        return to_channels(example, channels)
+    def decode(
+        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        image = self._tensors[0][example]
+        if crop is not None:
+            image = crop_to_box(image, crop(tf.shape(image)[:2]))
+        return to_channels(image, channels), tf.constant(True)
 
 
 def pass_order(
     count: int, seed: int | None, epoch: int | tf.Tensor, start: int | tf.Tensor
-) -> tf.data.Dataset:
-    """The indices 0..count-1 of one pass from position `start` on; with a seed, permuted.
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The indices 0..count-1 of one pass from position `start` on, and their numbers.
 
-    The permutation is made at once from (seed, epoch), so a run that goes on in the middle of a
-    pass need not go through what came before.
+    With a seed they are permuted, by a permutation made at once from (seed, epoch): a run that goes
+    on in the middle of a pass need not go through what came before. Both are int64.
     """
-    if seed is None:
-        return tf.data.Dataset.range(start, count)
-    key = tf.stack([tf.cast(seed, tf.int64), tf.cast(epoch, tf.int64)])
-    indices = tf.random.experimental.stateless_shuffle(tf.range(count, dtype=tf.int64), key)
-    return tf.data.Dataset.from_tensor_slices(indices[start:])
+    epoch = tf.cast(epoch, tf.int64)
+    order = tf.range(count, dtype=tf.int64)
+    if seed is not None:
+        key = tf.stack([tf.constant(seed, tf.int64), epoch])
+        order = tf.random.experimental.stateless_shuffle(order, key)
+    order = order[start:]
+    return order, epoch * count + order
 
 
 @dataclass(frozen=True)

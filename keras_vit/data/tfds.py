@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ._imports import require, tensorflow_datasets, tf
-from .decoding import decode_image
+from .decoding import Crop, decode_image
 from .errors import DatasetUnavailableError
 from .splits import Split, Splits
 
@@ -53,7 +53,7 @@ class TFDSSplit(Split):
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
         if shuffle_seed is None:
-            return self._records.skip(start)
+            return self._numbered(self._records, epoch).skip(start)
         records, window = self._records, min(len(self), _SHUFFLE_WINDOW)
 
         def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -65,7 +65,11 @@ class TFDSSplit(Split):
             return records.shuffle(window, tf.cast(seed, tf.int64), reshuffle_each_iteration=False)
 
         epochs = tf.data.Dataset.from_tensors(tf.cast(epoch, tf.int64))
-        return epochs.flat_map(shuffled).skip(start)
+        return self._numbered(epochs.flat_map(shuffled), epoch).skip(start)
+
+    def _numbered(self, records: tf.data.Dataset, epoch: int | tf.Tensor) -> tf.data.Dataset:
+        first = tf.cast(epoch, tf.int64) * len(self)
+        return records.map(lambda example, label, index: (example, label, first + index))
 
     @cached_property
     def _records(self) -> tf.data.Dataset:
@@ -79,8 +83,10 @@ class TFDSSplit(Split):
                 lambda index, r: (r[self._image_key], tf.cast(r[self._label_key], tf.int32), index)
             )
 
-    def decode(self, example: tf.Tensor, channels: int = 3) -> tf.Tensor:
-        return decode_image(example, channels)
+    def decode(
+        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        return decode_image(example, channels, crop), tf.constant(True)
 
 
 def is_dataset_name(name: str, data_dir: str | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.data import decode_image, evaluation_image
+from keras_vit.data import attempt, decode_image, evaluation_image
 from keras_vit.models import ImageModel
 
 
@@ -44,16 +44,16 @@ def write_saved_model(
         return evaluation_image(image, image_size, **evaluation)
 
     def read(contents: Any) -> Any:
-        """Pixels of each file and True, or black and False: one element in, one element out."""
-        one = tf.data.Dataset.from_tensors(contents)
-        good = one.map(lambda c: (prepare(decode_image(c, channels)), True)).ignore_errors()
-        bad = one.map(lambda _: (tf.zeros((*image_size, channels)), False))
-        return good.concatenate(bad).take(1)
+        """Pixels of a file and True, or black and False."""
+        return attempt(
+            lambda c: (prepare(decode_image(c, channels)), True),
+            lambda _: (tf.zeros((*image_size, channels)), False),
+            contents,
+        )
 
     def from_contents(contents: Any) -> dict[str, Any]:
-        # A graph cannot catch the error of a file, but a data set can drop the element that fails.
         files = tf.data.Dataset.from_tensor_slices(contents)
-        images = files.interleave(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        images = files.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         batch = images.batch(tf.maximum(tf.size(contents, tf.int64), 1)).get_single_element()
         return classify(*batch)
 

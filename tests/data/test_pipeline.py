@@ -131,7 +131,7 @@ def test_a_stopped_run_goes_on_bit_by_bit(split, options: dict, cache: bool) -> 
         return passes(batches.take(count))[0]
 
     whole = stream(0, 12)  # 72 pictures: three passes of 20, and batches across their borders
-    for start in (1, 4, 11):
+    for start in (4, 11):
         keras.utils.set_random_seed(start)  # the global seed has no say
         np.testing.assert_array_equal(stream(start, 12 - start), whole[6 * start :])
 
@@ -205,8 +205,8 @@ def test_fits_on_every_backend(folder_split) -> None:
     [
         ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
         ({"image_size": -1}, "image_size=-1 is not a size"),
-        ({"augment": "strong"}, "augment='strong' is unknown: choose one of inception, transfer"),
-        ({"evaluation": "fast"}, "evaluation='fast': choose one of crop, stretch, stretch_bicubic"),
+        ({"augment": "strong"}, "augment='strong' is not known. Give one of: 'inception'"),
+        ({"evaluation": "fast"}, "evaluation='fast' is not known. Give one of: 'crop', 'stretch'"),
         ({"batch_size": 30, "drop_remainder": True}, "has no full batch of 30: lower batch_size"),
         ({"start_step": 3}, "start_step=3 must be 0 or more, and 0 without repeat=True"),
         ({"channels": 4}, "channels=4 must be 3"),

@@ -195,7 +195,7 @@ def test_the_seed_decides() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mode": "centre"}, "mode='centre' is unknown: choose one of crop, stretch"),
+        ({"mode": "centre"}, "mode='centre' is not known. Give one of: 'crop', 'stretch'"),
         ({"crop_fraction": 0.0}, r"crop_fraction=0.0 must lie in \(0, 1\]"),
         ({"image_size": 0}, "image_size=0 is not a size"),
         ({"image_size": (8, 8, 3)}, r"image_size=\(8, 8, 3\) is not a size"),
@@ -209,7 +209,7 @@ def test_evaluation_errors(arguments: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"crop": "centre"}, "crop='centre' is unknown: choose one of inception, random, resize"),
+        ({"crop": "centre"}, "crop='centre' is not known. Give one of: 'inception', 'random'"),
         ({"min_area": 0.0}, r"min_area=0.0 must lie in \(0, 1\]"),
         ({"aspect_ratio": (2.0, 1.0)}, r"aspect_ratio=\(2.0, 1.0\) must be \(low, high\)"),
         ({"shift": -1}, "shift=-1 must be"),

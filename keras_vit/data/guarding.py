@@ -1,0 +1,36 @@
+"""Catching the error of one picture inside a TensorFlow graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._imports import tf
+
+
+def attempt(
+    function: Callable[..., Any], otherwise: Callable[..., Any], *arguments: tf.Tensor
+) -> Any:
+    """`function(*arguments)`, or `otherwise(*arguments)` where that fails as the graph runs.
+
+    A graph cannot catch an error, but a data set can drop an element that fails: the arguments
+    become a data set of one element, and what is left of it after `function` is taken. That costs
+    about 0.1 ms.
+
+    Args:
+        function: of tensors, to a tensor or a structure of them.
+        otherwise: to the same structure and dtypes; only the sizes may differ.
+        *arguments: what both are called with.
+
+    Returns:
+        What the one or the other returned.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> read = lambda text: tf.strings.to_number(text)
+        >>> [float(attempt(read, lambda _: tf.constant(-1.0), tf.constant(t))) for t in ("2", "x")]
+        [2.0, -1.0]
+    """
+    one = tf.data.Dataset.from_tensors(arguments)
+    tried = one.map(function).ignore_errors()
+    return tried.concatenate(one.map(otherwise)).take(1).get_single_element()
