@@ -17,6 +17,15 @@ from keras_vit.checkpoints import (
 )
 from keras_vit.export import export_model
 from keras_vit.models import (
+    MixerB16,
+    MixerB32,
+    MixerH14,
+    MixerL16,
+    MixerL32,
+    MixerS8,
+    MixerS16,
+    MixerS32,
+    MLPMixer,
     VisionTransformer,
     ViTB8,
     ViTB16,
@@ -38,6 +47,15 @@ from keras_vit.version import __version__
 __all__ = [
     "CheckpointError",
     "LoadReport",
+    "MLPMixer",
+    "MixerB16",
+    "MixerB32",
+    "MixerH14",
+    "MixerL16",
+    "MixerL32",
+    "MixerS8",
+    "MixerS16",
+    "MixerS32",
     "ViTB8",
     "ViTB16",
     "ViTB32",

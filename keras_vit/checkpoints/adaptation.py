@@ -130,10 +130,11 @@ def _named(fresh: Sequence[str], expected: Iterable[str]) -> set[str]:
 
 def _not_for_this_model(given: Tensors, expected: dict[str, Shape], model: Any) -> dict[str, str]:
     """Tensors of the file that the model's options leave out on purpose, and the reason."""
+    pooling = getattr(model, "pooling", "gap")
     reasons = {
-        "class_token": f"the model has no class token and pools by {model.pooling!r}",
+        "class_token": f"the model has no class token and pools by {pooling!r}",
         "pre_logits": "the model has no representation_size",
-        "pooling": f"the model pools by {model.pooling!r}",
+        "pooling": f"the model pools by {pooling!r}",
         "head": "the model has num_classes=0",
     }
     return {

@@ -1,6 +1,7 @@
 """The model that a file is of, read from the shapes of its tensors."""
 
 import re
+from math import isqrt
 from typing import Any
 
 from keras_vit.checkpoints.adaptation import POSITIONS, Grid, grid_of_positions
@@ -16,7 +17,92 @@ HEAD_DIM = 64
 DEFAULT_PIXELS = 224
 
 
-def architecture(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
+class Shapes:
+    """The shapes of a file's tensors, by canonical name."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._tensors = checkpoint.tensors
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def of(self, name: str, rank: int) -> Shape:
+        """The shape of a tensor that must be there, with so many axes."""
+        if name not in self._tensors:
+            raise CheckpointError(f"The file has no {name!r}: it is incomplete.")
+        tensor = self._tensors[name]
+        if len(tensor.shape) != rank or 0 in tensor.shape:
+            raise CheckpointError(
+                f"Tensor {tensor.name!r} has shape {tensor.shape}, which no {name} has."
+            )
+        return tensor.shape
+
+    def check(self, wanted: dict[str, Shape]) -> None:
+        """The model must not be larger than the file, whatever one of its tensors claims."""
+        for name, shape in wanted.items():
+            if self.of(name, len(shape)) != shape:
+                raise CheckpointError(
+                    f"Tensor {self._tensors[name].name!r} has shape {self._tensors[name].shape}, "
+                    f"where the file's other tensors want {shape}."
+                )
+
+    def depth(self) -> int:
+        """The number of blocks, of which none may be missing."""
+        matches = map(re.compile(r"block_(\d+)/").match, self._tensors)
+        blocks = {int(match[1]) for match in matches if match}
+        if not blocks or blocks != set(range(len(blocks))):
+            missing = sorted(set(range(max(blocks, default=0) + 1)) - blocks)
+            raise CheckpointError(f"The file is incomplete: block {missing[0]} is missing.")
+        return len(blocks)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the head; 0 for none."""
+        return self.of("head/kernel", 2)[1] if "head/kernel" in self else 0
+
+
+def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
+    """Arguments of the `MLPMixer` that a file holds the weights of.
+
+    Raises:
+        CheckpointError: The shapes are of no MLP-Mixer.
+    """
+    shapes = Shapes(checkpoint)
+    patch_h, patch_w, channels, dim = shapes.of("patch_embedding/kernel", 4)
+    tokens, tokens_dim = shapes.of("block_0/token_mixing/dense_0/kernel", 2)
+    channels_dim = shapes.of("block_0/channel_mixing/dense_0/kernel", 2)[1]
+    arguments: dict[str, Any] = {
+        "patch_size": (patch_h, patch_w),
+        "hidden_dim": dim,
+        "depth": shapes.depth(),
+        "tokens_mlp_dim": tokens_dim,
+        "channels_mlp_dim": channels_dim,
+        "num_classes": shapes.num_classes,
+        "activation": checkpoint.origin.activation,
+        "norm_epsilon": checkpoint.origin.norm_epsilon,
+        "include_preprocessing": checkpoint.origin.include_preprocessing,
+    }
+    wanted: dict[str, Shape] = {"head/kernel": (dim, shapes.num_classes)}
+    for i in range(arguments["depth"]):
+        for part, width, inside in (
+            ("token", tokens, tokens_dim),
+            ("channel", dim, channels_dim),
+        ):
+            wanted[f"block_{i}/{part}_mixing/dense_0/kernel"] = (width, inside)
+            wanted[f"block_{i}/{part}_mixing/dense_1/kernel"] = (inside, width)
+    shapes.check({name: shape for name, shape in wanted.items() if shape[-1]})
+    told = dict(checkpoint.arguments)
+    size = told.pop("image_size", None)
+    told.pop("evaluation", None)
+    rows, columns = file_grid or checkpoint.grid or (isqrt(tokens),) * 2
+    if size is None and rows * columns == tokens:
+        size = (rows * patch_h, columns * patch_w)
+    if size is not None:
+        arguments["input_shape"] = (*size, channels)
+    return arguments | told
+
+
+def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
     """Arguments of the `VisionTransformer` that a file holds the weights of.
 
     Everything from the shapes; the number of heads where these tell it, else from what the file
@@ -25,18 +111,8 @@ def architecture(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[
     Raises:
         CheckpointError: The shapes are of no ViT, or do not tell the size of the images.
     """
-    shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
-    names = {key: tensor.name for key, tensor in checkpoint.tensors.items()}
-
-    def shape(name: str, rank: int) -> Shape:
-        if name not in shapes:
-            raise CheckpointError(f"The file has no {name!r}: it is incomplete.")
-        if len(shapes[name]) != rank or 0 in shapes[name]:
-            raise CheckpointError(
-                f"Tensor {names[name]!r} has shape {shapes[name]}, which no {name} of a ViT has."
-            )
-        return shapes[name]
-
+    shapes = Shapes(checkpoint)
+    shape = shapes.of
     patch_h, patch_w, channels, hidden_dim = shape("patch_embedding/kernel", 4)
     feed_in, feed_out = (
         shape("block_0/mlp/dense_0/kernel", 2),
@@ -48,10 +124,10 @@ def architecture(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[
     arguments: dict[str, Any] = {
         "patch_size": (patch_h, patch_w),
         "hidden_dim": hidden_dim,
-        "depth": _depth(shapes),
+        "depth": shapes.depth(),
         "num_heads": HEADS.get(hidden_dim, max(hidden_dim // HEAD_DIM, 1)),
         "mlp_dim": feed_out[0],
-        "num_classes": shape("head/kernel", 2)[1] if "head/kernel" in shapes else 0,
+        "num_classes": shapes.num_classes,
         "pooling": pooling,
         "class_token": class_token,
         "num_registers": shape("register_tokens", 3)[1] if "register_tokens" in shapes else 0,
@@ -65,13 +141,7 @@ def architecture(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[
         "include_preprocessing": checkpoint.origin.include_preprocessing,
         "position_embedding": "learned" if POSITIONS in shapes else "none",
     }
-    # The model must not be larger than the file, whatever one of its tensors claims.
-    for name, wanted in _matrices(arguments, shapes).items():
-        if shape(name, len(wanted)) != wanted:
-            raise CheckpointError(
-                f"Tensor {names[name]!r} has shape {shapes[name]}, where the width of the tokens "
-                f"({hidden_dim}) and the MLP ({feed_out[0]}) want {wanted}."
-            )
+    shapes.check(_matrices(arguments, shapes))
     told = dict(checkpoint.arguments)
     size = told.pop("image_size", None)
     told.pop("evaluation", None)
@@ -90,7 +160,7 @@ def architecture(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[
     return arguments
 
 
-def _matrices(arguments: dict[str, Any], shapes: dict[str, Shape]) -> dict[str, Shape]:
+def _matrices(arguments: dict[str, Any], shapes: Shapes) -> dict[str, Shape]:
     """The shapes that the large tensors of a file must have among each other."""
     dim, mlp_dim = arguments["hidden_dim"], arguments["mlp_dim"]
     gate = 2 if arguments["activation"] == "swiglu" else 1
@@ -108,12 +178,3 @@ def _matrices(arguments: dict[str, Any], shapes: dict[str, Shape]) -> dict[str, 
         "register_tokens": (1, arguments["num_registers"], dim),
     }
     return wanted | {name: expected for name, expected in some.items() if name in shapes}
-
-
-def _depth(shapes: dict[str, Shape]) -> int:
-    blocks = {int(match[1]) for match in map(re.compile(r"block_(\d+)/").match, shapes) if match}
-    depth = len(blocks)
-    if depth == 0 or blocks != set(range(depth)):
-        missing = sorted(set(range(max(blocks, default=0) + 1)) - blocks)
-        raise CheckpointError(f"The file is incomplete: encoder block {missing[0]} is missing.")
-    return depth

@@ -1,6 +1,7 @@
 """Canonical names and the variables of a Keras model: which belongs to which."""
 
 import itertools
+import re
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -9,8 +10,8 @@ import keras
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import family_of
 from keras_vit.checkpoints.tensors import Array, Shape
-from keras_vit.models import VisionTransformer
 
 
 def _dense(layer: str, *names: str) -> dict[str, tuple[str, ...]]:
@@ -53,7 +54,13 @@ BLOCK = {
     **_dense("mlp.dense_0", "mlp/dense_0"),
     **_dense("mlp.dense_1", "mlp/dense_1"),
     "scale_1.gamma": ("scale_1",),
+    **_dense("token_mixing.dense_0", "token_mixing/dense_0"),
+    **_dense("token_mixing.dense_1", "token_mixing/dense_1"),
+    **_dense("channel_mixing.dense_0", "channel_mixing/dense_0"),
+    **_dense("channel_mixing.dense_1", "channel_mixing/dense_1"),
 }
+# Name of a layer that repeats -> what comes before its canonical names, and its table.
+REPEATED = ((re.compile(r"block_(\d+)"), "block_{}/", BLOCK),)
 
 
 @dataclass(frozen=True)
@@ -78,25 +85,23 @@ def bindings(model: keras.Model) -> list[Binding]:
     """Every weight of a model, bound.
 
     Raises:
-        CheckpointError: The model is no `VisionTransformer`, is quantized, or has weights that
-            have no canonical name.
+        CheckpointError: The model is of no family of `FAMILIES`, is quantized, or has weights
+            that have no canonical name.
     """
-    if not isinstance(model, VisionTransformer):
-        raise CheckpointError(
-            f"{type(model).__name__} is no VisionTransformer: only its weights have names that "
-            "other packages share. Use Keras's own model.load_weights and model.save."
-        )
+    family_of(model)
     layers = {layer.name: layer for layer in model.layers}
     found = [
         Binding(variable, names)
         for path, names in TOP.items()
         if (variable := _variable(layers.get(path.split(".")[0]), path)) is not None
     ]
-    for i in range(model.depth):
-        block = layers[f"block_{i}"]
-        for path, names in BLOCK.items():
-            if (variable := _variable(block, f"block.{path}")) is not None:
-                found.append(Binding(variable, tuple(f"block_{i}/{name}" for name in names)))
+    for name, layer in layers.items():
+        for pattern, template, table in REPEATED:
+            if match := pattern.fullmatch(name):
+                prefix = template.format(*match.groups())
+                for path, names in table.items():
+                    if (variable := _variable(layer, f"layer.{path}")) is not None:
+                        found.append(Binding(variable, tuple(prefix + n for n in names)))
     bound = {id(binding.variable) for binding in found}
     for weight in model.weights:
         is_seed = "int" in weight.dtype and "seed" in weight.path

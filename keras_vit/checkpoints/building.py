@@ -9,16 +9,16 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.adaptation import Grid
-from keras_vit.checkpoints.architecture import architecture
 from keras_vit.checkpoints.binding import bindings
 from keras_vit.checkpoints.cache import checked_file
 from keras_vit.checkpoints.catalogue import find_for_model, find_named
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import FAMILIES
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.loading import load_checkpoint
 from keras_vit.checkpoints.opening import open_checkpoint
-from keras_vit.errors import as_pair, known_arguments
-from keras_vit.models import VisionTransformer
+from keras_vit.errors import known_arguments
+from keras_vit.models import ImageModel
 
 
 def from_checkpoint(
@@ -28,7 +28,7 @@ def from_checkpoint(
     fresh: Sequence[str] = (),
     file_grid: Grid | None = None,
     **overrides: Any,
-) -> VisionTransformer:
+) -> ImageModel:
     """The model that a file is of, under its weights.
 
     The architecture is read from the shapes; `activation`, `norm_epsilon` and preprocessing follow
@@ -40,15 +40,15 @@ def from_checkpoint(
         layout: As for `load_weights`.
         fresh: As for `load_weights`.
         file_grid: As for `load_weights`.
-        **overrides: Arguments of `VisionTransformer`: `num_classes=5` gives a new zero head,
-            `input_shape=(384, 512, 3)` resampled positions, `pooling=None` all tokens.
+        **overrides: Arguments of the model: `num_classes=5` gives a new zero head,
+            `input_shape=(384, 512, 3)` resampled positions, `pooling=None` all tokens of a ViT.
 
     Returns:
-        A `VisionTransformer`; its `load_report` is the `LoadReport`.
+        A `VisionTransformer` or an `MLPMixer`; its `load_report` is the `LoadReport`.
 
     Raises:
         CheckpointError: As for `load_weights`.
-        ValueError: An override is no argument of `VisionTransformer`, or out of range.
+        ValueError: An override is no argument of the file's model, or out of range.
 
     Example:
 
@@ -62,7 +62,6 @@ def from_checkpoint(
     >>> twin.activation, twin.num_heads, twin.input_shape
     ('gelu_tanh', 2, (None, 32, 32, 3))
     """
-    known_arguments(VisionTransformer, overrides)
     if overrides.get("weights") is not None:
         raise ValueError(
             "from_checkpoint(file) takes the weights from the file: leave weights= out."
@@ -72,7 +71,9 @@ def from_checkpoint(
         path, layout = checked_file(row), layout or row.layout
         overrides = {**row.arguments, **overrides}
     with open_checkpoint(path, layout) as checkpoint:
-        model = VisionTransformer(**_arguments(checkpoint, overrides, file_grid, path))
+        constructor = FAMILIES[checkpoint.family].model
+        known_arguments(constructor, overrides)
+        model = constructor(**_arguments(checkpoint, overrides, file_grid, path))
         report = load_checkpoint(model, bindings(model), path, checkpoint, fresh, file_grid)
     model.load_report = report
     return model
@@ -90,6 +91,8 @@ FOLLOWED = (
     "position_embedding",
     "mlp_dim",
     "num_heads",
+    "tokens_mlp_dim",
+    "channels_mlp_dim",
 )
 
 
@@ -97,11 +100,8 @@ def arguments_for(
     weights: str | Path,
     /,
     *,
-    patch_size: int | tuple[int, int],
-    hidden_dim: int,
-    depth: int,
     num_classes: int = 1000,
-    **_: Any,
+    **arguments: Any,
 ) -> dict[str, Any]:
     """What a model of these sizes should follow its weights in: numerics, pooling, preprocessing.
 
@@ -109,13 +109,10 @@ def arguments_for(
 
     Args:
         weights: A file, or the tag of released weights.
-        patch_size: Of the model, to tell which weights a tag means.
-        hidden_dim: Of the model.
-        depth: Of the model.
         num_classes: Of the model: where the file has as many, its pre-logits layer is followed
             too, without which its head means nothing; else both are left out, as the released
             code does when it fine-tunes.
-        **_: The model's other arguments, which its constructor checks.
+        **arguments: The model's other arguments: its sizes tell which weights a tag means.
 
     Raises:
         CheckpointError: As for `load_weights`.
@@ -131,18 +128,13 @@ def arguments_for(
     'gap'
     """
     path, layout, told = Path(weights), None, {}
-    if not path.is_file():
-        pair = as_pair(patch_size, "patch_size")
-        wanted = SimpleNamespace(patch_size=pair, hidden_dim=hidden_dim, depth=depth)
-        if (row := find_for_model(str(weights), wanted)) is not None:
-            path, layout, told = checked_file(row), row.layout, row.arguments
+    wanted = SimpleNamespace(**arguments)
+    if not path.is_file() and (row := find_for_model(str(weights), wanted)) is not None:
+        path, layout, told = checked_file(row), row.layout, row.arguments
     if path.name.endswith(".weights.h5"):
         return {}  # holds weights alone, of a model like the one that is asked for
     with open_checkpoint(path, layout) as checkpoint:
-        if "keras" in checkpoint.arguments:
-            found = _of_keras(checkpoint.arguments["keras"])
-        else:
-            found = {**architecture(checkpoint), **told}
+        found = {**_of_file(checkpoint), **told}
     followed = [*FOLLOWED]
     if found["num_classes"] == num_classes:
         followed.append("representation_size")
@@ -153,13 +145,11 @@ def _arguments(
     checkpoint: Checkpoint, overrides: dict[str, Any], file_grid: Grid | None, path: Path
 ) -> dict[str, Any]:
     """Arguments of the model: the file's, then the caller's."""
-    if "keras" in checkpoint.arguments:
-        arguments = _of_keras(checkpoint.arguments["keras"])
-        if "input_shape" in overrides:
-            arguments.pop("position_grid")  # follows from the shape
-    else:
-        arguments = architecture(checkpoint, file_grid)
+    arguments = _of_file(checkpoint, file_grid)
+    if "keras" not in checkpoint.arguments:
         _settle_input_shape(arguments, overrides, path)
+    elif "input_shape" in overrides:
+        arguments.pop("position_grid", None)  # follows from the shape
     if overrides.get("pooling") == "token":
         arguments["class_token"] = True
     return {**arguments, **overrides}
@@ -170,20 +160,25 @@ def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], pa
     if "input_shape" not in arguments:
         if "input_shape" not in overrides:
             raise CheckpointError(
-                f"The position embeddings of {path} are no square, so they do not tell the size "
-                "of the images. Give it: from_checkpoint(file, input_shape=(224, 160, 3))."
+                f"The patches of {path} are no square, so their number does not tell the size of "
+                "the images. Give it: from_checkpoint(file, input_shape=(224, 160, 3))."
             )
         return
     height, width, channels = arguments["input_shape"]
     if (overrides.get("data_format") or keras.config.image_data_format()) == "channels_first":
         arguments["input_shape"] = (channels, height, width)
-    if None in overrides.get("input_shape", ()):
+    if None in overrides.get("input_shape", ()) and "position_embedding" in arguments:
         # Images of any size: positions stay on the grid of the file.
         patch_h, patch_w = arguments["patch_size"]
         arguments["position_grid"] = (height // patch_h, width // patch_w)
 
 
-def _of_keras(config: dict[str, Any]) -> dict[str, Any]:
-    known = inspect.signature(VisionTransformer).parameters
-    arguments = {k: v for k, v in config.items() if k in known}  # not: trainable, class_names, ...
-    return {**arguments, "dtype": keras.dtype_policies.get(arguments["dtype"])}
+def _of_file(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
+    """What the file says about the model, as arguments of its class."""
+    family = FAMILIES[checkpoint.family]
+    config = checkpoint.arguments.get("keras")
+    if config is not None:
+        config = {**config, "dtype": keras.dtype_policies.get(config["dtype"])}
+    found = family.arguments(checkpoint, file_grid) if config is None else config
+    known = inspect.signature(family.model).parameters
+    return {k: v for k, v in found.items() if k in known}  # not: trainable, class_names, ...

@@ -8,6 +8,8 @@ from typing import Any
 from keras_vit.checkpoints.released import RELEASED, Weights
 from keras_vit.errors import nearest
 
+# Arguments by which models of one name are told from others; a family has none of another's.
+TELLING = ("patch_size", "hidden_dim", "depth", "tokens_mlp_dim")
 FILE_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5")
 
 
@@ -96,10 +98,13 @@ def _looks_like_file(name: str) -> bool:
 
 
 def _fits(row: Weights, model: Any) -> bool:
-    patch = (row.patch_size, row.patch_size)
-    same_patch = row.layout == "flexivit" or tuple(model.patch_size) == patch
-    same_size = (model.hidden_dim, model.depth) == (row.width.hidden_dim, row.width.depth)
-    return same_patch and same_size
+    """Whether a model has the sizes of a row's; FlexiViT's patches may be of any size."""
+    sizes = row.sizes
+    return all(
+        getattr(model, name, None) in (sizes.get(name), (sizes.get(name),) * 2)
+        or (row.layout, name) == ("flexivit", "patch_size")
+        for name in TELLING
+    )
 
 
 def _cells(row: Weights) -> tuple[str, ...]:

@@ -88,10 +88,10 @@ COMMON_ROWS: tuple[Row, ...] = (
 )
 
 
-def under_prefix(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    """The tensors of the image model without their prefix, and all others."""
+def under_prefix(tensors: Tensors, root: str = "embedding/kernel") -> tuple[Tensors, Tensors]:
+    """The tensors of the image model without their prefix, and all others; `root` is one of it."""
     for prefix in PREFIXES:
-        if f"{prefix}embedding/kernel" in tensors:
+        if f"{prefix}{root}" in tensors:
             inside = {k: v for k, v in tensors.items() if k.startswith(prefix)}
             outside = {k: v for k, v in tensors.items() if k not in inside}
             return {k.removeprefix(prefix): v for k, v in inside.items()}, outside

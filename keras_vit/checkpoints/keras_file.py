@@ -8,6 +8,7 @@ import keras
 
 from keras_vit.checkpoints.binding import Binding, bindings
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import family_of
 from keras_vit.checkpoints.layout import Checkpoint, Origin
 from keras_vit.checkpoints.npz import check_zip_sizes
 from keras_vit.checkpoints.tensors import Array, Tensor, checked_float32
@@ -41,15 +42,22 @@ def read_keras_file(path: Path, model: keras.Model | None) -> Checkpoint:
     for binding in bindings(own):
         for name, shape in binding.shapes().items():
             tensors[name] = Tensor(name, shape, binding.variable.dtype, _reader(binding, name))
-    origin = Origin(own.activation, own.norm_epsilon, own.include_preprocessing, "zoom")
+    config = own.get_config()
+    origin = Origin(
+        config.get("activation", ""),
+        config.get("norm_epsilon", 0.0),
+        own.include_preprocessing,
+        "zoom",
+    )
     return Checkpoint(
         "keras",
+        family_of(own),
         origin,
         tensors,
-        class_entry=own.class_token,
-        arguments={"keras": own.get_config()},
+        class_entry=config.get("class_token"),
+        arguments={"keras": config},
         class_names=own.class_names,
-        grid=own.position_grid,
+        grid=config.get("position_grid"),
     )
 
 

@@ -1,4 +1,4 @@
-"""How one origin names and shapes the tensors of a ViT: tables, and the two ways through them.
+"""How one origin names and shapes the tensors of a model: tables, and the two ways through them.
 
 Between all layouts stands one set of names, the canonical one, with Keras's shapes: dense kernels
 `(inputs, outputs)`, the patch kernel `(height, width, channels, width)`, queries, keys and values
@@ -8,11 +8,15 @@ apart and without a heads axis.
     block_{i}/{norm_0,norm_1}/{scale,bias}  block_{i}/{query,key,value,output}/{kernel,bias}
     block_{i}/mlp/{dense_0,dense_1}/{kernel,bias}  block_{i}/{scale_0,scale_1}
     encoder_norm/{scale,bias}  pooling/...  pre_logits/{kernel,bias}  head/{kernel,bias}
+    MLP-Mixer: block_{i}/{token_mixing,channel_mixing}/{dense_0,dense_1}/{kernel,bias}
+    ResNet: stem/conv/kernel  stem/norm/{scale,bias}  stage_{s}/unit_{u}/conv_{n}/kernel
+            stage_{s}/unit_{u}/norm_{n}/{scale,bias}  stage_{s}/unit_{u}/projection/kernel  ...
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +84,7 @@ class Checkpoint:
 
     Attributes:
         layout: Name of the layout they came in.
+        family: What they are the weights of, a key of `keras_vit.checkpoints.families.FAMILIES`.
         origin: What the layout's authors do.
         tensors: By canonical name.
         class_entry: Whether the first position embedding is the class token's; None: unknown.
@@ -90,6 +95,7 @@ class Checkpoint:
     """
 
     layout: str
+    family: str
     origin: Origin
     tensors: Tensors
     class_entry: bool | None = None
@@ -115,6 +121,9 @@ class Layout:
         rows: The tensors outside the blocks.
         block: What comes before a tensor's name in block `{}`.
         block_rows: The tensors of one block.
+        unit: What comes before a tensor's name in stage `{}`, unit `{}` of a ResNet; empty: none.
+        unit_rows: The tensors of one unit.
+        family: What it holds the weights of, a key of `keras_vit.checkpoints.families.FAMILIES`.
         prefix: Before every name in written files, except those of `unprefixed`.
         unprefixed: Names without the prefix.
         renames: Other spellings, `(regular expression, replacement)`, undone before reading.
@@ -132,8 +141,11 @@ class Layout:
     origin: Origin
     signature: str
     rows: tuple[Row, ...]
-    block: str
-    block_rows: tuple[Row, ...]
+    block: str = ""
+    block_rows: tuple[Row, ...] = ()
+    unit: str = ""
+    unit_rows: tuple[Row, ...] = ()
+    family: str = "vit"
     prefix: str = ""
     unprefixed: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
@@ -178,6 +190,7 @@ class Layout:
             found.update(_split(tensor.then(codec.read), canonical))
         return Checkpoint(
             self.name,
+            self.family,
             self.origin,
             found,
             self.class_entry(tensors),
@@ -194,9 +207,11 @@ class Layout:
             CheckpointError: The layout has no place for one of them.
         """
         left = set(tensors)
-        depth = 1 + max((int(m[1]) for m in map(_BLOCK.match, tensors) if m), default=-1)
         tables = [("", "", self.rows)]
-        tables += [(self.block.format(i), f"block_{i}/", self.block_rows) for i in range(depth)]
+        for foreign, canonical, rows in self._repeated:
+            matches = map(_numbered(canonical).match, tensors)
+            numbers = sorted({tuple(map(int, match.groups()[:-1])) for match in matches if match})
+            tables += [(foreign.format(*n), canonical.format(*n), rows) for n in numbers]
         written = []
         for file_prefix, own_prefix, rows in tables:
             for name, parts, codec in rows:
@@ -220,20 +235,32 @@ class Layout:
         for pattern, reason in self.refused.items():
             if re.search(pattern, name):
                 raise CheckpointError(f"Tensor {tensor.name!r} is not supported: {reason}")
-        before, after = self.block.split("{}")
-        match = re.fullmatch(re.escape(before) + r"(\d{1,4})" + re.escape(after) + "(.+)", name)
-        rows, rest = (self.block_rows, match[2]) if match else (self.rows, name)
-        prefix = f"block_{int(match[1])}/" if match else ""
+        prefix, rest, rows = "", name, self.rows
+        for foreign, canonical, table in self._repeated:
+            if match := _numbered(foreign).fullmatch(name):
+                *numbers, rest = match.groups()
+                prefix, rows = canonical.format(*map(int, numbers)), table
         for row, parts, codec in rows:
             if row == rest:
                 return [prefix + part for part in parts], codec
         raise CheckpointError(
-            f"Tensor {tensor.name!r} has no place in a ViT of the {self.name!r} layout: the file "
-            "is of another model, or of a training that added parts."
+            f"Tensor {tensor.name!r} has no place in the {self.name!r} layout: the file is of "
+            "another model, or of a training that added parts."
         )
 
+    @property
+    def _repeated(self) -> list[tuple[str, str, tuple[Row, ...]]]:
+        """What comes before the names of a part that repeats: in the file, and canonically."""
+        blocks = (self.block, "block_{}/", self.block_rows)
+        units = (self.unit, "stage_{}/unit_{}/", self.unit_rows)
+        return [part for part in (blocks, units) if part[0]]
 
-_BLOCK = re.compile(r"block_(\d+)/")
+
+@cache
+def _numbered(template: str) -> re.Pattern[str]:
+    """Matches a name that begins like the template: its numbers, and the rest of the name."""
+    literal = re.split(r"\{.*?\}", template)
+    return re.compile(r"(\d{1,4})".join(map(re.escape, literal)) + "(.+)")
 
 
 def _split(tensor: Tensor, names: list[str]) -> Tensors:

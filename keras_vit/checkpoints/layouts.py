@@ -8,6 +8,7 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.google import GOOGLE
 from keras_vit.checkpoints.huggingface import HUGGINGFACE, HUGGINGFACE_DINOV2
 from keras_vit.checkpoints.layout import Layout
+from keras_vit.checkpoints.mixer import MIXER
 from keras_vit.checkpoints.tensors import Container
 from keras_vit.checkpoints.timm import DINOV2, TIMM, TIMM_IMAGENET
 from keras_vit.errors import nearest
@@ -24,13 +25,19 @@ LAYOUTS: dict[str, Layout] = {
         HUGGINGFACE_DINOV2,
         HUGGINGFACE,
         FLEXIVIT,
+        MIXER,
     )
 }
 
-# Families whose weights are something else than a ViT's, by a name that only they have.
+# What an origin's name means for models that are no ViT: (name, family) -> layout.
+OF_FAMILY = {
+    ("google", "mixer"): "mixer",
+    ("big_vision", "mixer"): "mixer",
+}
+
+# Families that the package has no model for, by a name that only they have.
 OTHER_FAMILIES = {
     r"(^|/)conv_root/|^block\d/unit|^resnet/": "a ResNet or a hybrid of ResNet and ViT",
-    r"MixerBlock_|Mixer/encoder": "an MLP-Mixer",
     r"^transformer\.layers\.\d+\.0\.(fn\.)?to_qkv|to_patch_embedding": "a ViT of vit-pytorch "
     "(lucidrains), whose blocks compute something else",
     r"^visual\.|^vision_model\.|text_model": "a CLIP or SigLIP with its two towers",
@@ -38,8 +45,9 @@ OTHER_FAMILIES = {
 }
 
 
-def layout_named(name: str) -> Layout:
-    """The layout of this name, or a ValueError that proposes the nearest."""
+def layout_named(name: str, family: str = "vit") -> Layout:
+    """The layout of this name for a family, or a ValueError that proposes the nearest."""
+    name = OF_FAMILY.get((name, family), name)
     if name not in LAYOUTS:
         raise ValueError(f"layout={name!r} is not known. {nearest(name, LAYOUTS)}")
     return LAYOUTS[name]
@@ -59,11 +67,13 @@ def recognise(container: Container) -> Layout:
                 return layout
         shown = ", ".join(map(repr, names[:4])) or "none at all"
         family = f"in no layout that is known ({', '.join(LAYOUTS)}); its tensors are {shown}"
-    raise CheckpointError(f"{container.path} is {family}: its weights do not fit a ViT.")
+    raise CheckpointError(
+        f"{container.path} is {family}: its weights do not fit a model of this package."
+    )
 
 
 def other_family(names: Iterable[str]) -> str | None:
-    """What a file is that is no ViT, if one of its names tells."""
+    """What a file is that no layout holds, if one of its names tells."""
     for name in names:
         for pattern, family in OTHER_FAMILIES.items():
             if re.search(pattern, name):

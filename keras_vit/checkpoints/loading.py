@@ -11,6 +11,8 @@ from keras_vit.checkpoints.binding import Binding, bindings
 from keras_vit.checkpoints.cache import checked_file
 from keras_vit.checkpoints.catalogue import find_for_model
 from keras_vit.checkpoints.class_names import names_of_head
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import FAMILIES, family_of
 from keras_vit.checkpoints.layout import Checkpoint, Tensors
 from keras_vit.checkpoints.opening import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
@@ -33,7 +35,7 @@ def load_weights(
     position is dropped or added as zero.
 
     Args:
-        model: A `VisionTransformer`.
+        model: A `VisionTransformer` or an `MLPMixer`.
         file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras` or `.weights.h5` file, or
             the tag of released weights that fit the model (see `list_weights`).
         fresh: Weights that may keep the model's values where the file has none for them: names
@@ -85,6 +87,11 @@ def load_checkpoint(
     file_grid: Grid | None,
 ) -> LoadReport:
     """Computes everything, then assigns it: see `load_weights`."""
+    if checkpoint.family != family_of(model):
+        raise CheckpointError(
+            f"{path} holds the weights of {FAMILIES[checkpoint.family].model.__name__}, and the "
+            f"model is {type(model).__name__}. from_checkpoint builds the one the file is of."
+        )
     expected: dict[str, Shape] = {}
     for binding in bound:
         expected.update(binding.shapes())
@@ -134,8 +141,9 @@ def _differences(model: Any, checkpoint: Checkpoint) -> list[str]:
     if "keras" in told:
         told = {**told, **told["keras"]}
     notes = []
+    config = model.get_config()
     for name in ("activation", "norm_epsilon", "include_preprocessing", "num_heads"):
-        own = getattr(model, name)
+        own = config.get(name, told.get(name))
         is_free = own == "swiglu" or own is False  # follows from shapes, or is asked for
         if name in told and told[name] != own and not is_free:
             notes.append(f"the weights are for {name}={told[name]!r}, the model has {own!r}")

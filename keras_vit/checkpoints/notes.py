@@ -23,11 +23,11 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
 
 def notes_of(model: Any) -> dict[str, Any]:
     """The notes on a model, for `with_notes` to read."""
-    names = model.class_names
+    names, config = model.class_names, model.get_config()
     return {
-        "arguments": {name: getattr(model, name) for name in ARGUMENTS},
-        "image_size": list(_image_size(model)),
-        "grid": list(model.position_grid),
+        "arguments": {name: config[name] for name in ARGUMENTS if name in config},
+        "image_size": _image_size(model),
+        "grid": list(model.position_grid) if "position_grid" in config else None,
         # A set that the package has is told by name: the comment of a .npz is short.
         "class_names": set_of_names(names) or (None if names is None else list(names)),
         "evaluation": model.evaluation,
@@ -59,12 +59,15 @@ def with_notes(checkpoint: Checkpoint, notes: dict[str, Any]) -> Checkpoint:
     )
 
 
-def _image_size(model: Any) -> tuple[int, int]:
+def _image_size(model: Any) -> list[int] | None:
     axes = (0, 1) if model.data_format == "channels_last" else (1, 2)
     sides = [model.input_shape[1:][axis] for axis in axes]
-    if None in sides:  # images of any size: the one that the positions are for
-        sides = [g * p for g, p in zip(model.position_grid, model.patch_size, strict=True)]
-    return sides[0], sides[1]
+    if None not in sides:
+        return sides
+    if "position_grid" not in model.get_config():
+        return None
+    # Images of any size: the one that the positions are for.
+    return [g * p for g, p in zip(model.position_grid, model.patch_size, strict=True)]
 
 
 def _pair(value: Any) -> tuple[int, int] | None:

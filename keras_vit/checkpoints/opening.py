@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import FAMILIES
 from keras_vit.checkpoints.keras_file import SUFFIXES, read_keras_file
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.layouts import layout_named, recognise
@@ -64,13 +65,13 @@ def open_checkpoint(
     with open_container(path) as container:
         found = layout_named(layout) if layout else recognise(container)
         checkpoint = found.to_canonical(container.tensors)
-        if "patch_embedding/kernel" not in checkpoint.tensors:
+        root = FAMILIES[checkpoint.family].root
+        if root not in checkpoint.tensors:
             raise CheckpointError(
-                f"{path} has names of the {found.name!r} layout but no patch embedding: it is "
+                f"{path} has names of the {found.name!r} layout but no {root!r}: it is "
                 "incomplete, or one shard of several."
             )
-        hidden_dim = checkpoint.tensors["patch_embedding/kernel"].shape[-1]
-        arguments, names = read_neighbours(path, hidden_dim)
+        arguments, names = read_neighbours(path, checkpoint.tensors[root].shape[-1])
         checkpoint = replace(
             checkpoint,
             arguments={**checkpoint.arguments, **arguments},

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_vit.checkpoints.layouts import LAYOUTS
-from keras_vit.models.cost import vit_cost
-from keras_vit.models.variants import WIDTHS, Width
+from keras_vit.models.cost import mixer_cost, vit_cost
+from keras_vit.models.variants import WIDTHS, Width, mixer_arguments
 
 GOOGLE_BUCKET = "https://storage.googleapis.com/vit_models"
+MIXER_BUCKET = "https://storage.googleapis.com/mixer_models"
 BIG_VISION_BUCKET = "https://storage.googleapis.com/big_vision"
 HUB = "https://huggingface.co/{}/resolve/main/model.safetensors"
 
@@ -55,25 +56,18 @@ class Weights:
         return f"{self.model}:{self.tag}"
 
     @property
-    def width(self) -> Width:
-        """The sizes of the encoder."""
-        letter = self.model.removeprefix("ViT-").split("/")[0]
-        return (WIDTHS | OTHER_WIDTHS)[letter]
-
-    @property
-    def patch_size(self) -> int:
-        """Height and width of a patch in pixels."""
-        return int(self.model.split("/")[1])
+    def sizes(self) -> dict[str, Any]:
+        """The size arguments of the model."""
+        if self.model.startswith("Mixer-"):
+            return mixer_arguments(self.model)
+        letter, patch = self.model.removeprefix("ViT-").split("/")
+        return {"patch_size": int(patch), **vars((WIDTHS | OTHER_WIDTHS)[letter])}
 
     @property
     def megabytes(self) -> int:
         """About how much there is to fetch: four bytes a parameter."""
-        cost = vit_cost(
-            patch_size=self.patch_size,
-            **vars(self.width),
-            image_size=self.pixels,
-            num_classes=self.num_classes,
-        )
+        calculate = mixer_cost if self.model.startswith("Mixer-") else vit_cost
+        cost = calculate(**self.sizes, image_size=self.pixels, num_classes=self.num_classes)
         return round(cost.parameters * 4 / 1e6)
 
     @property
@@ -279,9 +273,34 @@ def _google_on_the_hub() -> list[Weights]:
     ]  # fmt: skip
 
 
+def _mixer() -> list[Weights]:
+    """MLP-Mixer's own, and those of SAM (Chen et al. 2021) and GSAM (Zhuang et al. 2022).
+
+    No list of the files under `gsam/` was published: their names are those of the others.
+    """
+    table = (
+        ("in1k", "imagenet1k", ("B/16", "L/16"), 1000),
+        ("in21k", "imagenet21k", ("B/16", "L/16"), 21_843),
+        ("sam_in1k", "sam", ("B/16", "B/32"), 1000),
+        ("gsam_in1k", "gsam", ("S/8", "S/16", "S/32", "B/16", "B/32"), 1000),
+    )
+    return [
+        Weights(
+            tag,
+            f"Mixer-{model}",
+            f"{MIXER_BUCKET}/{folder}/Mixer-{model.replace('/', '_')}.npz",
+            "mixer",
+            num_classes=classes,
+        )
+        for tag, folder, models, classes in table
+        for model in models
+    ]
+
+
 RELEASED: tuple[Weights, ...] = (
     *_augreg(),
     *_original(),
+    *_mixer(),
     *_big_vision(),
     *_facebook(),
     *_google_on_the_hub(),

@@ -9,6 +9,7 @@ import keras
 
 from keras_vit.checkpoints.binding import canonical_values
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.families import family_of
 from keras_vit.checkpoints.keras_file import SUFFIXES
 from keras_vit.checkpoints.layout import Layout
 from keras_vit.checkpoints.layouts import layout_named
@@ -51,7 +52,7 @@ def save_weights(model: keras.Model, file: str | Path, layout: str | None = None
     if path.name.endswith(SUFFIXES):
         _save_keras(model, path, layout)
         return
-    chosen = layout_named(layout or _default_layout(path))
+    chosen = layout_named(layout or _default_layout(path), family_of(model))
     if not path.suffix and chosen.name == "huggingface":
         path.mkdir(parents=True, exist_ok=True)
         _write(model, path / "model.safetensors", chosen)
@@ -73,7 +74,8 @@ def _write(model: Any, path: Path, layout: Layout) -> None:
     values = canonical_values(model)
     if layout.positions_first:
         values = _without_class_entry(values)
-    tensors = list(layout.from_canonical(values, model.num_heads))
+    # Only attention keeps heads apart.
+    tensors = list(layout.from_canonical(values, getattr(model, "num_heads", 1)))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

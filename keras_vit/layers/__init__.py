@@ -2,6 +2,7 @@
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.encoder import MLP, EncoderBlock, LayerScale
+from keras_vit.layers.mixing import MixerBlock
 from keras_vit.layers.patches import PatchEmbedding, Patches, TokensToGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions import PositionEmbedding, RelativePositionBias
@@ -15,6 +16,7 @@ __all__ = [
     "EncoderBlock",
     "LayerScale",
     "MeanPooling",
+    "MixerBlock",
     "MultiHeadSelfAttention",
     "PatchEmbedding",
     "Patches",

@@ -24,6 +24,8 @@ def swiglu(x: Any) -> Any:
     return keras.ops.silu(gate) * value
 
 
+# A configuration: an initializer itself would draw the same numbers for every layer.
+NEARLY_ZERO = {"class_name": "RandomNormal", "config": {"stddev": 1e-6}}
 OWN_ACTIVATIONS = {"gelu_tanh": gelu_tanh, "swiglu": swiglu}
 
 
@@ -89,6 +91,9 @@ class MLP(keras.layers.Layer):
     (17, 32)
     """
 
+    kernel_initializer: Any = "glorot_uniform"
+    bias_initializer: Any = NEARLY_ZERO
+
     def __init__(
         self, mlp_dim: int, activation: str = "gelu_tanh", dropout: float = 0.0, **kwargs: Any
     ) -> None:
@@ -104,8 +109,8 @@ class MLP(keras.layers.Layer):
         def dense(units: Any, name: str) -> keras.layers.Dense:
             return keras.layers.Dense(
                 units,
-                kernel_initializer="glorot_uniform",
-                bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+                kernel_initializer=self.kernel_initializer,
+                bias_initializer=self.bias_initializer,
                 dtype=self.dtype_policy,
                 name=name,
             )

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import as_pair
+from keras_vit.errors import as_pair, one_of
 
 Shape = tuple[int | None, ...]
 
@@ -116,6 +116,8 @@ class PatchEmbedding(Patches):
         hidden_dim: Width of an embedding.
         patch_size: Height and width of a patch in pixels: one number, or a pair.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
+        padding: `"valid"`: what the patch does not divide is dropped, as in the ViT; `"same"`: it
+            is filled up with zeros on both sides, as in MLP-Mixer.
 
     Example:
 
@@ -130,10 +132,19 @@ class PatchEmbedding(Patches):
         hidden_dim: int,
         patch_size: int | tuple[int, int],
         data_format: str | None = None,
+        padding: str = "valid",
         **kwargs: Any,
     ) -> None:
         super().__init__(patch_size, data_format, **kwargs)
         self.hidden_dim = hidden_dim
+        self.padding = one_of(padding, "padding", ("valid", "same"))
+
+    def _grid(self, shape: Shape) -> tuple[int | None, int | None]:
+        if self.padding == "valid":
+            return super()._grid(shape)
+        sides = zip(self._height_width_channels(shape)[:2], self.patch_size, strict=True)
+        height, width = (None if side is None else -(-side // patch) for side, patch in sides)
+        return height, width
 
     def build(self, images_shape: Shape) -> None:
         channels = self._height_width_channels(images_shape)[2]
@@ -153,7 +164,7 @@ class PatchEmbedding(Patches):
         self._grid(images.shape)
         images = self._channels_last(images)
         grid = ops.conv(
-            images, self.kernel, self.patch_size, padding="valid", data_format="channels_last"
+            images, self.kernel, self.patch_size, padding=self.padding, data_format="channels_last"
         )
         return grid + self.bias
 
@@ -161,7 +172,7 @@ class PatchEmbedding(Patches):
         return images_shape[0], *self._grid(images_shape), self.hidden_dim
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "hidden_dim": self.hidden_dim}
+        return {**super().get_config(), "hidden_dim": self.hidden_dim, "padding": self.padding}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -11,8 +11,13 @@ from keras_vit.layers.patches import Shape
 class StochasticDepth(keras.layers.Dropout):
     """Drops the whole residual branch of an example with probability `rate`, in training only.
 
-    Takes and returns `(batch, ...)`; what stays is scaled by `1 / (1 - rate)`. Source: Huang et
-    al. 2016, "Deep Networks with Stochastic Depth", per example as in AugReg.
+    Takes and returns `(batch, ...)`. Source: Huang et al. 2016, "Deep Networks with Stochastic
+    Depth", per example as in AugReg.
+
+    Args:
+        rate: Probability that an example loses the branch.
+        seed: Of the draws, or None.
+        rescale: Whether what stays is scaled by `1 / (1 - rate)`, so that the mean is kept.
 
     Example:
 
@@ -22,14 +27,21 @@ class StochasticDepth(keras.layers.Dropout):
     True
     """
 
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, rate: float, seed: int | None = None, rescale: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(rate, seed=seed, **kwargs)
+        self.rescale = rescale
 
     def build(self, input_shape: Shape) -> None:
         # One draw an example: Dropout shares a draw along the axes of size one.
         self.noise_shape = (None,) + (1,) * (len(input_shape) - 1)
 
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        outputs = super().call(inputs, training=training)
+        return outputs if self.rescale or not training else outputs * (1 - self.rate)
+
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
+        config = {**super().get_config(), "rescale": self.rescale}
         config.pop("noise_shape")  # follows from the input
         return config

@@ -7,6 +7,9 @@ from keras import ops
 
 from keras_vit.layers.patches import Shape
 
+# A configuration: an initializer itself would have drawn its seed when this was imported.
+SMALL = {"class_name": "RandomNormal", "config": {"stddev": 0.02}}
+
 
 class _LearnedTokens(keras.layers.Layer):
     """Inserts `num_tokens` learned vectors after the first `after` tokens of the sequence."""
@@ -70,7 +73,7 @@ class RegisterTokens(_LearnedTokens):
     """
 
     # DINOv2's: unlike the class token, registers must differ from each other to be of any use.
-    initializer = keras.initializers.RandomNormal(stddev=0.02)
+    initializer: Any = SMALL
 
     def __init__(self, num_tokens: int, after: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)

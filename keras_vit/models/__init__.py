@@ -6,16 +6,25 @@ from typing import Any, ParamSpec, TypeVar
 
 from keras_vit.errors import nearest
 from keras_vit.models.image_model import ImageModel
-from keras_vit.models.variants import VIT_NAMES, vit_arguments
+from keras_vit.models.mixer import MLPMixer
+from keras_vit.models.variants import MIXER_NAMES, VIT_NAMES, mixer_arguments, vit_arguments
 from keras_vit.models.vit import VisionTransformer
 
-__all__ = ["ImageModel", "VisionTransformer", "create", "list_models", "model_arguments"]
+__all__ = [
+    "ImageModel",
+    "MLPMixer",
+    "VisionTransformer",
+    "create",
+    "list_models",
+    "model_arguments",
+]
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=ImageModel)
 
 _MODELS: dict[str, tuple[Callable[..., ImageModel], dict[str, Any]]] = {
-    name: (VisionTransformer, vit_arguments(name)) for name in VIT_NAMES
+    **{name: (VisionTransformer, vit_arguments(name)) for name in VIT_NAMES},
+    **{name: (MLPMixer, mixer_arguments(name)) for name in MIXER_NAMES},
 }
 
 
@@ -101,4 +110,12 @@ ViTL16 = _named("ViT-L/16", VisionTransformer)
 ViTH14 = _named("ViT-H/14", VisionTransformer)
 ViTg14 = _named("ViT-g/14", VisionTransformer)
 ViTG14 = _named("ViT-G/14", VisionTransformer)
-__all__ += [_python_name(name) for name in VIT_NAMES]
+MixerS32 = _named("Mixer-S/32", MLPMixer)
+MixerS16 = _named("Mixer-S/16", MLPMixer)
+MixerS8 = _named("Mixer-S/8", MLPMixer)
+MixerB32 = _named("Mixer-B/32", MLPMixer)
+MixerB16 = _named("Mixer-B/16", MLPMixer)
+MixerL32 = _named("Mixer-L/32", MLPMixer)
+MixerL16 = _named("Mixer-L/16", MLPMixer)
+MixerH14 = _named("Mixer-H/14", MLPMixer)
+__all__ += [_python_name(name) for name in _MODELS]

@@ -14,6 +14,16 @@ class Width:
     mlp_dim: int
 
 
+@dataclass(frozen=True)
+class MixerWidth:
+    """An MLP-Mixer, whatever its patches."""
+
+    hidden_dim: int
+    depth: int
+    tokens_mlp_dim: int
+    channels_mlp_dim: int
+
+
 # ViT paper, table 1; Ti and S: DeiT and AugReg; g and G: "Scaling Vision Transformers", table 2.
 WIDTHS = {
     "Ti": Width(192, 12, 3, 768),
@@ -39,8 +49,33 @@ VIT_NAMES = (
     "ViT-G/14",
 )
 
+# MLP-Mixer, table 1; the patches of 8 are those of "When Vision Transformers Outperform ResNets".
+MIXER_WIDTHS = {
+    "S": MixerWidth(512, 8, 256, 2048),
+    "B": MixerWidth(768, 12, 384, 3072),
+    "L": MixerWidth(1024, 24, 512, 4096),
+    "H": MixerWidth(1280, 32, 640, 5120),
+}
+
+MIXER_NAMES = (
+    "Mixer-S/32",
+    "Mixer-S/16",
+    "Mixer-S/8",
+    "Mixer-B/32",
+    "Mixer-B/16",
+    "Mixer-L/32",
+    "Mixer-L/16",
+    "Mixer-H/14",
+)
+
 
 def vit_arguments(name: str) -> dict[str, Any]:
     """The size arguments of a name such as `"ViT-B/16"`."""
     width, patch = name.removeprefix("ViT-").split("/")
     return {"patch_size": int(patch), **vars(WIDTHS[width])}
+
+
+def mixer_arguments(name: str) -> dict[str, Any]:
+    """The size arguments of a name such as `"Mixer-B/16"`."""
+    width, patch = name.removeprefix("Mixer-").split("/")
+    return {"patch_size": int(patch), **vars(MIXER_WIDTHS[width])}

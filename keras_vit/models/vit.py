@@ -21,7 +21,7 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.attention import heads_divide
 from keras_vit.layers.positions import copy_into
-from keras_vit.models.image_model import ImageModel, classify, normalise
+from keras_vit.models.image_model import ImageModel, classify, image_size, normalise
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -242,20 +242,6 @@ class VisionTransformer(ImageModel):
         for before, after in zip(own.weights, new.weights, strict=True):
             if before.shape == after.shape:
                 copy_into(after, before)
-
-
-def image_size(
-    input_shape: tuple[int | None, ...], data_format: str
-) -> tuple[int | None, int | None]:
-    """Height and width of an `input_shape`, or a ValueError when it is none."""
-    last = data_format == "channels_last"
-    if len(input_shape) != 3 or input_shape[2 if last else 0] is None:
-        layout = "(height, width, channels)" if last else "(channels, height, width)"
-        raise ValueError(
-            f"input_shape={input_shape!r} is not {layout} without the batch. Give for example "
-            f"{(224, 224, 3) if last else (3, 224, 224)}; height and width may be None."
-        )
-    return (input_shape[0], input_shape[1]) if last else (input_shape[1], input_shape[2])
 
 
 def position_grid_of(

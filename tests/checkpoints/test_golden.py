@@ -8,8 +8,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer
 from keras_vit.checkpoints import from_checkpoint
+from keras_vit.models import ImageModel
+from tests.checkpoints.models import assert_same_weights
 from tests.golden_cases import golden_case
 
 # Case -> what its file cannot tell.
@@ -37,6 +38,9 @@ CASES: dict[str, dict[str, Any]] = {
         "pooling": None,
         "input_shape": (64, 64, 3),
     },
+    "mixer": {},
+    "mixer_nonsquare": {"input_shape": (64, 96, 3)},
+    "mixer_tiny_scale": {},
 }
 RESAMPLED = {
     "interp_token": [(96, 96), (32, 32), (112, 112), (80, 48)],
@@ -45,9 +49,7 @@ RESAMPLED = {
 OURS = {"encoded": "encoder_norm", "embedding": "patches", "with_posemb": "tokens"}
 
 
-def compare(
-    model: VisionTransformer, recorded: dict[str, np.ndarray], atol: dict[str, float]
-) -> None:
+def compare(model: ImageModel, recorded: dict[str, np.ndarray], atol: dict[str, float]) -> None:
     blocks = [f"block_{i}" for i in range(model.depth)]
     names = ["embedding", *blocks, "encoded", "pre_logits", "logits"]
     # big_vision records what lies before the class token joins.
@@ -65,6 +67,16 @@ def test_a_released_file_gives_the_numbers_of_the_official_code(name: str, share
     model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
     assert not model.load_report.fresh
     compare(model, case.outputs(), case.tolerances())
+
+
+@pytest.mark.parametrize("name", ["mixer", "mixer_nonsquare", "mixer_tiny_scale"])
+def test_the_first_mixers_named_everything_otherwise(name: str, shared: Path) -> None:
+    case = golden_case(name, shared)
+    new, old = (
+        from_checkpoint(case.folder / file, **CASES[name])
+        for file in ("weights.npz", "weights_oldnames.npz")
+    )
+    assert_same_weights(old, new)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.checkpoints import CheckpointError, from_checkpoint, load_weights
+from keras_vit import MLPMixer
+from keras_vit.checkpoints import CheckpointError, from_checkpoint, load_weights, save_weights
 from keras_vit.checkpoints.binding import canonical_values
 from tests.checkpoints.models import saved, small
 
@@ -272,7 +273,6 @@ def test_notes_of_a_file_are_not_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["MixerBlock_0/LayerNorm_0/scale", "stem/kernel"], "an MLP-Mixer"),
         (["conv_root/kernel", "embedding/kernel"], "a ResNet or a hybrid"),
         (["resnet/root_block/standardized_conv2d/kernel"], "a ResNet"),
         (["a", "b"], "in no layout that is known"),
@@ -286,6 +286,12 @@ def test_other_families_are_named(
     refused(tmp_path / "m.npz", message)
 
 
+def test_weights_of_another_class(tmp_path: Path, refused: Any) -> None:
+    mixer = MLPMixer(patch_size=8, hidden_dim=32, depth=1, input_shape=(32, 32, 3))
+    save_weights(mixer, tmp_path / "m.npz", layout="google")
+    refused(tmp_path / "m.npz", "weights of MLPMixer, and the model is VisionTransformer")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -295,7 +301,7 @@ def test_other_families_are_named(
         ("norm_pre.weight", "CLIP"),
         ("blocks.0.attn.q_norm.weight", "normalises queries and keys"),
         ("blocks.0.attn.rel_pos.weight", "BEiT"),
-        ("rope.periods", "'rope.periods' has no place in a ViT of the 'timm' layout"),
+        ("rope.periods", "'rope.periods' has no place in the 'timm' layout"),
     ],
 )
 def test_what_timms_other_models_have_is_refused_with_the_reason(

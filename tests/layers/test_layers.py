@@ -23,6 +23,8 @@ CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = 
     "swiglu": (layers.MLP(64, "swiglu"), TOKENS, TOKENS),
     "encoder_block": (layers.EncoderBlock(4, 64), TOKENS, TOKENS),
     "layer_scale": (layers.LayerScale(0.1), TOKENS, TOKENS),
+    "mixer_block": (layers.MixerBlock(8, 64), TOKENS, TOKENS),
+    "padded_patches": (layers.PatchEmbedding(32, (5, 7), padding="same"), IMAGES, (2, 7, 4, 32)),
     "stochastic_depth": (layers.StochasticDepth(0.5), TOKENS, TOKENS),
     "token_pooling": (layers.TokenPooling(), TOKENS, (2, 32)),
     "mean_pooling": (layers.MeanPooling(1), TOKENS, (2, 32)),
@@ -138,6 +140,24 @@ def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean() -> None:
     assert set(np.unique(flat)) == {np.float32(0), np.float32(4 / 3)}
     assert flat.mean() == pytest.approx(1, abs=0.03)
     np.testing.assert_array_equal(numpy(layers.StochasticDepth(0.25)(branch)), branch)
+
+
+def test_stochastic_depth_without_scaling_is_big_visions() -> None:
+    branch = np.ones((400, 3, 2), "float32")
+    kept = numpy(layers.StochasticDepth(0.25, rescale=False)(branch, training=True))
+    assert set(np.unique(kept.round(6))) == {np.float32(0), np.float32(1)}
+
+
+def test_padded_patches_see_zeros_around_the_image() -> None:
+    """The Mixer's stem pads as TensorFlow does: what cannot be shared goes to the end."""
+    images = values(2, 34, 25, 3)
+    embed = layers.PatchEmbedding(8, (5, 7), padding="same")
+    plain = layers.PatchEmbedding(8, (5, 7))
+    found = numpy(embed(images))
+    padded = np.pad(images, ((0, 0), (0, 1), (1, 2), (0, 0)))
+    plain.build(padded.shape)
+    plain.set_weights(embed.get_weights())
+    np.testing.assert_allclose(numpy(plain(padded)), found, atol=1e-6)
 
 
 def test_sincos_positions_are_big_visions() -> None:

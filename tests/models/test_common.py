@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.models import ImageModel
 from tests.backend import gradients
 
 SIZES = {"patch_size": 8, "hidden_dim": 32, "depth": 2, "num_heads": 4, "input_shape": (32, 32, 3)}
@@ -22,24 +23,32 @@ KINDS: dict[str, dict[str, Any]] = {
     "relative": {"position_embedding": "relative", "num_registers": 2},
     "exact_gelu": {"activation": "gelu", "norm_epsilon": 1e-12, "representation_size": 24},
     "dinov2_giant": {"activation": "swiglu", "layer_scale": 0.5, "num_registers": 4},
+    "mixer": {},
+}
+OF_FAMILY: dict[str, tuple[type[ImageModel], dict[str, Any]]] = {
+    "mixer": (keras_vit.MLPMixer, {k: v for k, v in SIZES.items() if k != "num_heads"}),
+}
+NOISE = {
+    "mixer": {"stochastic_depth": 0.3},
+    "token": {"dropout": 0.2, "attention_dropout": 0.2, "stochastic_depth": 0.3},
 }
 # One of each architecture, where options change nothing about the check; and all layers there are.
-FAMILIES = ("token",)
+FAMILIES = ("token", *OF_FAMILY)
 TRAINED = (*FAMILIES, "map")
 EVERY_LAYER = (*TRAINED, "relative", "dinov2_giant")
 # Off on JAX means operation by operation, each compiled on its own: far slower than at once.
 JIT = keras.backend.backend() == "jax"
 
 
-def build(kind: str, **changes: Any) -> keras_vit.VisionTransformer:
-    arguments = {**SIZES, "num_classes": 5, **KINDS[kind], **changes}
-    model = keras_vit.VisionTransformer(**arguments)
+def build(kind: str, **changes: Any) -> ImageModel:
+    constructor, sizes = OF_FAMILY.get(kind, (keras_vit.VisionTransformer, SIZES))
+    model = constructor(**{**sizes, "num_classes": 5, **KINDS[kind], **changes})
     wake(model)
     return model
 
 
 @cache
-def built(kind: str) -> keras_vit.VisionTransformer:
+def built(kind: str) -> ImageModel:
     """The one model of its kind that tests share; they must leave it as it is."""
     return build(kind)
 
@@ -126,7 +135,7 @@ def test_mixed_precision_is_near_float32(kind: str) -> None:
 def test_mixed_precision_trains(kind: str, policy: str) -> None:
     if policy == "mixed_float16" and (keras.backend.backend() == "jax" or kind not in FAMILIES):
         pytest.skip("one of a family will do; XLA has no float16 attention on CPUs (a GPU feature)")
-    model = build(kind, dtype=policy, **NOISE.get(type(built(kind)), {}))
+    model = build(kind, dtype=policy, **NOISE.get(kind, {}))
     images = pixels(8, 32, 32, 3)
     # Any learnable target will do: the loss must fall and stay finite.
     model.compile(keras.optimizers.AdamW(1e-3), "mean_squared_error", jit_compile=JIT)
@@ -136,9 +145,6 @@ def test_mixed_precision_trains(kind: str, policy: str) -> None:
     assert losses[-1] < losses[0]
     # Master weights stay in float32: bfloat16 ones would swallow small steps.
     assert {w.dtype for w in model.trainable_weights} == {"float32"}
-
-
-NOISE = {keras_vit.VisionTransformer: {"dropout": 0.1, "stochastic_depth": 0.1}}
 
 
 @pytest.mark.parametrize("kind", TRAINED)
@@ -156,6 +162,8 @@ def test_compiled_training_and_prediction(kind: str) -> None:
 def test_images_of_any_size(kind: str) -> None:
     """Positions resampled inside the compiled graph equal those resampled beforehand."""
     model = built(kind)
+    if kind == "mixer":
+        pytest.skip("has a weight for every pair of tokens")
     dynamic = model.with_input_shape((None, None, 3))
     for height, width in ((32, 32), (24, 48)):
         images = pixels(2, height, width, 3)
@@ -212,13 +220,13 @@ def test_with_classifier_keeps_the_backbone(kind: str) -> None:
     assert other.output_shape[-1] == 7
 
 
-@pytest.mark.parametrize("kind", ["token"])
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_rematerialization_changes_memory_and_nothing_else(kind: str) -> None:
     """Same seeds, same losses: a mask drawn anew in the backward pass would part them."""
     losses = []
     for remat in (False, True):
         keras.utils.set_random_seed(3)
-        model = build(kind, remat=remat, dropout=0.2, attention_dropout=0.2, stochastic_depth=0.3)
+        model = build(kind, remat=remat, **NOISE[kind])
         images = pixels(8, 32, 32, 3)
         target = np.ones((8, 5), "float32")
         model.compile(keras.optimizers.SGD(0.05), "mean_squared_error", jit_compile=JIT)

@@ -8,7 +8,8 @@ import pytest
 
 import keras_vit
 
-# 224 px, 1000 classes. Source: models_test.py of the official code, and timm for g and G.
+# 224 px, 1000 classes. Source: models_test.py of the official code, timm for g and G, big_vision's
+# modules for the Mixers that vit_jax does not list.
 PARAMETERS = {
     "ViT-Ti/16": 5_717_416,
     "ViT-S/32": 22_878_952,
@@ -21,6 +22,14 @@ PARAMETERS = {
     "ViT-H/14": 632_045_800,
     "ViT-g/14": 1_012_611_432,
     "ViT-G/14": 1_844_440_680,
+    "Mixer-S/32": 19_104_624,
+    "Mixer-S/16": 18_528_264,
+    "Mixer-S/8": 20_646_504,
+    "Mixer-B/32": 60_293_428,
+    "Mixer-B/16": 59_880_472,
+    "Mixer-L/32": 206_939_264,
+    "Mixer-L/16": 208_196_168,
+    "Mixer-H/14": 432_350_952,
 }
 # Another resolution moves the position embeddings only.
 AT_384 = {"ViT-Ti/16": 5_790_376, "ViT-S/16": 22_196_584, "ViT-B/32": 88_297_192}

@@ -1,0 +1,46 @@
+"""The families of models whose weights files hold: which class, and how to know its sizes."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints.adaptation import Grid
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.layout import Checkpoint
+from keras_vit.models import ImageModel, MLPMixer, VisionTransformer
+
+
+class Family(NamedTuple):
+    """One family.
+
+    Attributes:
+        model: Its class.
+        root: The canonical tensor without which a file is incomplete.
+        arguments: From a file to the arguments of the class.
+    """
+
+    model: type[ImageModel]
+    root: str
+    arguments: Callable[[Checkpoint, Grid | None], dict[str, Any]]
+
+
+FAMILIES = {
+    "vit": Family(VisionTransformer, "patch_embedding/kernel", architecture.vit),
+    "mixer": Family(MLPMixer, "patch_embedding/kernel", architecture.mixer),
+}
+
+
+def family_of(model: Any) -> str:
+    """The family of a model.
+
+    Raises:
+        CheckpointError: It is of none.
+    """
+    for name, family in FAMILIES.items():
+        if isinstance(model, family.model):
+            return name
+    names = " or ".join(sorted({family.model.__name__ for family in FAMILIES.values()}))
+    raise CheckpointError(
+        f"{type(model).__name__} is no {names}: only their weights have names that other packages "
+        "share. Use Keras's own model.load_weights and model.save."
+    )
