@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import keras
+import numpy as np
 
 
 def is_tensorflow() -> bool:
@@ -154,3 +155,25 @@ def _stateful_step(
         return model.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
     return train_step
+
+
+def random_state() -> dict[str, np.ndarray]:
+    """The backend's own generators by device: torch's dropout without a seed draws from them."""
+    if keras.backend.backend() != "torch":
+        return {}
+    import torch
+
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    states = {"cpu": torch.get_rng_state()} | {str(i): state for i, state in enumerate(cuda)}
+    return {device: state.numpy() for device, state in states.items()}
+
+
+def set_random_state(states: dict[str, np.ndarray]) -> None:
+    """Sets what `random_state` returned."""
+    for device, state in states.items():
+        import torch
+
+        if device == "cpu":
+            torch.set_rng_state(torch.from_numpy(state))
+        else:
+            torch.cuda.set_rng_state(torch.from_numpy(state), int(device))

@@ -1,0 +1,281 @@
+"""Watching a run: progress, logs, early stopping, the best model, and a stop at a lost loss."""
+
+import importlib.util
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit import backend
+from keras_vit.errors import positive
+
+
+class NonFiniteLossError(FloatingPointError):
+    """The loss became NaN or infinite.
+
+    Attributes:
+        step: Number of the step in the whole run, counted from 1.
+        loss: What it was.
+        last_finite: Mean loss of the epoch before that step; None in an epoch's first step.
+
+    Example:
+
+    >>> from keras_vit.training.callbacks import NonFiniteLossError
+    >>> issubclass(NonFiniteLossError, FloatingPointError)
+    True
+    """
+
+    def __init__(self, message: str, step: int, loss: float, last_finite: float | None) -> None:
+        super().__init__(message)
+        self.step, self.loss, self.last_finite = step, loss, last_finite
+
+
+class _EveryStep(keras.callbacks.Callback):
+    """Knows the number of the step, also in an epoch that `ResumableRun` resumes in its middle."""
+
+    epoch = 0
+    skipped = 0  # steps of this epoch that an earlier process made
+    done = 0  # steps of this epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch, self.skipped, self.done = epoch, 0, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.done = self.skipped + batch + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.skipped = self.done = state["done"]
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of a whole epoch, where `fit` knows them."""
+        return self.params.get("steps")
+
+
+class StopAtNonFiniteLoss(_EveryStep):
+    """Ends `fit` with a `NonFiniteLossError` in the first step whose loss is NaN or infinite.
+
+    Keras's `TerminateOnNaN` ends it as if nothing was wrong.
+
+    Example:
+
+    >>> import keras, numpy
+    >>> from keras_vit.training.callbacks import StopAtNonFiniteLoss
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
+    >>> x = numpy.full((4, 3), numpy.nan)
+    >>> model.fit(x, x[:, :1], verbose=0, callbacks=[StopAtNonFiniteLoss()])
+    Traceback (most recent call last):
+        ...
+    keras_vit.training.callbacks.NonFiniteLossError: The loss is nan in step 1 ...
+    """
+
+    last_finite: float | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_begin(epoch)
+        self.last_finite = None  # `fit` reports the epoch's mean, which begins anew
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch)
+        loss = float((logs or {}).get("loss", 0.0))
+        if math.isfinite(loss):
+            self.last_finite = loss
+            return
+        step = self.epoch * (self.steps or 0) + self.done
+        before = (
+            "it is the first step of its epoch"
+            if self.last_finite is None
+            else f"the epoch's mean before it was {self.last_finite:.6g}"
+        )
+        raise NonFiniteLossError(
+            f"The loss is {loss} in step {step} (epoch {self.epoch + 1}, step {self.done}): "
+            f"{before}. The learning rate was {self._learning_rate():.3g}: try a third of it, a "
+            "longer warm-up, clipping (global_clipnorm=1.0), float32 or bfloat16 in place of "
+            "float16; and see that images and labels are finite.",
+            step,
+            loss,
+            self.last_finite,
+        )
+
+    def _learning_rate(self) -> float:
+        backend.synchronize(self.model)
+        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "last_finite": self.last_finite}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.last_finite = state["last_finite"]
+
+
+class Progress(_EveryStep):
+    """One line that says how far a run is, how fast, and how long it will take.
+
+    In a terminal the line is rewritten in place, and an epoch leaves one behind. Elsewhere (a file,
+    a pipe, CI) plain lines are printed: one for each epoch, and one a minute within long ones. Give
+    `fit` `verbose=0`, or Keras's own bar is shown, too. Time for validation is measured apart, so
+    the time left is right from the second epoch on.
+
+    Args:
+        images_per_step: Images in a batch, for the images per second.
+        say: Where plain lines go; None for the standard output, as a terminal if it is one.
+
+    Example:
+
+    >>> import keras, numpy
+    >>> from keras_vit.training.callbacks import Progress
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
+    >>> lines = []
+    >>> x = numpy.zeros((64, 3))
+    >>> _ = model.fit(x, x[:, :1], 32, verbose=0, callbacks=[Progress(32, lines.append)])
+    >>> lines[0][:21]
+    'epoch 1/1  step 2/2  '
+    """
+
+    def __init__(self, images_per_step: int, say: Callable[[str], None] | None = None) -> None:
+        super().__init__()
+        positive(images_per_step=images_per_step)
+        self.images_per_step = images_per_step
+        self.terminal = say is None and sys.stdout.isatty()
+        self.say = say or _print
+        self.interval = 0.1 if self.terminal else 60.0
+        self.step_seconds: float | None = None
+        self.epoch_end_seconds = 0.0  # validation, and what other callbacks do
+        self.last_step: float | None = None
+        self.shown = time.monotonic()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_begin(epoch)
+        if self.last_step is not None:
+            self.epoch_end_seconds = time.monotonic() - self.last_step
+        self.last_step = None  # what lies between two epochs is no step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch)
+        now = time.monotonic()
+        if self.last_step is not None:
+            # The last twenty steps or so; the very first, which compiles, is not counted.
+            seconds = now - self.last_step
+            average = seconds if self.step_seconds is None else self.step_seconds
+            self.step_seconds = 0.95 * average + 0.05 * seconds
+        self.last_step = now
+        if now - self.shown >= self.interval:
+            self.shown = now
+            self._show(self.line(logs or {}))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.shown = time.monotonic()
+        self._show(self.line(logs or {}), stays=True)
+
+    def line(self, logs: Mapping[str, float]) -> str:
+        """`epoch 3/60  step 12/40  512 images/s  1:10 left  loss 0.612  accuracy 0.81`."""
+        epochs = self.params["epochs"]
+        parts = [f"epoch {self.epoch + 1}/{epochs}", f"step {self.done}/{self.steps or '?'}"]
+        if self.step_seconds:
+            parts.append(f"{self.images_per_step / self.step_seconds:,.0f} images/s")
+            if self.steps:
+                left = epochs * self.steps - self.epoch * self.steps - self.done
+                ends = epochs - self.epoch - (self.done == self.steps)
+                seconds = left * self.step_seconds + ends * self.epoch_end_seconds
+                parts.append(f"{_clock(seconds)} left")
+        return "  ".join(parts + [f"{name} {value:.4g}" for name, value in logs.items()])
+
+    def _show(self, line: str, stays: bool = False) -> None:
+        if not self.terminal:
+            self.say(line)
+            return
+        width = shutil.get_terminal_size().columns - 1
+        sys.stdout.write("\r" + line[:width].ljust(width) + ("\n" if stays else ""))
+        sys.stdout.flush()
+
+
+def watching(
+    folder: str | os.PathLike[str],
+    images_per_step: int,
+    monitor: str | None = "val_loss",
+    patience: int | None = None,
+    tensorboard: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> list[keras.callbacks.Callback]:
+    """The callbacks of a run that somebody watches; give `fit` `verbose=0` with them.
+
+    Writes under `folder`: `history.csv`, a row for each epoch; `best.keras`, the model of the epoch
+    with the best `monitor`; `tensorboard/`, if asked for. With `ResumableRun` all of them go on
+    after a kill as if there had been none.
+
+    Args:
+        folder: Made if missing.
+        images_per_step: Images in a batch, for the images per second.
+        monitor: What tells the best epoch, such as `"val_accuracy"`; None keeps no best model.
+        patience: Stop when `monitor` has not improved for so many epochs; None never stops.
+        tensorboard: Write logs for TensorBoard.
+        say: Where the lines of progress go; None for the terminal.
+
+    Returns:
+        `Progress`, `StopAtNonFiniteLoss`, and Keras's `CSVLogger`, `ModelCheckpoint`,
+        `EarlyStopping` and `TensorBoard`, as asked for.
+
+    Raises:
+        ValueError: `patience` below 1, or without a `monitor`.
+        ImportError: `tensorboard=True`, and it is not installed.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_vit.training.callbacks import watching
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [type(callback).__name__ for callback in watching(folder, 32, patience=5)]
+    ['StopAtNonFiniteLoss', 'CSVLogger', 'ModelCheckpoint', 'EarlyStopping', 'Progress']
+    """
+    if patience is not None:
+        positive(patience=patience)
+        if monitor is None:
+            raise ValueError(f"patience={patience} needs a monitor, such as 'val_accuracy'.")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # First, so that nothing lost is logged or kept; Progress last, after the others' own lines.
+    chosen: list[keras.callbacks.Callback] = [StopAtNonFiniteLoss()]
+    chosen.append(keras.callbacks.CSVLogger(str(folder / "history.csv")))
+    if monitor is not None:
+        best = str(folder / "best.keras")
+        chosen.append(keras.callbacks.ModelCheckpoint(best, monitor, save_best_only=True))
+    if patience is not None:
+        chosen.append(keras.callbacks.EarlyStopping(monitor, patience=patience))
+    if tensorboard:
+        chosen.append(_tensorboard(folder / "tensorboard"))
+    return [*chosen, Progress(images_per_step, say)]
+
+
+def _tensorboard(folder: Path) -> keras.callbacks.Callback:
+    needed = {"tensorboard": "tensorboard", "tensorflow": "keras_vit[tensorflow]"}
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        install = " ".join(f"'{needed[name]}'" for name in missing)
+        raise ImportError(
+            f"TensorBoard logs need {' and '.join(missing)}: pip install {install}. "
+            "history.csv holds the same numbers without."
+        )
+    return keras.callbacks.TensorBoard(str(folder))
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    """`0:07`, `12:30` or `3:04:05`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,110 @@
+"""A training to kill: `python -m tests.training.resumable FOLDER STEP MILLISECONDS`."""
+
+import hashlib
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit.training.resume import ResumableRun
+
+EPOCHS, STEPS, BATCH = 9, 7, 4  # 7 is no multiple of the 3 accumulated batches
+IMAGES = np.random.default_rng(0).integers(0, 256, (STEPS * BATCH, 16, 16, 3)).astype("float32")
+LABELS = np.eye(4, dtype="float32")[np.arange(STEPS * BATCH) % 4]
+
+
+def batches(start_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Endless shuffled batches with Mixup, a function of the step alone."""
+    for step in itertools.count(start_step):
+        order = np.random.default_rng([1, step // STEPS]).permutation(len(IMAGES))
+        chosen = order[step % STEPS * BATCH :][:BATCH]
+        share = np.random.default_rng([2, step]).beta(0.4, 0.4)
+        images, labels = (
+            (share * values + (1 - share) * values[::-1]).astype("float32")
+            for values in (IMAGES[chosen], LABELS[chosen])
+        )
+        yield images, labels
+
+
+class KillAt(keras.callbacks.Callback):
+    """Kills the process some milliseconds after a step of the run began; -1 never does."""
+
+    def __init__(self, step: int, milliseconds: float = 0) -> None:
+        super().__init__()
+        self.at, self.milliseconds, self.step = step, milliseconds, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.step += 1
+        if self.step == self.at:
+            threading.Thread(target=self.kill).start()
+
+    def kill(self) -> None:
+        time.sleep(self.milliseconds / 1000)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+
+
+def build() -> keras_vit.VisionTransformer:
+    """A small ViT with everything random and everything that remembers."""
+    keras.utils.set_random_seed(7)
+    model = keras_vit.VisionTransformer(
+        num_classes=4,
+        input_shape=(16, 16, 3),
+        patch_size=8,
+        hidden_dim=16,
+        depth=2,
+        num_heads=2,
+        mlp_dim=32,
+        dropout=0.2,
+        stochastic_depth=0.3,
+    )
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0, EPOCHS * STEPS, warmup_target=3e-3, warmup_steps=10
+    )
+    optimizer = keras.optimizers.AdamW(
+        schedule, use_ema=True, ema_momentum=0.9, gradient_accumulation_steps=3
+    )
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    return model
+
+
+def train(folder: Path, *callbacks: keras.callbacks.Callback) -> tuple[str, dict[str, Any], str]:
+    """Runs to the end: the digest of the final weights, the history, and the CSV log."""
+    model = build()
+    log = folder / "history.csv"
+    run = ResumableRun(folder / "checkpoints", every_seconds=None, every_steps=2, say=print)
+    history = run.fit(
+        model,
+        batches,
+        epochs=EPOCHS,
+        steps_per_epoch=STEPS,
+        validation_data=(IMAGES, LABELS),
+        callbacks=[
+            keras.callbacks.CSVLogger(log),
+            keras.callbacks.EarlyStopping("val_loss", patience=20),
+            *callbacks,
+        ],
+        verbose=0,
+    )
+    digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
+    return digest, history.history, log.read_text()
+
+
+if __name__ == "__main__":
+    digest, *_ = train(Path(sys.argv[1]), KillAt(int(sys.argv[2]), float(sys.argv[3])))
+    print("ended with", digest)

@@ -1,0 +1,211 @@
+"""What somebody sees who watches a run, and what a run leaves behind."""
+
+import csv
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.training import callbacks
+from keras_vit.training.callbacks import (
+    NonFiniteLossError,
+    Progress,
+    StopAtNonFiniteLoss,
+    watching,
+)
+from keras_vit.training.resume import ResumableRun
+
+EPOCHS, STEPS, BATCH = 3, 4, 8
+
+
+def small_model(**compile_arguments: Any) -> keras.Model:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    # Operation by operation: nothing is compiled.
+    arguments = {"optimizer": "sgd", "loss": "mse", "run_eagerly": True, "jit_compile": False}
+    model.compile(**{**arguments, **compile_arguments})
+    return model
+
+
+def batches(start_step: int, lost: int = -1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    while True:
+        x = np.random.default_rng(start_step).normal(size=(BATCH, 3)).astype("float32")
+        yield x, np.full((BATCH, 1), np.nan if start_step == lost else 1.0, "float32")
+        start_step += 1
+
+
+def fit(model: keras.Model, *chosen: Any, lost: int = -1, **arguments: Any) -> Any:
+    fixed = {"epochs": EPOCHS, "steps_per_epoch": STEPS, "verbose": 0, "shuffle": False}
+    arguments = {**fixed, **arguments}
+    return model.fit(batches(0, lost), callbacks=list(chosen), **arguments)
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_the_step_that_is_lost_is_named(jit: bool) -> None:
+    losses: list[float] = []
+
+    class Record(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            losses.append(logs["loss"])
+
+    model = small_model(run_eagerly=False, jit_compile=jit and keras.backend.backend() != "torch")
+    with pytest.raises(NonFiniteLossError, match=r"loss is nan in step 7 \(epoch 2, step 3\)") as e:
+        fit(model, Record(), StopAtNonFiniteLoss(), lost=6)
+    assert isinstance(e.value, FloatingPointError)
+    assert (e.value.step, e.value.last_finite) == (7, losses[5])
+    assert "learning rate was 0.01: try a third" in str(e.value)
+
+
+def test_a_loss_that_is_lost_at_once() -> None:
+    with pytest.raises(NonFiniteLossError, match="it is the first step of its epoch"):
+        fit(small_model(), StopAtNonFiniteLoss(), lost=4)
+
+
+def test_step_numbers_after_a_resume(tmp_path: Path) -> None:
+    """Lost in the eighth step of the run, which the second process reaches as its second."""
+
+    class Killed(Exception):
+        pass
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                raise Killed
+
+    def run(*chosen: Any) -> None:
+        ResumableRun(tmp_path, None, every_steps=3, say=lines.append).fit(
+            small_model(),
+            lambda start: batches(start, lost=7),
+            EPOCHS,
+            STEPS,
+            callbacks=[*watching(tmp_path / "logs", BATCH, "loss", say=lines.append), *chosen],
+            verbose=0,
+        )
+
+    lines: list[str] = []
+    with pytest.raises(Killed):
+        run(Kill())
+    with pytest.raises(NonFiniteLossError, match=r"in step 8 \(epoch 2, step 4\)"):
+        run()
+    assert lines[0].startswith("continues with step 4 (epoch 1 of 3, step 4 of 4)")
+    assert lines[1].startswith("epoch 1/3  step 4/4")
+
+
+class Clock:
+    """A second a step, ten for validation."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(callbacks.time, "monotonic", lambda: self.now)
+
+    def callback(self) -> keras.callbacks.Callback:
+        return keras.callbacks.LambdaCallback(
+            on_train_batch_begin=lambda batch, logs=None: self.pass_by(1),
+            on_epoch_end=lambda epoch, logs=None: self.pass_by(10),
+        )
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines = Clock(monkeypatch), []  # type: ignore[var-annotated]
+    fit(small_model(), clock.callback(), Progress(BATCH, lines.append))
+    assert [line.split("  ")[:4] for line in lines] == [
+        ["epoch 1/3", "step 4/4", "8 images/s", "0:08 left"],
+        ["epoch 2/3", "step 4/4", "8 images/s", "0:14 left"],  # validation is known by now
+        ["epoch 3/3", "step 4/4", "8 images/s", "0:00 left"],
+    ]
+    assert all("  loss " in line for line in lines)
+
+
+def test_long_epochs_have_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines = Clock(monkeypatch), []  # type: ignore[var-annotated]
+    fit(
+        small_model(),
+        clock.callback(),
+        Progress(BATCH, lines.append),
+        epochs=1,
+        steps_per_epoch=150,
+    )
+    assert [line.split("  ")[1] for line in lines] == [
+        "step 60/150",
+        "step 120/150",
+        "step 150/150",
+    ]
+
+
+def test_a_terminal_has_one_line_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    clock = Clock(monkeypatch)
+    fit(small_model(), clock.callback(), Progress(BATCH))
+    out = capsys.readouterr().out
+    assert out.count("\n") == EPOCHS
+    assert out.count("\r") == EPOCHS * (STEPS + 1)
+    assert {len(part.rstrip("\n")) for part in out.split("\r")[1:]} == {59}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7.4, "0:07"), (59.9, "1:00"), (750, "12:30"), (11045, "3:04:05")]
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert callbacks._clock(seconds) == text
+
+
+def test_watching_keeps_the_log_and_the_best_model(tmp_path: Path) -> None:
+    x, y = next(batches(0))
+    lines: list[str] = []
+    model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
+    kept: list[Any] = []
+    after_first = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs=None: kept.append(model.get_weights())
+    )
+    history = fit(
+        model,
+        *watching(tmp_path / "logs", BATCH, patience=1, say=lines.append),
+        after_first,
+        epochs=9,
+        steps_per_epoch=1,
+        validation_data=(x, y),
+    ).history
+    stopped = len(history["loss"])
+    assert stopped < 9
+    assert len(lines) == stopped
+    assert f"val_loss {history['val_loss'][0]:.4g}" in lines[0]
+    with (tmp_path / "logs" / "history.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
+    best = keras.saving.load_model(tmp_path / "logs" / "best.keras")
+    expected = kept[int(np.argmin(history["val_loss"]))]
+    for found, wanted in zip(best.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for and missing, it says what to install; it is never asked for by default."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'tensorboard' 'keras_vit\[tensorflow\]'"):
+        watching(tmp_path, BATCH, tensorboard=True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    chosen = watching(tmp_path, BATCH, tensorboard=True)
+    assert any(isinstance(callback, keras.callbacks.TensorBoard) for callback in chosen)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patience": 0}, "patience=0 must be"),
+        ({"patience": 3, "monitor": None}, "patience=3 needs a monitor"),
+        ({"images_per_step": 0}, "images_per_step=0 must be"),
+    ],
+)
+def test_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        watching(tmp_path, **{"images_per_step": BATCH, **options})

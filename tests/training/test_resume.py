@@ -1,0 +1,510 @@
+"""A killed run ends as one that never was, byte for byte, whatever happened to its checkpoints."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+
+from keras_vit.checkpoints import CheckpointError
+from keras_vit.training import resume
+from keras_vit.training.resume import DamagedCheckpointWarning, OtherRunError, ResumableRun
+from keras_vit.training.state_file import open_state, write_state
+from tests.conftest import REPOSITORY
+from tests.training import resumable
+
+BACKEND = keras.backend.backend()
+EPOCHS, STEPS = 6, 5
+# Where nothing depends on compilation: on JAX, to compile a whole step is quicker than each of its
+# operations.
+QUICK = {"run_eagerly": BACKEND != "jax", "jit_compile": BACKEND == "jax"}
+
+
+class Killed(Exception):
+    """Stands for the signal where a new process would take too long."""
+
+
+class StopAt(resumable.KillAt):
+    def kill(self) -> None:
+        raise Killed
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.step += 1
+        if self.step == self.at:
+            self.kill()
+
+
+def batches(start_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    while True:
+        x = np.random.default_rng(start_step).normal(size=(8, 4)).astype("float32")
+        yield x, np.sin(x[:, :1])
+        start_step += 1
+
+
+def small_model(seed: int = 3, rate: float = 0.2, **compile_arguments: Any) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    layers = [
+        keras.Input((4,)),
+        keras.layers.Dense(8, "tanh"),
+        keras.layers.Dropout(rate),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dense(1),
+    ]
+    model = keras.Sequential(layers)
+    arguments = {"optimizer": "adam", "loss": "mse", "jit_compile": BACKEND == "jax"}
+    model.compile(**{**arguments, **compile_arguments})
+    return model
+
+
+def weights(model: keras.Model) -> bytes:
+    return b"".join(w.tobytes() for w in model.get_weights())
+
+
+def fit(run: ResumableRun, model: keras.Model, *callbacks: Any, **arguments: Any) -> Any:
+    arguments = {"epochs": EPOCHS, "steps_per_epoch": STEPS, "verbose": 0, **arguments}
+    return run.fit(model, batches, callbacks=callbacks, **arguments)
+
+
+def run_in(folder: Path, **options: Any) -> ResumableRun:
+    options = {"every_seconds": None, "every_steps": 3, "say": lambda _: None, **options}
+    return ResumableRun(folder, **options)
+
+
+def process(folder: Path, step: int, milliseconds: float) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "tests.training.resumable", folder, step, milliseconds]
+    environment = dict(os.environ, PYTHONPATH=str(REPOSITORY), KERAS_BACKEND=BACKEND)
+    return subprocess.run(
+        list(map(str, command)),
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def test_a_killed_vit_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    """Dropout, stochastic depth, Mixup, EMA, accumulation, shuffling, validation, CSV log."""
+    total = resumable.EPOCHS * resumable.STEPS
+    step = random.Random().randint(3, total - 1)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    done = process(killed, step, random.Random().uniform(0, 20))
+    assert done.returncode == -signal.SIGKILL, (step, done.stderr[-2000:])
+    assert resumable.train(killed) == resumable.train(whole), f"killed at step {step}"
+
+
+@pytest.mark.slow
+def test_twenty_kills(tmp_path: Path) -> None:
+    """SIGKILL at 20 random steps, anywhere within them, also while a checkpoint is written."""
+    total = resumable.EPOCHS * resumable.STEPS
+    chance = random.Random()
+    steps = sorted(chance.sample(range(1, total), 20))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    for step in steps:
+        done = process(killed, step, chance.uniform(0, 20))
+        assert done.returncode == -signal.SIGKILL, (steps, step, done.stderr[-2000:])
+    print("killed at", steps)
+    assert resumable.train(killed) == resumable.train(whole), f"killed at {steps}"
+
+
+def cut_and_resumed(folder: Path, step: int, make: Callable[..., keras.Model], *others: Any) -> Any:
+    """A run that stops within `step` and goes on with a model of other initial values and seeds."""
+    with pytest.raises(Killed):
+        fit(run_in(folder), make(3), *(other() for other in others), StopAt(step))
+    model = make(9)
+    callbacks = [other() for other in others]
+    return fit(run_in(folder), model, *callbacks).history, weights(model), callbacks
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "ema": lambda: keras.optimizers.SGD(
+        0.05,
+        momentum=0.9,
+        use_ema=True,
+        ema_momentum=0.7,
+        ema_overwrite_frequency=2,
+        gradient_accumulation_steps=4,
+    ),
+    "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(0.01), dynamic_growth_steps=4
+    ),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_kind_of_optimizer(tmp_path: Path, optimizer: str) -> None:
+    def make(seed: int) -> keras.Model:
+        return small_model(seed, optimizer=OPTIMIZERS[optimizer]())
+
+    whole = make(3)
+    history = fit(run_in(tmp_path / "whole"), whole).history
+    found = cut_and_resumed(tmp_path / "cut", 18, make)
+    assert found[:2] == (history, weights(whole))
+
+
+def test_callbacks_go_on(tmp_path: Path) -> None:
+    """Resumed at an epoch's beginning and with one step of it left; the seeds differ, too."""
+
+    def watch(folder: Path) -> list[Callable[[], keras.callbacks.Callback]]:
+        folder.mkdir()
+        return [
+            lambda: keras.callbacks.EarlyStopping(
+                "loss", min_delta=10.0, patience=4, restore_best_weights=True
+            ),
+            lambda: keras.callbacks.ReduceLROnPlateau("loss", min_delta=10.0, patience=2),
+            # Multiplies what it finds, and so must not be applied twice to one epoch.
+            lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+            lambda: keras.callbacks.CSVLogger(folder / "log.csv"),
+            lambda: keras.callbacks.ModelCheckpoint(
+                folder / "best.weights.h5", "loss", save_best_only=True, save_weights_only=True
+            ),
+        ]
+
+    model, callbacks = small_model(), [make() for make in watch(tmp_path / "whole")]
+    history = fit(run_in(tmp_path / "whole"), model, *callbacks).history
+    log = (tmp_path / "whole" / "log.csv").read_text()
+    assert [line.split(",")[0] for line in log.split()] == ["epoch", *"01234"]  # it has stopped
+    for step in (16, 25):
+        folder = tmp_path / str(step)
+        found = cut_and_resumed(folder, step, small_model, *watch(folder))
+        assert found[:2] == (history, weights(model))
+        for whole, cut in zip(callbacks[:2], found[2][:2], strict=True):
+            assert (cut.wait, cut.best) == (whole.wait, whole.best)
+        assert (folder / "log.csv").read_text() == log
+
+
+def test_a_stopped_run_is_not_trained_again(tmp_path: Path) -> None:
+    model = small_model()
+    history = fit(run_in(tmp_path), model).history
+    other = small_model(9)
+    lines: list[str] = []
+    assert fit(run_in(tmp_path, say=lines.append), other).history == history
+    assert weights(other) == weights(model)
+    assert lines == ["finished before, at step 30"]
+
+
+def test_bfloat16_and_jit(tmp_path: Path) -> None:
+    """Weights, moments and averages in bfloat16; compiled by XLA where the backend has it."""
+
+    def make(seed: int) -> keras.Model:
+        keras.config.set_dtype_policy("bfloat16")
+        return small_model(
+            seed,
+            optimizer=keras.optimizers.Adam(0.01, use_ema=True),
+            jit_compile=BACKEND != "torch",
+        )
+
+    whole = make(3)
+    history = fit(run_in(tmp_path / "whole"), whole).history
+    assert "bfloat16" in {v.dtype for v in whole.optimizer.variables}
+    found = cut_and_resumed(tmp_path / "cut", 13, make)
+    assert found[:2] == (history, weights(whole))
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras has no steps_per_execution on torch")
+def test_several_steps_an_execution(tmp_path: Path) -> None:
+    def make(seed: int) -> keras.Model:
+        return small_model(seed, steps_per_execution=5)
+
+    whole = make(3)
+    history = fit(run_in(tmp_path / "whole"), whole, steps_per_epoch=15, epochs=2).history
+    with pytest.raises(Killed):
+        fit(run_in(tmp_path / "cut"), make(3), StopAt(5), steps_per_epoch=15, epochs=2)
+    model = make(9)
+    run = run_in(tmp_path / "cut")
+    assert fit(run, model, steps_per_epoch=15, epochs=2).history == history
+    assert weights(model) == weights(whole)
+    with pytest.raises(ValueError, match="steps_per_epoch=7 must be a multiple of"):
+        fit(run, model, steps_per_epoch=7)
+
+
+class Endless(keras.utils.PyDataset):
+    def __init__(self, start: int) -> None:
+        super().__init__()
+        self.start = start
+
+    def __len__(self) -> int:
+        return EPOCHS * STEPS - self.start
+
+    def __getitem__(self, index: int) -> Any:
+        return next(batches(self.start + index))
+
+
+def test_a_pydataset(tmp_path: Path) -> None:
+    """Like a generator, but for torch's own random numbers, of which its loader draws some."""
+    whole = small_model()
+    run_in(tmp_path / "whole").fit(whole, Endless, EPOCHS, STEPS, verbose=0)
+    model = small_model()
+    with pytest.raises(Killed):
+        run_in(tmp_path / "cut").fit(
+            model, Endless, EPOCHS, STEPS, callbacks=[StopAt(17)], verbose=0
+        )
+    model = small_model(9)
+    run_in(tmp_path / "cut").fit(model, Endless, EPOCHS, STEPS, verbose=0)
+    assert weights(model) == weights(whole)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The two checkpoints of a run that stopped in step 14, by name."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    with pytest.raises(Killed):
+        fit(run_in(folder), small_model(), StopAt(14))
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_two_are_kept(checkpoints: dict[str, bytes]) -> None:
+    assert list(checkpoints) == ["step-000000009.safetensors", "step-000000012.safetensors"]
+
+
+def newest(folder: Path) -> str | None:
+    return next((found.path.name for found in resume._undamaged(folder)), None)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "one bit", "appended", "overwritten by zeros"])
+def test_damage_at_fifty_places(checkpoints: dict[str, bytes], tmp_path: Path, damage: str) -> None:
+    chance = random.Random()
+    older, name = checkpoints
+    (tmp_path / older).write_bytes(checkpoints[older])
+    good = checkpoints[name]
+    for _ in range(50):
+        at = chance.randrange(len(good))
+        bad = bytearray(good)
+        if damage == "truncated":
+            bad = bad[:at]
+        elif damage == "one bit":
+            bad[at] ^= 1 << chance.randrange(8)
+        elif damage == "appended":
+            bad += chance.randbytes(at + 1)
+        else:  # what a file system may leave after a power cut
+            bad[at:] = bytes(len(good) - at)
+        if bad == good:
+            continue
+        (tmp_path / name).write_bytes(bad)
+        with pytest.warns(DamagedCheckpointWarning, match=name):
+            assert newest(tmp_path) == older, f"{damage} at byte {at}"
+
+
+def test_a_damaged_checkpoint_is_named_by_tensor(
+    checkpoints: dict[str, bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "step-000000012.safetensors"
+    path.write_bytes(checkpoints[path.name])
+    name, place = next(
+        (name, place) for name, place in open_state(path).places.items() if "momentum" in name
+    )
+    broken = bytearray(checkpoints[path.name])
+    broken[place.begin + 1] ^= 1
+    path.write_bytes(broken)
+    with pytest.raises(CheckpointError, match=f"'{name}'.*bytes {place.begin:,} to"):
+        open_state(path)
+
+
+def test_the_run_goes_on_from_the_older_checkpoint_or_the_start(
+    checkpoints: dict[str, bytes], tmp_path: Path
+) -> None:
+    whole = small_model()
+    fit(run_in(tmp_path / "whole"), whole)
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    older, name = checkpoints
+    (folder / older).write_bytes(checkpoints[older])
+    (folder / name).write_bytes(checkpoints[name][:1000])
+    (folder / f".{name}.part").write_bytes(b"half")
+    model = small_model(9)
+    lines: list[str] = []
+    with pytest.warns(DamagedCheckpointWarning, match="Going on with the checkpoint before it"):
+        fit(run_in(folder, say=lines.append), model)
+    assert weights(model) == weights(whole)
+    assert "continues with step 10 (epoch 2 of 6, step 5 of 5)" in lines[0]
+    # The damaged one is newer than the next that was written, and must not be kept for it.
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step-000000027.safetensors",
+        "step-000000030.safetensors",
+    ]
+    for path in folder.iterdir():
+        path.write_bytes(b"")
+    model = small_model()
+    with pytest.warns(DamagedCheckpointWarning):
+        fit(run_in(folder), model)
+    assert weights(model) == weights(whole)
+
+
+OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "optimizer": ({"optimizer": "sgd"}, {}, "optimizer.* was 'Adam', is 'SGD'"),
+    "learning rate": (
+        {"optimizer": keras.optimizers.Adam(0.5)},
+        {},
+        r"optimizer.*learning_rate was 0.001.*, is 0.5",
+    ),
+    "loss": ({"loss": "mae"}, {}, "loss was 'mse', is 'mae'"),
+    "dropout": ({"rate": 0.3}, {}, r"config.rate was 0.2, is 0.3"),
+    "recipe": ({}, {"recipe": {"seed": 1}}, "recipe was None, is {'seed': 1}"),
+}
+
+
+@pytest.mark.parametrize("change", OTHERS)
+def test_another_run_is_refused(checkpoints: dict[str, bytes], tmp_path: Path, change: str) -> None:
+    changes, options, message = OTHERS[change]
+    for name, content in checkpoints.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(OtherRunError, match=message):
+        fit(run_in(tmp_path, **options), small_model(**changes))
+    with pytest.raises(OtherRunError, match="epochs was 6, is 7"):
+        fit(run_in(tmp_path), small_model(), epochs=7)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == checkpoints
+
+
+def test_names_that_keras_counts_are_no_difference(
+    checkpoints: dict[str, bytes], tmp_path: Path
+) -> None:
+    for name, content in checkpoints.items():
+        (tmp_path / name).write_bytes(content)
+    small_model()
+    model = small_model()
+    assert model.layers[0].name != "dense"
+    fit(run_in(tmp_path), model)
+
+
+def test_variables_of_another_shape_are_named(tmp_path: Path) -> None:
+    """A subclassed model has no configuration to compare; its variables tell."""
+
+    class Custom(keras.Model):
+        def __init__(self, units: int) -> None:
+            super().__init__()
+            self.hidden, self.head = keras.layers.Dense(units), keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.head(self.hidden(x))
+
+    def make(units: int) -> keras.Model:
+        model = Custom(units)
+        model.compile("sgd", "mse", **QUICK)
+        return model
+
+    with pytest.raises(Killed):
+        fit(run_in(tmp_path), make(3), StopAt(5))
+    with pytest.raises(OtherRunError, match=r"kernel \(4, 3\) float32.*\(4, 5\) float32"):
+        fit(run_in(tmp_path), make(5))
+    assert len(fit(run_in(tmp_path), make(3)).history["loss"]) == EPOCHS
+
+
+def test_what_has_diverged_is_not_kept(tmp_path: Path) -> None:
+    def diverging(start_step: int) -> Iterator[Any]:
+        for step, (x, y) in enumerate(batches(start_step), start_step):
+            yield x, y * (np.nan if step >= 7 else 1)
+
+    run_in(tmp_path).fit(small_model(**QUICK), diverging, 3, STEPS, verbose=0)
+    assert newest(tmp_path) == "step-000000006.safetensors"
+
+
+def test_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second a step, ten between checkpoints; or 20 times as long as writing takes."""
+    seconds = [0.0]
+    written: list[tuple[float, int]] = []
+    cost = [0.0]
+
+    def write(path: Path, arrays: Any, notes: dict[str, Any]) -> None:
+        seconds[0] += cost[0]
+        written.append((seconds[0], notes["step"]))
+
+    class Second(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seconds[0] += 1
+
+    monkeypatch.setattr(resume.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(resume, "write_state", write)
+    model = small_model(**QUICK)
+    for cost[0], wanted in ((0.0, [10, 20, 30]), (1.0, [10, 30])):
+        written.clear()
+        run = run_in(tmp_path, every_seconds=10, every_steps=None)
+        fit(run, model, Second())
+        assert [step for _, step in written] == wanted
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")  # Keras's own
+@pytest.mark.parametrize("length", [12, 28])
+def test_batches_that_end_early_are_an_error(tmp_path: Path, length: int) -> None:
+    def short(start_step: int) -> Iterator[Any]:
+        for step, batch in enumerate(batches(start_step), start_step):
+            if step == length:
+                return
+            yield batch
+
+    model = small_model(**QUICK)
+    with pytest.raises(ValueError, match="The batches ended at step"):
+        run_in(tmp_path).fit(model, short, EPOCHS, STEPS, verbose=0)
+    with pytest.raises(ValueError, match="gave 30 batches where 35 steps remain"):
+        run_in(tmp_path / "other").fit(model, Endless, EPOCHS + 1, STEPS, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every_seconds": None}, "Neither every_seconds nor every_steps"),
+        ({"every_seconds": -1}, "every_seconds=-1 must be 0 or more"),
+        ({"every_steps": 0}, "every_steps=0 must be a whole number"),
+        ({"keep": 0}, "keep=0 must be"),
+    ],
+)
+def test_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ResumableRun(tmp_path, **options)
+
+
+KINDS = ["float64", "float32", "float16", "int8", "uint8", "int16", "uint32", "int64", "bool"]
+
+
+def test_the_file_is_safetensors_of_every_dtype(tmp_path: Path) -> None:
+    """The library reads what we write, and we read back every bit, NaN and empty ones too."""
+    chance = np.random.default_rng(0)
+    arrays = {kind: chance.integers(0, 2, (3, 5)).astype(kind) for kind in KINDS}
+    arrays["nan"] = np.array([[np.nan, -0.0, np.inf]], "float32")
+    arrays["empty"] = np.zeros((0, 4), "float32")
+    arrays["scalar"] = np.array(7, "int64")
+    plain = dict(arrays)
+    for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        arrays[kind.__name__] = chance.integers(0, 100, (3, 4)).astype("uint8").view(kind)
+    path = tmp_path / "state.safetensors"
+    write_state(path, arrays, {"step": 3, "best": float("inf")})
+    found = open_state(path)
+    assert found.notes == {"step": 3, "best": float("inf")}
+    for name, values in arrays.items():
+        read = found.read(name)
+        assert (read.dtype, read.shape) == (values.dtype, values.shape)
+        assert read.tobytes() == values.tobytes()
+    with safetensors.safe_open(path, framework="numpy") as file:
+        assert set(file.keys()) == {*arrays, "notes", "checksums"}
+        for name, values in plain.items():
+            np.testing.assert_array_equal(file.get_tensor(name), values, strict=True)
+        assert json.loads(file.get_tensor("notes").tobytes()) == found.notes
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.safetensors"
+    write_state(path, {"a": np.arange(3)}, {})
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_state(path, {"a": np.arange(4)}, {})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
