@@ -108,8 +108,19 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--seeds", type=int, default=3, help="draws of the few examples")
     evaluate.add_argument("--split", default="val", help="what to judge on: val or test")
     evaluate.add_argument("--data-dir", help="where TensorFlow data sets lie prepared")
-    evaluate.add_argument("--batch-size", type=int, default=32, help="images at once")
+    evaluate.add_argument("--batch-size", type=int, help="images at once (32; for --vtab 512)")
     evaluate.add_argument("--cache-dir", type=Path, help="where features are kept (Keras's cache)")
+    evaluate.add_argument(
+        "--vtab", action="store_true", help="fine-tune on VTAB's nineteen tasks, from --data-dir"
+    )
+    evaluate.add_argument("--out", type=Path, help="folder of VTAB's results; resumes what it has")
+    evaluate.add_argument("--tasks", nargs="+", help="VTAB tasks, such as svhn dtd (all)")
+    evaluate.add_argument("--steps", type=int, default=2500, help="updates of a VTAB task")
+    evaluate.add_argument("--image-size", type=int, default=384, help="pixels of a VTAB task")
+    evaluate.add_argument(
+        "--learning-rates", type=float, nargs="+", default=[0.01], help="VTAB's sweep"
+    )
+    evaluate.add_argument("--accumulate", type=int, default=1, help="parts of a VTAB batch")
 
     export = command(
         "export",
@@ -179,6 +190,15 @@ def _load_model(path: Path) -> Any:
     return model
 
 
+def _load_named(name: str) -> Any:
+    """A model from a file, or MODEL:TAG of the catalogue."""
+    if ":" in name and not Path(name).exists():
+        from keras_vit import from_checkpoint
+
+        return from_checkpoint(name)
+    return _load_model(Path(name))
+
+
 def _predict(model: Path, files: list[Path], top: int) -> int:
     from rich.console import Console
     from rich.table import Table
@@ -208,25 +228,33 @@ def _evaluate(
     seeds: int,
     split: str,
     data_dir: str | None,
-    batch_size: int,
+    batch_size: int | None,
     cache_dir: Path | None,
-) -> None:
-    from keras_vit import from_checkpoint
+    vtab: bool,
+    out: Path | None,
+    **sweep: Any,
+) -> int:
     from keras_vit.checkpoints.cache import cache_folder
     from keras_vit.data import load
     from keras_vit.errors import one_of
-    from keras_vit.evaluation.command import own_classes, transfer_rows
+    from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 
+    if vtab:
+        if out is None:
+            raise ValueError("--vtab needs --out, the folder of its results.")
+        report = vtab_report(_load_named(model), out, data_dir, batch_size or 512, **sweep)
+        print(report)
+        return 1 if report.missing else 0
     if data is None:
         raise ValueError("evaluate needs --data: a folder of photographs, or a data set's name.")
-    released = ":" in model and not Path(model).exists()
-    loaded = from_checkpoint(model) if released else _load_model(Path(model))
+    loaded = _load_named(model)
+    batch_size = batch_size or 32
     splits = load(data, data_dir=data_dir)
     one_of(split, "split", splits)
     print(f"{loaded.name} on {splits!r}")
     if not probe and knn is None and fewshot is None:
         print(own_classes(loaded, splits[split], batch_size))
-        return
+        return 0
     from rich.console import Console
     from rich.table import Table
 
@@ -244,6 +272,7 @@ def _evaluate(
     ):
         table.add_row(*row)
     Console().print(table)
+    return 0
 
 
 def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> None:

@@ -6,12 +6,15 @@ from typing import Any
 
 from keras_vit import data
 from keras_vit.errors import one_of
-from keras_vit.evaluation.features import features
+from keras_vit.evaluation import vtab_tasks
+from keras_vit.evaluation.features import features, weights_digest
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, fewshot_table
 from keras_vit.evaluation.linear_probe import linear_probe
 from keras_vit.evaluation.neighbours import knn_accuracy
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.report import ClassificationReport, classification_report
+from keras_vit.evaluation.vtab import Setting, VTABReport, run_vtab
+from keras_vit.evaluation.vtab_training import finetuning
 
 Row = tuple[str, str, str]
 
@@ -81,6 +84,46 @@ def transfer_rows(
             spread = f"± {100 * row.spread:.2f} over {len(seeds)} seeds"
             rows.append((f"{row.shots}-shot", f"{row.mean:.2%}", spread))
     return rows
+
+
+def vtab_report(
+    model: Any,
+    out: Path,
+    data_dir: str | None,
+    batch_size: int,
+    *,
+    tasks: Sequence[str] | None,
+    steps: int,
+    image_size: int,
+    learning_rates: Sequence[float],
+    accumulate: int,
+) -> VTABReport:
+    """`run_vtab` with this package's own fine-tuning; a sweep over learning rates.
+
+    Raises:
+        ValueError: A task is unknown, or `out` holds another model's results.
+        DatasetUnavailableError: No task's data is prepared.
+    """
+    sweep = tuple(
+        Setting(
+            learning_rate=rate,
+            steps=steps,
+            batch_size=batch_size,
+            image_size=image_size,
+            warmup=min(Setting().warmup, steps // 5),
+            accumulate=accumulate,
+        )
+        for rate in learning_rates
+    )
+    chosen = vtab_tasks.TASKS if tasks is None else [vtab_tasks.task(name) for name in tasks]
+    return run_vtab(
+        finetuning(model),
+        out,
+        sweep=sweep,
+        tasks=chosen,
+        data_dir=data_dir,
+        identity=weights_digest(model),
+    )
 
 
 def _few(names: Sequence[str], shown: int = 5) -> str:

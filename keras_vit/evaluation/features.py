@@ -40,7 +40,7 @@ def features(
     Images are prepared as the model's `evaluation` says. With `cache_dir` the result is kept
     there, under a name made of everything it depends on: the weights' content, the model's
     arguments, the preparation, and the examples (of files: paths, sizes and times of change; else
-    their bytes). A damaged file there is computed anew.
+    their pixels). A damaged file there is computed anew.
 
     Args:
         model: A model of this package, under any head or none.
@@ -74,7 +74,7 @@ def features(
     prepared = preparation(model)
     if cache_dir is None:
         return _compute(backbone, split, prepared, batch_size)
-    path = Path(cache_dir) / f"{_key(model, backbone, split, prepared)}.npz"
+    path = Path(cache_dir) / f"{_key(model, split, prepared)}.npz"
     found = _read(path, backbone.output_shape[-1])
     if found is None:
         found = _compute(backbone, split, prepared, batch_size)
@@ -108,24 +108,33 @@ def _compute(
     return np.concatenate(found), np.concatenate(labels)
 
 
-def _key(model: Any, backbone: keras.Model, split: data.Split, prepared: dict[str, Any]) -> str:
-    """A digest of everything that the features depend on."""
+def weights_digest(model: Any) -> str:
+    """SHA-256 of what a model computes its features with: its weights, without the head's, and
+    the arguments that matter."""
     digest = hashlib.sha256()
     arguments = {k: v for k, v in model.get_config().items() if k not in _NOT_OF_FEATURES}
-    facts = [__version__, type(model).__name__, arguments, prepared, split.class_names]
+    facts = [type(model).__name__, arguments]
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
-    for variable in backbone.weights:
+    for variable in model.feature_model("pre_logits").weights:
         value = keras.ops.convert_to_numpy(variable)
         digest.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())
+    return digest.hexdigest()
+
+
+def _key(model: Any, split: data.Split, prepared: dict[str, Any]) -> str:
+    """A digest of everything that the features depend on."""
+    facts = [__version__, weights_digest(model), prepared, split.class_names]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     if split.files is not None:
         digest.update(split.labels().tobytes())
         for file in split.files:
             status = file.stat()
             digest.update(f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}".encode())
     else:
-        for example in split.dataset().as_numpy_iterator():
-            for part in example:
-                digest.update(part if isinstance(part, bytes) else np.asarray(part).tobytes())
+        # Pixels tell examples apart whatever a split keeps them as; decoding is cheap beside the
+        # model.
+        for image, label, *_ in split.images(split.dataset()).as_numpy_iterator():
+            digest.update(f"{image.shape} {label}".encode() + image.tobytes())
     return digest.hexdigest()
 
 

@@ -97,14 +97,17 @@ def pictures(split: data.Split, indices: Sequence[int], channels: int = 3) -> li
 
     ascending = sorted(set(indices))
     wanted = tf.constant(ascending, tf.int64)
+    # Where files that do not decode are skipped, only those that do are counted.
+    examples = split.images(split.dataset(), channels) if split.skips else split.dataset()
     chosen = (
-        split.dataset()
-        .enumerate()
+        examples.enumerate()
         .filter(lambda index, _: tf.reduce_any(index == wanted))
         .map(lambda _, example: example)
         .take(len(ascending))
         .apply(tf.data.experimental.assert_cardinality(len(ascending)))
     )
-    images = [image for image, *_ in split.images(chosen, channels).as_numpy_iterator()]
+    if not split.skips:
+        chosen = split.images(chosen, channels)
+    images = [image for image, *_ in chosen.as_numpy_iterator()]
     found = dict(zip(ascending, images, strict=True))
     return [found[index] for index in indices]

@@ -71,7 +71,8 @@ def write_report(
     probabilities = keras.ops.softmax(np.asarray(logits, np.float32))
     probabilities = keras.ops.convert_to_numpy(probabilities)
     calibrated = calibration(labels, probabilities)
-    mistakes = worst_mistakes(labels, probabilities, files=split.files if split else None)
+    files = None if split is None or split.skips else split.files
+    mistakes = worst_mistakes(labels, probabilities, files=files)
     names = [scores.name for scores in report.classes]
 
     plot_confusion(report, folder / "confusion.png")

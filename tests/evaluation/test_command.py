@@ -59,12 +59,13 @@ def test_features(
     for row in ("linear probe", "3 nearest neighbours", "1-shot", "5-shot"):
         assert row in printed
     splits = data.load(photographs)
-    four = (*features(model, splits.train), *features(model, splits.val))
+    # Kept for the next time, also for the model that the file was made of.
+    four = (*features(model, splits.train, tmp_path), *features(model, splits.val, tmp_path))
+    assert len(list(tmp_path.iterdir())) == 2
     for row in fewshot_table(*four, shots=(1, 5), seeds=range(4)):
         line = next(x for x in printed.splitlines() if f"{row.shots}-shot" in x)
         assert f"{row.mean:.2%}" in line
         assert f"± {100 * row.spread:.2f} over 4 seeds" in line
-    assert len(list(tmp_path.iterdir())) == 2  # kept for the next time
 
 
 def test_own_classes(
