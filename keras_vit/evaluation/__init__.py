@@ -10,6 +10,7 @@ from keras_vit.evaluation.neighbours import knn_accuracy
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit.evaluation.run_report import write_report
+from keras_vit.evaluation.vtab import VTABReport, run_vtab
 
 __all__ = [
     "Baseline",
@@ -18,6 +19,7 @@ __all__ = [
     "FewShot",
     "LinearProbe",
     "Mistake",
+    "VTABReport",
     "calibration",
     "classification_report",
     "features",
@@ -26,6 +28,7 @@ __all__ = [
     "knn_accuracy",
     "linear_probe",
     "predict_split",
+    "run_vtab",
     "scikit_learn_baselines",
     "worst_mistakes",
     "write_report",

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit import data
 from keras_vit.evaluation import (
     calibration,
     classification_report,
+    predict_split,
     worst_mistakes,
     write_report,
 )
@@ -85,6 +87,25 @@ def test_pictures_in_the_order_asked_for(tmp_path: Path) -> None:
     assert [image.shape for image in images] == [(16, 20, 3)] * 3
     # The grey level of each picture is the number in its name.
     assert [image[0, 0, 0] for image in images] == [int(split.files[i].stem) for i in (7, 2, 4)]
+
+
+def test_skipped_files_do_not_shift_pictures_and_labels(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    folder = flat_folder(tmp_path)
+    whole = data.load(folder, val_fraction=0.5).val
+    broken = 2
+    whole.files[broken].write_bytes(b"no picture")
+    split = data.load(folder, val_fraction=0.5, verify=False).val
+    assert split.files == whole.files
+    left = [file for i, file in enumerate(split.files) if i != broken]
+    images = pictures(split, [5, 0, 3])
+    assert [image[0, 0, 0] for image in images] == [int(left[i].stem) for i in (5, 0, 3)]
+    model = keras_vit.VisionTransformer(
+        patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=2
+    )
+    labels, scores = predict_split(model, split)
+    np.testing.assert_array_equal(labels, np.delete(whole.labels(), broken))
+    assert scores.shape == (len(left), 2)
 
 
 FACTS = {
