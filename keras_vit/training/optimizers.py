@@ -73,20 +73,27 @@ class TableOptimizer(keras.optimizers.Optimizer):
         self.schedule_peak = schedule_peak
         self.groups = as_table(groups)
         self.state_dtype = state_dtype
+        self._found_groups: Sequence[ParameterGroup] = ()
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
-        groups = find_groups([variable.path for variable in variables], self.groups)
-        pairs = list(zip(variables, groups, strict=True))
+        pairs = list(zip(variables, self._find_groups(variables), strict=True))
         for variable, group in pairs:
             # A reloaded model knows of frozen layers, and this table of single frozen variables.
             if not group.trainable:
                 variable.trainable = False
         pairs = [(variable, group) for variable, group in pairs if group.trainable]
         super().build([variable for variable, _ in pairs])
-        self._groups_of_variables = [group for _, group in pairs]
+        self._found_groups = [group for _, group in pairs]
         self._states = [self.make_states(variable) for variable, _ in pairs]
+
+    def _find_groups(self, variables: Sequence[keras.Variable]) -> list[ParameterGroup]:
+        # Reloading drops "sequential/" from the paths of a Sequential model, and a pattern might
+        # no longer fit: what was found for the parameters, in their order, is saved, too.
+        if len(self._found_groups) == len(variables):
+            return list(self._found_groups)
+        return find_groups([variable.path for variable in variables], self.groups)
 
     def make_states(self, variable: keras.Variable) -> dict[str, keras.Variable]:
         """The states of one parameter; the first slot is kept in `state_dtype`."""
@@ -115,7 +122,7 @@ class TableOptimizer(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         index = self._get_variable_index(variable)
-        group = self._groups_of_variables[index]
+        group = self._found_groups[index]
         dtype = _compute_dtype(variable)
         rate = ops.cast(learning_rate, dtype)
         step = self.direction(ops.cast(gradient, dtype), index)
@@ -156,7 +163,16 @@ class TableOptimizer(keras.optimizers.Optimizer):
             "schedule_peak": self.schedule_peak,
             "groups": [asdict(group) for group in self.groups],
             "state_dtype": self.state_dtype,
+            "found_groups": [asdict(group) for group in self._found_groups],
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "TableOptimizer":
+        config = dict(config)
+        found = config.pop("found_groups", ())
+        optimizer = super().from_config(config, custom_objects)
+        optimizer._found_groups = as_table(found)
+        return optimizer
 
     def _average(self, state: keras.Variable, decay: float, value: Any, share: float) -> Any:
         """`share * value + decay * state`, with the decay in the state's own precision.

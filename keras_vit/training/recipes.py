@@ -1,10 +1,20 @@
-"""What `compile` and `fit` need, as a table: one row a way of training."""
+"""What `compile` and `fit` need, as a table: one row a way of training.
 
-from dataclasses import dataclass, field
+    recipes.get("finetune/flowers") ── .scaled(steps=200, batch_size=32) ──► compile_model ──► fit
+
+Figures are those of the sources; where a source leaves one out, the row says whose it is.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_vit.data import Augmentation
-from keras_vit.errors import nearest
+from keras_vit.errors import nearest, one_of, positive
+from keras_vit.models.variants import vit_arguments
+
+IMAGENET = 1_281_167  # training images
+IMAGENET_21K = 12_746_000  # without the 51,200 that AugReg keeps for validation
 
 
 @dataclass(frozen=True)
@@ -12,18 +22,42 @@ class Recipe:
     """A way of training, complete enough to run.
 
     Attributes:
-        source: Where the numbers come from, and the hardware they are meant for.
+        source: Where the numbers come from.
         model: Arguments of `VisionTransformer` when no named model is asked for.
         image_size: Height and width of the images in pixels.
-        epochs: Passes over the training images.
-        batch_size: Images in a batch.
-        learning_rate: Its peak; it rises linearly from 0 and falls to 0 as a cosine.
-        warmup: Share of the steps in which it rises.
-        weight_decay: Of AdamW, on kernels only.
+        epochs: Passes over the training images; 0 where `steps` says how long.
+        batch_size: Images of one update.
+        learning_rate: Its peak; it rises linearly from 0.
+        warmup: Steps in which it rises; below 1: the share of all steps.
+        weight_decay: On kernels only (see `parameter_groups`).
         label_smoothing: Share of a label that is spread over all classes.
         mixup: Parameter of mixup's Beta distribution; 0 for none.
-        clip_norm: Largest global norm of a step's gradients.
+        clip_norm: Largest global norm of a step's gradients; None for any.
         augmentation: What training images go through.
+        hardware: What the numbers are meant for, and what they reach there.
+        steps: Updates; 0 where `epochs` says how long.
+        examples: Training images of the data that the numbers are for; 0 for any.
+        optimizer: `"sgd"`, `"adam"` or `"adafactor"` (see `optimizers`).
+        state_dtype: Of the momentum.
+        decay: How the learning rate falls (see `schedules.WarmupDecay`).
+        end: Learning rate in the end.
+        boundaries: Of the decay `"stair"`: shares of the steps at which it falls to a tenth.
+        decay_follows: `"learning_rate"`: weight decay as in AdamW and the papers;
+            `"schedule"`: as in big_vision's configurations, whatever the learning rate.
+        layer_decay: Factor of the learning rate from layer to layer; 1 for none.
+        loss: `"softmax"` or `"sigmoid"`.
+        head_bias: What a new head's bias starts from, so that the first sigmoid loss is small.
+        cutmix: Parameter of CutMix's Beta distribution; 0 for none.
+        dropout: For models that have it.
+        stochastic_depth: For models that have it.
+        ema: Momentum of a moving average of the weights; 0 for none.
+        accumulation: Batches whose gradients make one update.
+        rho: How far sharpness-aware steps look (see `sam`); 0 for plain steps.
+        rho_min: GSAM: rho at the end of the schedule; None for `rho` throughout.
+        alpha: GSAM's share; 0 for SAM.
+        scaling: How the learning rate follows the batch: `"linear"` (Goyal et al. 2017) or
+            `"sqrt"` (for Adam, Malladi et al. 2022).
+        learning_rates: What the source says to try.
     """
 
     source: str
@@ -36,13 +70,96 @@ class Recipe:
     weight_decay: float = 0.05
     label_smoothing: float = 0.1
     mixup: float = 0.0
-    clip_norm: float = 1.0
+    clip_norm: float | None = 1.0
     augmentation: Augmentation = field(default_factory=Augmentation)
+    hardware: str = ""
+    steps: int = 0
+    examples: int = 0
+    optimizer: str = "adam"
+    state_dtype: str = "float32"
+    decay: str = "cosine"
+    end: float = 0.0
+    boundaries: tuple[float, ...] = ()
+    decay_follows: str = "learning_rate"
+    layer_decay: float = 1.0
+    loss: str = "softmax"
+    head_bias: float = 0.0
+    cutmix: float = 0.0
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    ema: float = 0.0
+    accumulation: int = 1
+    rho: float = 0.0
+    rho_min: float | None = None
+    alpha: float = 0.0
+    scaling: str = "linear"
+    learning_rates: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        one_of(self.loss, "loss", ("softmax", "sigmoid"))
+        one_of(self.scaling, "scaling", ("linear", "sqrt"))
+        one_of(self.decay_follows, "decay_follows", ("learning_rate", "schedule"))
+        if self.epochs <= 0 and self.steps <= 0:
+            raise ValueError(f"epochs={self.epochs}, steps={self.steps}: give one of them.")
+
+    def total_steps(self, examples: int) -> int:
+        """Updates of the whole training on so many images; an epoch's last batch may be short."""
+        return self.steps or self.epochs * -(-examples // self.batch_size)
+
+    def warmup_steps(self, total_steps: int) -> int:
+        """Updates of the warm-up."""
+        if self.warmup >= 1 or not self.warmup:
+            return int(self.warmup)
+        return max(round(self.warmup * total_steps), 1)
+
+    def scaled(self, steps: int | None = None, batch_size: int | None = None) -> "Recipe":
+        """The recipe for another length or batch, as a smaller machine may want it.
+
+        The learning rate follows the batch by the rule in `scaling`; the warm-up keeps its share
+        of the steps. With another batch alone, as many images are seen as before.
+
+        Args:
+            steps: Updates of the whole training.
+            batch_size: Images of one update.
+
+        Raises:
+            ValueError: A number is below 1.
+
+        Example:
+
+        >>> from keras_vit.training import recipes
+        >>> recipe = recipes.get("finetune/flowers").scaled(steps=250, batch_size=64)
+        >>> recipe.learning_rate, recipe.warmup_steps(250)
+        (0.000375, 50)
+        """
+        batch_size = self.batch_size if batch_size is None else batch_size
+        positive(batch_size=batch_size)
+        ratio = batch_size / self.batch_size
+        if steps is not None:
+            positive(steps=steps)
+        elif self.steps:
+            steps = max(round(self.steps / ratio), 1)
+        warmup = self.warmup
+        if warmup >= 1:
+            before = self.total_steps(self.examples)
+            after = steps or replace(self, batch_size=batch_size).total_steps(self.examples)
+            warmup = max(round(warmup * after / before), 1)
+        rate = ratio if self.scaling == "linear" else math.sqrt(ratio)
+        return replace(
+            self,
+            steps=steps or 0,
+            batch_size=batch_size,
+            warmup=warmup,
+            learning_rate=self.learning_rate * rate,
+            end=self.end * rate,
+            learning_rates=tuple(value * rate for value in self.learning_rates),
+        )
 
 
 RECIPES = {
     "digits": Recipe(
-        source="Tuned here for scikit-learn's 8 x 8 digits; a minute on two CPU cores.",
+        source="Tuned here for scikit-learn's 8 x 8 digits.",
+        hardware="Two CPU cores: a minute.",
         model={
             "patch_size": 4,
             "hidden_dim": 96,
@@ -58,10 +175,12 @@ RECIPES = {
         learning_rate=2e-3,
         warmup=0.08,
         mixup=0.4,
+        scaling="sqrt",
         augmentation=Augmentation(crop="resize", flip=False, shift=1),
     ),
     "small_data": Recipe(
-        source="Tuned here for a few thousand photographs from scratch; minutes on two CPU cores.",
+        source="Tuned here for a few thousand photographs from scratch.",
+        hardware="Two CPU cores: minutes.",
         model={
             "patch_size": 16,
             "hidden_dim": 128,
@@ -78,9 +197,323 @@ RECIPES = {
         learning_rate=1.5e-3,
         warmup=0.055,
         mixup=0.2,
+        scaling="sqrt",
         augmentation=Augmentation(min_area=0.3),
     ),
+    "finetune_small": Recipe(
+        source="Tuned here for pretrained models and a few thousand photographs.",
+        hardware="Two CPU cores: minutes with ViT-Ti/16.",
+        model=vit_arguments("ViT-Ti/16"),
+        image_size=224,
+        epochs=8,
+        batch_size=32,
+        learning_rate=3e-4,
+        warmup=0.1,
+        layer_decay=0.75,
+        scaling="sqrt",
+        augmentation=Augmentation(min_area=0.3),
+    ),
+    "better_plain_vit": Recipe(
+        source='"Better plain ViT baselines for ImageNet-1k" (Beyer et al. 2022); big_vision '
+        "configs/vit_s16_i1k.py.",
+        hardware="TPU v3-8: 6 to 7 hours for 90 epochs, 76.5 %; 300 epochs: 80.0 %.",
+        model={
+            **vit_arguments("ViT-S/16"),
+            "pooling": "gap",
+            "position_embedding": "sincos2d",
+            "representation_size": 384,
+        },
+        image_size=224,
+        epochs=90,
+        examples=IMAGENET,
+        batch_size=1024,
+        learning_rate=1e-3,
+        warmup=10_000,
+        weight_decay=1e-4,
+        decay_follows="schedule",
+        state_dtype="bfloat16",
+        label_smoothing=0.0,
+        mixup=0.2,
+        scaling="sqrt",
+        augmentation=Augmentation(rand_augment=(2, 10)),
+    ),
+    "deit": Recipe(
+        source='"Training data-efficient image transformers" (Touvron et al. 2021), table 9; the '
+        "learning rate is 5e-4 a 512 images.",
+        hardware="8 V100: 53 hours for DeiT-B, 81.8 %; S 79.8 %, Ti 72.2 %.",
+        model={**vit_arguments("ViT-S/16"), "activation": "gelu"},
+        image_size=224,
+        epochs=300,
+        examples=IMAGENET,
+        batch_size=1024,
+        learning_rate=1e-3,
+        warmup=5 * 1252,  # five epochs
+        end=1e-5,
+        weight_decay=0.05,
+        clip_norm=None,
+        mixup=0.8,
+        cutmix=1.0,
+        stochastic_depth=0.1,
+        augmentation=Augmentation(rand_augment=(2, 9), erasing=0.25),
+    ),
+    "mixer": Recipe(
+        source='"MLP-Mixer" (Tolstikhin et al. 2021); big_vision configs/mlp_mixer_i1k.py.',
+        hardware="TPU v3-128: 2 h 11 min for 300 epochs of Mixer-B/16, 76.3 %; 60 epochs: 70.5 %.",
+        model={},  # no Vision Transformer: name a Mixer
+        image_size=224,
+        epochs=300,
+        examples=IMAGENET,
+        batch_size=4096,
+        learning_rate=1e-3,
+        warmup=10_000,
+        decay="linear",
+        end=1e-8,
+        weight_decay=1e-4,
+        decay_follows="schedule",
+        label_smoothing=0.0,
+        loss="sigmoid",
+        head_bias=-6.9,
+        mixup=0.5,
+        stochastic_depth=0.1,
+        scaling="sqrt",
+        augmentation=Augmentation(rand_augment=(2, 15)),
+    ),
 }
+
+# ViT paper, table 3: epochs, peak, decay, weight decay, dropout, clipping, images, head's bias.
+# On JFT-300M the peak is that of B; L/32 has 6e-4, L/16 4e-4, H/14 3e-4.
+PRETRAIN = {
+    "jft300m": (7, 8e-4, "linear", 0.1, 0.0, None, 303_000_000, -10.0),
+    "imagenet21k": (90, 1e-3, "linear", 0.03, 0.1, None, IMAGENET_21K, -10.0),
+    "imagenet": (300, 3e-3, "cosine", 0.3, 0.1, 1.0, IMAGENET, -6.9),
+}
+
+
+def _pretrain(
+    epochs: int,
+    learning_rate: float,
+    decay: str,
+    weight_decay: float,
+    dropout: float,
+    clip_norm: float | None,
+    examples: int,
+    head_bias: float,
+) -> Recipe:
+    return Recipe(
+        source="ViT paper (Dosovitskiy et al. 2021), table 3; loss and head as in big_vision.",
+        hardware="TPU v3 core days (table 2): L/16 on ImageNet-21k 230, on JFT 680; H/14 2,500.",
+        model=vit_arguments("ViT-B/16"),
+        image_size=224,
+        epochs=epochs,
+        examples=examples,
+        batch_size=4096,
+        learning_rate=learning_rate,
+        warmup=10_000,
+        decay=decay,
+        weight_decay=weight_decay,
+        dropout=dropout,
+        clip_norm=clip_norm,
+        label_smoothing=0.0,
+        loss="sigmoid",
+        head_bias=head_bias,
+        scaling="sqrt",
+    )
+
+
+RECIPES |= {f"pretrain/{name}": _pretrain(*row) for name, row in PRETRAIN.items()}
+RECIPES["pretrain"] = RECIPES["pretrain/imagenet21k"]
+
+# ViT paper, table 4: steps and the learning rates to try. Warm-up and the rate that is chosen are
+# those of big_vision's configs/transfer.py, where it has the task, its best for B/32.
+FINETUNE = {
+    "imagenet": (20_000, 500, 0.03, (0.003, 0.01, 0.03, 0.06)),
+    "cifar100": (10_000, 500, 0.01, (0.001, 0.003, 0.01, 0.03)),
+    "cifar10": (10_000, 500, 0.003, (0.001, 0.003, 0.01, 0.03)),
+    "pets": (500, 100, 0.003, (0.001, 0.003, 0.01, 0.03)),
+    "flowers": (500, 100, 0.003, (0.001, 0.003, 0.01, 0.03)),
+    "vtab": (2_500, 200, 0.01, (0.01,)),  # this warm-up is ours
+}
+
+
+def _finetune(
+    steps: int, warmup: int, learning_rate: float, learning_rates: tuple[float, ...]
+) -> Recipe:
+    return Recipe(
+        source="ViT paper (Dosovitskiy et al. 2021), table 4 and appendix B.1.1; vit_jax configs.",
+        hardware="A100, B/16: 2.2 hours for 10,000 steps.",
+        model=vit_arguments("ViT-B/16"),
+        image_size=384,
+        epochs=0,
+        steps=steps,
+        batch_size=512,
+        accumulation=8,
+        learning_rate=learning_rate,
+        learning_rates=learning_rates,
+        warmup=warmup,
+        optimizer="sgd",
+        state_dtype="bfloat16",
+        weight_decay=0.0,
+        label_smoothing=0.0,
+    )
+
+
+RECIPES |= {f"finetune/{name}": _finetune(*row) for name, row in FINETUNE.items()}
+RECIPES["finetune"] = RECIPES["finetune/imagenet"]
+
+# AugReg, section 3.2, and big_vision configs/vit_i21k.py: RandAugment's magnitude (of two
+# operations) and mixup. "light1" draws operations of magnitude 0, which is not nothing.
+AUGREG = {
+    "none": (None, 0.0),
+    "light1": (0, 0.0),
+    "light2": (10, 0.2),
+    "medium1": (15, 0.2),
+    "medium2": (15, 0.5),
+    "strong1": (20, 0.5),
+    "strong2": (20, 0.8),
+}
+# What the study crosses with that: weight decay, and dropout together with stochastic depth.
+AUGREG_WEIGHT_DECAY = (0.03, 0.1)
+AUGREG_DROPOUT = (0.0, 0.1)
+
+
+def _augreg(magnitude: float | None, mixup: float) -> Recipe:
+    return Recipe(
+        source='"How to train your ViT?" (Steiner et al. 2022); big_vision configs/vit_i21k.py.',
+        hardware="TPU v3; the study trains 30 and 300 epochs of ImageNet-21k.",
+        model=vit_arguments("ViT-B/16"),
+        image_size=224,
+        epochs=300,
+        examples=IMAGENET_21K,
+        batch_size=4096,
+        learning_rate=1e-3,
+        warmup=10_000,
+        weight_decay=0.1,
+        state_dtype="bfloat16",
+        label_smoothing=0.0,
+        loss="sigmoid",
+        head_bias=-10.0,
+        mixup=mixup,
+        scaling="sqrt",
+        augmentation=Augmentation(rand_augment=None if magnitude is None else (2, magnitude)),
+    )
+
+
+RECIPES |= {f"augreg/{name}": _augreg(*row) for name, row in AUGREG.items()}
+RECIPES["augreg"] = RECIPES["augreg/medium1"]  # of the recommended B/16
+
+# How far SAM looks, by model: "When Vision Transformers Outperform ResNets without Pre-training or
+# Strong Data Augmentations" (Chen et al. 2022), appendix.
+SAM_RHO = {
+    "ViT-S/32": 0.05,
+    "ViT-S/16": 0.1,
+    "ViT-B/32": 0.15,
+    "ViT-B/16": 0.2,
+    "Mixer-S/32": 0.1,
+    "Mixer-S/16": 0.15,
+    "Mixer-S/8": 0.2,
+    "Mixer-B/32": 0.35,
+    "Mixer-B/16": 0.6,
+}
+
+
+def _sam(name: str, rho: float) -> Recipe:
+    return Recipe(
+        source="Chen et al. 2022, appendix; Inception crops and flips alone.",
+        hardware="TPU v3, 300 epochs: ViT-B/16 79.9 %, Mixer-B/16 77.4 %.",
+        model=vit_arguments(name) if name.startswith("ViT") else {},
+        image_size=224,
+        epochs=300,
+        examples=IMAGENET,
+        batch_size=4096,
+        learning_rate=3e-3,
+        warmup=10_000,
+        weight_decay=0.3,
+        label_smoothing=0.0,
+        rho=rho,
+        scaling="sqrt",
+    )
+
+
+RECIPES |= {f"sam/{name}": _sam(name, rho) for name, rho in SAM_RHO.items()}
+RECIPES["sam"] = RECIPES["sam/ViT-B/16"]
+RECIPES["gsam"] = Recipe(
+    source='"Surrogate gap minimization" (Zhuang et al. 2022); big_vision '
+    "configs/proj/gsam/vit_i1k_gsam_no_aug.py.",
+    hardware="TPU v3, 300 epochs of ViT-B/32.",
+    model={**vit_arguments("ViT-B/32"), "pooling": "gap"},
+    image_size=224,
+    epochs=300,
+    examples=IMAGENET,
+    batch_size=4096,
+    learning_rate=3e-3,
+    warmup=10_000,
+    decay="linear",
+    end=3e-5,
+    weight_decay=1e-3,
+    decay_follows="schedule",
+    label_smoothing=0.0,
+    loss="sigmoid",
+    head_bias=-10.0,
+    rho=0.6,
+    rho_min=0.1,
+    alpha=0.6,
+    scaling="sqrt",
+)
+
+# "Big Transfer" (Kolesnikov et al. 2020), section 3.3: the number of training images below which
+# the row holds, steps, warm-up, where the rate falls to a tenth, mixup.
+BIT_HYPERRULE = {
+    "small": (20_000, 500, 100, (0.4, 0.6, 0.8), 0.0),
+    "medium": (500_000, 10_000, 500, (0.3, 0.6, 0.9), 0.1),
+    "large": (math.inf, 20_000, 500, (0.3, 0.6, 0.9), 0.1),
+}
+
+
+def _bit(steps: int, warmup: int, boundaries: tuple[float, ...], mixup: float) -> Recipe:
+    return Recipe(
+        source='"Big Transfer" (Kolesnikov et al. 2020), section 3.3; big_transfer '
+        "bit_hyperrule.py. Its crop is a random one of 480 from 512 pixels.",
+        hardware="TPU v3; on one GPU in batches of an accumulation.",
+        model={},  # no Vision Transformer: name a BiT
+        image_size=480,
+        epochs=0,
+        steps=steps,
+        batch_size=512,
+        learning_rate=3e-3,
+        warmup=warmup,
+        decay="stair",
+        boundaries=boundaries,
+        optimizer="sgd",
+        weight_decay=0.0,
+        label_smoothing=0.0,
+        clip_norm=None,
+        mixup=mixup,
+        augmentation=Augmentation(crop="random"),
+    )
+
+
+RECIPES |= {f"bit_hyperrule/{name}": _bit(*row[1:]) for name, row in BIT_HYPERRULE.items()}
+RECIPES["bit_hyperrule"] = RECIPES["bit_hyperrule/small"]
+
+
+def bit_hyperrule(examples: int, image_size: tuple[int, int]) -> Recipe:
+    """BiT's rule for fine-tuning: what to do follows from how much data there is, and how large.
+
+    Args:
+        examples: Training images.
+        image_size: Height and width of the images as they come.
+
+    Example:
+
+    >>> from keras_vit.training import recipes
+    >>> recipe = recipes.bit_hyperrule(50_000, (32, 32))
+    >>> recipe.steps, recipe.image_size, recipe.mixup
+    (10000, 128, 0.1)
+    """
+    positive(examples=examples)
+    name = next(name for name, row in BIT_HYPERRULE.items() if examples < row[0])
+    small_images = image_size[0] * image_size[1] < 96 * 96
+    return replace(RECIPES[f"bit_hyperrule/{name}"], image_size=128 if small_images else 480)
 
 
 def get(name: str) -> Recipe:

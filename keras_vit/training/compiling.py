@@ -1,0 +1,159 @@
+"""From a recipe to a compiled model: everything that `fit` needs but the data."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.training.losses import SigmoidCrossentropy
+from keras_vit.training.optimizers import OPTIMIZERS, TableOptimizer
+from keras_vit.training.parameter_groups import (
+    KERNELS_DECAY,
+    Table,
+    freeze,
+    frozen_rows,
+    layerwise_decay,
+)
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.sam import Rho, gsam_rho, sharpness_aware
+from keras_vit.training.schedules import make_schedule
+
+
+def compile_model(
+    model: keras.Model,
+    recipe: Recipe,
+    total_steps: int,
+    *,
+    groups: Table = KERNELS_DECAY,
+    frozen: Iterable[str] = (),
+    **options: Any,
+) -> None:
+    """Compiles a model as the recipe says: schedule, optimizer, groups, loss, metrics, EMA, SAM.
+
+    Labels are one-hot rows, as `keras_vit.data.pipeline(..., num_classes=...)` gives them. With
+    `recipe.accumulation`, `fit` takes that many batches for an update, each of
+    `recipe.batch_size / recipe.accumulation` images. A new head, all zeros, gets
+    `recipe.head_bias`.
+
+    Args:
+        model: Any Keras model that gives logits.
+        recipe: A row of `recipes`, or your own.
+        total_steps: Updates of the whole training, such as `recipe.total_steps(examples)`.
+        groups: Table of parameters (see `parameter_groups`).
+        frozen: Patterns of parameters to freeze, such as `"(?!head/).*"` for all but the head.
+        **options: What else `keras.Model.compile` takes, such as `jit_compile`.
+
+    Raises:
+        ValueError: The warm-up takes all steps, a parameter has no group, or nothing would train.
+
+    Example:
+
+    >>> import keras_vit
+    >>> from keras_vit.training.compiling import compile_model
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=5,
+    ...     input_shape=(32, 32, 3))
+    >>> compile_model(model, keras_vit.recipes.get("finetune/flowers"), total_steps=500)
+    >>> type(model.optimizer).__name__, model.optimizer.gradient_accumulation_steps
+    ('MomentumSGD', 8)
+    """
+    if recipe.layer_decay < 1:
+        # Not `model.depth`: a model of any type may have blocks of that name.
+        depth = sum(bool(re.fullmatch(r"block_\d+", layer.name)) for layer in model.layers)
+        groups = layerwise_decay(depth, recipe.layer_decay, groups)
+    groups = frozen_rows(frozen, groups)
+    freeze(model, groups)
+    _set_head_bias(model, recipe.head_bias)
+    schedule = schedule_of(recipe, total_steps)
+    losses = {
+        "softmax": keras.losses.CategoricalCrossentropy(
+            from_logits=True, label_smoothing=recipe.label_smoothing
+        ),
+        "sigmoid": SigmoidCrossentropy(label_smoothing=recipe.label_smoothing),
+    }
+    model.compile(
+        optimizer_of(recipe, schedule, groups, getattr(model, "num_heads", None)),
+        losses[recipe.loss],
+        metrics=[keras.metrics.CategoricalAccuracy(name="accuracy")],
+        **options,
+    )
+    sharpness_aware(model, _rho(recipe, schedule), recipe.alpha)
+
+
+def schedule_of(
+    recipe: Recipe, total_steps: int
+) -> keras.optimizers.schedules.LearningRateSchedule:
+    """The recipe's learning rates over so many updates.
+
+    Raises:
+        ValueError: The warm-up takes all steps; `recipe.scaled(steps=...)` shortens it, too.
+
+    Example:
+
+    >>> from keras_vit.training import recipes
+    >>> from keras_vit.training.compiling import schedule_of
+    >>> schedule = schedule_of(recipes.get("bit_hyperrule"), 500)
+    >>> [round(float(schedule(step)), 6) for step in (50, 150, 250)]
+    [0.0015, 0.003, 0.0003]
+    """
+    warmup_steps = recipe.warmup_steps(total_steps)
+    if warmup_steps >= total_steps:
+        raise ValueError(
+            f"A warm-up of {warmup_steps} steps leaves nothing of {total_steps}. "
+            f"recipe.scaled(steps={total_steps}) shortens both."
+        )
+    return make_schedule(
+        recipe.decay,
+        recipe.learning_rate,
+        total_steps,
+        warmup_steps,
+        end=recipe.end,
+        boundaries=[round(share * total_steps) for share in recipe.boundaries],
+        multipliers=[0.1 ** (i + 1) for i in range(len(recipe.boundaries))],
+    )
+
+
+def optimizer_of(
+    recipe: Recipe,
+    learning_rate: Any,
+    groups: Table = KERNELS_DECAY,
+    num_heads: int | None = None,
+) -> TableOptimizer:
+    """The recipe's optimizer.
+
+    Args:
+        recipe: A row of `recipes`.
+        learning_rate: A number or a schedule.
+        groups: Table of parameters.
+        num_heads: The model's attention heads (see `ScalingAdafactor`).
+    """
+    follows_schedule = recipe.decay_follows == "schedule"
+    options: dict[str, Any] = {"num_heads": num_heads} if recipe.optimizer == "adafactor" else {}
+    return OPTIMIZERS[recipe.optimizer](
+        learning_rate,
+        weight_decay=recipe.weight_decay,
+        schedule_peak=recipe.learning_rate if follows_schedule else None,
+        groups=groups,
+        state_dtype=recipe.state_dtype,
+        global_clipnorm=recipe.clip_norm,
+        use_ema=recipe.ema > 0,
+        ema_momentum=recipe.ema,
+        gradient_accumulation_steps=recipe.accumulation if recipe.accumulation > 1 else None,
+        **options,
+    )
+
+
+def _rho(recipe: Recipe, schedule: Any) -> Rho | None:
+    if not recipe.rho:
+        return None
+    if recipe.rho_min is None:
+        return recipe.rho
+    return gsam_rho(schedule, recipe.rho, recipe.rho_min, recipe.learning_rate, recipe.end)
+
+
+def _set_head_bias(model: keras.Model, bias: float) -> None:
+    head = next((layer for layer in model.layers if layer.name == "head"), None)
+    if bias and head is not None and not any(np.any(values) for values in head.get_weights()):
+        head.bias.assign(np.full(head.bias.shape, bias))

@@ -1,0 +1,137 @@
+"""One table of patterns: what it says, whom it reaches, and that a saved model keeps it."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.training.optimizers import MomentumSGD
+from keras_vit.training.parameter_groups import (
+    KERNELS_DECAY,
+    ParameterGroup,
+    find_groups,
+    freeze,
+    frozen_rows,
+    layerwise_decay,
+)
+from tests.models.test_common import SIZES, pixels
+
+
+def small_vit(depth: int = 1, **changes: object) -> keras_vit.VisionTransformer:
+    return keras_vit.VisionTransformer(**{**SIZES, "num_classes": 4, "depth": depth, **changes})
+
+
+def test_the_default_decays_kernels_alone() -> None:
+    model = small_vit(pooling="map", num_registers=1, layer_scale=0.1)
+    paths = [variable.path for variable in model.trainable_variables]
+    decayed = [
+        path
+        for path, group in zip(paths, find_groups(paths, KERNELS_DECAY), strict=True)
+        if group.weight_decay
+    ]
+    assert decayed == [path for path in paths if path.split("/")[-1] == "kernel"]
+    kinds = {path.split("/")[-1] for path in set(paths) - set(decayed)}
+    assert {"bias", "gamma", "beta", "embedding", "probe"} <= kinds
+
+
+def test_the_first_row_that_fits_the_whole_path_counts() -> None:
+    table = [
+        ParameterGroup("block_1/.*", learning_rate=0.5),
+        ParameterGroup("block_1", learning_rate=0.1),
+        ParameterGroup(".*"),
+    ]
+    found = find_groups(["block_1/mlp/kernel", "block_11/mlp/kernel", "block_1"], table)
+    assert [group.learning_rate for group in found] == [0.5, 1.0, 0.1]
+
+
+def test_a_parameter_that_no_pattern_covers_is_named() -> None:
+    table = [ParameterGroup(".*/kernel"), ParameterGroup("block_0/.*")]
+    with pytest.raises(ValueError) as error:
+        find_groups(["head/kernel", "head/bias", "encoder_norm/gamma"], table)
+    for word in ("'head/bias'", "'encoder_norm/gamma'", "'block_0/.*'", "'.*'"):
+        assert word in str(error.value)
+    assert "head/kernel" not in str(error.value)
+    model = small_vit()
+    model.compile(MomentumSGD(0.1, groups=table), "mse")
+    with pytest.raises(ValueError, match="head/bias"):
+        model.fit(pixels(2, 32, 32, 3), np.zeros((2, 4)), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"pattern": "block_("}, "regular expression"),
+        ({"pattern": ".*", "learning_rate": 0.0}, "trainable=False"),
+        ({"pattern": ".*", "weight_decay": -1.0}, "0 or more"),
+    ],
+)
+def test_rows_that_cannot_be_meant(options: dict[str, object], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        ParameterGroup(**options)
+
+
+def test_frozen_layers_have_no_gradient_and_stay_so_in_the_file(tmp_path: Path) -> None:
+    model = small_vit(depth=2)
+    table = frozen_rows(["(patch|position|class).*", "block_0/.*", "block_1/mlp/.*"], KERNELS_DECAY)
+    freeze(model, table)
+    trained = {"block_1", "encoder_norm", "head"}
+    assert {v.path.split("/")[0] for v in model.trainable_variables} == trained
+    assert not any("mlp" in v.path for v in model.trainable_variables)
+    assert not model.get_layer("block_0").trainable
+    assert model.get_layer("block_1").trainable
+    model.compile(MomentumSGD(0.1, weight_decay=0.1, groups=table), "mse")
+    images, labels = pixels(4, 32, 32, 3), np.eye(4)
+    for _ in range(2):
+        before = {variable.path: np.array(variable) for variable in model.variables}
+        model.fit(images, labels, verbose=0)
+        moved = {
+            variable.path
+            for variable in model.weights
+            if not np.array_equal(before[variable.path], variable)
+        }
+        assert moved <= {variable.path for variable in model.trainable_variables}
+        assert {"head/kernel", "block_1/attention/query_key_value/kernel"} <= moved
+        model.save(tmp_path / "model.keras")
+        model = keras.saving.load_model(tmp_path / "model.keras")
+        assert {v.path.split("/")[0] for v in model.trainable_variables} == trained
+        # A layer that is frozen in part is known to the optimizer alone.
+        assert not any("mlp" in v.path for v in model.trainable_variables)
+
+
+def test_freezing_everything_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing would train"):
+        freeze(small_vit(), [ParameterGroup(".*", trainable=False)])
+
+
+def test_layerwise_decay_is_timms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The learning rate of each part of a ViT, against timm's own table."""
+    if keras.backend.backend() != "torch":
+        pytest.skip("timm needs torch")
+    timm = pytest.importorskip("timm")
+    from timm.optim import param_groups_layer_decay
+
+    depth, decay = 3, 0.7
+    theirs = timm.models.vision_transformer.VisionTransformer(
+        img_size=32, patch_size=16, embed_dim=16, depth=depth, num_heads=2, num_classes=4
+    )
+    rates = {}
+    names = {id(parameter): name for name, parameter in theirs.named_parameters()}
+    for group in param_groups_layer_decay(theirs, 0.05, layer_decay=decay):
+        rates |= {names[id(parameter)]: group["lr_scale"] for parameter in group["params"]}
+    ours = {
+        "patch_embed.proj.weight": "patch_embedding/kernel",
+        "cls_token": "class_token/embedding",
+        "pos_embed": "position_embedding/embedding",
+        **{f"blocks.{i}.mlp.fc1.weight": f"block_{i}/mlp/dense_0/kernel" for i in range(depth)},
+        **{f"blocks.{i}.norm1.bias": f"block_{i}/norm_0/beta" for i in range(depth)},
+        "norm.weight": "encoder_norm/gamma",
+        "head.weight": "head/kernel",
+    }
+    paths = {v.path for v in small_vit(depth=depth).trainable_variables}
+    assert set(ours.values()) <= paths
+    found = find_groups(ours.values(), layerwise_decay(depth, decay))
+    for (name, path), group in zip(ours.items(), found, strict=True):
+        np.testing.assert_allclose(group.learning_rate, rates[name], err_msg=name)
+        assert group.weight_decay == path.endswith("kernel")

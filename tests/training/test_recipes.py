@@ -1,0 +1,151 @@
+"""The table of recipes: complete rows, scaling by the stated rule, and a model that trains."""
+
+import json
+from dataclasses import asdict, replace
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.training import recipes
+from keras_vit.training.compiling import compile_model, optimizer_of, schedule_of
+from keras_vit.training.losses import SigmoidCrossentropy
+from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
+from keras_vit.training.recipes import RECIPES, SAM_RHO, Recipe, bit_hyperrule, get
+from tests.models.test_common import SIZES, pixels
+
+IMAGES, LABELS = pixels(8, 32, 32, 3), np.eye(4, dtype="float32")[np.arange(8) % 4]
+
+
+def small_vit(**changes: object) -> keras_vit.VisionTransformer:
+    return keras_vit.VisionTransformer(**{**SIZES, "num_classes": 4, "depth": 1, **changes})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_row_is_complete(name: str) -> None:
+    recipe = get(name)
+    assert len(recipe.source) > 20
+    assert recipe.hardware
+    steps = recipe.total_steps(recipe.examples or 1000)
+    assert 0 < recipe.warmup_steps(steps) < steps
+    values = [float(schedule_of(recipe, steps)(step)) for step in (0, recipe.warmup_steps(steps))]
+    np.testing.assert_allclose(values, [0, recipe.learning_rate], rtol=1e-6)
+    optimizer_of(recipe, 0.1)
+    json.dumps(asdict(recipe))  # the configuration of a run
+    if recipe.model:
+        keras_vit.errors.known_arguments(keras_vit.VisionTransformer, recipe.model)
+    small = recipe.scaled(steps=20, batch_size=16)
+    assert small.total_steps(123) == 20
+    assert 0 < small.warmup_steps(20) < 20
+
+
+def test_figures_of_the_sources() -> None:
+    """A second look at what the table says, written out from the papers."""
+    finetune = get("finetune")
+    assert (finetune.optimizer, finetune.batch_size, finetune.image_size) == ("sgd", 512, 384)
+    assert (finetune.weight_decay, finetune.clip_norm, finetune.decay) == (0, 1, "cosine")
+    steps = {n: get(f"finetune/{n}").steps for n in ("imagenet", "cifar10", "pets", "vtab")}
+    assert steps == {"imagenet": 20_000, "cifar10": 10_000, "pets": 500, "vtab": 2_500}
+    decays = {n: get(f"pretrain/{n}").weight_decay for n in ("jft300m", "imagenet21k", "imagenet")}
+    assert decays == {"jft300m": 0.1, "imagenet21k": 0.03, "imagenet": 0.3}
+    ladder = ["none", "light1", "light2", "medium1", "medium2", "strong1", "strong2"]
+    drawn = [get(f"augreg/{name}").augmentation.rand_augment for name in ladder]
+    assert drawn == [None, (2, 0), (2, 10), (2, 15), (2, 15), (2, 20), (2, 20)]
+    assert [get(f"augreg/{name}").mixup for name in ladder] == [0, 0, 0.2, 0.2, 0.5, 0.5, 0.8]
+    assert get("sam").rho == SAM_RHO["ViT-B/16"] == 0.2
+    assert get("deit").total_steps(get("deit").examples) == 300 * 1252
+
+
+def test_scaling_follows_the_stated_rule() -> None:
+    linear, root = get("finetune/cifar10"), get("better_plain_vit")
+    half = linear.scaled(batch_size=256)
+    assert (half.learning_rate, half.steps, half.warmup) == (0.0015, 20_000, 1000)
+    quarter = root.scaled(batch_size=256)
+    np.testing.assert_allclose(quarter.learning_rate, 5e-4)
+    assert quarter.total_steps(1_281_167) == 90 * 5005
+    np.testing.assert_allclose(quarter.warmup / quarter.total_steps(1_281_167), 0.0888, atol=1e-4)
+    short = linear.scaled(steps=100)
+    assert (short.learning_rate, short.total_steps(50_000), short.warmup) == (0.003, 100, 5)
+    with pytest.raises(ValueError, match="batch_size=0"):
+        linear.scaled(batch_size=0)
+
+
+def test_bit_hyperrule_by_size_of_the_data() -> None:
+    sizes = [(1_800, (224, 224)), (20_000, (96, 96)), (500_000, (95, 95))]
+    rows = [bit_hyperrule(*size) for size in sizes]
+    assert [row.steps for row in rows] == [500, 10_000, 20_000]
+    assert [row.mixup for row in rows] == [0, 0.1, 0.1]
+    assert [row.image_size for row in rows] == [480, 480, 128]
+    schedule = schedule_of(rows[1], 10_000)
+    values = [float(schedule(step)) for step in (250, 500, 2_999, 3_000, 6_000, 9_000)]
+    np.testing.assert_allclose(values, [1.5e-3, 3e-3, 3e-3, 3e-4, 3e-5, 3e-6], rtol=1e-5)
+
+
+def test_a_compiled_recipe_trains_with_all_it_says() -> None:
+    model = small_vit(num_heads=4)
+    recipe = Recipe(
+        source="test",
+        model={},
+        image_size=32,
+        epochs=0,
+        steps=8,
+        batch_size=8,
+        accumulation=2,
+        learning_rate=2e-3,
+        layer_decay=0.7,
+        decay_follows="schedule",
+        weight_decay=1e-3,
+        loss="sigmoid",
+        head_bias=-5.0,
+        ema=0.5,
+        rho=0.1,
+        rho_min=0.05,
+        alpha=0.2,
+    )
+    compile_model(model, recipe, 8, frozen=["patch_embedding/.*"])
+    assert set(np.array(model.get_layer("head").bias)) == {-5.0}
+    optimizer = model.optimizer
+    assert isinstance(optimizer, DecoupledAdam)
+    assert (optimizer.schedule_peak, optimizer.weight_decay) == (2e-3, 1e-3)
+    assert (optimizer.use_ema, optimizer.gradient_accumulation_steps) == (True, 2)
+    frozen = np.array(model.get_layer("patch_embedding").kernel)
+    history = model.fit(IMAGES, LABELS, batch_size=4, epochs=8, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert "accuracy" in history
+    np.testing.assert_array_equal(np.array(model.get_layer("patch_embedding").kernel), frozen)
+    rates = {
+        variable.path: group.learning_rate
+        for variable, group in zip(model.trainable_variables, optimizer._found_groups, strict=True)
+    }
+    np.testing.assert_allclose(rates["block_0/mlp/dense_0/kernel"], 0.7)
+    assert rates["head/bias"] == 1
+    np.testing.assert_allclose(rates["class_token/embedding"], 0.7**2)
+
+
+def test_losses_and_plain_steps() -> None:
+    model = small_vit()
+    compile_model(model, get("finetune/flowers"), 500, jit_compile=False)
+    assert isinstance(model.optimizer, MomentumSGD)
+    assert isinstance(model.loss, keras.losses.CategoricalCrossentropy)
+    assert "train_step" not in vars(model)
+    compile_model(model, get("sam/ViT-S/16").scaled(steps=10), 10)
+    assert "train_step" in vars(model)
+    # A head that has learned keeps its bias.
+    model.get_layer("head").bias.assign(np.ones(4))
+    compile_model(model, get("augreg").scaled(steps=10), 10)
+    assert isinstance(model.loss, SigmoidCrossentropy)
+    assert "train_step" not in vars(model)
+    assert set(np.array(model.get_layer("head").bias)) == {1.0}
+
+
+def test_errors_say_the_fix() -> None:
+    with pytest.raises(ValueError, match="'finetune/cifar10'"):
+        get("finetune/cifar1")
+    with pytest.raises(ValueError, match=r"recipe\.scaled\(steps=50\)"):
+        compile_model(small_vit(), get("finetune/flowers"), 50)
+    with pytest.raises(ValueError, match="'sigmoid'"):
+        replace(get("digits"), loss="hinge")
+    with pytest.raises(ValueError, match="epochs=0, steps=0"):
+        replace(get("digits"), epochs=0)
+    assert recipes.RECIPES is RECIPES

@@ -1,0 +1,200 @@
+"""Sharpness-aware steps: against NumPy, at the price of two gradients, with all that `fit` has."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.training.sam import gsam_rho, sharpness_aware
+from tests.training.test_optimizers import X, Y, clipped, gradients, regression, weights
+
+
+def unit(found: list[np.ndarray]) -> list[np.ndarray]:
+    length = np.sqrt(sum((gradient**2).sum() for gradient in found))
+    return [gradient / length for gradient in found]
+
+
+def sam_gradient(
+    values: list[np.ndarray], x: np.ndarray, y: np.ndarray, rho: float, alpha: float
+) -> list[np.ndarray]:
+    """Foret et al., equation 3; Zhuang et al., algorithm 1."""
+    clean = gradients(values, x, y)
+    beside = [value + rho * u for value, u in zip(values, unit(clean), strict=True)]
+    robust = gradients(beside, x, y)
+    along = unit(robust)
+    projection = sum((c * u).sum() for c, u in zip(clean, along, strict=True))
+    residual = [c - projection * u for c, u in zip(clean, along, strict=True)]
+    return [r - alpha * o for r, o in zip(robust, residual, strict=True)]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+@pytest.mark.parametrize("accumulate", [None, 2])
+def test_any_optimizer_steps_from_beside(alpha: float, accumulate: int | None) -> None:
+    sgd = keras.optimizers.SGD(0.5, global_clipnorm=0.2, gradient_accumulation_steps=accumulate)
+    model = regression(sgd)
+    sharpness_aware(model, rho=0.3, alpha=alpha)
+    wanted = weights(model)
+    size = 8 // (accumulate or 1)
+    loss = model.fit(X, Y, size, epochs=4, shuffle=False, verbose=0).history["loss"]
+    for step in range(4):
+        starts = range(0, 8, size)
+        parts = [sam_gradient(wanted, X[i : i + size], Y[i : i + size], 0.3, alpha) for i in starts]
+        mean = clipped([np.mean(part, axis=0) for part in zip(*parts, strict=True)], 0.2)
+        here = np.tanh(X @ wanted[0] + wanted[1]) @ wanted[2] + wanted[3]
+        # What fit shows is the loss of the weights themselves.
+        np.testing.assert_allclose(loss[step], ((here - Y) ** 2).mean(), rtol=1e-5)
+        wanted = [value - 0.5 * g for value, g in zip(wanted, mean, strict=True)]
+    for found, value in zip(weights(model), wanted, strict=True):
+        np.testing.assert_allclose(found, value, atol=1e-6)
+
+
+def test_rho_falls_with_the_learning_rate() -> None:
+    schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 4, 0.0)
+    model = regression(keras.optimizers.SGD(schedule))
+    sharpness_aware(model, gsam_rho(schedule, 0.4, 0.1, 0.5))
+    wanted = weights(model)
+    model.fit(X, Y, 8, epochs=3, verbose=0)
+    for step in range(3):
+        rate, next_rate = 0.5 * (1 - step / 4), 0.5 * (1 - (step + 1) / 4)
+        found = sam_gradient(wanted, X, Y, 0.1 + 0.3 * next_rate / 0.5, 0.0)
+        wanted = [value - rate * g for value, g in zip(wanted, found, strict=True)]
+    for found, value in zip(weights(model), wanted, strict=True):
+        np.testing.assert_allclose(found, value, atol=1e-6)
+
+
+def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
+    """Batch norm counts a batch once; dropout has one mask, of which both gradients know."""
+
+    def train(rho: float | None) -> keras.Model:
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.BatchNormalization(momentum=0.5),
+                keras.layers.Dropout(0.5, seed=5),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.5), "mse", metrics=["mae"])
+        sharpness_aware(model, rho)
+        model.fit(X, Y, 8, epochs=2, shuffle=False, verbose=0)
+        return model
+
+    plain, tiny, far = train(None), train(1e-6), train(0.5)
+    # Looking no distance ahead is the plain step, were it not for other masks or statistics.
+    for a, b in zip(plain.variables, tiny.variables, strict=True):
+        np.testing.assert_allclose(np.array(a), np.array(b), atol=1e-5, err_msg=a.path)
+    for a, b in zip(plain.non_trainable_variables, far.non_trainable_variables, strict=True):
+        np.testing.assert_array_equal(np.array(a), np.array(b), err_msg=a.path)
+    moved = [
+        np.abs(np.array(a) - np.array(b)).max()
+        for a, b in zip(plain.trainable_variables, far.trainable_variables, strict=True)
+    ]
+    assert max(moved) > 1e-3
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(policy: str) -> None:
+    keras.config.set_dtype_policy(policy)
+    model = regression(keras.optimizers.Adam(0.05))
+    sharpness_aware(model, 0.05)
+    losses = model.fit(X, Y, epochs=12, verbose=0).history["loss"]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_the_switch_goes_both_ways() -> None:
+    def after(*switches: float | None) -> list[np.ndarray]:
+        model = regression(keras.optimizers.SGD(0.5))
+        for rho in switches:
+            sharpness_aware(model, rho)
+        model.fit(X, Y, 8, epochs=1, verbose=0)
+        return weights(model)
+
+    plain, switched_off, on = after(), after(0.3, None), after(0.3)
+    for a, b, c in zip(plain, switched_off, on, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert not np.array_equal(a, c)
+    model = regression(keras.optimizers.SGD(0.5))
+    model.fit(X, Y, 8, epochs=1, verbose=0)  # with its step compiled
+    sharpness_aware(model, 0.3)
+    before = weights(model)
+    model.fit(X, Y, 8, epochs=1, verbose=0)
+    wanted = sam_gradient(before, X, Y, 0.3, 0.0)
+    for found, value, gradient in zip(weights(model), before, wanted, strict=True):
+        np.testing.assert_allclose(found, value - 0.5 * gradient, atol=1e-6)
+
+
+def matrix_products(rho: float | None, jit_compile: bool) -> int:
+    """Matrix products in one compiled training step, as the compiler was given it."""
+    model = regression(keras.optimizers.SGD(0.5))
+    model.compile(keras.optimizers.SGD(0.5), "mse", jit_compile=jit_compile)
+    sharpness_aware(model, rho)
+    backend = keras.backend.backend()
+    if backend == "torch":
+        return _products_in_torch(model)
+    model.fit(X, Y, 8, verbose=0)
+    if backend == "jax":
+        import jax
+
+        kinds = ("trainable", "non_trainable", "optimizer", "metrics")
+        state = model._get_jax_state(**{f"{kind}_variables": True for kind in kinds})
+        lowered = jax.jit(model.train_step).lower(state, (X, Y))
+        return lowered.as_text().count("dot_general")
+    import tensorflow as tf
+
+    step = tf.function(lambda x, y: model.train_step((x, y)), jit_compile=True)
+    compiled = step.experimental_get_compiler_ir(tf.constant(X), tf.constant(Y))
+    return compiled(stage="hlo").count(" dot(")
+
+
+def _products_in_torch(model: keras.Model) -> int:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    if model.jit_compile:
+        graphs: list[Any] = []
+
+        def counting(graph: Any, inputs: Any) -> Any:
+            graphs.append(graph)
+            return graph.forward
+
+        from torch._dynamo.backends.common import aot_autograd
+
+        backend = aot_autograd(fw_compiler=counting, bw_compiler=counting)
+        model.train_function = torch.compile(
+            lambda data: model.train_step(data[0]), backend=backend
+        )
+        model.fit(X, Y, 8, verbose=0)
+        nodes = [node for graph in graphs for node in graph.graph.nodes]
+        products = ("mm", "addmm", "bmm")
+        return sum(any(f"aten.{name}." in str(node.target) for name in products) for node in nodes)
+    model.fit(X, Y, 8, verbose=0)  # the first builds model and optimizer by a forward pass
+    with FlopCounterMode(display=False) as counter:
+        model.fit(X, Y, 8, verbose=0)
+    return counter.get_total_flops()
+
+
+def test_it_costs_two_gradients_and_no_more() -> None:
+    jit_compile = keras.backend.backend() != "torch"  # where Keras's "auto" says no
+    plain = matrix_products(None, jit_compile)
+    assert plain > 0
+    assert matrix_products(0.3, jit_compile) == 2 * plain
+
+
+@pytest.mark.slow
+def test_it_costs_two_gradients_under_torch_compile() -> None:
+    if keras.backend.backend() != "torch":
+        pytest.skip("the others compile above")
+    plain = matrix_products(None, True)
+    assert plain > 0
+    assert matrix_products(0.3, True) == 2 * plain
+
+
+@pytest.mark.parametrize(("rho", "alpha", "word"), [(0.0, 0.0, "rho=0.0"), (0.1, -1.0, "alpha=-1")])
+def test_errors_say_what_is_accepted(rho: float, alpha: float, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        sharpness_aware(regression("sgd"), rho, alpha)
+    with pytest.raises(ValueError, match="rate_max"):
+        gsam_rho(lambda step: 0.1, 0.5, 0.1, 0.1, 0.1)

@@ -1,0 +1,90 @@
+"""Learning rates against those that the official code gave, step by step."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.training.schedules import WarmupDecay, make_schedule
+
+
+def schedule_of(args: dict[str, Any], recorded: dict[str, Any], base: float) -> Any:
+    """The schedule that the arguments of the official function mean."""
+    args = dict(args)
+    total, batch = recorded["total_steps"], recorded["batch_size"]
+    peak = args.pop("base", base)
+    if args.pop("scale_with_batchsize", False):
+        peak *= batch / 256
+    warmup = args.pop("warmup_steps", 0)
+    warmup = warmup or round(args.pop("warmup_percent", 0) * total)
+    warmup = warmup or round(args.pop("warmup_epochs", 0) * recorded["data_size"] / batch)
+    names = {"linear_end": "end", "steps": "boundaries", "mults": "multipliers"}
+    options = {names.get(key, key): value for key, value in args.items() if key != "decay_type"}
+    return make_schedule(args["decay_type"], peak, total, warmup, **options)
+
+
+def values_of(schedule: Any, steps: list[int]) -> np.ndarray:
+    # Step by step, as in training, but compiled once.
+    return keras.ops.convert_to_numpy(keras.ops.map(schedule, np.array(steps, "int32")))
+
+
+@pytest.mark.parametrize("code", ["vit_jax", "big_vision"])
+def test_schedules_equal_the_official_ones(code: str, shared: Path) -> None:
+    recorded = json.loads((shared / "golden" / "schedules" / "schedules.json").read_text())
+    for row in recorded[code]:
+        args = dict(row["args"])
+        if code == "vit_jax" and args["decay_type"] == "linear":
+            args.setdefault("linear_end", 1e-5)
+        schedule = schedule_of(args, recorded, base=1.0)
+        found = values_of(schedule, recorded["steps"])
+        np.testing.assert_allclose(
+            found,
+            row["values"],
+            rtol=2e-6,
+            atol=1e-9,
+            err_msg=str(args),
+        )
+
+
+def test_kerass_own_schedule_where_it_is_the_same() -> None:
+    own = make_schedule("cosine", 0.1, 20, 5)
+    assert type(own) is keras.optimizers.schedules.CosineDecay
+    steps = list(range(22))
+    for options in ({}, {"end": 0.01}):
+        ours = WarmupDecay(0.1, 20, "cosine", 5, **options)
+        theirs = make_schedule("cosine", 0.1, 20, 5, **options)
+        np.testing.assert_allclose(values_of(ours, steps), values_of(theirs, steps), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decay": "stair", "boundaries": [3, 6], "multipliers": [0.1, 0.01]},
+        {"decay": "rsqrt", "timescale": 4, "shift": 2, "cooldown_steps": 3},
+        {"decay": "polynomial", "power": 2, "end": 0.01},
+    ],
+)
+def test_a_schedule_comes_back_from_its_configuration(options: dict[str, Any]) -> None:
+    schedule = WarmupDecay(0.1, 10, warmup_steps=2, **options)
+    saved = json.loads(json.dumps(keras.saving.serialize_keras_object(schedule)))
+    again = keras.saving.deserialize_keras_object(saved)
+    steps = list(range(11))
+    np.testing.assert_array_equal(values_of(schedule, steps), values_of(again, steps))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"decay": "exponential"}, ["'exponential'", "'cosine'", "'stair'"]),
+        ({"warmup_steps": 10}, ["warmup_steps=10", "total_steps=10"]),
+        ({"decay": "stair", "boundaries": [3]}, ["1 boundaries", "0 multipliers"]),
+    ],
+)
+def test_errors_say_what_is_accepted(options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ValueError) as error:
+        WarmupDecay(0.1, 10, **options)
+    for word in words:
+        assert word in str(error.value)
