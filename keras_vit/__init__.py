@@ -6,7 +6,7 @@
 5525381
 """
 
-from keras_vit import data, evaluation, layers
+from keras_vit import data, evaluation, inspection, layers
 from keras_vit.checkpoints import (
     CheckpointError,
     LoadReport,
@@ -74,6 +74,7 @@ __all__ = [
     "evaluation",
     "export_model",
     "from_checkpoint",
+    "inspection",
     "layers",
     "list_models",
     "list_weights",

@@ -1,4 +1,4 @@
-"""`keras-vit`: train, predict, export, plan and list from the command line."""
+"""`keras-vit`: train, predict, inspect, export, plan and list from the command line."""
 
 import argparse
 import os
@@ -121,6 +121,18 @@ def _parser() -> argparse.ArgumentParser:
         "--learning-rates", type=float, nargs="+", default=[0.01], help="VTAB's sweep"
     )
     evaluate.add_argument("--accumulate", type=int, default=1, help="parts of a VTAB batch")
+
+    inspect = command(
+        "inspect",
+        _inspect,
+        "show what a model looks at in photographs: plots, and one page of them all",
+        "keras-vit inspect runs/photos photo.jpg --out runs/photos/inspection",
+    )
+    inspect.add_argument("model", type=Path, help=MODEL_HELP)
+    inspect.add_argument("files", nargs="+", type=Path, metavar="PHOTO", help="image files")
+    inspect.add_argument("--out", type=Path, required=True, help="folder to write")
+    inspect.add_argument("--top", type=int, default=5, help="classes to name for each photograph")
+    inspect.add_argument("--overwrite", action="store_true", help="replace the page in --out")
 
     export = command(
         "export",
@@ -273,6 +285,18 @@ def _evaluate(
         table.add_row(*row)
     Console().print(table)
     return 0
+
+
+def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
+    from keras_vit.inspection import inspect_files
+
+    # "model" is what every other file is called; its folder has a name.
+    title = model.resolve().parent.name if model.stem == "model" else model.stem
+    failed = inspect_files(_load_model(model), files, out, title=title, **options)
+    for file, reason in failed.items():
+        print(f"keras-vit: {file} cannot be read: {reason}", file=sys.stderr)
+    print(f"written to {out / 'index.html'}")
+    return 1 if failed else 0
 
 
 def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> None:

@@ -1,0 +1,156 @@
+"""The page: one HTML file that holds photographs, attention and plots, and asks for no other."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from keras_vit.inspection.drawing import HEAT
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """A photograph as the model saw it, what it took it for, and where it looked.
+
+    Attributes:
+        name: Name of the file.
+        picture: `(height, width, channels)` in 0..1.
+        guesses: Class names with probabilities, best first.
+        attention: `(depth, heads, grid_h, grid_w)`.
+        rollout: `(grid_h, grid_w)`.
+    """
+
+    name: str
+    picture: np.ndarray
+    guesses: list[tuple[str, float]]
+    attention: np.ndarray
+    rollout: np.ndarray
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot as a PNG file's bytes, or None where the caption says why there is none."""
+
+    title: str
+    caption: str
+    png: bytes | None
+
+
+def write_page(
+    path: Path,
+    title: str,
+    model: Any,
+    photographs: list[Photograph],
+    plots: list[Plot],
+    covered: tuple[int, int],
+    reader: str,
+    failed: dict[Path, str],
+) -> None:
+    """Writes the page; the template `page.html` beside this file says how it looks."""
+    depth, heads, grid_h, grid_w = photographs[0].attention.shape
+    data = {
+        "depth": depth,
+        "heads": heads,
+        "grid": [grid_h, grid_w],
+        "colours": _base64(_colours().tobytes()),
+        "photographs": [_maps(photograph) for photograph in photographs],
+    }
+    height, width = photographs[0].picture.shape[:2]
+    template = Template(files("keras_vit.inspection").joinpath("page.html").read_text("utf-8"))
+    page = template.substitute(
+        title=escape(title),
+        facts=escape(
+            f"{depth} layers of {heads} heads, {grid_h} × {grid_w} patches of "
+            f"{model.patch_size[0]} × {model.patch_size[1]} pixels"
+        ),
+        reader=escape(reader),
+        last=depth + 1,
+        depth=depth,
+        head_options="".join(f'<option value="{h}">head {h}</option>' for h in range(1, heads + 1)),
+        overlay=f"width:{100 * covered[1] / width:.3f}%;height:{100 * covered[0] / height:.3f}%",
+        cards="\n".join(_card(i, photograph) for i, photograph in enumerate(photographs)),
+        failed="".join(
+            f"<p class=note>{escape(str(file))} cannot be read: {escape(reason)}</p>"
+            for file, reason in failed.items()
+        ),
+        plots="\n".join(map(_figure, plots)),
+        # "</script>" or "<!--" in a file's name would change where the element ends.
+        data=json.dumps(data).replace("<", "\\u003c"),
+    )
+    path.write_text(page, encoding="utf-8")
+
+
+def _maps(photograph: Photograph) -> dict[str, Any]:
+    """Bytes 0..255 of each map, from its own smallest to its largest value, and those two.
+
+    Layer by layer the mean of the heads, then each head; the rollout comes last.
+    """
+    heads = photograph.attention
+    layers = np.concatenate([heads.mean(axis=1, keepdims=True), heads], axis=1)
+    maps = np.concatenate([layers.reshape(-1, *heads.shape[2:]), photograph.rollout[None]])
+    low, high = maps.min(axis=(1, 2)), maps.max(axis=(1, 2))
+    span = np.maximum(high - low, np.finfo("float32").tiny)[:, None, None]
+    scaled = (maps - low[:, None, None]) / span
+    return {
+        "name": photograph.name,
+        "ranges": [[float(f"{x:.3g}"), float(f"{y:.3g}")] for x, y in zip(low, high, strict=True)],
+        "maps": _base64(np.round(255 * scaled).astype("uint8").tobytes()),
+    }
+
+
+def _card(index: int, photograph: Photograph) -> str:
+    name, (height, width) = escape(photograph.name), photograph.picture.shape[:2]
+    rows = "".join(
+        f"<li><span class=class>{escape(guess)}</span><span class=share>{share:.1%}</span>"
+        f'<span class=bar style="width:{100 * share:.1f}%"></span></li>'
+        for guess, share in photograph.guesses
+    )
+    return (
+        f"<article class=card><h2>{name}</h2>"
+        f'<div class=photo><img src="{_jpeg(photograph.picture)}" width={width} height={height} '
+        f'alt="Photograph {name}"><canvas role=img id=overlay-{index} aria-label=""></canvas></div>'
+        f"<p class=peak id=peak-{index}>&nbsp;</p>"
+        + (f'<ol aria-label="Predicted classes of {name}">{rows}</ol>' if rows else "")
+        + "</article>"
+    )
+
+
+def _figure(plot: Plot) -> str:
+    title, caption = escape(plot.title), escape(plot.caption)
+    if plot.png is None:
+        return f"<figure><h2>{title}</h2><figcaption>{caption}</figcaption></figure>"
+    source = f"data:image/png;base64,{_base64(plot.png)}"
+    return (
+        f'<figure><h2>{title}</h2><img src="{source}" alt="Plot: {title}. {caption}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _jpeg(picture: np.ndarray) -> str:
+    from PIL import Image  # matplotlib brings it
+
+    pixels = np.round(255 * picture).astype("uint8")
+    buffer = io.BytesIO()
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    image.save(buffer, "JPEG", quality=88)
+    return f"data:image/jpeg;base64,{_base64(buffer.getvalue())}"
+
+
+def _colours() -> np.ndarray:
+    """The 256 colours of the heat map, uint8 `(256, 3)`."""
+    from matplotlib import colormaps
+
+    return np.round(255 * colormaps[HEAT](np.arange(256))[:, :3]).astype("uint8")
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")

@@ -1,0 +1,61 @@
+"""Photographs with awkward names, and what the page made of them holds."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NAME = 'rose & <b>"thorn"<!--<script>.png'
+
+
+def write_photographs(folder: Path) -> list[Path]:
+    """Three photographs of which one's name is HTML, and a file that is none."""
+    from PIL import Image
+
+    random = np.random.default_rng(3)
+    files = [folder / name for name in (NAME, "grey.jpg", "small.png", "broken.jpg")]
+    Image.fromarray(random.integers(0, 256, (60, 40, 3)).astype("uint8")).save(files[0])
+    Image.fromarray(random.integers(0, 256, (30, 50)).astype("uint8")).save(files[1])
+    Image.fromarray(random.integers(0, 256, (32, 12, 3)).astype("uint8")).save(files[2])
+    files[3].write_bytes(b"\xff\xd8 not much more")
+    return files
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the text outside of scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside not in ("script", "style"):
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def page_data(page: str) -> dict[str, Any]:
+    """What the page's script reads, its maps as uint8 `(maps, grid_h, grid_w)`."""
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
+    assert found is not None
+    data = json.loads(found[1])
+    for photograph in data["photographs"]:
+        flat = np.frombuffer(base64.b64decode(photograph["maps"]), "uint8")
+        photograph["maps"] = flat.reshape(-1, *data["grid"])
+    return data

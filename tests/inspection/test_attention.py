@@ -1,0 +1,111 @@
+"""Attention maps are the official code's, and those with which the fused operator works."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import from_checkpoint
+from keras_vit.inspection import attention_maps, pooling_attention, readout_attention
+from keras_vit.layers import MultiHeadSelfAttention
+from tests.checkpoints.test_golden import CASES
+from tests.golden_cases import golden_case
+from tests.inspection.models import KINDS, SIZES, array, images_for, maps_of, model_of
+
+RECORDED = [name for name in CASES if name.startswith("vit_")] + ["bv_vit_tok", "bv_vit_gap_learn"]
+# big_vision's own run of a bfloat16 file is not one of float32 weights.
+WITH_PROBE = ["bv_vit_map_inline_probe"]
+
+
+@pytest.mark.filterwarnings("ignore:Patches of")
+@pytest.mark.parametrize("name", [*RECORDED, *WITH_PROBE])
+def test_maps_equal_the_recorded_softmax_weights(name: str, shared: Path) -> None:
+    case = golden_case(name, shared)
+    model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
+    recorded = case.outputs()
+    found = attention_maps(model, recorded["images"])
+    expected = np.stack([recorded[f"attn_{i}"] for i in range(model.depth)], axis=1)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= 1e-5
+    if name in WITH_PROBE:
+        probe = pooling_attention(model, recorded["images"])
+        assert np.abs(probe - recorded["attn_map_head"][:, :, 0]).max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_maps_are_those_of_the_fused_operator(kind: str) -> None:
+    model, images, maps = model_of(kind), images_for(kind), maps_of(kind)
+    assert np.abs(maps.sum(axis=-1) - 1).max() < 1e-5
+    for i in range(2):
+        block = model.get_layer(f"block_{i}")
+        before = model.feature_model("tokens" if i == 0 else f"block_{i - 1}")(images)
+        normed = block.norm_0(before)
+        kernel, bias = map(array, block.attention.query_key_value.weights)
+        value = (array(normed) @ kernel + bias)[..., -16:].reshape(len(images), -1, 2, 8)
+        heads = np.einsum("bhqk,bkhd->bqhd", maps[:, i], value).reshape(*value.shape[:2], 16)
+        kernel, bias = map(array, block.attention.output_projection.weights)
+        assert np.abs(heads @ kernel + bias - array(block.attention(normed))).max() < 1e-4
+
+
+def test_training_and_inference_stay_on_the_fused_operator(monkeypatch) -> None:
+    model, images = keras_vit.VisionTransformer(**SIZES), images_for("token")
+
+    def never(*_: object) -> None:
+        raise AssertionError("the probabilities were computed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MultiHeadSelfAttention, "_probabilities", never)
+        model(images, training=True)
+        model(images)
+        with pytest.raises(AssertionError, match="probabilities"):
+            attention_maps(model, images)
+    attention_maps(model, images)
+
+
+def test_layers_and_batches_can_be_chosen() -> None:
+    model, images = model_of("token"), images_for("token")
+    twice = np.concatenate([images, images[::-1]])
+    some = attention_maps(model, twice, layers=[-1, 0], batch_size=3)
+    expected = maps_of("token")[:, [1, 0]]
+    assert np.abs(some - np.concatenate([expected, expected[::-1]])).max() < 1e-6
+    with pytest.raises(ValueError, match=r"depth 2.*0 to 1"):
+        attention_maps(model, images, layers=[2])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_readout_is_the_row_the_answer_comes_from(kind: str) -> None:
+    model, images = model_of(kind), images_for(kind)
+    maps, prefix = maps_of(kind), model.num_prefix_tokens
+    if kind == "map":
+        probe = pooling_attention(model, images).mean(axis=1)
+        rows = (probe[:, None, None, :, None] * maps).sum(axis=3)
+    elif model.class_token and kind != "gap_registers":
+        rows = maps[..., 0, :]
+    else:
+        rows = maps[..., prefix:, :].mean(axis=3)
+    expected = rows[..., prefix:].reshape(3, 2, 2, 4, 3)
+    assert np.abs(readout_attention(model, images) - expected).max() < 1e-6
+
+
+def test_mixed_precision_gives_nearly_the_same_maps() -> None:
+    model, images = model_of("token"), images_for("token")
+    mixed = type(model).from_config({**model.get_config(), "dtype": "mixed_bfloat16"})
+    mixed.set_weights(model.get_weights())
+    found, exact = attention_maps(mixed, images), maps_of("token")
+    assert found.dtype == np.float32
+    assert np.abs(found.sum(axis=-1) - 1).max() < 0.02
+    assert np.abs(found - exact).mean() < 0.01
+
+
+def test_errors_say_what_to_do() -> None:
+    model = model_of("token")
+    with pytest.raises(ValueError, match=r"\(32, 12, 3\).*images\[None\]"):
+        attention_maps(model, images_for("token")[0])
+    with pytest.raises(ValueError, match="at least one"):
+        attention_maps(model, images_for("token")[:0])
+    with pytest.raises(ValueError, match="without encoder blocks"):
+        attention_maps(keras.Sequential([keras.layers.Dense(1)]), images_for("token"))
+    with pytest.raises(ValueError, match='pooling="map"'):
+        pooling_attention(model, images_for("token"))

@@ -1,0 +1,68 @@
+"""Attention distance, against the definition in the ViT paper (figure 11)."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit import from_checkpoint
+from keras_vit.inspection import attention_distance
+from keras_vit.inspection.distance import distances_of
+from tests.checkpoints.test_golden import CASES
+from tests.golden_cases import golden_case
+from tests.inspection.models import images_for, maps_of, model_of
+
+
+def weighted_distance(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> float:
+    """The definition, one head of one image: `(patches, patches)` to pixels."""
+    means = []
+    for query, weights in enumerate(maps.astype("float64")):
+        total = 0.0
+        for key, weight in enumerate(weights):
+            down = (query // columns - key // columns) * patch[0]
+            right = (query % columns - key % columns) * patch[1]
+            total += weight * math.hypot(down, right)
+        means.append(total / weights.sum())
+    return sum(means) / len(means)
+
+
+def definition(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> np.ndarray:
+    images, depth, heads = maps.shape[:3]
+    found = np.zeros((depth, heads))
+    for layer in range(depth):
+        for head in range(heads):
+            each = [weighted_distance(maps[i, layer, head], columns, patch) for i in range(images)]
+            found[layer, head] = sum(each) / images
+    return found
+
+
+def test_it_is_the_definition_on_recorded_maps(shared: Path) -> None:
+    case = golden_case("vit_nonsquare_patch", shared)
+    model = from_checkpoint(case.file, include_preprocessing=False, **CASES[case.folder.name])
+    recorded, columns = case.outputs(), 48 // model.patch_size[1]
+    prefix = model.num_prefix_tokens
+    maps = np.stack([recorded[f"attn_{i}"] for i in range(model.depth)], axis=1)
+    expected = definition(maps[..., prefix:, prefix:], columns, model.patch_size)
+    assert np.abs(attention_distance(model, recorded["images"]) - expected).max() < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["token", "registers", "map", "any_size"])
+def test_it_is_the_definition(kind: str) -> None:
+    model, images = model_of(kind), images_for(kind)
+    prefix = model.num_prefix_tokens
+    maps = maps_of(kind)[..., prefix:, prefix:]
+    found = attention_distance(model, images)
+    assert np.abs(found - definition(maps, 3, (8, 4))).max() < 1e-4
+
+
+def test_patches_that_get_no_attention_make_no_nan() -> None:
+    class Nothing:
+        """All attention rests on the class token."""
+
+        model, grid, prefix, blocks = model_of("token"), (2, 2), 1, [None]
+
+        def attention(self, layer: int) -> np.ndarray:
+            return np.eye(5, dtype="float32")[np.zeros((1, 2, 5), int)]
+
+    assert not distances_of(Nothing()).any()

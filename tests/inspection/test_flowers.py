@@ -1,0 +1,37 @@
+"""Real weights on real photographs: rollout finds the flower, inside boxes drawn by hand."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from keras_vit import from_checkpoint
+from tests.conftest import REPOSITORY
+
+pytest.importorskip("matplotlib")
+
+
+def test_the_rollouts_mass_lies_on_the_flower(shared: Path) -> None:
+    file = REPOSITORY / "docs" / "inspection" / "contact_sheet.py"
+    spec = importlib.util.spec_from_file_location("contact_sheet", file)
+    sheet = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sheet)
+    flowers = shared / "photos" / "flowers"
+    weights = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    boxes = sheet.boxes()
+    classes = [name.split("/")[0] for name in boxes]
+    assert classes == ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
+    # What any photograph gives: the attention likes the corners, photographers the middle.
+    others = [
+        str(file.relative_to(flowers))
+        for name in classes
+        for file in sorted((flowers / name).glob("*.jpg"))[200:204]
+    ]
+    model = from_checkpoint(weights / "model.safetensors")
+    found = sheet.rollouts(model, flowers, [*boxes, *others])
+    usual = found[len(boxes) :].mean(axis=0)
+    for rollout, (name, box) in zip(found, boxes.items(), strict=False):
+        mass, area = sheet.shares(rollout, box, 16)
+        usual_mass, _ = sheet.shares(usual, box, 16)
+        assert mass >= 1.3 * area, name
+        assert mass >= 1.15 * usual_mass, name

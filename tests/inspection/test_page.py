@@ -1,0 +1,140 @@
+"""The folder that `inspect_files` and `keras-vit inspect` write."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit import cli
+from keras_vit.data import read_image
+from keras_vit.inspection import attention_rollout, inspect_files, readout_attention
+from tests.inspection.models import KINDS, SIZES, model_of
+from tests.inspection.pages import Elements, page_data, write_photographs
+
+pytest.importorskip("matplotlib")
+PLOTS = {
+    "attention.png",
+    "rollout.png",
+    "attention_distance.png",
+    "position_similarity.png",
+    "embedding_filters.png",
+}
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_photographs(tmp_path_factory.mktemp("photographs"))
+
+
+@pytest.fixture(scope="module")
+def written(
+    photographs: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[Path, str]]:
+    out = tmp_path_factory.mktemp("inspection") / "out"
+    return out, inspect_files(model_of("token"), photographs, out, title="<Ti/16>", top=2)
+
+
+def test_plots_and_page_are_written(written, photographs: list[Path]) -> None:
+    out, failed = written
+    assert {path.name for path in out.iterdir()} == {*PLOTS, "index.html"}
+    assert list(failed) == [photographs[3]]
+
+
+def test_the_page_stands_alone(written) -> None:
+    page = (written[0] / "index.html").read_text("utf-8")
+    elements = Elements(page)
+    for tag, attributes in elements.found:
+        for name in ("src", "href", "srcset", "data", "poster", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("data:"), (tag, value)
+    assert "http" not in elements.text
+    assert "@import" not in page
+    assert "url(" not in page
+    policy = next(a["content"] for a in elements.all("meta") if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'")
+
+
+def test_the_page_can_be_used_without_eyes_or_mouse(written) -> None:
+    elements = Elements((written[0] / "index.html").read_text("utf-8"))
+    images = elements.all("img")
+    assert len(images) == 3 + 5
+    assert all(image["alt"] for image in images)
+    (slider,) = elements.all("input")
+    assert slider["type"] == "range"
+    assert slider["id"] in [label.get("for") for label in elements.all("label")]
+    assert (slider["min"], slider["max"]) == ("0", "3")
+    assert len(elements.all("option")) == 1 + 2
+    assert len(elements.all("h1")) == 1
+
+
+def test_names_are_text(written, photographs: list[Path]) -> None:
+    elements = Elements((written[0] / "index.html").read_text("utf-8"))
+    assert not elements.all("b")
+    assert photographs[0].name in elements.text
+    assert "What <Ti/16> looks at" in elements.text
+    assert "broken.jpg cannot be read" in elements.text
+
+
+def test_the_overlays_are_the_attention(written, photographs: list[Path]) -> None:
+    model = model_of("token")
+    images = np.stack([read_image(file, (32, 12)) for file in photographs[:3]])
+    heads, rollout = readout_attention(model, images), attention_rollout(model, images)
+    data = page_data((written[0] / "index.html").read_text("utf-8"))
+    assert (data["depth"], data["heads"], data["grid"]) == (2, 2, [4, 3])
+    for i, photograph in enumerate(data["photographs"]):
+        assert photograph["name"] == photographs[i].name
+        expected = [heads[i, 0].mean(0), *heads[i, 0], heads[i, 1].mean(0), *heads[i, 1]]
+        for found, (low, high), values in zip(
+            photograph["maps"], photograph["ranges"], [*expected, rollout[i]], strict=True
+        ):
+            assert (low, high) == pytest.approx((values.min(), values.max()), rel=6e-3)
+            restored = low + found / 255 * (high - low)
+            assert np.abs(restored - values).max() < 0.01 * high
+
+
+def test_a_page_is_not_overwritten_by_accident(written, photographs: list[Path]) -> None:
+    with pytest.raises(FileExistsError, match="overwrite"):
+        inspect_files(model_of("token"), photographs, written[0])
+
+
+def test_what_a_model_does_not_have_is_said(photographs: list[Path], tmp_path: Path) -> None:
+    inspect_files(model_of("registers"), photographs, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(PLOTS - {"position_similarity.png"}),
+        "index.html",
+    }
+    text = Elements((tmp_path / "index.html").read_text("utf-8")).text
+    assert "position_embedding='relative' has no position embedding" in text
+
+
+def test_features_without_a_head_have_no_predictions(
+    photographs: list[Path], tmp_path: Path
+) -> None:
+    inspect_files(model_of("all_tokens"), photographs, tmp_path)
+    assert not Elements((tmp_path / "index.html").read_text("utf-8")).all("ol")
+
+
+def test_errors_say_what_to_do(photographs: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"No photograph could be read.*broken\.jpg"):
+        inspect_files(model_of("token"), photographs[3:], tmp_path)
+    arguments = {**SIZES, **KINDS["token"], "depth": 1, "include_preprocessing": False}
+    normalised = type(model_of("token"))(**arguments)
+    with pytest.raises(ValueError, match="include_preprocessing=True"):
+        inspect_files(normalised, photographs, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command(
+    photographs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = tmp_path / "small.keras", tmp_path / "out"
+    model_of("token").save(model)
+    files = [str(file) for file in photographs]
+    assert cli.main(["inspect", str(model), *files, "--out", str(out)]) == 1
+    captured = capsys.readouterr()
+    assert str(out / "index.html") in captured.out
+    assert "broken.jpg cannot be read" in captured.err
+    assert "What small looks at" in (out / "index.html").read_text("utf-8")
+    assert cli.main(["inspect", str(model), files[0], "--out", str(out)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert cli.main(["inspect", str(model), *files[:3], "--out", str(out), "--overwrite"]) == 0

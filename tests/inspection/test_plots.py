@@ -1,0 +1,78 @@
+"""Each plot is one call, shows every part, and needs no pyplot."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+
+from keras_vit import inspection
+from keras_vit.inspection.drawing import draw_embedding_filters, draw_rollout, resized
+from tests.inspection.models import images_for, model_of
+
+pytest.importorskip("matplotlib")
+
+
+def png_size(figure) -> tuple[int, int]:
+    """Width and height in pixels of the figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer)
+    header = buffer.getvalue()
+    return int.from_bytes(header[16:20], "big"), int.from_bytes(header[20:24], "big")
+
+
+@pytest.mark.parametrize("kind", ["token", "channels_first"])
+def test_every_plot_is_one_call(kind: str) -> None:
+    model, images = model_of(kind), images_for(kind)
+    figures = {
+        "attention": (inspection.plot_attention(model, images[0]), 2 * 2),
+        "rollout": (inspection.plot_rollout(model, images), 2 * 4),
+        "distance": (inspection.plot_attention_distance(model, images), 1),
+        "similarity": (inspection.plot_position_similarity(model), 4 * 3 + 1),
+        "filters": (inspection.plot_embedding_filters(model), 3 * 7),
+    }
+    for name, (figure, axes) in figures.items():
+        assert len(figure.axes) == axes, name
+        width, height = png_size(figure)
+        assert width >= 600, name
+        assert 100 < height < 4000, name
+    dots = figures["distance"][0].axes[0].collections
+    distances = inspection.attention_distance(model, images)
+    shown = np.array([collection.get_offsets()[:, 1] for collection in dots]).T
+    assert np.abs(shown - distances).max() < 1e-5
+    assert "of 12" in figures["distance"][0].axes[0].get_ylabel()
+
+
+def test_rollout_darkens_what_is_not_looked_at() -> None:
+    rollout = np.zeros((1, 4, 3))
+    rollout[0, 1, 2] = 0.5
+    figure = draw_rollout(np.ones((1, 34, 13, 3)), rollout, (32, 12))
+    left, right = (axes.images[0].get_array() for axes in figure.axes)
+    assert (left == 1).all()
+    assert right[12, 11, 0] > 0.9
+    assert not right[:, :4].any()
+    assert not right[32:].any()  # no patch covers the last two rows
+
+
+def test_resized_keeps_values_and_borders() -> None:
+    grid = np.random.default_rng(0).random((3, 2))
+    large = resized(grid, (9, 10))
+    assert large.shape == (9, 10)
+    assert np.abs(large[[1, 4, 7]][:, [0, -1]] - grid).max() < 1e-12
+
+
+def test_filters_of_more_channels_are_no_pictures() -> None:
+    with pytest.raises(ValueError, match="8 channels"):
+        draw_embedding_filters(np.ones((4, 1, 1, 8)))
+    assert len(draw_embedding_filters(np.ones((4, 3, 3, 1))).axes) == 4
+
+
+def test_without_matplotlib_the_numbers_are_there_and_plots_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    model, images = model_of("token"), images_for("token")
+    assert inspection.attention_rollout(model, images).shape == (3, 4, 3)
+    with pytest.raises(ImportError, match=r"keras_vit\[plots\]"):
+        inspection.plot_rollout(model, images)

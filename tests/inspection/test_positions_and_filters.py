@@ -1,0 +1,82 @@
+"""Position similarity and embedding filters, against their definitions."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+import keras_vit
+from keras_vit import from_checkpoint
+from keras_vit.inspection import embedding_filters, position_similarity
+from tests.checkpoints.test_golden import CASES
+from tests.golden_cases import golden_case
+from tests.inspection.models import SIZES, array, model_of
+
+
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    """`(grid_h, grid_w, dim)` to the cosine of every pair, one by one."""
+    rows, columns, _ = vectors.shape
+    found = np.zeros((rows, columns, rows, columns))
+    for i, j, k, m in np.ndindex(found.shape):
+        a, b = vectors[i, j].astype("float64"), vectors[k, m].astype("float64")
+        found[i, j, k, m] = a @ b / (np.sqrt(a @ a) * np.sqrt(b @ b))
+    return found
+
+
+def test_similarity_of_a_released_file(shared: Path) -> None:
+    case = golden_case("vit_nonsquare", shared)
+    model = from_checkpoint(case.file, include_preprocessing=False, **CASES["vit_nonsquare"])
+    weights = np.load(case.file)
+    table = weights["Transformer/posembed_input/pos_embedding"]
+    rows, columns = model.position_grid
+    vectors = table[0, model.num_prefix_tokens :].reshape(rows, columns, -1)
+    found = position_similarity(model)
+    assert found.shape == (rows, columns, rows, columns)
+    assert np.abs(found - cosines(vectors)).max() < 1e-6
+
+
+def test_similarity_of_other_kinds() -> None:
+    model = model_of("map")
+    layer = model.get_layer("position_embedding")
+    rows, columns = array(layer.rows), array(layer.columns)
+    vectors = np.array([[np.concatenate([row, column]) for column in columns] for row in rows])
+    assert np.abs(position_similarity(model) - cosines(vectors)).max() < 1e-6
+    # Sines and cosines know nothing but the offset: the same at every place with this offset.
+    fixed = position_similarity(model_of("gap"))
+    assert np.abs(fixed[0, 0, 2, 1] - fixed[1, 1, 3, 2]) < 1e-6
+    assert position_similarity(model_of("any_size")).shape == (3, 2, 3, 2)
+
+
+def test_similarity_of_zeros_is_a_number() -> None:
+    model = keras_vit.VisionTransformer(**SIZES)
+    embedding = model.get_layer("position_embedding").embedding
+    embedding.assign(np.zeros(embedding.shape))
+    assert not position_similarity(model).any()
+
+
+@pytest.mark.parametrize("kind", ["registers", "gap_registers"])
+def test_without_embeddings_of_patches_it_says_why(kind: str) -> None:
+    with pytest.raises(ValueError, match="'learned', 'learned_2d', 'sincos2d'"):
+        position_similarity(model_of(kind))
+
+
+def test_filters_are_principal_components() -> None:
+    model = model_of("token")
+    kernel = array(model.get_layer("patch_embedding").kernel).astype("float64")
+    expected = PCA(15, svd_solver="full").fit(kernel.reshape(-1, 16).T).components_
+    found = embedding_filters(model, components=15)
+    assert found.shape == (15, 8, 4, 3)
+    flat = found.reshape(15, -1)
+    signs = np.sign((flat * expected).sum(axis=1))
+    assert np.abs(flat - signs[:, None] * expected).max() < 1e-5
+    assert (flat[np.arange(15), np.abs(flat).argmax(axis=1)] > 0).all()
+    assert np.abs(embedding_filters(model, 4) - found[:4]).max() == 0
+
+
+def test_more_filters_than_there_are() -> None:
+    with pytest.raises(ValueError, match=r"components=28.*Give 15 or fewer"):
+        embedding_filters(model_of("token"))
+    with pytest.raises(ValueError, match="without a patch embedding"):
+        embedding_filters(keras.Sequential([keras.layers.Dense(1)]))
