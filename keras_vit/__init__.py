@@ -42,6 +42,8 @@ from keras_vit.models import (
     list_models,
 )
 from keras_vit.training import recipes
+from keras_vit.training.compiling import compile_model
+from keras_vit.training.sam import sharpness_aware
 from keras_vit.version import __version__
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "ViTg14",
     "VisionTransformer",
     "__version__",
+    "compile_model",
     "create",
     "data",
     "evaluation",
@@ -81,4 +84,5 @@ __all__ = [
     "load_weights",
     "recipes",
     "save_weights",
+    "sharpness_aware",
 ]

