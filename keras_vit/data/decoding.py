@@ -8,6 +8,7 @@ animated WebP files (it writes past its buffer), four-channel WebP files, and EX
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ _ORIENTATION = (
     r"(?:\x12\x01\x03\x00\x01\x00\x00\x00([\x01-\x08])"
     r"|\x01\x12\x00\x03\x00\x00\x00\x01\x00([\x01-\x08]))\C*"
 )
+_JPEG = b"\xff\xd8\xff"  # how a JPEG file begins
 _EXIF_BYTES = 1024  # cameras write the EXIF block first, and its first directory first
 
 
@@ -58,7 +60,7 @@ def decode_image(contents: tf.Tensor, channels: int = 3, crop: Crop | None = Non
         [4, 6, 3]
     """
     image = tf.cond(
-        _starts_with(contents, b"\xff\xd8\xff"),
+        _starts_with(contents, _JPEG),
         lambda: _decode_jpeg(contents, channels, crop),
         lambda: _decode_other(contents, channels, crop),
     )
@@ -114,20 +116,48 @@ def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
     return tf.gather(palette[:, 2::-1], tf.cast(indices[..., 0], tf.int32))
 
 
-def _decode_jpeg(contents: tf.Tensor, channels: int, crop: Crop | None) -> tf.Tensor:
+def is_upright_jpeg(contents: bytes) -> bool:
+    """Whether a file can be decoded by `decode_upright_jpeg`."""
+    turned = r"[\x00-\xff]".join(_ORIENTATION.split(r"\C")).encode()
+    found = re.fullmatch(turned, contents[:_EXIF_BYTES])
+    return contents.startswith(_JPEG) and (not found or b"\x01" in found.groups())
+
+
+def decode_upright_jpeg(
+    contents: tf.Tensor, channels: int = 3, crop: Crop | None = None
+) -> tf.Tensor:
+    """`decode_image` for files that are known to be JPEG and upright, with no time lost on looking.
+
+    A cond costs as much as a small picture's decoding: TensorFlow walks through the nodes of the
+    branch that is not taken, too.
+    """
+    return _jpeg_pixels(contents, channels, crop)
+
+
+def _jpeg_pixels(contents: tf.Tensor, channels: int, box: Crop | None) -> tf.Tensor:
+    """A JPEG file as it is stored, or the part that `box` finds for its stored size."""
     # libjpeg turns grey and CMYK into RGB; to grey we turn it ourselves, as all other formats.
     stored = 3 if channels == 3 else 0
-    orientation = _orientation(contents)
-    if crop is None:
+    if box is None:
         image = tf.io.decode_jpeg(contents, stored)
     else:
         shape = tf.io.extract_jpeg_shape(contents)[:2]
-        box = crop(tf.where(orientation > 4, shape[::-1], shape))
-        image = tf.io.decode_and_crop_jpeg(contents, _stored_box(box, shape, orientation), stored)
-    image = tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
+        image = tf.io.decode_and_crop_jpeg(contents, box(shape), stored)
     if channels == 3:
         image.set_shape((None, None, 3))
     return to_channels(image, channels)
+
+
+def _decode_jpeg(contents: tf.Tensor, channels: int, crop: Crop | None) -> tf.Tensor:
+    orientation = _orientation(contents)
+
+    def box(shape: tf.Tensor) -> tf.Tensor:
+        assert crop is not None
+        wanted = crop(tf.where(orientation > 4, shape[::-1], shape))
+        return _stored_box(wanted, shape, orientation)
+
+    image = _jpeg_pixels(contents, channels, None if crop is None else box)
+    return tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
 
 
 def _decode_other(contents: tf.Tensor, channels: int, crop: Crop | None) -> tf.Tensor:

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from ._imports import tf
-from .decoding import IMAGE_SUFFIXES, Crop, decode_image
+from .decoding import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
 from .errors import BadImageError
 from .guarding import attempt
 from .splits import FileReport, Split, Splits, pass_order
-from .verification import unreadable_files
+from .verification import checked_files
 
 LAYOUTS = """a folder of photographs is one of
     FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg
@@ -42,7 +42,11 @@ class FileSplit(Split):
             grey picture, so that predictions still line up with `labels()`; without, files that
             cannot be decoded are skipped and the number of batches is not known beforehand. Both
             are told on stderr.
+        upright_jpeg: every file is known to be a JPEG file without a turn in its EXIF, and can be
+            decoded without looking.
     """
+
+    can_fail = True
 
     def __init__(
         self,
@@ -51,8 +55,10 @@ class FileSplit(Split):
         files: Sequence[Path],
         labels: Sequence[int] | np.ndarray,
         verified: bool = False,
+        upright_jpeg: bool = False,
     ):
-        self.name, self.class_names, self.verified = name, class_names, verified
+        self.name, self.class_names = name, class_names
+        self.verified, self.upright_jpeg = verified, upright_jpeg
         self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
         self._labels = np.asarray(labels, np.int32)
@@ -79,11 +85,15 @@ class FileSplit(Split):
         with tf.device("CPU"), tf.init_scope():
             return tf.constant([str(file) for file in self.files]), tf.constant(self._labels)
 
-    def decode(
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        decode = decode_upright_jpeg if self.upright_jpeg else decode_image
+        return decode(tf.io.read_file(example), channels, crop)
+
+    def decode_or_replace(
         self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         def read(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return decode_image(tf.io.read_file(file), channels, crop), True
+            return self.decode(file, channels, crop), True
 
         def broken(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             fate = "stands as a grey picture" if self.verified else "is skipped"
@@ -101,15 +111,17 @@ def load_folder(
         raise NotADirectoryError(f"{folder} is a file: {LAYOUTS}")
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
     report = FileReport(ignored=tuple(ignored))
+    plain = False
     if verify:
         files = [file for part in examples.values() for file, _ in part]
-        report = replace(report, unreadable=tuple(unreadable_files(files)))
+        unreadable, plain = checked_files(files)
+        report = replace(report, unreadable=tuple(unreadable))
         _tell(report, len(files), on_bad_file)
         examples = _without(examples, {file for file, _ in report.unreadable})
     label = {name: index for index, name in enumerate(class_names)}
     splits = {
         name: FileSplit(
-            name, class_names, [file for file, _ in part], [label[c] for _, c in part], verify
+            name, class_names, [f for f, _ in part], [label[c] for _, c in part], verify, plain
         )
         for name, part in examples.items()
     }

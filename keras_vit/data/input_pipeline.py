@@ -7,6 +7,10 @@ anywhere: the number of its first batch tells the pass and the place in its orde
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from keras_vit.errors import as_pair, one_of
 
 from ._imports import tf
@@ -121,20 +125,26 @@ def pipeline(
         split = DecodedSplit(split, channels)
     examples = _examples(split, shuffle_seed, repeat, 0 if split.skips else start_step * batch_size)
 
-    def prepare(
-        example: tf.Tensor, label: tf.Tensor, number: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    def sized(image: tf.Tensor, picture_seed: tf.Tensor) -> tf.Tensor:
         if training:
-            picture_seed = tf.stack([number, seed])
-            crop = training_crop(picture_seed, augmentation)
-            image, good = split.decode(example, channels, crop)
-            image = augmented(image, size, picture_seed, augmentation)
+            return augmented(image, size, picture_seed, augmentation)
+        return evaluation_image(image, size, evaluation, crop_fraction)
+
+    # Both ways to prepare a picture call it: as a function of its own it is traced once.
+    sized = tf.function(sized, autograph=False)
+
+    def prepare(
+        example: tf.Tensor, label: tf.Tensor, number: tf.Tensor, guarded: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        picture_seed = tf.stack([number, seed])
+        crop = training_crop(picture_seed, augmentation) if training else None
+        if guarded:
+            image, good = split.decode_or_replace(example, channels, crop)
         else:
-            image, good = split.decode(example, channels)
-            image = evaluation_image(image, size, evaluation, crop_fraction)
+            image, good = split.decode(example, channels, crop), tf.constant(True)
         if num_classes is not None:
             label = tf.one_hot(label, num_classes)
-        return image, label, number, good
+        return sized(image, picture_seed), label, number, good
 
     def finish(
         images: tf.Tensor, labels: tf.Tensor, numbers: tf.Tensor, _: tf.Tensor
@@ -145,13 +155,47 @@ def pipeline(
             return mix_or_cut(images, labels, batch_seed, mixup, cutmix)
         return images, labels
 
-    prepared = examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    guarded = partial(prepare, guarded=True)
     if split.skips:
-        prepared = prepared.filter(lambda image, label, number, good: good)
-    batches = prepared.batch(batch_size, drop_remainder)
-    if split.skips:
-        batches = batches.skip(start_step)
+        good = _parallel(examples, guarded).filter(lambda image, label, number, good: good)
+        batches = good.batch(batch_size, drop_remainder).skip(start_step)
+    elif split.can_fail:
+        batches = _guarded_batches(examples, prepare, guarded, batch_size, drop_remainder)
+    else:
+        batches = _parallel(examples, prepare).batch(batch_size, drop_remainder)
     return batches.map(finish).prefetch(tf.data.AUTOTUNE)
+
+
+def _parallel(examples: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
+    return examples.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _guarded_batches(
+    examples: tf.data.Dataset,
+    prepare: Callable[..., Any],
+    guarded: Callable[..., Any],
+    batch_size: int,
+    drop_remainder: bool,
+) -> tf.data.Dataset:
+    """Batches of prepared pictures; a batch that fails is prepared again, each picture guarded.
+
+    To guard every picture would cost half as much again as to prepare it.
+    """
+    plans = examples.batch(batch_size, drop_remainder)
+
+    def attempt_batch(*plan: tf.Tensor) -> tf.data.Dataset:
+        size = batch_size if drop_remainder else tf.size(plan[1], tf.int64)
+        one_batch = tf.data.Dataset.from_tensor_slices(plan)
+        # drop_remainder: after an error the data set goes on, with what is left of the batch.
+        tried = _parallel(one_batch, prepare).batch(size, drop_remainder=True).ignore_errors()
+        again = _parallel(one_batch, guarded).batch(size, drop_remainder=True)
+        return tried.concatenate(again).take(1)
+
+    # Two at a time: the next one starts while the last pictures of this one are on their way.
+    batches = plans.interleave(
+        attempt_batch, cycle_length=2, num_parallel_calls=2, deterministic=True
+    )
+    return batches.apply(tf.data.experimental.assert_cardinality(plans.cardinality()))
 
 
 def _examples(split: Split, shuffle_seed: int | None, repeat: bool, start: int) -> tf.data.Dataset:

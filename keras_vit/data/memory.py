@@ -59,12 +59,10 @@ class DecodedSplit(Split):
         labels = tf.gather(self._label_tensor, order)
         return tf.data.Dataset.from_tensor_slices((order, labels, numbers))
 
-    def decode(
-        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         begin, end = tf.unstack(self._places[example])
         image = tf.reshape(self._pixels[begin:end], self._shapes[example])
         image.set_shape((None, None, self._channels))
         if crop is not None:
             image = crop_to_box(image, crop(tf.shape(image)[:2]))
-        return to_channels(image, channels), tf.constant(True)
+        return to_channels(image, channels)

@@ -131,8 +131,8 @@ def augmented(
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 5))
     flip_seed, crop_seed, shift_seed, operations_seed, erasing_seed = seeds
     if augmentation.flip:  # before the resize, while the picture is bytes and mostly smaller
-        mirrored = tf.random.stateless_uniform((), flip_seed) < 0.5
-        image = tf.cond(mirrored, lambda: tf.reverse(image, (1,)), lambda: image)
+        mirrored = tf.cast(tf.random.stateless_uniform((), flip_seed) < 0.5, tf.int32)
+        image = tf.reverse(image, tf.range(1, 1 + mirrored))  # the axis 1, or none
     if augmentation.crop == "random":
         image = _random_crop(image, size, crop_seed)
     else:

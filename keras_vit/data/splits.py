@@ -23,14 +23,16 @@ class Split(ABC):
         num_examples: how many images; also `len(split)`.
         files: the path of each image in the order of `labels()`, or None without files.
         augment: the name in `AUGMENTATIONS` that suits these images when nothing else is said.
-        skips: whether `images` leaves out examples that cannot be decoded, so that how many there
-            are is known only afterwards.
+        can_fail: whether `decode` can fail, as it can where files may have changed.
+        skips: whether examples that cannot be decoded are left out, so that how many there are is
+            known only afterwards.
     """
 
     name: str
     class_names: tuple[str, ...]
     files: tuple[Path, ...] | None = None
     augment: str = "inception"
+    can_fail: bool = False
     skips: bool = False
 
     @property
@@ -58,26 +60,29 @@ class Split(ABC):
         """
 
     @abstractmethod
-    def decode(
-        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """One example of `dataset()` as pixels, and whether they are its own.
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        """One example of `dataset()` as uint8 pixels of shape `(height, width, channels)`.
 
         Args:
             example: of `dataset()`.
             channels: 3 for RGB, 1 for grey.
             crop: which part of the picture, see `decode_image`; None for the whole.
-
-        Returns:
-            uint8 tensor of shape `(height, width, channels)`; and a boolean scalar, False for a
-            grey picture that stands for one that cannot be decoded.
         """
+
+    def decode_or_replace(
+        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """What `decode` returns and True; or, where it fails, a picture in its place and False.
+
+        For splits that `can_fail`; the others have no such place.
+        """
+        return self.decode(example, channels, crop), tf.constant(True)
 
     def images(self, examples: tf.data.Dataset, channels: int = 3) -> tf.data.Dataset:
         """Decodes the first component of every element, in parallel and in order."""
 
         def decode(example: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            image, good = self.decode(example, channels)
+            image, good = self.decode_or_replace(example, channels)
             return good, image, *rest
 
         decoded = examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -167,13 +172,11 @@ class ArraySplit(Split):
         with tf.device("CPU"), tf.init_scope():
             return tf.constant(self._images), tf.constant(self._labels)
 
-    def decode(
-        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         image = self._tensors[0][example]
         if crop is not None:
             image = crop_to_box(image, crop(tf.shape(image)[:2]))
-        return to_channels(image, channels), tf.constant(True)
+        return to_channels(image, channels)
 
 
 def pass_order(

@@ -83,10 +83,8 @@ class TFDSSplit(Split):
                 lambda index, r: (r[self._image_key], tf.cast(r[self._label_key], tf.int32), index)
             )
 
-    def decode(
-        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        return decode_image(example, channels, crop), tf.constant(True)
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        return decode_image(example, channels, crop)
 
 
 def is_dataset_name(name: str, data_dir: str | None) -> bool:

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from ._imports import tf
-from .decoding import decode_image
+from .decoding import decode_image, is_upright_jpeg
 from .preprocessing import evaluation_image
 
 _QUIET_SECONDS = 2.0  # shorter checks pass without a word
 
 
-def unreadable_files(files: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Decodes every file once, in threads, and returns `(path, reason)` of those that fail.
+def checked_files(files: Sequence[Path]) -> tuple[list[tuple[Path, str]], bool]:
+    """Decodes every file once, in threads.
+
+    Returns `(path, reason)` of those that fail, and whether all others are JPEG files and upright.
 
     One core decodes about 1,000 photographs of 300 x 200 pixels in a second. After two seconds a
     line on stderr shows how far it is.
@@ -29,6 +31,8 @@ def unreadable_files(files: Sequence[Path]) -> list[tuple[Path, str]]:
     decode = tf.function(decode_image, input_signature=[tf.TensorSpec((), tf.string)])
     decode.get_concrete_function()
 
+    turned = []
+
     def reason(file: Path) -> str | None:
         try:
             contents = file.read_bytes()
@@ -36,13 +40,15 @@ def unreadable_files(files: Sequence[Path]) -> list[tuple[Path, str]]:
                 return "the file is empty"
             with tf.device("CPU"):
                 decode(contents)
+            if not is_upright_jpeg(contents):
+                turned.append(file)
         except (OSError, tf.errors.OpError) as error:
             return _plain_reason(error)
         return None
 
     with ThreadPoolExecutor(cpu_count()) as pool:
         reasons = _with_progress(pool.map(reason, files), len(files))
-        return [(file, why) for file, why in zip(files, reasons, strict=True) if why]
+        return [(f, why) for f, why in zip(files, reasons, strict=True) if why], not turned
 
 
 def read_image(
