@@ -55,7 +55,7 @@ def main() -> None:
     model = keras_vit.from_checkpoint(options.weights)
     found = rollouts(model, options.photographs, list(boxes()))
 
-    figure = Figure(figsize=(11, 2.6), layout="constrained", dpi=100)
+    figure = Figure(figsize=(11, 2.75), layout="constrained", dpi=100)
     axes = figure.subplots(1, len(found))
     for axis, (name, box), rollout in zip(axes, boxes().items(), found, strict=True):
         left, top, right, bottom = box

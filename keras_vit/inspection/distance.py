@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inspection.reading import Reading, read
+from keras_vit.inspection.reading import Reading, patch_pixels, read
 
 
 def attention_distance(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
@@ -47,7 +47,7 @@ def mean_distance(batches: list[np.ndarray]) -> np.ndarray:
 
 def distances_of(reading: Reading) -> np.ndarray:
     """Mean distance of every image, layer and head of a batch, `(batch, depth, heads)`."""
-    between = patch_distances(reading.grid, reading.model.patch_size)
+    between = patch_distances(reading.grid, patch_pixels(reading.model))
     found = []
     for layer in range(len(reading.blocks)):
         weights = reading.attention(layer)[:, :, reading.prefix :, reading.prefix :]
@@ -57,9 +57,9 @@ def distances_of(reading: Reading) -> np.ndarray:
     return np.stack(found, axis=1)
 
 
-def patch_distances(grid: tuple[int, int], patch_size: tuple[int, int]) -> np.ndarray:
+def patch_distances(grid: tuple[int, int], pixels: tuple[int, int]) -> np.ndarray:
     """Pixels between the centres of each two patches, float32 `(patches, patches)`."""
     places = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"), axis=-1).reshape(-1, 2)
-    centres = places * np.asarray(patch_size)
+    centres = places * np.asarray(pixels)
     offsets = centres[:, None] - centres[None]
     return np.sqrt((offsets**2).sum(axis=-1)).astype("float32")

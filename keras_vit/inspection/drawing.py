@@ -58,8 +58,8 @@ def draw_rollout(pictures: np.ndarray, rollout: np.ndarray, covered: tuple[int, 
         axis.axis("off")
     for i in range(count):
         left, right = axes[i // pairs, 2 * (i % pairs) : 2 * (i % pairs) + 2]
-        share = resized(rollout[i] / rollout[i].max(), covered)
         light = np.zeros(pictures.shape[1:3])
+        share = resized(rollout[i] / rollout[i].max(), covered)[: len(light), : len(light[0])]
         light[: covered[0], : covered[1]] = share
         left.imshow(_shown(pictures[i]), vmin=0, vmax=1, cmap="gray")
         right.imshow(_shown(pictures[i] * light[..., None]), vmin=0, vmax=1, cmap="gray")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inspection.drawing import HEAT
+from keras_vit.inspection.reading import patch_pixels
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,13 @@ def write_page(
         "photographs": [_maps(photograph) for photograph in photographs],
     }
     height, width = photographs[0].picture.shape[:2]
+    pixels = patch_pixels(model)
     template = Template(files("keras_vit.inspection").joinpath("page.html").read_text("utf-8"))
     page = template.substitute(
         title=escape(title),
         facts=escape(
             f"{depth} layers of {heads} heads, {grid_h} × {grid_w} patches of "
-            f"{model.patch_size[0]} × {model.patch_size[1]} pixels"
+            f"{pixels[0]} × {pixels[1]} pixels"
         ),
         reader=escape(reader),
         last=depth + 1,
@@ -111,7 +113,8 @@ def _card(index: int, photograph: Photograph) -> str:
     name, (height, width) = escape(photograph.name), photograph.picture.shape[:2]
     rows = "".join(
         f"<li><span class=class>{escape(guess)}</span><span class=share>{share:.1%}</span>"
-        f'<span class=bar style="width:{100 * share:.1f}%"></span></li>'
+        + (f'<span class=bar style="width:{share:.1%}"></span>' if share > 0.01 else "")
+        + "</li>"
         for guess, share in photograph.guesses
     )
     return (

@@ -21,7 +21,7 @@ from keras_vit.inspection.drawing import (
 )
 from keras_vit.inspection.filters import available_components, embedding_filters
 from keras_vit.inspection.positions import position_similarity
-from keras_vit.inspection.reading import as_numpy
+from keras_vit.inspection.reading import as_numpy, patch_pixels
 from keras_vit.inspection.rollout import attention_rollout
 
 
@@ -139,6 +139,9 @@ def pictures(model: Any, images: Any) -> np.ndarray:
 
 
 def covered(model: Any, grid: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width in pixels that the patches cover; the rest of an image is dropped."""
-    patch_h, patch_w = model.patch_size
+    """Height and width in pixels that the patches cover.
+
+    Less than the image where the patch does not divide it, more in a hybrid that rounds up.
+    """
+    patch_h, patch_w = patch_pixels(model)
     return grid[0] * patch_h, grid[1] * patch_w

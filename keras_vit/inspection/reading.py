@@ -106,6 +106,11 @@ def read(model: Any, images: Any, batch_size: int = 32) -> Iterator[Reading]:
         yield Reading(model, {name: as_numpy(value) for name, value in found.items()})
 
 
+def patch_pixels(model: Any) -> tuple[int, int]:
+    """Height and width of the pixels that a patch stands for; a hybrid's are of a feature map."""
+    return getattr(model, "patch_pixels", None) or model.patch_size
+
+
 def as_numpy(tensor: Any) -> np.ndarray:
     """A float32 array: NumPy has no bfloat16 of its own."""
     return np.asarray(keras.ops.convert_to_numpy(tensor)).astype("float32")

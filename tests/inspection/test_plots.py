@@ -52,6 +52,8 @@ def test_rollout_darkens_what_is_not_looked_at() -> None:
     assert right[12, 11, 0] > 0.9
     assert not right[:, :4].any()
     assert not right[32:].any()  # no patch covers the last two rows
+    # A hybrid's patches may reach beyond the picture.
+    assert len(draw_rollout(np.ones((1, 30, 11, 3)), rollout, (32, 12)).axes) == 2
 
 
 def test_resized_keeps_values_and_borders() -> None:
