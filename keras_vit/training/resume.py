@@ -128,8 +128,9 @@ class ResumableRun:
         Args:
             model: Compiled. Its initial values matter at the very start only.
             make_batches: From the number of a step, counted from 0 through the whole run, to
-                whatever `fit` takes (tf.data, generator, `PyDataset`, ...) that begins with this
-                step's batch and lasts to the end of the run. The same step, the same batch.
+                whatever `fit` takes (tf.data, generator, torch's `DataLoader`, `PyDataset` without
+                its workers) that begins with this step's batch and lasts to the end of the run.
+                The same step, the same batch.
             epochs: Of the whole run.
             steps_per_epoch: Batches of a whole epoch.
             callbacks: What they remember is restored: Keras's own, and any with `state_dict()`
@@ -182,6 +183,9 @@ class ResumableRun:
             )
         batches = make_batches(step)
         _check_length(batches, epochs * steps_per_epoch - step)
+        if isinstance(batches, keras.utils.PyDataset):
+            # As such it insists on whole epochs, and the one that is resumed is none.
+            batches = _in_order(batches)
         return model.fit(
             batches,
             epochs=epochs,
@@ -321,6 +325,11 @@ def _check_length(batches: Any, steps: int) -> None:
             f"make_batches gave {length} batches where {steps} steps remain: it must last to the "
             "end of the run, as with repeat=True."
         )
+
+
+def _in_order(batches: keras.utils.PyDataset) -> Iterator[Any]:
+    for i in range(len(batches)):
+        yield batches[i]
 
 
 def _newest_first(folder: Path) -> list[Path]:
