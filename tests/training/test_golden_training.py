@@ -17,19 +17,25 @@ from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup
 from keras_vit.training.sam import gsam_rho, sharpness_aware
 from keras_vit.training.schedules import make_schedule
 
-# Each optimizer, loss and switch once; the rest, in which nothing is new, on request.
+# Each optimizer and switch once; the rest, in which nothing is new, on request.
 CASES = [
     "train_sgd_accum4",
-    "train_sgd_f32mom",
-    "train_momentum_bv",
     "train_adam_bv_map",
-    "train_adam_bv_softmax_gap",
     "train_adafactor_bv",
-    "train_sam_sgd",
     "train_gsam_adam",
     *(
         pytest.param(name, marks=pytest.mark.slow)
-        for name in ("train_sgd", "train_sgd_linear", "train_adam_bv", "train_sam_adam")
+        for name in (
+            "train_sgd",
+            "train_sgd_f32mom",
+            "train_sgd_linear",
+            "train_sgd_mixer",
+            "train_momentum_bv",
+            "train_adam_bv",
+            "train_adam_bv_softmax_gap",
+            "train_sam_sgd",
+            "train_sam_adam",
+        )
     ),
 ]
 OPTIMIZERS = {
