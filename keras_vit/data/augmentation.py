@@ -67,6 +67,7 @@ class Augmentation:
 
 AUGMENTATIONS = {
     "inception": Augmentation(),
+    "randaugment": Augmentation(rand_augment=(2, 10)),  # big_vision's vit_s16_i1k, with mixup 0.2
     "transfer": Augmentation(crop="random"),
     "tiny": Augmentation(crop="resize", shift=4),  # CIFAR: pad by four pixels, crop, flip
     "digits": Augmentation(crop="resize", flip=False, shift=1),  # a mirrored 2 is no digit

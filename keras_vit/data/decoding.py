@@ -43,7 +43,8 @@ def decode_image(contents: tf.Tensor, channels: int = 3, crop: Crop | None = Non
         contents: scalar string tensor, the bytes of the file.
         channels: 3 for RGB, 1 for grey.
         crop: from the `(height, width)` of the upright picture to the box `(top, left, height,
-            width)` to decode, both int32 tensors; None for the whole picture.
+            width)` to decode, both int32 tensors; None for the whole picture. Along the border of
+            the box of a JPEG file, colours are a few levels off those of the whole picture.
 
     Returns:
         uint8 tensor of shape `(height, width, channels)`, values 0..255.

@@ -110,14 +110,17 @@ def load_folder(
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file: {LAYOUTS}")
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
-    report = FileReport(ignored=tuple(ignored))
+    report = FileReport()
     plain = False
     if verify:
         files = [file for part in examples.values() for file, _ in part]
         unreadable, plain = checked_files(files)
         report = replace(report, unreadable=tuple(unreadable))
         _tell(report, len(files), on_bad_file)
-        examples = _without(examples, {file for file, _ in report.unreadable})
+        examples = _without(examples, {file for file, _ in unreadable})
+    examples, class_names, left_out = _with_trained_classes(folder, examples, class_names)
+    _tell_classes(folder, examples, class_names, left_out, on_bad_file)
+    report = replace(report, ignored=(*ignored, *left_out))
     label = {name: index for index, name in enumerate(class_names)}
     splits = {
         name: FileSplit(
@@ -149,19 +152,18 @@ def _find_examples(
 def _from_split_folders(
     parts: dict[str, Path],
 ) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
-    class_names = _class_names(parts["train"])
+    class_names = tuple(sorted({n for part in parts.values() for n in _class_names(part, 0)}))
+    _class_names(parts["train"])
     examples: Examples = {}
     ignored: list[tuple[Path, str]] = []
     for name, part in parts.items():
-        if unknown := sorted({path.name for path in _folders(part)} - set(class_names)):
-            raise ValueError(
-                f"{part} has classes that {parts['train']} has not: {', '.join(unknown)}. "
-                "Rename or remove these folders."
-            )
         examples[name], more = _scan(part, class_names)
         ignored += more
         if not examples[name]:
-            raise ValueError(f"{part} has no class folder: add {part / class_names[0]} and so on")
+            raise ValueError(
+                f"{part} holds no photograph in a class folder: add some as "
+                f"{part / class_names[0]}/1.jpg"
+            )
     return examples, class_names, ignored
 
 
@@ -178,9 +180,9 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _class_names(folder: Path) -> tuple[str, ...]:
+def _class_names(folder: Path, least: int = 2) -> tuple[str, ...]:
     names = tuple(path.name for path in _folders(folder))
-    if len(names) < 2:
+    if len(names) < least:
         raise ValueError(
             f"{folder} has {len(names)} class folders and a classifier needs two or more: {LAYOUTS}"
         )
@@ -214,7 +216,6 @@ def _scan(
         class_folder = folder / name
         if not class_folder.is_dir():
             continue  # a class need not occur among the validation photographs
-        before = len(examples)
         for path in sorted(class_folder.iterdir()):
             if path.name.startswith("."):
                 continue
@@ -224,11 +225,6 @@ def _scan(
                 ignored.append((path, f"not one of {' '.join(IMAGE_SUFFIXES)}"))
             else:
                 examples.append((path, name))
-        if len(examples) == before:
-            raise ValueError(
-                f"{class_folder} holds no photograph ({' '.join(IMAGE_SUFFIXES)}): "
-                "add some or remove the folder"
-            )
     return examples, ignored
 
 
@@ -270,19 +266,17 @@ def _refuse_overlap(examples: Examples, listings: dict[str, Path]) -> None:
 def _stratified(
     examples: list[tuple[Path, str]], class_names: Sequence[str], val_fraction: float, seed: int
 ) -> Examples:
-    """The same share of every class for validation, at least one photograph on either side."""
+    """The same share of every class for validation, at least one photograph on either side.
+
+    The only photograph of a class is one to train on.
+    """
     by_class: dict[str, list[Path]] = defaultdict(list)
     for file, name in examples:
         by_class[name].append(file)
     parts: Examples = {"train": [], "val": []}
     for index, name in enumerate(class_names):
         files = by_class[name]
-        if len(files) < 2:
-            raise ValueError(
-                f"{files[0].parent} holds one photograph, too few to train and to validate on: "
-                "add another, or give train.txt and val.txt"
-            )
-        count = min(max(round(len(files) * val_fraction), 1), len(files) - 1)
+        count = min(max(round(len(files) * val_fraction), 1), max(len(files) - 1, 0))
         # A generator for each class: one more photograph of roses leaves the tulips where they are.
         order = np.random.default_rng([seed, index]).permutation(len(files))
         chosen = set(order[:count].tolist())
@@ -306,15 +300,48 @@ def _tell(report: FileReport, checked: int, on_bad_file: str) -> None:
 
 
 def _without(examples: Examples, unreadable: set[Path]) -> Examples:
-    kept = {
+    return {
         name: [(file, c) for file, c in part if file not in unreadable]
         for name, part in examples.items()
     }
-    for name, part in examples.items():
-        lost = {c for _, c in part} - {c for _, c in kept[name]}
-        if lost:
-            raise BadImageError(
-                f"no file of {', '.join(sorted(lost))} for {name} can be decoded: "
-                "replace the files or remove these classes"
-            )
-    return kept
+
+
+def _with_trained_classes(
+    folder: Path, examples: Examples, class_names: Sequence[str]
+) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
+    """What is left when classes without a photograph to train on are left out, and these."""
+    trained = {c for _, c in examples["train"]}
+    left_out = []
+    for name in class_names:
+        if name not in trained:
+            places = (folder / "train" / name, folder / name, folder / "val" / name)
+            path = next((place for place in places if place.is_dir()), folder / name)
+            count = sum(c == name for part in examples.values() for _, c in part)
+            where = f", only {count} elsewhere" if count else ""
+            left_out.append((path, f"a class without a photograph to train on{where}"))
+    kept = tuple(name for name in class_names if name in trained)
+    examples = {name: [(f, c) for f, c in part if c in trained] for name, part in examples.items()}
+    return examples, kept, left_out
+
+
+def _tell_classes(
+    folder: Path,
+    examples: Examples,
+    class_names: Sequence[str],
+    left_out: Sequence[tuple[Path, str]],
+    on_bad_file: str,
+) -> None:
+    named = "".join(f"\n    {path}: {reason}" for path, reason in left_out)
+    if len(class_names) < 2 or not examples["val"]:
+        raise ValueError(
+            f"{folder} has {len(class_names)} classes with photographs to train on and "
+            f"{len(examples['val'])} photographs to validate on; a classifier needs two classes "
+            f"and a photograph to validate on.{named}"
+        )
+    if left_out and on_bad_file == "raise":
+        raise ValueError(
+            f"{len(left_out)} classes cannot be used:{named}\n"
+            "Add photographs or remove these folders, or load with on_bad_file='skip'."
+        )
+    if left_out:
+        warnings.warn(f"{len(left_out)} classes are left out:{named}", stacklevel=4)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from keras_vit.errors import one_of
+
 from .digits import load_digits
 from .folder import LAYOUTS, load_folder
 from .splits import Splits
@@ -36,7 +38,8 @@ def load(
         data_dir: where TFDS looks for prepared data sets and puts new ones.
         val_fraction: share of the images for validation where the source has no such split.
         seed: which images these are. TFDS slices take the last ones, whatever the seed.
-        on_bad_file: "skip" files that cannot be decoded, with a warning, or "raise".
+        on_bad_file: "skip" files that cannot be decoded and classes that have no photograph to
+            train on, with a warning and in `report`; or "raise".
         verify: decode every file of a folder once, now, to find those that cannot be. Without,
             they are skipped as they are met.
 
@@ -46,9 +49,9 @@ def load(
     Raises:
         FileNotFoundError: a path that does not exist, or a listed file that does not.
         NotADirectoryError: the path of a file.
-        ValueError: an unknown name, a folder in none of the layouts, or an argument out of range.
-        BadImageError: files that cannot be decoded, with `on_bad_file="raise"` or when a class has
-            no other.
+        ValueError: an unknown name, a folder in none of the layouts or with fewer than two classes
+            to train on, or an argument out of range.
+        BadImageError: files that cannot be decoded, with `on_bad_file="raise"`.
         DatasetUnavailableError: a TFDS data set that is not prepared and cannot be downloaded.
 
     Example:
@@ -57,8 +60,7 @@ def load(
     """
     if not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction={val_fraction} must lie between 0 and 1, for instance 0.2")
-    if on_bad_file not in ("skip", "raise"):
-        raise ValueError(f"on_bad_file={on_bad_file!r} must be 'skip' or 'raise'")
+    one_of(on_bad_file, "on_bad_file", ("skip", "raise"))
     name = os.fspath(source)
     if name in ("digits", "digits/half"):
         return load_digits(name, val_fraction, seed)

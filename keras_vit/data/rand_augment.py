@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from keras_vit.errors import one_of, positive
@@ -52,17 +53,16 @@ def rand_augment(
     check_rand_augment(number, magnitude, operations)
     image = tf.convert_to_tensor(image)
     chosen = [OPERATIONS[name] for name in operations or OPERATIONS]
+
+    def change(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
+        which = tf.cast(draw[0] * len(chosen), tf.int32)
+        run = [partial(operation, image, magnitude / 10, draw[1:]) for operation in chosen]
+        return tf.ensure_shape(tf.switch_case(which, run), image.shape)
+
+    change = tf.function(change, autograph=False)  # traced once, however often it is called
     # For each operation: which, to which side, and where.
-    draws = tf.random.stateless_uniform((number, 4), seed)
-    for draw in tf.unstack(draws):
-        index = tf.cast(draw[0] * len(chosen), tf.int32)
-        branches = [
-            lambda run=run, image=image, draw=draw: run(image, magnitude / 10, draw[1:])
-            for run in chosen
-        ]
-        shape = image.shape
-        image = tf.switch_case(index, branches)
-        image.set_shape(shape)
+    for draw in tf.unstack(tf.random.stateless_uniform((number, 4), seed)):
+        image = change(image, draw)
     return image
 
 

@@ -198,11 +198,12 @@ def pass_order(
 
 @dataclass(frozen=True)
 class FileReport:
-    """What a folder holds that is not used: files that cannot be decoded, and other files.
+    """What a folder holds that is not used: files that cannot be decoded, and what else lies there.
 
     Attributes:
         unreadable: `(path, reason)` of every photograph by its name that cannot be decoded.
-        ignored: `(path, reason)` of every file that is no photograph by its name.
+        ignored: `(path, reason)` of every file that is no photograph by its name, and of every
+            class that has no photograph to train on.
 
     Its length and its elements are those of `unreadable`.
     """

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from keras_vit.data import decode_image
+from keras_vit.data.decoding import decode_upright_jpeg, is_upright_jpeg
 from tests.data.pictures import PICTURE, PIXELS, encode
 
 tf = pytest.importorskip("tensorflow")
@@ -85,6 +86,49 @@ def test_exif_orientation_comes_out_upright(orientation: int, endian: str) -> No
     image = decode_image(jpeg).numpy().astype(int)
     assert image.shape == expected.shape
     np.testing.assert_allclose(image, expected, atol=LOSSY["JPEG"])
+
+
+BOX = (3, 5, 11, 17)  # top, left, height, width
+
+
+def check_part(part: tf.Tensor, whole: np.ndarray, lossy: bool) -> None:
+    part, expected = part.numpy().astype(int), whole[3:14, 5:22].astype(int)
+    assert part.shape == expected.shape
+    np.testing.assert_array_equal(part[1:-1, 1:-1], expected[1:-1, 1:-1])
+    # At its border libjpeg interpolates colour without the neighbours that it has not decoded.
+    np.testing.assert_allclose(part, expected, atol=8 if lossy else 0)
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+@pytest.mark.parametrize("name", FILES)
+def test_a_part_is_the_part_of_the_whole(name: str, channels: int) -> None:
+    whole = decode_image(FILES[name], channels).numpy()
+    part = decode_image(FILES[name], channels, lambda shape: tf.constant(BOX))
+    check_part(part, whole, name.startswith("jpeg"))
+    upright = is_upright_jpeg(FILES[name])
+    assert upright == name.startswith("jpeg")
+    if upright:
+        np.testing.assert_array_equal(decode_upright_jpeg(FILES[name], channels), whole)
+        part = decode_upright_jpeg(FILES[name], channels, lambda shape: tf.constant(BOX))
+        check_part(part, whole, lossy=True)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_part_of_a_turned_picture(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    jpeg = encode(PICTURE, "JPEG", quality=95, exif=exif)
+    assert is_upright_jpeg(jpeg) == (orientation == 1)
+    whole = decode_image(jpeg).numpy()
+    shapes = []
+
+    def crop(shape: tf.Tensor) -> tf.Tensor:
+        shapes.append(shape.numpy().tolist())
+        return tf.constant(BOX)
+
+    part = decode_image(jpeg, crop=crop)
+    assert shapes == [list(whole.shape[:2])]  # as it is seen, not as it is stored
+    check_part(part, whole, lossy=True)
 
 
 def test_same_in_a_graph_over_a_batch() -> None:

@@ -231,13 +231,24 @@ def test_bad_files_are_refused(bad_folder: Path) -> None:
     assert isinstance(error.value, ValueError)
 
 
-def test_a_class_without_a_good_file_is_refused(tmp_path: Path) -> None:
+def test_a_class_without_a_good_file_is_left_out(tmp_path: Path) -> None:
     write(flat_folder(tmp_path), {"c/1.jpg": b"x", "c/2.jpg": b"y"})
     with (
-        pytest.warns(UserWarning, match="2 of "),
-        pytest.raises(BadImageError, match="no file of c for "),
+        pytest.warns(UserWarning, match="2 of 22 files"),
+        pytest.warns(UserWarning, match="1 classes are left out"),
     ):
-        load(tmp_path)
+        splits = load(tmp_path)
+    assert splits.class_names == ("a", "b")
+    assert len(splits.report) == 2
+    (left_out,) = splits.report.ignored
+    assert left_out == (tmp_path / "c", "a class without a photograph to train on")
+
+
+def test_the_only_photograph_of_a_class_is_one_to_train_on(tmp_path: Path) -> None:
+    splits = load(write(flat_folder(tmp_path), {"c/1.png": plain(1)}))
+    assert splits.class_names == ("a", "b", "c")
+    assert "c/1.png" in names(splits.train)
+    assert set(splits.val.labels()) == {0, 1}
 
 
 # --- errors
@@ -268,14 +279,14 @@ DISORDER = {
     "empty": ({"readme": b""}, ValueError, "0 class folders and a classifier needs two"),
     "one class": ({"a/1.png": plain(1)}, ValueError, "1 class folders and a classifier needs two"),
     "empty class": (
+        {f"{n}.png": plain(1) for n in ("a/1", "a/2", "c/1", "c/2")} | {"b/notes.txt": b""},
+        ValueError,
+        r"1 classes cannot be used:\n.*b: a class without a photograph to train on",
+    ),
+    "one class left": (
         {"a/1.png": plain(1), "a/2.png": plain(1), "b/notes.txt": b""},
         ValueError,
-        "b holds no photograph",
-    ),
-    "single photograph": (
-        {"a/1.png": plain(1), "a/2.png": plain(1), "b/1.png": plain(1)},
-        ValueError,
-        "b holds one photograph, too few",
+        "1 classes with photographs to train on and 1 photographs to validate on; a classifier",
     ),
     "no val.txt": (
         {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png"},
@@ -310,12 +321,12 @@ DISORDER = {
     "empty val": (
         {**{f"train/{c}/1.png": plain(1) for c in "ab"}, "val/notes.txt": b""},
         ValueError,
-        "val has no class folder",
+        "val holds no photograph in a class folder",
     ),
     "class only in val": (
         {f"{n}/1.png": plain(1) for n in ("train/a", "train/b", "val/a", "val/c")},
         ValueError,
-        "val has classes that .*train has not: c",
+        r"val.c: a class without a photograph to train on, only 1 elsewhere\nAdd photographs",
     ),
 }
 
@@ -324,7 +335,7 @@ DISORDER = {
 def test_disorder_is_explained(tmp_path: Path, name: str) -> None:
     files, kind, message = DISORDER[name]
     with pytest.raises(kind, match=message):
-        load(write(tmp_path, files))
+        load(write(tmp_path, files), on_bad_file="raise")
 
 
 @pytest.mark.parametrize(
@@ -332,7 +343,10 @@ def test_disorder_is_explained(tmp_path: Path, name: str) -> None:
     [
         ({"val_fraction": 0.0}, "val_fraction=0.0 must lie between 0 and 1"),
         ({"val_fraction": 1.0}, "val_fraction=1.0 must lie between 0 and 1"),
-        ({"on_bad_file": "ignore"}, "on_bad_file='ignore' must be 'skip' or 'raise'"),
+        (
+            {"on_bad_file": "ignore"},
+            "on_bad_file='ignore' is not known. Give one of: 'skip', 'raise'",
+        ),
     ],
 )
 def test_bad_arguments(arguments: dict, message: str) -> None:

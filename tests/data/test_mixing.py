@@ -39,3 +39,43 @@ def test_pipeline_mixes_in_training_only_and_by_seed() -> None:
     assert set(np.unique(first(1, training=False))) == {0.0, 1.0}
     with pytest.raises(ValueError, match="num_classes"):
         data.pipeline(split, 8, 16, True, mixup=0.2)
+
+
+def test_boxes_are_cut_and_labels_follow_the_area() -> None:
+    images = np.broadcast_to(np.arange(4.0).reshape(4, 1, 1, 1), (4, 20, 30, 1)).astype("float32")
+    labels = np.eye(4, dtype="float32")
+    areas, tops = [], set()
+    for seed in range(300):
+        cut, rows = data.cut_pairs(images, labels, (seed, 0), alpha=1.0)
+        box = cut[2, ..., 0].numpy() == 1  # picture 1 within picture 2
+        assert set(np.unique(cut[2])) <= {1.0, 2.0}
+        np.testing.assert_array_equal(box, cut[0, ..., 0].numpy() == 3)
+        inside = np.argwhere(box)
+        if len(inside):  # a rectangle, without holes
+            low, high = inside.min(0), inside.max(0) + 1
+            assert box.sum() == np.prod(high - low)
+            tops.add(int(low[0]))
+        assert float(rows[2, 1]) == pytest.approx(box.mean(), abs=1e-6)
+        assert float(rows[2, 2]) == pytest.approx(1 - box.mean(), abs=1e-6)
+        areas.append(box.mean())
+    assert len(tops) > 10
+    # Independent: boxes of area 1 - Beta(1, 1) around an even centre, cut off at the border.
+    rng = np.random.default_rng(0)
+    sides = np.sqrt(rng.random((100_000, 1))) / 2
+    centres = rng.random((100_000, 2))
+    extents = (centres + sides).clip(0, 1) - (centres - sides).clip(0, 1)
+    assert np.mean(areas) == pytest.approx(extents.prod(1).mean(), abs=0.04)
+
+
+def test_mixup_and_cutmix_take_turns() -> None:
+    split = data.load("digits").train
+    batches = data.pipeline(
+        split, 8, 16, True, channels=1, augment="none", num_classes=10, mixup=1.0, cutmix=1.0
+    )
+    whole = [bool((x == np.round(x)).all()) for x, _ in batches.take(80).as_numpy_iterator()]
+    assert 20 <= sum(whole) <= 60  # boxes of whole levels, and mixtures that are none
+    for name in ("mixup", "cutmix"):
+        with pytest.raises(ValueError, match=f"{name}=-1 must be 0 or more"):
+            data.pipeline(split, 8, 16, True, num_classes=10, **{name: -1})
+    with pytest.raises(ValueError, match=r"cutmix=0\.5 mixes one-hot labels"):
+        data.pipeline(split, 8, 16, True, cutmix=0.5)

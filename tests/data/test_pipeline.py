@@ -38,6 +38,18 @@ def cache(request) -> bool:
     return request.param == "cached"
 
 
+EVERYTHING = {
+    # Three operations stand for all: each takes time to trace.
+    "augment": Augmentation(
+        rand_augment=(2, 10), operations=("rotate", "contrast", "cutout"), erasing=0.5
+    ),
+    "mixup": 0.5,
+    "cutmix": 1.0,
+    "num_classes": 2,
+    "drop_remainder": True,
+}
+
+
 def passes(batches: tf.data.Dataset, count: int = 1) -> list[np.ndarray]:
     """The images of `count` passes over a data set, labels appended as one more value."""
     return [
@@ -59,11 +71,14 @@ def test_shapes_types_and_number(split) -> None:
     assert pipeline(split, 8, 6, channels=1).element_spec[0].shape == (None, 8, 8, 1)
 
 
-def test_float32_under_any_policy(split) -> None:
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    images, labels = next(iter(pipeline(split, 8, 4, training=True)))
-    assert images.dtype == tf.float32
-    assert labels.dtype == tf.int32
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_the_policy_changes_nothing(folder_split, policy: str) -> None:
+    options = {**EVERYTHING, "training": True}
+    expected = passes(pipeline(folder_split, 8, 4, **options))[0]
+    keras.config.set_dtype_policy(policy)
+    batches = pipeline(folder_split, 8, 4, **options)
+    assert {spec.dtype for spec in batches.element_spec} == {tf.float32}
+    np.testing.assert_array_equal(passes(batches)[0], expected)
 
 
 def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: bool) -> None:
@@ -118,9 +133,6 @@ def test_augmentation_differs_between_pictures_and_passes() -> None:
     assert len(np.unique(plain_ones, axis=0)) == 1
 
 
-EVERYTHING = {"augment": "inception", "mixup": 0.5, "num_classes": 2, "drop_remainder": True}
-
-
 @pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["plain", "everything"])
 def test_a_stopped_run_goes_on_bit_by_bit(split, options: dict, cache: bool) -> None:
     def stream(start_step: int, count: int) -> list[np.ndarray]:
@@ -159,6 +171,16 @@ def test_unchecked_files_are_gone_through(tmp_path: Path) -> None:
         return passes(batches.take(count))[0]
 
     np.testing.assert_array_equal(stream(6, 3), stream(0, 9)[30:])
+
+
+def test_a_broken_file_leaves_the_others_as_they_are(folder_split) -> None:
+    batches = pipeline(folder_split, 8, 6, True, shuffle=False, repeat=True).take(3)
+    (before,) = passes(batches)
+    folder_split.files[8].write_bytes(b"no picture")
+    (after,) = passes(batches)
+    np.testing.assert_array_equal(np.delete(after, 8, 0), np.delete(before, 8, 0))
+    assert (after[8, :-1] == 127).all()
+    assert after[8, -1] == before[8, -1]
 
 
 def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd) -> None:
