@@ -168,6 +168,21 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--precision", choices=PRECISIONS, default="float32", help="dtype policy")
     plan.add_argument("--remat", action="store_true", help="recompute activations")
 
+    augment = command(
+        "augment",
+        _augment,
+        "draw a sheet of augmented pictures, as the network sees them in training",
+        "keras-vit augment --data photos/ --recipe augreg/medium1 --out sheet.png",
+    )
+    augment.add_argument("--data", required=True, help="as of train")
+    augment.add_argument("--recipe", default="small_data", help="whose augmentation and mixing")
+    augment.add_argument("--out", type=Path, required=True, help="picture to write, such as .png")
+    augment.add_argument("--image-size", type=int, help="pixels (default: the recipe's)")
+    augment.add_argument("--pictures", type=int, default=6, help="rows")
+    augment.add_argument("--versions", type=int, default=7, help="augmented pictures in a row")
+    augment.add_argument("--seed", type=int, default=0, help="of the augmentation")
+    augment.add_argument("--data-dir", help="where TensorFlow data sets lie prepared")
+
     listing = command(
         "list", _list, "list the models, or released weights", "keras-vit list 'ViT-B*' --weights"
     )
@@ -325,6 +340,28 @@ def _plan(model: str, **options: Any) -> None:
     print(f"  GMACs an image    {found.macs / 1e9:>16,.2f}")
     print(f"  memory, inference {found.inference_bytes / 2**30:>12,.2f} GiB (estimate)")
     print(f"  memory, training  {found.training_bytes / 2**30:>12,.2f} GiB (estimate, Adam)")
+
+
+def _augment(
+    data: str, recipe: str, out: Path, image_size: int | None, data_dir: str | None, **options: Any
+) -> None:
+    from keras_vit.data import augmentation_sheet, load
+    from keras_vit.training import recipes
+
+    chosen = recipes.get(recipe)
+    train = load(data, data_dir=data_dir, verify=False).train
+    out.parent.mkdir(parents=True, exist_ok=True)
+    augmentation_sheet(
+        train,
+        out,
+        image_size or chosen.image_size,
+        augment=chosen.augmentation,
+        mixup=chosen.mixup,
+        cutmix=chosen.cutmix,
+        channels=1 if data.startswith("digits") else 3,
+        **options,
+    )
+    print(f"written to {out}")
 
 
 def _list(pattern: str, weights: bool) -> None:

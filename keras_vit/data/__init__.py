@@ -20,6 +20,7 @@ from .loading import load
 from .mixing import cut_pairs, mix_pairs
 from .preprocessing import EVALUATION, evaluation_image, training_image
 from .rand_augment import OPERATIONS, rand_augment
+from .sheet import augmentation_sheet
 from .splits import ArraySplit, FileReport, Split, Splits
 from .tfds import TFDSSplit
 from .verification import read_image
@@ -38,6 +39,7 @@ __all__ = [
     "Splits",
     "TFDSSplit",
     "attempt",
+    "augmentation_sheet",
     "cut_pairs",
     "decode_image",
     "evaluation_image",

@@ -19,6 +19,7 @@ class DecodedSplit(Split):
         split: where the pictures come from; those that cannot be decoded are left out here, where
             the split leaves them out.
         channels: 3 for RGB, 1 for grey.
+        indices: which pictures, by their place in `labels()`; None for all.
 
     Example:
         >>> from keras_vit.data import load
@@ -26,11 +27,15 @@ class DecodedSplit(Split):
         DecodedSplit('val', 360 images, 10 classes)
     """
 
-    def __init__(self, split: Split, channels: int):
+    def __init__(self, split: Split, channels: int, indices: np.ndarray | None = None):
         self.name, self.class_names, self.augment = split.name, split.class_names, split.augment
         self._channels = channels
         pixels, shapes, labels = [], [], []
-        for image, label, _ in split.images(split.dataset(), channels).as_numpy_iterator():
+        examples = split.dataset()
+        if indices is not None:
+            wanted = tf.constant(indices, tf.int64)
+            examples = examples.filter(lambda *example: tf.reduce_any(example[-1] == wanted))
+        for image, label, _ in split.images(examples, channels).as_numpy_iterator():
             pixels.append(image.ravel())
             shapes.append(image.shape)
             labels.append(label)

@@ -1,0 +1,110 @@
+"""A sheet of augmented pictures, so that people see what the network sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.errors import positive
+
+from ._imports import require
+from .augmentation import Augmentation, get_augmentation
+from .input_pipeline import pipeline
+from .memory import DecodedSplit
+from .splits import Split
+
+
+def augmentation_sheet(
+    split: Split,
+    path: str | Path,
+    image_size: int | tuple[int, int] = 224,
+    *,
+    augment: Augmentation | str | None = None,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    pictures: int = 6,
+    versions: int = 7,
+    seed: int = 0,
+    channels: int = 3,
+) -> None:
+    """Draws pictures of a split, each beside what training makes of it in its first passes.
+
+    Every row is one picture: as the evaluation sees it, then as it comes out of `pipeline` in one
+    pass after the other. Where pictures are mixed, with the row above, the names and shares of the
+    labels stand over them.
+
+    Args:
+        split: one of `load(...)`; pictures are taken evenly from all of it.
+        path: the file to write, .png, .pdf or whatever matplotlib writes.
+        image_size: int or `(height, width)` that the network sees.
+        augment: as in `pipeline`.
+        mixup: as in `pipeline`.
+        cutmix: as in `pipeline`.
+        pictures: rows.
+        versions: augmented pictures beside each.
+        seed: as in `pipeline`.
+        channels: 3, or 1 for grey.
+
+    Raises:
+        ImportError: matplotlib is missing.
+        ValueError: an argument out of range or an unknown name.
+
+    Example:
+        >>> import tempfile
+        >>> from keras_vit.data import load
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     augmentation_sheet(load("digits").train, f"{folder}/sheet.png", 8, channels=1)
+    """
+    positive(pictures=pictures, versions=versions)
+    count = min(pictures, len(split))
+    chosen = DecodedSplit(split, channels, np.linspace(0, len(split) - 1, count).astype(int))
+    names = split.class_names
+    augmentation = get_augmentation(split.augment if augment is None else augment)
+    options: dict[str, Any] = {"channels": channels, "num_classes": len(names)}
+    originals = pipeline(chosen, image_size, count, **options)
+    training = pipeline(
+        chosen,
+        image_size,
+        count,
+        training=True,
+        seed=seed,
+        augment=augmentation,
+        mixup=mixup,
+        cutmix=cutmix,
+        shuffle=False,
+        repeat=True,
+        **options,
+    ).take(versions)
+    columns = [*originals.as_numpy_iterator(), *training.as_numpy_iterator()]
+    figure_class = require("matplotlib.figure", "keras_vit[plots]").Figure
+    figure = figure_class(figsize=(1.6 * len(columns), 1.8 * count), layout="constrained", dpi=100)
+    axes = figure.subplots(count, len(columns), squeeze=False)
+    mixed = bool(mixup or cutmix)
+    for column, (images, labels) in enumerate(columns):
+        for row in range(count):
+            cell = axes[row, column]
+            shown = np.clip(images[row] / 255, 0, 1)
+            cell.imshow(shown[..., 0] if channels == 1 else shown, cmap="gray", vmin=0, vmax=1)
+            cell.set_axis_off()
+            if column == 0 or mixed:
+                cell.set_title(shares(labels[row], names), fontsize=6)
+    settings = [f"mixup {mixup}"] * bool(mixup) + [f"CutMix {cutmix}"] * bool(cutmix)
+    figure.suptitle("; ".join([str(augmentation), *settings]), fontsize=7, wrap=True)
+    figure.savefig(path)
+
+
+def shares(label: np.ndarray, names: tuple[str, ...]) -> str:
+    """A row of label shares in words, the largest first.
+
+    Example:
+        >>> shares(np.array([0.25, 0.0, 0.75]), ("rose", "tulip", "daisy"))
+        'daisy 75 %, rose 25 %'
+        >>> shares(np.array([0.0, 1.0, 0.0]), ("rose", "tulip", "daisy"))
+        'tulip'
+    """
+    order = [i for i in np.argsort(-label, kind="stable") if round(100 * label[i])]
+    if len(order) == 1:
+        return names[order[0]]
+    return ", ".join(f"{names[i]} {round(100 * label[i])} %" for i in order)

@@ -1,0 +1,45 @@
+"""The sheet shows the pictures that training sees."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit import cli
+from keras_vit.data import ArraySplit, augmentation_sheet
+from tests.data.pictures import flat_folder
+
+pytest.importorskip("matplotlib")
+
+
+def test_rows_are_pictures_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
+    from matplotlib.axes import Axes
+
+    shown: list[np.ndarray] = []
+    titles: list[str] = []
+    monkeypatch.setattr(Axes, "imshow", lambda self, image, **_: shown.append(image))
+    monkeypatch.setattr(Axes, "set_title", lambda self, title, **_: titles.append(title))
+    images = np.full((30, 8, 8, 3), 40, np.uint8)
+    images[:, :, :4] = np.arange(30)[:, None, None, None] * 8
+    split = ArraySplit("train", ("a", "b"), images, np.arange(30) % 2)
+    options = {"augment": "none", "pictures": 3, "versions": 2}
+    augmentation_sheet(split, tmp_path / "sheet.png", 8, **options)
+    assert len(shown) == 9
+    assert titles == ["a", "a", "b"]  # pictures 0, 14 and 29, the names above the first column
+    for column in range(3):  # the picture as it is, twice, because nothing is augmented
+        for row, index in enumerate((0, 14, 29)):
+            np.testing.assert_allclose(shown[3 * column + row], images[index] / 255, atol=1e-6)
+    titles.clear()
+    augmentation_sheet(split, tmp_path / "mixed.png", 8, mixup=1.0, **options)
+    assert len(titles) == 9
+    assert any("%" in title for title in titles[3:])
+
+
+def test_command(tmp_path: Path, capsys) -> None:
+    folder, sheet = flat_folder(tmp_path / "photos"), tmp_path / "new" / "sheet.png"
+    command = ["augment", "--data", str(folder), "--out", str(sheet), "--image-size", "16"]
+    assert cli.main([*command, "--recipe", "deit", "--pictures", "2", "--versions", "2"]) == 0
+    assert sheet.read_bytes().startswith(b"\x89PNG")
+    assert f"written to {sheet}" in capsys.readouterr().out
+    assert cli.main([*command, "--recipe", "dei"]) == 2
+    assert "deit" in capsys.readouterr().err
