@@ -347,6 +347,7 @@ def test_the_run_goes_on_from_the_older_checkpoint_or_the_start(
     older, name = checkpoints
     (folder / older).write_bytes(checkpoints[older])
     (folder / name).write_bytes(checkpoints[name][:1000])
+    (folder / name.replace("12", "99")).write_bytes(checkpoints[name][:-1])
     (folder / f".{name}.part").write_bytes(b"half")
     model = small_model(9)
     lines: list[str] = []
@@ -354,7 +355,7 @@ def test_the_run_goes_on_from_the_older_checkpoint_or_the_start(
         fit(run_in(folder, say=lines.append), model)
     assert weights(model) == whole[1]
     assert "continues with step 10 (epoch 2 of 6, step 5 of 5)" in lines[0]
-    # The damaged one is newer than the next that was written, and must not be kept for it.
+    # A damaged one that is newer than any that was written must not be kept for it.
     assert sorted(path.name for path in folder.iterdir()) == [
         "step-000000027.safetensors",
         "step-000000030.safetensors",
