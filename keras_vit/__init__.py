@@ -17,6 +17,13 @@ from keras_vit.checkpoints import (
 )
 from keras_vit.export import export_model
 from keras_vit.models import (
+    BiTR50x1,
+    BiTR50x3,
+    BiTR101x1,
+    BiTR101x3,
+    BiTR152x2,
+    BiTR152x4,
+    BiTResNet,
     MixerB16,
     MixerB32,
     MixerH14,
@@ -26,6 +33,11 @@ from keras_vit.models import (
     MixerS16,
     MixerS32,
     MLPMixer,
+    R26ViTB32,
+    R26ViTS32,
+    R50ViTB16,
+    R50ViTL32,
+    RViTTi16,
     VisionTransformer,
     ViTB8,
     ViTB16,
@@ -47,6 +59,13 @@ from keras_vit.training.sam import sharpness_aware
 from keras_vit.version import __version__
 
 __all__ = [
+    "BiTR50x1",
+    "BiTR50x3",
+    "BiTR101x1",
+    "BiTR101x3",
+    "BiTR152x2",
+    "BiTR152x4",
+    "BiTResNet",
     "CheckpointError",
     "LoadReport",
     "MLPMixer",
@@ -58,6 +77,11 @@ __all__ = [
     "MixerS8",
     "MixerS16",
     "MixerS32",
+    "R26ViTB32",
+    "R26ViTS32",
+    "R50ViTB16",
+    "R50ViTL32",
+    "RViTTi16",
     "ViTB8",
     "ViTB16",
     "ViTB32",

@@ -19,6 +19,7 @@ from keras_vit.errors import nearest
 
 Grid = tuple[int, int]
 HEAD = ("head/kernel", "head/bias")
+STEM = "stem/conv/kernel"
 POSITIONS, PATCHES, CLASS_TOKEN = "position_embedding", "patch_embedding/kernel", "class_token"
 
 
@@ -175,7 +176,7 @@ def _fit(
     alike = len(source) == len(shape) and source[-1] == shape[-1] and 0 not in source
     if alike and name == POSITIONS and source[0] == 1:
         tensor, status, detail = _positions(tensor, checkpoint, model, file_grid)
-    elif alike and name == PATCHES:
+    elif alike and (name == PATCHES or (name == STEM and source[:2] == shape[:2])):
         tensor, status, detail = _patches(tensor, shape)
     if tensor.shape != shape:
         raise CheckpointError(

@@ -9,6 +9,7 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.released import OTHER_WIDTHS
 from keras_vit.checkpoints.tensors import Shape
+from keras_vit.models.hybrid import feature_stride
 from keras_vit.models.variants import WIDTHS
 
 # Width -> heads, where no shape tells: the variants, DeiT III's M, DINOv2's giant and So400m.
@@ -55,10 +56,61 @@ class Shapes:
             raise CheckpointError(f"The file is incomplete: block {missing[0]} is missing.")
         return len(blocks)
 
+    def resnet(self) -> tuple[tuple[int, ...], int, int]:
+        """Units of each stage, channels of the stem, and channels of the last stage."""
+        matches = map(re.compile(r"stage_(\d+)/unit_(\d+)/").match, self._tensors)
+        units = {(int(match[1]), int(match[2])) for match in matches if match}
+        depths = tuple(
+            max(unit for s, unit in units if s == stage)
+            for stage in range(1, 1 + len({stage for stage, _ in units}))
+            if any(s == stage for s, _ in units)
+        )
+        wanted = {(s, u) for s, depth in enumerate(depths, 1) for u in range(1, depth + 1)}
+        if units != wanted:
+            raise CheckpointError(
+                f"The file is incomplete: its units {sorted(units ^ wanted)} stand alone."
+            )
+        width = channels = self.of("stem/conv/kernel", 4)[3]
+        shapes: dict[str, Shape] = {}
+        for stage, unit in sorted(units):
+            prefix, inside = f"stage_{stage}/unit_{unit}", width * 2 ** (stage - 1)
+            shapes[f"{prefix}/conv_1/kernel"] = (1, 1, channels, inside)
+            shapes[f"{prefix}/conv_2/kernel"] = (3, 3, inside, inside)
+            shapes[f"{prefix}/conv_3/kernel"] = (1, 1, inside, 4 * inside)
+            if unit == 1:
+                shapes[f"{prefix}/projection/kernel"] = (1, 1, channels, 4 * inside)
+            channels = 4 * inside
+        self.check(shapes)
+        return depths, width, channels
+
     @property
     def num_classes(self) -> int:
         """Classes of the head; 0 for none."""
         return self.of("head/kernel", 2)[1] if "head/kernel" in self else 0
+
+
+def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
+    """Arguments of the `BiTResNet` that a file holds the weights of.
+
+    Raises:
+        CheckpointError: The shapes are of no such ResNet.
+    """
+    shapes = Shapes(checkpoint)
+    depths, width, features = shapes.resnet()
+    channels = shapes.of("stem/conv/kernel", 4)[2]
+    if shapes.num_classes:
+        shapes.check({"head/kernel": (features, shapes.num_classes)})
+    size = checkpoint.arguments.get("image_size", (DEFAULT_PIXELS, DEFAULT_PIXELS))
+    return {
+        "depths": depths,
+        "width": width,
+        "version": 2 if checkpoint.family == "bit" else 1,
+        "num_classes": shapes.num_classes,
+        "input_shape": (*size, channels),
+        "include_preprocessing": checkpoint.arguments.get(
+            "include_preprocessing", checkpoint.origin.include_preprocessing
+        ),
+    }
 
 
 def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
@@ -114,6 +166,12 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     shapes = Shapes(checkpoint)
     shape = shapes.of
     patch_h, patch_w, channels, hidden_dim = shape("patch_embedding/kernel", 4)
+    resnet, resnet_width = None, 64
+    if "stem/conv/kernel" in shapes:
+        resnet, resnet_width, maps = shapes.resnet()
+        shapes.check({"patch_embedding/kernel": (patch_h, patch_w, maps, hidden_dim)})
+        channels = shape("stem/conv/kernel", 4)[2]
+    stride = feature_stride(resnet)
     feed_in, feed_out = (
         shape("block_0/mlp/dense_0/kernel", 2),
         shape("block_0/mlp/dense_1/kernel", 2),
@@ -123,6 +181,8 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     pooling = "map" if "pooling/probe" in shapes else "token" if class_token else "gap"
     arguments: dict[str, Any] = {
         "patch_size": (patch_h, patch_w),
+        "resnet": resnet,
+        "resnet_width": resnet_width,
         "hidden_dim": hidden_dim,
         "depth": shapes.depth(),
         "num_heads": HEADS.get(hidden_dim, max(hidden_dim // HEAD_DIM, 1)),
@@ -152,9 +212,11 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         count = shape(POSITIONS, 3)[1]
         known = file_grid or checkpoint.grid
         found = grid_of_positions(count, checkpoint.class_entry, class_token, known, None)
-        size = None if found is None else (found[1][0] * patch_h, found[1][1] * patch_w)
+        size = found and (found[1][0] * patch_h * stride, found[1][1] * patch_w * stride)
     elif size is None:
-        size = (DEFAULT_PIXELS // patch_h * patch_h, DEFAULT_PIXELS // patch_w * patch_w)
+        size = tuple(
+            DEFAULT_PIXELS // (patch * stride) * patch * stride for patch in (patch_h, patch_w)
+        )
     if size is not None:
         arguments["input_shape"] = (*size, channels)
     return arguments

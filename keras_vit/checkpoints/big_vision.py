@@ -10,17 +10,8 @@ from collections.abc import Callable
 from math import isqrt
 from typing import Any
 
-from keras_vit.checkpoints.google import (
-    BLOCK,
-    COMMON_ROWS,
-    attention,
-    block_rows,
-    heads,
-    mlp,
-    norm,
-    renumbered,
-    under_prefix,
-)
+from keras_vit.checkpoints.flax_rows import attention, mlp, norm, under_prefix
+from keras_vit.checkpoints.google import BLOCK, COMMON_ROWS, block_rows, heads, renumbered
 from keras_vit.checkpoints.layout import SAME, Layout, Origin, Row, Tensors
 from keras_vit.checkpoints.tensors import Array, SharedRead, Tensor
 

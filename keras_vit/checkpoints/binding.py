@@ -43,6 +43,18 @@ TOP = {
     **_dense("pooling.mlp.dense_1", "pooling/mlp/dense_1"),
     **_dense("pre_logits", "pre_logits"),
     **_dense("head", "head"),
+    "stem.conv.kernel": ("stem/conv/kernel",),
+    **_norm("stem.norm_layer", "stem/norm"),
+    "norm.gamma": ("norm/scale",),
+    "norm.beta": ("norm/bias",),
+}
+UNIT = {
+    **{f"conv_{i}.kernel": (f"conv_{i}/kernel",) for i in (1, 2, 3)},
+    **_norm("norm_1", "norm_1"),
+    **_norm("norm_2", "norm_2"),
+    **_norm("norm_3", "norm_3"),
+    "projection.kernel": ("projection/kernel",),
+    **_norm("projection_norm", "projection_norm"),
 }
 BLOCK = {
     **_norm("norm_0", "norm_0"),
@@ -60,7 +72,10 @@ BLOCK = {
     **_dense("channel_mixing.dense_1", "channel_mixing/dense_1"),
 }
 # Name of a layer that repeats -> what comes before its canonical names, and its table.
-REPEATED = ((re.compile(r"block_(\d+)"), "block_{}/", BLOCK),)
+REPEATED = (
+    (re.compile(r"block_(\d+)"), "block_{}/", BLOCK),
+    (re.compile(r"stage_(\d+)_unit_(\d+)"), "stage_{}/unit_{}/", UNIT),
+)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from keras_vit.checkpoints.loading import load_checkpoint
 from keras_vit.checkpoints.opening import open_checkpoint
 from keras_vit.errors import known_arguments
 from keras_vit.models import ImageModel
+from keras_vit.models.hybrid import feature_stride
+from keras_vit.models.vit import position_grid_of
 
 
 def from_checkpoint(
@@ -93,6 +95,7 @@ FOLLOWED = (
     "num_heads",
     "tokens_mlp_dim",
     "channels_mlp_dim",
+    "version",
 )
 
 
@@ -169,8 +172,9 @@ def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], pa
         arguments["input_shape"] = (channels, height, width)
     if None in overrides.get("input_shape", ()) and "position_embedding" in arguments:
         # Images of any size: positions stay on the grid of the file.
-        patch_h, patch_w = arguments["patch_size"]
-        arguments["position_grid"] = (height // patch_h, width // patch_w)
+        stride = feature_stride(arguments["resnet"])
+        size, patch = (height, width), arguments["patch_size"]
+        arguments["position_grid"] = position_grid_of(size, patch, stride)
 
 
 def _of_file(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:

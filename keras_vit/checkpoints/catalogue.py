@@ -9,7 +9,10 @@ from keras_vit.checkpoints.released import RELEASED, Weights
 from keras_vit.errors import nearest
 
 # Arguments by which models of one name are told from others; a family has none of another's.
-TELLING = ("patch_size", "hidden_dim", "depth", "tokens_mlp_dim")
+TELLING = (
+    *("patch_size", "hidden_dim", "depth"),
+    *("tokens_mlp_dim", "resnet", "depths", "width"),
+)
 FILE_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5")
 
 

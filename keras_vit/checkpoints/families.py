@@ -7,7 +7,7 @@ from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.adaptation import Grid
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.layout import Checkpoint
-from keras_vit.models import ImageModel, MLPMixer, VisionTransformer
+from keras_vit.models import BiTResNet, ImageModel, MLPMixer, VisionTransformer
 
 
 class Family(NamedTuple):
@@ -26,6 +26,8 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "vit": Family(VisionTransformer, "patch_embedding/kernel", architecture.vit),
+    "bit": Family(BiTResNet, "stem/conv/kernel", architecture.bit),
+    "bit_v1": Family(BiTResNet, "stem/conv/kernel", architecture.bit),
     "mixer": Family(MLPMixer, "patch_embedding/kernel", architecture.mixer),
 }
 
@@ -36,6 +38,8 @@ def family_of(model: Any) -> str:
     Raises:
         CheckpointError: It is of none.
     """
+    if isinstance(model, BiTResNet):
+        return "bit" if model.version == 2 else "bit_v1"
     for name, family in FAMILIES.items():
         if isinstance(model, family.model):
             return name

@@ -1,4 +1,4 @@
-"""The `.npz` files of google-research/vision_transformer: original, AugReg, SAM, and older names.
+"""The `.npz` files of google-research/vision_transformer: ViTs and hybrids, also by older names.
 
 Parameters are numbered as before flax's Linen: one counter a module, so that a block holds
 `LayerNorm_0`, `MultiHeadDotProductAttention_1`, `LayerNorm_2` and `MlpBlock_3`. Files that number
@@ -8,16 +8,9 @@ each kind on its own (Linen) are read as well.
 import re
 from typing import Any
 
-from keras_vit.checkpoints.layout import (
-    FROM_HEADS,
-    HEADS_BIAS,
-    SAME,
-    TO_HEADS,
-    Layout,
-    Origin,
-    Row,
-    Tensors,
-)
+from keras_vit.checkpoints.flax_rows import attention, dense, mlp, norm, under_prefix
+from keras_vit.checkpoints.layout import SAME, Layout, Origin, Row, Tensors
+from keras_vit.checkpoints.resnet import SCALE_4D, stem_rows, unit_rows
 
 # vit_jax evaluates on a plain resize, see reference: input_pipeline.py.
 RELEASED_CODE = Origin("gelu_tanh", 1e-6, True, "zoom", {"mode": "stretch"})
@@ -25,47 +18,6 @@ RELEASED_CODE = Origin("gelu_tanh", 1e-6, True, "zoom", {"mode": "stretch"})
 BLOCK = "Transformer/encoderblock_{}/"
 # Numbers of each kind of module in a block, in the order of the data.
 NUMBERS = {"LayerNorm": (0, 2), "MultiHeadDotProductAttention": (1,), "MlpBlock": (3,)}
-# Where the weights lie among a training's state, the most specific first.
-PREFIXES = ("opt/target/", "params/img/", "img/params/", "params/", "img/")
-
-
-def dense(foreign: str, canonical: str) -> tuple[Row, Row]:
-    """The two rows of a flax dense layer."""
-    return (
-        (f"{foreign}/kernel", (f"{canonical}/kernel",), SAME),
-        (f"{foreign}/bias", (f"{canonical}/bias",), SAME),
-    )
-
-
-def norm(foreign: str, canonical: str) -> tuple[Row, Row]:
-    """The two rows of a flax layer norm."""
-    return (
-        (f"{foreign}/scale", (f"{canonical}/scale",), SAME),
-        (f"{foreign}/bias", (f"{canonical}/bias",), SAME),
-    )
-
-
-def attention(foreign: str, canonical: str) -> tuple[Row, ...]:
-    """The rows of flax's attention, which keeps its heads on an axis of their own."""
-    rows: list[Row] = []
-    for part in ("query", "key", "value"):
-        rows += [
-            (f"{foreign}/{part}/kernel", (f"{canonical}{part}/kernel",), TO_HEADS),
-            (f"{foreign}/{part}/bias", (f"{canonical}{part}/bias",), HEADS_BIAS),
-        ]
-    return (
-        *rows,
-        (f"{foreign}/out/kernel", (f"{canonical}output/kernel",), FROM_HEADS),
-        (f"{foreign}/out/bias", (f"{canonical}output/bias",), SAME),
-    )
-
-
-def mlp(foreign: str, canonical: str) -> tuple[Row, ...]:
-    """The rows of an MLP."""
-    return (
-        *dense(f"{foreign}/Dense_0", f"{canonical}mlp/dense_0"),
-        *dense(f"{foreign}/Dense_1", f"{canonical}mlp/dense_1"),
-    )
 
 
 def block_rows(numbers: dict[str, tuple[int, ...]]) -> tuple[Row, ...]:
@@ -86,17 +38,6 @@ COMMON_ROWS: tuple[Row, ...] = (
     *dense("pre_logits", "pre_logits"),
     *dense("head", "head"),
 )
-
-
-def under_prefix(tensors: Tensors, root: str = "embedding/kernel") -> tuple[Tensors, Tensors]:
-    """The tensors of the image model without their prefix, and all others; `root` is one of it."""
-    for prefix in PREFIXES:
-        if f"{prefix}{root}" in tensors:
-            inside = {k: v for k, v in tensors.items() if k.startswith(prefix)}
-            outside = {k: v for k, v in tensors.items() if k not in inside}
-            return {k.removeprefix(prefix): v for k, v in inside.items()}, outside
-    training = {k: v for k, v in tensors.items() if k.startswith(("opt/", "states/", "extra/"))}
-    return {k: v for k, v in tensors.items() if k not in training}, training
 
 
 def renumbered(tensors: Tensors, numbers: dict[str, tuple[int, ...]]) -> Tensors:
@@ -140,7 +81,10 @@ GOOGLE = Layout(
     rows=(
         *COMMON_ROWS,
         ("Transformer/posembed_input/pos_embedding", ("position_embedding",), SAME),
+        *stem_rows(SCALE_4D),
     ),
+    unit="block{}/unit{}/",  # of a hybrid
+    unit_rows=unit_rows(SCALE_4D, with_norm=True),
     block=BLOCK,
     block_rows=block_rows(NUMBERS),
     prepare=_prepare,

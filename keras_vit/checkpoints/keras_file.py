@@ -55,7 +55,7 @@ def read_keras_file(path: Path, model: keras.Model | None) -> Checkpoint:
         origin,
         tensors,
         class_entry=config.get("class_token"),
-        arguments={"keras": config},
+        arguments={"keras": config, "evaluation": own.evaluation},
         class_names=own.class_names,
         grid=config.get("position_grid"),
     )

@@ -9,6 +9,7 @@ from keras_vit.checkpoints.google import GOOGLE
 from keras_vit.checkpoints.huggingface import HUGGINGFACE, HUGGINGFACE_DINOV2
 from keras_vit.checkpoints.layout import Layout
 from keras_vit.checkpoints.mixer import MIXER
+from keras_vit.checkpoints.resnet import BIT, BIT_PAPER, BIT_V1
 from keras_vit.checkpoints.tensors import Container
 from keras_vit.checkpoints.timm import DINOV2, TIMM, TIMM_IMAGENET
 from keras_vit.errors import nearest
@@ -26,6 +27,9 @@ LAYOUTS: dict[str, Layout] = {
         HUGGINGFACE,
         FLEXIVIT,
         MIXER,
+        BIT,
+        BIT_PAPER,
+        BIT_V1,
     )
 }
 
@@ -33,11 +37,13 @@ LAYOUTS: dict[str, Layout] = {
 OF_FAMILY = {
     ("google", "mixer"): "mixer",
     ("big_vision", "mixer"): "mixer",
+    ("google", "bit"): "bit",
+    ("big_vision", "bit"): "bit_paper",
+    ("big_vision", "bit_v1"): "bit_v1",
 }
 
 # Families that the package has no model for, by a name that only they have.
 OTHER_FAMILIES = {
-    r"(^|/)conv_root/|^block\d/unit|^resnet/": "a ResNet or a hybrid of ResNet and ViT",
     r"^transformer\.layers\.\d+\.0\.(fn\.)?to_qkv|to_patch_embedding": "a ViT of vit-pytorch "
     "(lucidrains), whose blocks compute something else",
     r"^visual\.|^vision_model\.|text_model": "a CLIP or SigLIP with its two towers",

@@ -4,7 +4,8 @@ The first files named and shaped everything otherwise (`Mixer/encoderblock_0/...
 leading axes of one); they are read as well.
 """
 
-from keras_vit.checkpoints.google import RELEASED_CODE, dense, norm, under_prefix
+from keras_vit.checkpoints.flax_rows import dense, norm, under_prefix
+from keras_vit.checkpoints.google import RELEASED_CODE
 from keras_vit.checkpoints.layout import Codec, Layout, Row, Tensors
 
 MATRIX = Codec(lambda x: x.reshape(x.shape[-2:]), lambda x, _: x)

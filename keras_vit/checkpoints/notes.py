@@ -67,7 +67,7 @@ def _image_size(model: Any) -> list[int] | None:
     if "position_grid" not in model.get_config():
         return None
     # Images of any size: the one that the positions are for.
-    return [g * p for g, p in zip(model.position_grid, model.patch_size, strict=True)]
+    return [g * p for g, p in zip(model.position_grid, model.patch_pixels, strict=True)]
 
 
 def _pair(value: Any) -> tuple[int, int] | None:

@@ -5,14 +5,24 @@ Addresses: google-research/vision_transformer and big_vision (README, index.csv)
 ImageNet-1k top-1 as published by `source`, at the row's own resolution.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from keras_vit.checkpoints.layouts import LAYOUTS
-from keras_vit.models.cost import mixer_cost, vit_cost
-from keras_vit.models.variants import WIDTHS, Width, mixer_arguments
+from keras_vit.models.cost import Cost, mixer_cost, resnet_cost, vit_cost
+from keras_vit.models.variants import (
+    BIT_NAMES,
+    HYBRIDS,
+    WIDTHS,
+    Width,
+    bit_arguments,
+    hybrid_arguments,
+    mixer_arguments,
+)
 
 GOOGLE_BUCKET = "https://storage.googleapis.com/vit_models"
+BIT_BUCKET = "https://storage.googleapis.com/bit_models"
 MIXER_BUCKET = "https://storage.googleapis.com/mixer_models"
 BIG_VISION_BUCKET = "https://storage.googleapis.com/big_vision"
 HUB = "https://huggingface.co/{}/resolve/main/model.safetensors"
@@ -60,14 +70,20 @@ class Weights:
         """The size arguments of the model."""
         if self.model.startswith("Mixer-"):
             return mixer_arguments(self.model)
+        if self.model.startswith("BiT-"):
+            return bit_arguments(self.model)
+        if self.model in HYBRIDS:
+            return hybrid_arguments(self.model)
         letter, patch = self.model.removeprefix("ViT-").split("/")
         return {"patch_size": int(patch), **vars((WIDTHS | OTHER_WIDTHS)[letter])}
 
     @property
     def megabytes(self) -> int:
         """About how much there is to fetch: four bytes a parameter."""
-        calculate = mixer_cost if self.model.startswith("Mixer-") else vit_cost
-        cost = calculate(**self.sizes, image_size=self.pixels, num_classes=self.num_classes)
+        kind = self.model.split("-")[0]
+        counts: dict[str, Callable[..., Cost]] = {"Mixer": mixer_cost, "BiT": resnet_cost}
+        count = counts.get(kind, vit_cost)
+        cost = count(**self.sizes, image_size=self.pixels, num_classes=self.num_classes)
         return round(cost.parameters * 4 / 1e6)
 
     @property
@@ -273,6 +289,50 @@ def _google_on_the_hub() -> list[Weights]:
     ]  # fmt: skip
 
 
+def _hybrid() -> list[Weights]:
+    """Hybrids of the ViT paper, and those of AugReg whose settings the README recommends."""
+    # model: settings of the pretraining, learning rate of the fine-tuning at 384, top-1 there
+    augreg = {
+        "R+ViT-Ti/16": ("R_Ti_16", "aug_none-wd_0.03-do_0.0-sd_0.0", "0.03", 75.40),
+        "R26+ViT-S/32": ("R26_S_32", "aug_light1-wd_0.1-do_0.0-sd_0.0", "0.01", 83.85),
+        "R50+ViT-L/32": ("R50_L_32", "aug_medium1-wd_0.1-do_0.1-sd_0.1", "0.01", 85.99),
+    }
+    rows = []
+    for model, (stem, settings, rate, top1) in augreg.items():
+        url = f"{GOOGLE_BUCKET}/augreg/{stem}-i21k-300ep-lr_0.001-{settings}"
+        tuned = f"{url}--imagenet2012-steps_20k-lr_{rate}-res_384.npz"
+        rows += [
+            Weights("augreg_in21k", model, f"{url}.npz", "google", 224, 21_843),
+            Weights("augreg_in21k_ft_in1k_384", model, tuned, "google", 384, 1000, top1, README),
+        ]
+    for model in ("R26+ViT-B/32", "R50+ViT-B/16", "R50+ViT-L/32"):
+        url = f"{GOOGLE_BUCKET}/imagenet21k/{model.replace('/', '_')}.npz"
+        rows.append(Weights("orig_in21k", model, url, "google", 224, 21_843))
+    url = f"{GOOGLE_BUCKET}/imagenet21k+imagenet2012/R50+ViT-B_16.npz"
+    rows.append(Weights("orig_in21k_ft_in1k_384", "R50+ViT-B/16", url, "google", 384))
+    return rows
+
+
+def _bit() -> list[Weights]:
+    """BiT: trained on ImageNet (S), on ImageNet-21k (M), and that fine-tuned on ImageNet."""
+    table = (
+        ("bit_s_in1k", "S-{}", 1000),
+        ("bit_m_in21k", "M-{}", 21_843),
+        ("bit_m_in21k_ft_in1k", "M-{}-ILSVRC2012", 1000),
+    )
+    return [
+        Weights(
+            tag,
+            model,
+            f"{BIT_BUCKET}/BiT-{file.format(model.removeprefix('BiT-'))}.npz",
+            "bit",
+            num_classes=classes,
+        )
+        for model in BIT_NAMES
+        for tag, file, classes in table
+    ]
+
+
 def _mixer() -> list[Weights]:
     """MLP-Mixer's own, and those of SAM (Chen et al. 2021) and GSAM (Zhuang et al. 2022).
 
@@ -300,6 +360,8 @@ def _mixer() -> list[Weights]:
 RELEASED: tuple[Weights, ...] = (
     *_augreg(),
     *_original(),
+    *_hybrid(),
+    *_bit(),
     *_mixer(),
     *_big_vision(),
     *_facebook(),

@@ -1,11 +1,13 @@
 """The parts of a Vision Transformer, in the order in which a photograph meets them."""
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.convolution import StandardizedConv2D
 from keras_vit.layers.encoder import MLP, EncoderBlock, LayerScale
 from keras_vit.layers.mixing import MixerBlock
 from keras_vit.layers.patches import PatchEmbedding, Patches, TokensToGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions import PositionEmbedding, RelativePositionBias
+from keras_vit.layers.residual import ResidualUnit, ResNetStem
 from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.tokens import ClassToken, RegisterTokens
 
@@ -23,6 +25,9 @@ __all__ = [
     "PositionEmbedding",
     "RegisterTokens",
     "RelativePositionBias",
+    "ResNetStem",
+    "ResidualUnit",
+    "StandardizedConv2D",
     "StochasticDepth",
     "TokenPooling",
     "TokensToGrid",

@@ -7,10 +7,21 @@ from typing import Any, ParamSpec, TypeVar
 from keras_vit.errors import nearest
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer
-from keras_vit.models.variants import MIXER_NAMES, VIT_NAMES, mixer_arguments, vit_arguments
+from keras_vit.models.resnet import BiTResNet
+from keras_vit.models.variants import (
+    BIT_NAMES,
+    HYBRIDS,
+    MIXER_NAMES,
+    VIT_NAMES,
+    bit_arguments,
+    hybrid_arguments,
+    mixer_arguments,
+    vit_arguments,
+)
 from keras_vit.models.vit import VisionTransformer
 
 __all__ = [
+    "BiTResNet",
     "ImageModel",
     "MLPMixer",
     "VisionTransformer",
@@ -24,6 +35,8 @@ M = TypeVar("M", bound=ImageModel)
 
 _MODELS: dict[str, tuple[Callable[..., ImageModel], dict[str, Any]]] = {
     **{name: (VisionTransformer, vit_arguments(name)) for name in VIT_NAMES},
+    **{name: (VisionTransformer, hybrid_arguments(name)) for name in HYBRIDS},
+    **{name: (BiTResNet, bit_arguments(name)) for name in BIT_NAMES},
     **{name: (MLPMixer, mixer_arguments(name)) for name in MIXER_NAMES},
 }
 
@@ -110,6 +123,17 @@ ViTL16 = _named("ViT-L/16", VisionTransformer)
 ViTH14 = _named("ViT-H/14", VisionTransformer)
 ViTg14 = _named("ViT-g/14", VisionTransformer)
 ViTG14 = _named("ViT-G/14", VisionTransformer)
+RViTTi16 = _named("R+ViT-Ti/16", VisionTransformer)
+R26ViTS32 = _named("R26+ViT-S/32", VisionTransformer)
+R26ViTB32 = _named("R26+ViT-B/32", VisionTransformer)
+R50ViTB16 = _named("R50+ViT-B/16", VisionTransformer)
+R50ViTL32 = _named("R50+ViT-L/32", VisionTransformer)
+BiTR50x1 = _named("BiT-R50x1", BiTResNet)
+BiTR50x3 = _named("BiT-R50x3", BiTResNet)
+BiTR101x1 = _named("BiT-R101x1", BiTResNet)
+BiTR101x3 = _named("BiT-R101x3", BiTResNet)
+BiTR152x2 = _named("BiT-R152x2", BiTResNet)
+BiTR152x4 = _named("BiT-R152x4", BiTResNet)
 MixerS32 = _named("Mixer-S/32", MLPMixer)
 MixerS16 = _named("Mixer-S/16", MLPMixer)
 MixerS8 = _named("Mixer-S/8", MLPMixer)

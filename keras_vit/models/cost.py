@@ -1,10 +1,20 @@
 """What a model costs, said before anything is allocated."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from keras_vit.errors import as_pair, nearest
-from keras_vit.models.variants import MIXER_NAMES, VIT_NAMES, mixer_arguments, vit_arguments
+from keras_vit.models.variants import (
+    BIT_NAMES,
+    HYBRIDS,
+    MIXER_NAMES,
+    VIT_NAMES,
+    bit_arguments,
+    hybrid_arguments,
+    mixer_arguments,
+    vit_arguments,
+)
 
 BYTES = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2, "bfloat16": 2}
 
@@ -30,6 +40,8 @@ class Cost:
 def vit_cost(
     *,
     patch_size: int | tuple[int, int],
+    resnet: Sequence[int] | None = None,
+    resnet_width: int = 64,
     hidden_dim: int,
     depth: int,
     num_heads: int,
@@ -41,7 +53,7 @@ def vit_cost(
     precision: str = "float32",
     remat: bool = False,
 ) -> Cost:
-    """The cost of a ViT with a class token and learned positions.
+    """The cost of a ViT or a hybrid with a class token and learned positions.
 
     Parameters and operations are exact for the matrix products (norms and softmax, below 1 %, are
     left out of `macs`); memory is an estimate of what the layers must keep.
@@ -51,13 +63,17 @@ def vit_cost(
     """
     patch_h, patch_w = as_pair(patch_size, "patch_size")
     height, width = as_pair(image_size, "image_size")
-    patches = (height // patch_h) * (width // patch_w)
+    maps = _Maps(height, width, channels)
+    if resnet is not None:
+        maps.resnet(resnet, resnet_width, version=1)
+    patches = (maps.height // patch_h) * (maps.width // patch_w)
     tokens = patches + 1
-    pixels = patch_h * patch_w * channels
+    pixels = patch_h * patch_w * maps.channels
     block_matrices = 4 * hidden_dim**2 + 2 * hidden_dim * mlp_dim
     block_vectors = 4 * hidden_dim + 5 * hidden_dim + mlp_dim  # two norms, the biases
     parameters = (
-        (pixels + 1) * hidden_dim
+        maps.parameters
+        + (pixels + 1) * hidden_dim
         + (1 + tokens) * hidden_dim  # class token and positions
         + depth * (block_matrices + block_vectors)
         + 2 * hidden_dim
@@ -65,7 +81,8 @@ def vit_cost(
     )
     attention = 2 * tokens**2 * hidden_dim  # queries by keys, probabilities by values
     macs = (
-        patches * pixels * hidden_dim
+        maps.macs
+        + patches * pixels * hidden_dim
         + depth * (tokens * block_matrices + attention)
         + hidden_dim * num_classes
     )
@@ -74,7 +91,87 @@ def vit_cost(
     # probabilities, which not every fused operator spares.
     kept = tokens * (8 * hidden_dim + 2 * mlp_dim) + num_heads * tokens**2
     activations = kept + depth * tokens * hidden_dim if remat else depth * kept
-    return _with_memory(parameters, macs, batch_size, BYTES[precision], kept, activations)
+    largest = max(kept, maps.largest)
+    activations += maps.inputs + maps.largest if remat else maps.kept
+    return _with_memory(parameters, macs, batch_size, BYTES[precision], largest, activations)
+
+
+def resnet_cost(
+    *,
+    depths: Sequence[int],
+    width: int,
+    version: int = 2,
+    image_size: int | tuple[int, int] = 224,
+    channels: int = 3,
+    num_classes: int = 1000,
+    batch_size: int = 1,
+    precision: str = "float32",
+    remat: bool = False,
+) -> Cost:
+    """The cost of a BiT ResNet, counted as `vit_cost` counts: all convolutions and the head.
+
+    >>> resnet_cost(depths=(3, 4, 6, 3), width=64).parameters
+    25549352
+    """
+    maps = _Maps(*as_pair(image_size, "image_size"), channels)
+    maps.resnet(depths, width, version)
+    norm = 2 * maps.channels if version == 2 else 0
+    parameters = maps.parameters + norm + (maps.channels + 1) * num_classes
+    macs = maps.macs + maps.channels * num_classes
+    activations = maps.inputs + maps.largest if remat else maps.kept
+    return _with_memory(parameters, macs, batch_size, BYTES[precision], maps.largest, activations)
+
+
+class _Maps:
+    """Feature maps on their way through a ResNet, and what they have cost so far.
+
+    Attributes:
+        kept: Values of one image that its backward pass wants.
+        inputs: Of these, what the units start from.
+        largest: Of these, the most that one unit keeps.
+    """
+
+    def __init__(self, height: int, width: int, channels: int) -> None:
+        self.height, self.width, self.channels = height, width, channels
+        self.parameters = self.macs = self.kept = self.inputs = self.largest = 0
+
+    def _halve(self) -> None:
+        self.height, self.width = -(-self.height // 2), -(-self.width // 2)
+
+    def _convolve(self, size: int, channels: int, out: int) -> int:
+        """One convolution at the height and width there are; returns the values it gives."""
+        self.parameters += size**2 * channels * out
+        self.macs += self.height * self.width * size**2 * channels * out
+        return self.height * self.width * out
+
+    def resnet(self, depths: Sequence[int], width: int, version: int) -> None:
+        """Stem and stages."""
+        self._halve()
+        self.largest = 2 * self._convolve(7, self.channels, width)
+        self.kept += self.largest
+        self.parameters += 2 * width if version == 1 else 0
+        self._halve()
+        self.channels = width
+        for stage, depth in enumerate(depths):
+            for unit in range(depth):
+                self._unit(width * 2**stage, stage > 0 and unit == 0, version)
+
+    def _unit(self, inside: int, halves: bool, version: int) -> None:
+        channels, out = self.channels, 4 * inside
+        before = self.height * self.width * channels
+        # Each convolution's output is kept, and normalised for the next one.
+        kept = before + 2 * self._convolve(1, channels, inside)
+        if halves:
+            self._halve()
+        kept += 2 * self._convolve(3, inside, inside) + 2 * self._convolve(1, inside, out)
+        self.parameters += 2 * (2 * inside + out if version == 1 else channels + 2 * inside)
+        if halves or channels != out:
+            kept += self._convolve(1, channels, out)
+            self.parameters += 2 * out if version == 1 else 0
+        self.channels = out
+        self.kept += kept
+        self.inputs += before
+        self.largest = max(self.largest, kept)
 
 
 def mixer_cost(
@@ -133,6 +230,8 @@ def _with_memory(
 # Names, the arguments behind a name, and the count that takes them.
 _COUNTED = (
     (VIT_NAMES, vit_arguments, vit_cost),
+    (tuple(HYBRIDS), hybrid_arguments, vit_cost),
+    (BIT_NAMES, bit_arguments, resnet_cost),
     (MIXER_NAMES, mixer_arguments, mixer_cost),
 )
 

@@ -77,7 +77,7 @@ class ImageModel(keras.Model):
         frozen = config.pop("frozen", ())
         class_names = config.pop("class_names", None)
         evaluation = config.pop("evaluation", {})
-        for key in ("input_shape", "patch_size", "position_grid"):
+        for key in ("input_shape", "patch_size", "position_grid", "resnet", "depths"):
             if isinstance(config.get(key), list):
                 config[key] = tuple(config[key])
         if isinstance(config.get("dtype"), dict):
@@ -105,7 +105,8 @@ class ImageModel(keras.Model):
             outputs: One of `feature_names`, or several.
             format: `"tokens"`: sequences as they are, `(batch, tokens, hidden_dim)`; `"grid"`:
                 without class token and registers, laid on the grid of patches, as backbones of
-                detectors and segmenters want them: `(batch, grid_h, grid_w, hidden_dim)`.
+                detectors and segmenters want them: `(batch, grid_h, grid_w, hidden_dim)`. Maps
+                of a ResNet lie on a grid either way.
 
         Returns:
             A `keras.Model` that gives one array for one name, and a dictionary for several.
@@ -138,6 +139,10 @@ class ImageModel(keras.Model):
         )
 
     def _on_grid(self, name: str, feature: Any) -> Any:
+        if len(feature.shape) == 4 and name != "images":
+            if self._arguments["data_format"] == "channels_last":
+                return feature
+            return keras.layers.Permute((3, 1, 2), dtype=self._policy, name=f"{name}_grid")(feature)
         if len(feature.shape) != 3 or "patches" not in self._features:
             return feature
         layer = TokensToGrid(

@@ -69,6 +69,39 @@ MIXER_NAMES = (
 )
 
 
+# Hybrids of AugReg and the ViT paper: encoder, patches on the feature map, units of the stages.
+HYBRIDS: dict[str, tuple[str, int, tuple[int, ...]]] = {
+    "R+ViT-Ti/16": ("Ti", 8, ()),
+    "R26+ViT-S/32": ("S", 1, (2, 2, 2, 2)),
+    "R26+ViT-B/32": ("B", 1, (2, 2, 2, 2)),
+    "R50+ViT-B/16": ("B", 1, (3, 4, 9)),
+    "R50+ViT-L/32": ("L", 1, (3, 4, 6, 3)),
+}
+
+# BiT, table 1: units of the stages by the number of layers, and the names with their width.
+BIT_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+BIT_NAMES = (
+    "BiT-R50x1",
+    "BiT-R50x3",
+    "BiT-R101x1",
+    "BiT-R101x3",
+    "BiT-R152x2",
+    "BiT-R152x4",
+)
+
+
+def hybrid_arguments(name: str) -> dict[str, Any]:
+    """The size arguments of a name such as `"R50+ViT-B/16"`."""
+    width, patch, resnet = HYBRIDS[name]
+    return {"patch_size": patch, "resnet": resnet, **vars(WIDTHS[width])}
+
+
+def bit_arguments(name: str) -> dict[str, Any]:
+    """The size arguments of a name such as `"BiT-R50x1"`."""
+    layers, factor = name.removeprefix("BiT-R").split("x")
+    return {"depths": BIT_DEPTHS[int(layers)], "width": 64 * int(factor)}
+
+
 def vit_arguments(name: str) -> dict[str, Any]:
     """The size arguments of a name such as `"ViT-B/16"`."""
     width, patch = name.removeprefix("ViT-").split("/")

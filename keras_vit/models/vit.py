@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,17 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.attention import heads_divide
 from keras_vit.layers.positions import copy_into
+from keras_vit.models.hybrid import feature_stride
 from keras_vit.models.image_model import ImageModel, classify, image_size, normalise
+from keras_vit.models.resnet import resnet_features
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
 POOLINGS = ("token", "gap", "map", None)
 POSITION_EMBEDDINGS = ("learned", "learned_2d", "relative", "sincos2d", "none")
+# Local names of the constructor, before its first layer, that are no arguments.
+DERIVED = ("self", "__class__", "size", "stride")
 # The grid of a model that takes images of any size learns its positions for this many pixels.
 PIXELS_OF_ANY_SIZE = 224
 
@@ -52,6 +57,10 @@ class VisionTransformer(ImageModel):
             itself; `"imagenet"`: to ImageNet's mean and deviation instead; False: it takes what
             the authors' code takes, normalised images.
         patch_size: Height and width of a patch in pixels: one number, or a pair.
+            In a hybrid: of the ResNet's feature map.
+        resnet: None, or a hybrid: the units of each stage of the ResNet whose feature map is cut
+            into patches; () for its stem alone. `remat` holds for its units as well.
+        resnet_width: Channels of that ResNet's stem: 64, or another multiple of 32.
         hidden_dim: Width of the tokens.
         depth: Number of encoder blocks.
         num_heads: Attention heads of a block; must divide `hidden_dim`.
@@ -97,6 +106,8 @@ class VisionTransformer(ImageModel):
         classifier_activation: str | None = None,
         include_preprocessing: bool | str = True,
         patch_size: int | tuple[int, int] = 16,
+        resnet: Sequence[int] | None = None,
+        resnet_width: int = 64,
         hidden_dim: int = 768,
         depth: int = 12,
         num_heads: int = 12,
@@ -134,17 +145,25 @@ class VisionTransformer(ImageModel):
                 'pooling="token" needs the class token. Leave class_token out, or pool by "gap".'
             )
         size = image_size(input_shape, data_format)
-        position_grid = position_grid or position_grid_of(size, patch_size)
+        resnet = None if resnet is None else tuple(resnet)
+        stride = feature_stride(resnet)
+        position_grid = position_grid or position_grid_of(size, patch_size, stride)
         dtype = keras.dtype_policies.get(dtype)
-        arguments = {k: v for k, v in locals().items() if k not in ("self", "size", "__class__")}
+        arguments = {k: v for k, v in locals().items() if k not in DERIVED}
         num_prefix = int(class_token) + num_registers
         relative = position_embedding == "relative"
 
         images = keras.Input(input_shape, name="images")
         x = {"images": normalise(images, include_preprocessing, data_format)}
+        if resnet is not None:
+            x |= resnet_features(x["images"], data_format, resnet, resnet_width, 1, remat, dtype)
         x["patches"] = PatchEmbedding(
-            hidden_dim, patch_size, data_format, dtype=dtype, name="patch_embedding"
-        )(x["images"])
+            hidden_dim,
+            patch_size,
+            data_format if resnet is None else "channels_last",
+            dtype=dtype,
+            name="patch_embedding",
+        )(list(x.values())[-1])
         tokens = keras.layers.Reshape((-1, hidden_dim), dtype=dtype, name="tokens")(x["patches"])
         if class_token:
             tokens = ClassToken(dtype=dtype, name="class_token")(tokens)
@@ -208,6 +227,12 @@ class VisionTransformer(ImageModel):
         """Tokens in front of the patches: class token and registers."""
         return int(self._arguments["class_token"]) + self._arguments["num_registers"]
 
+    @property
+    def patch_pixels(self) -> tuple[int, int]:
+        """Height and width in pixels of the image that one token stands for."""
+        stride = feature_stride(self.resnet)
+        return self.patch_size[0] * stride, self.patch_size[1] * stride
+
     def with_input_shape(self, input_shape: tuple[int | None, int | None, int | None]) -> Self:
         """A copy for images of another size, with the position embeddings resampled to it.
 
@@ -227,7 +252,9 @@ class VisionTransformer(ImageModel):
         (6, 3)
         """
         size = image_size(input_shape, self.data_format)
-        grid = self.position_grid if None in size else position_grid_of(size, self.patch_size)
+        grid = self.position_grid
+        if None not in size:
+            grid = position_grid_of(size, self.patch_size, feature_stride(self.resnet))
         return self._copy_with({"input_shape": tuple(input_shape), "position_grid": grid})
 
     def _copy_layer(self, own: keras.layers.Layer, new: keras.layers.Layer) -> None:
@@ -245,21 +272,26 @@ class VisionTransformer(ImageModel):
 
 
 def position_grid_of(
-    size: tuple[int | None, int | None], patch_size: tuple[int, int]
+    size: tuple[int | None, int | None], patch_size: tuple[int, int], stride: int = 1
 ) -> tuple[int, int]:
-    """Rows and columns of the patches of an image; warns of pixels that no patch covers."""
-    pixels = tuple(PIXELS_OF_ANY_SIZE if side is None else side for side in size)
-    grid = pixels[0] // patch_size[0], pixels[1] // patch_size[1]
+    """Rows and columns of the patches of an image; warns of pixels that no patch covers.
+
+    `stride`: see `keras_vit.models.hybrid.feature_stride`.
+    """
+    height, width = (PIXELS_OF_ANY_SIZE if side is None else side for side in size)
+    patch_h, patch_w = patch_size[0] * stride, patch_size[1] * stride
+    # The feature map's height and width are rounded up, then the patches' number down.
+    grid = -(-height // stride) // patch_size[0], -(-width // stride) // patch_size[1]
     if 0 in grid:
         raise ValueError(
-            f"An image of {pixels[0]} x {pixels[1]} pixels is smaller than one patch of "
-            f"{patch_size[0]} x {patch_size[1]}. Give a larger input_shape or a smaller patch_size."
+            f"An image of {height} x {width} pixels is smaller than one patch of "
+            f"{patch_h} x {patch_w}. Give a larger input_shape or a smaller patch_size."
         )
-    covered = grid[0] * patch_size[0], grid[1] * patch_size[1]
-    if covered != pixels and None not in size:
+    covered = grid[0] * patch_h, grid[1] * patch_w
+    if (covered[0] < height or covered[1] < width) and None not in size:
         warnings.warn(
-            f"Patches of {patch_size[0]} x {patch_size[1]} cover {covered[0]} x {covered[1]} of "
-            f"{pixels[0]} x {pixels[1]} pixels: the rest at the bottom and the right is dropped, "
+            f"Patches of {patch_h} x {patch_w} cover {covered[0]} x {covered[1]} of "
+            f"{height} x {width} pixels: the rest at the bottom and the right is dropped, "
             f"as in the released code. Give {covered[0]} x {covered[1]} to lose nothing.",
             stacklevel=4,
         )

@@ -1,6 +1,7 @@
 """Files of the official code, by `from_checkpoint` alone: the same numbers."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +42,41 @@ CASES: dict[str, dict[str, Any]] = {
     "mixer": {},
     "mixer_nonsquare": {"input_shape": (64, 96, 3)},
     "mixer_tiny_scale": {},
+    "hybrid_stem": {},
+    "hybrid_r3": {},
+    "hybrid_tiny_scale": {},
+    "hybrid_r3_oddsize": {"input_shape": (60, 44, 3)},
+    "bv_bit": {"input_shape": (64, 64, 3)},
+    "bv_bit_paper": {"input_shape": (64, 64, 3)},
+    "bit_tf_dump": {"input_shape": (64, 64, 3)},
 }
 RESAMPLED = {
     "interp_token": [(96, 96), (32, 32), (112, 112), (80, 48)],
     "interp_gap": [(96, 96), (48, 48), (80, 48)],
 }
-OURS = {"encoded": "encoder_norm", "embedding": "patches", "with_posemb": "tokens"}
+OURS = {"encoded": "encoder_norm", "embedding": "patches", "norm_pre_head": "norm"}
+OURS |= {"with_posemb": "tokens"}
+
+
+def own_names(recorded: dict[str, np.ndarray], model: ImageModel) -> dict[str, str]:
+    """What was recorded -> the model's name for it, for all that it has."""
+    names = {name: OURS.get(name, name) for name in recorded if name != "images"}
+    for name in sorted(recorded):  # a stage's is that of its last unit, which comes last
+        if stage := re.match(r"(?:resnet_block|stage)(\d)", name):
+            names = {n: own for n, own in names.items() if own != f"stage_{stage[1]}"}
+            names[name] = f"stage_{stage[1]}"
+    if "with_posemb" in recorded and recorded["with_posemb"].shape != recorded["encoded"].shape:
+        names.pop("with_posemb", None)  # big_vision's class token joins behind it
+    return {name: own for name, own in names.items() if own in model.feature_names}
 
 
 def compare(model: ImageModel, recorded: dict[str, np.ndarray], atol: dict[str, float]) -> None:
-    blocks = [f"block_{i}" for i in range(model.depth)]
-    names = ["embedding", *blocks, "encoded", "pre_logits", "logits"]
-    # big_vision records what lies before the class token joins.
-    names = [n for n in names if n in recorded]
-    features = model.feature_model([OURS.get(n, n) for n in names])(recorded["images"])
-    for name in names:
-        found = keras.ops.convert_to_numpy(features[OURS.get(name, name)])
+    names = own_names(recorded, model)
+    blocks = [name for name in model.feature_names if name.startswith(("block_", "stage_"))]
+    assert {*blocks, "pre_logits"} <= set(names.values())
+    features = model.feature_model([*names.values()])(recorded["images"])
+    for name, own in names.items():
+        found = keras.ops.convert_to_numpy(features[own])
         assert np.abs(found - recorded[name]).max() <= atol[name], name
 
 

@@ -273,8 +273,8 @@ def test_notes_of_a_file_are_not_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["conv_root/kernel", "embedding/kernel"], "a ResNet or a hybrid"),
-        (["resnet/root_block/standardized_conv2d/kernel"], "a ResNet"),
+        (["visual.conv1.weight"], "a CLIP"),
+        (["conv_proj.weight"], "torchvision"),
         (["a", "b"], "in no layout that is known"),
         ([], "none at all"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from keras_vit import VisionTransformer, ViTTi16
 from keras_vit.checkpoints import from_checkpoint, save_weights
 from tests.checkpoints.models import assert_same_weights
-from tests.checkpoints.test_round_trips import chain
+from tests.checkpoints.test_round_trips import THERE_AND_BACK, chain
 
 NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 # Largest difference of logits of magnitude 13, and of tokens, which grow to 50 by the last block.
@@ -69,7 +69,7 @@ def test_written_in_another_layout_it_is_the_same_model(
 def test_google_keras_timm_huggingface_google(folder: Path, tmp_path: Path) -> None:
     model = from_checkpoint(folder / "model.safetensors")
     save_weights(model, tmp_path / "released.npz", layout="google")
-    chain(tmp_path / "released.npz", {}, tmp_path)
+    chain(tmp_path / "released.npz", {}, THERE_AND_BACK, tmp_path)
     last = from_checkpoint(tmp_path / "d.npz")
     save_weights(last, tmp_path / "timm.safetensors", layout="timm")
     from safetensors.numpy import load_file

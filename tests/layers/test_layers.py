@@ -25,6 +25,11 @@ CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = 
     "layer_scale": (layers.LayerScale(0.1), TOKENS, TOKENS),
     "mixer_block": (layers.MixerBlock(8, 64), TOKENS, TOKENS),
     "padded_patches": (layers.PatchEmbedding(32, (5, 7), padding="same"), IMAGES, (2, 7, 4, 32)),
+    "standardized_conv": (layers.StandardizedConv2D(8, 3, 2), IMAGES, (2, 16, 12, 8)),
+    "stem_1": (layers.ResNetStem(32, version=1), (2, 30, 21, 3), (2, 8, 6, 32)),
+    "stem_2": (layers.ResNetStem(32), (2, 30, 21, 3), (2, 8, 6, 32)),
+    "unit_1": (layers.ResidualUnit(32, 2, version=1), (2, 7, 6, 128), (2, 4, 3, 128)),
+    "unit_2": (layers.ResidualUnit(32), (2, 7, 6, 64), (2, 7, 6, 128)),
     "stochastic_depth": (layers.StochasticDepth(0.5), TOKENS, TOKENS),
     "token_pooling": (layers.TokenPooling(), TOKENS, (2, 32)),
     "mean_pooling": (layers.MeanPooling(1), TOKENS, (2, 32)),
@@ -140,6 +145,22 @@ def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean() -> None:
     assert set(np.unique(flat)) == {np.float32(0), np.float32(4 / 3)}
     assert flat.mean() == pytest.approx(1, abs=0.03)
     np.testing.assert_array_equal(numpy(layers.StochasticDepth(0.25)(branch)), branch)
+
+
+@pytest.mark.parametrize("epsilons", [(0.0, 1e-5), (1e-10, 0.0)])
+def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float, float]) -> None:
+    images = values(2, 9, 8, 4)
+    layer = layers.StandardizedConv2D(6, 3, 2, "same", *epsilons)
+    found = numpy(layer(images))
+    kernel = numpy(layer.kernel).astype("float64") + 3  # the mean must not matter
+    kernel -= kernel.mean(axis=(0, 1, 2))
+    kernel /= np.sqrt(kernel.var(axis=(0, 1, 2)) + epsilons[0]) + epsilons[1]
+    padded = np.pad(images, ((0, 0), (1, 1), (0, 1), (0, 0)))  # what is odd goes to the end
+    for row in range(5):
+        for column in range(4):
+            cut = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
+            wanted = np.einsum("bhwc,hwcf->bf", cut, kernel)
+            np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
 
 
 def test_stochastic_depth_without_scaling_is_big_visions() -> None:

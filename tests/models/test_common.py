@@ -23,25 +23,30 @@ KINDS: dict[str, dict[str, Any]] = {
     "relative": {"position_embedding": "relative", "num_registers": 2},
     "exact_gelu": {"activation": "gelu", "norm_epsilon": 1e-12, "representation_size": 24},
     "dinov2_giant": {"activation": "swiglu", "layer_scale": 0.5, "num_registers": 4},
+    "hybrid": {"resnet": (1,), "resnet_width": 32, "patch_size": 2},
     "mixer": {},
+    "bit": {},
 }
-OF_FAMILY: dict[str, tuple[type[ImageModel], dict[str, Any]]] = {
+# The models that are no ViT, and their sizes.
+OTHERS: dict[str, tuple[type[ImageModel], dict[str, Any]]] = {
     "mixer": (keras_vit.MLPMixer, {k: v for k, v in SIZES.items() if k != "num_heads"}),
+    "bit": (keras_vit.BiTResNet, {"depths": (1, 1), "width": 32, "input_shape": (32, 32, 3)}),
 }
+ONE_BLOCK = {"bit": {"depths": (1,)}}
 NOISE = {
     "mixer": {"stochastic_depth": 0.3},
     "token": {"dropout": 0.2, "attention_dropout": 0.2, "stochastic_depth": 0.3},
 }
 # One of each architecture, where options change nothing about the check; and all layers there are.
-FAMILIES = ("token", *OF_FAMILY)
-TRAINED = (*FAMILIES, "map")
-EVERY_LAYER = (*TRAINED, "relative", "dinov2_giant")
+FAMILIES = ("token", "hybrid", *OTHERS)
+TRAINED = ("token", *OTHERS)
+EVERY_LAYER = (*FAMILIES, "map", "relative", "dinov2_giant")
 # Off on JAX means operation by operation, each compiled on its own: far slower than at once.
 JIT = keras.backend.backend() == "jax"
 
 
 def build(kind: str, **changes: Any) -> ImageModel:
-    constructor, sizes = OF_FAMILY.get(kind, (keras_vit.VisionTransformer, SIZES))
+    constructor, sizes = OTHERS.get(kind, (keras_vit.VisionTransformer, SIZES))
     model = constructor(**{**sizes, "num_classes": 5, **KINDS[kind], **changes})
     wake(model)
     return model
@@ -147,11 +152,11 @@ def test_mixed_precision_trains(kind: str, policy: str) -> None:
     assert {w.dtype for w in model.trainable_weights} == {"float32"}
 
 
-@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize("kind", [*TRAINED, "map"])
 def test_compiled_training_and_prediction(kind: str) -> None:
     if keras.backend.backend() == "torch" and kind != "token":
         pytest.skip("torch.compile takes a minute a model: one stands for all")
-    model, images = build(kind, depth=1), pixels(8, 32, 32, 3)
+    model, images = build(kind, **ONE_BLOCK.get(kind, {"depth": 1})), pixels(8, 32, 32, 3)
     eager = predict(model, images)
     model.compile("sgd", "mean_squared_error", jit_compile=True)
     np.testing.assert_allclose(compiled(model, images), eager, atol=2e-5)
@@ -168,7 +173,8 @@ def test_images_of_any_size(kind: str) -> None:
     for height, width in ((32, 32), (24, 48)):
         images = pixels(2, height, width, 3)
         fixed = model.with_input_shape((height, width, 3))
-        assert fixed.position_grid == (height // 8, width // 8)
+        if kind != "bit":
+            assert fixed.position_grid == (height // 8, width // 8)
         np.testing.assert_allclose(compiled(dynamic, images), predict(fixed, images), atol=2e-5)
 
 
@@ -196,11 +202,13 @@ def test_channels_first_gives_the_same_values(kind: str) -> None:
 
 def test_features(kind: str) -> None:
     model, images = built(kind), pixels(2, 32, 32, 3)
-    prefix = model.num_prefix_tokens
-    tokens = model.feature_model(["block_0", "encoder_norm", "pre_logits", "logits"])(images)
-    grid = model.feature_model(["block_0"], format="grid")(images)["block_0"]
-    assert tuple(grid.shape) == (2, 4, 4, 32)
-    flat = keras.ops.convert_to_numpy(tokens["block_0"])[:, prefix:]
+    name, width = ("stage_2", 256) if kind == "bit" else ("block_0", 32)
+    tokens = model.feature_model([name, "pre_logits", "logits"])(images)
+    grid = model.feature_model([name], format="grid")(images)[name]
+    assert tuple(grid.shape) == (2, 4, 4, width)
+    flat = keras.ops.convert_to_numpy(tokens[name])
+    if kind != "bit":
+        flat = flat[:, model.num_prefix_tokens :]
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(grid).reshape(flat.shape), flat)
     np.testing.assert_allclose(
         keras.ops.convert_to_numpy(tokens["logits"]), predict(model, images), atol=1e-5
@@ -220,13 +228,13 @@ def test_with_classifier_keeps_the_backbone(kind: str) -> None:
     assert other.output_shape[-1] == 7
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", TRAINED)
 def test_rematerialization_changes_memory_and_nothing_else(kind: str) -> None:
     """Same seeds, same losses: a mask drawn anew in the backward pass would part them."""
     losses = []
     for remat in (False, True):
         keras.utils.set_random_seed(3)
-        model = build(kind, remat=remat, **NOISE[kind])
+        model = build(kind, remat=remat, **NOISE.get(kind, {}))
         images = pixels(8, 32, 32, 3)
         target = np.ones((8, 5), "float32")
         model.compile(keras.optimizers.SGD(0.05), "mean_squared_error", jit_compile=JIT)

@@ -9,7 +9,7 @@ import pytest
 import keras_vit
 
 # 224 px, 1000 classes. Source: models_test.py of the official code, timm for g and G, big_vision's
-# modules for the Mixers that vit_jax does not list.
+# modules for BiT and for the Mixers that vit_jax does not list.
 PARAMETERS = {
     "ViT-Ti/16": 5_717_416,
     "ViT-S/32": 22_878_952,
@@ -22,6 +22,17 @@ PARAMETERS = {
     "ViT-H/14": 632_045_800,
     "ViT-g/14": 1_012_611_432,
     "ViT-G/14": 1_844_440_680,
+    "R+ViT-Ti/16": 6_337_704,
+    "R26+ViT-S/32": 36_431_912,
+    "R26+ViT-B/32": 101_383_976,
+    "R50+ViT-B/16": 98_659_112,
+    "R50+ViT-L/32": 328_994_856,
+    "BiT-R50x1": 25_549_352,
+    "BiT-R50x3": 217_319_080,
+    "BiT-R101x1": 44_541_480,
+    "BiT-R101x3": 387_934_888,
+    "BiT-R152x2": 236_335_208,
+    "BiT-R152x4": 936_533_224,
     "Mixer-S/32": 19_104_624,
     "Mixer-S/16": 18_528_264,
     "Mixer-S/8": 20_646_504,
@@ -33,6 +44,9 @@ PARAMETERS = {
 }
 # Another resolution moves the position embeddings only.
 AT_384 = {"ViT-Ti/16": 5_790_376, "ViT-S/16": 22_196_584, "ViT-B/32": 88_297_192}
+AT_384 |= {"R+ViT-Ti/16": 6_355_944, "R50+ViT-B/16": 98_950_952, "R50+ViT-L/32": 329_092_136}
+# big_vision's `bit`, whose units differ.
+VERSION_1 = {"BiT-R50x1": 25_557_032, "BiT-R101x3": 387_957_928, "BiT-R152x4": 936_563_944}
 
 
 def parameters(name: str, **arguments: Any) -> int:
@@ -69,9 +83,27 @@ def test_parameter_count_of_other_heads(arguments: dict, count: int) -> None:
     assert parameters("ViT-B/16", **arguments) == count
 
 
+@pytest.mark.parametrize("name", VERSION_1)
+def test_parameter_count_of_version_1(name: str) -> None:
+    assert parameters(name, version=1) == VERSION_1[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("Mixer-B/16", 75_908_739),
+        ("Mixer-L/16", 229_560_243),
+        ("R26+ViT-S/32", 44_456_467),
+        ("BiT-R50x1", 68_256_659),
+    ],
+)
+def test_parameter_count_with_21843_classes(name: str, count: int) -> None:
+    assert parameters(name, num_classes=21_843) == count
+
+
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_every_model_has_a_python_name(name: str) -> None:
-    constructor = getattr(keras_vit, name.replace("-", "").replace("/", ""))
+    constructor = getattr(keras_vit, name.replace("-", "").replace("/", "").replace("+", ""))
     assert name in constructor.__doc__
     assert "num_classes" in inspect.signature(constructor).parameters
 
