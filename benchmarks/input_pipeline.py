@@ -1,0 +1,151 @@
+"""How many photographs the pipeline prepares, beside a bare tf.data chain, for each core.
+
+`python -m benchmarks input_pipeline --data FOLDER`: three minutes; prints a line for each backend
+and policy. Without a folder, photographs are made up.
+
+Both decode, crop, resize to 224 pixels, flip and batch; they take turns, so that a busy machine is
+busy for both, and are counted by the seconds that cores spent on them, of which other programs take
+none. The chain does what the tutorials do: it shuffles nothing, knows no seed, and dies of a broken
+file.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BACKENDS = ("tensorflow", "jax", "torch")
+POLICIES = ("mixed_bfloat16", "mixed_float16")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Photographs in a second of one core.
+
+    Attributes:
+        bare: Of the bare chain.
+        ours: Of `keras_vit.data.pipeline`, with crop and flip as in the chain.
+        augmented: Of the pipeline with RandAugment (2, 10) and mixup 0.2 as well.
+        ratio: `ours / bare`, the median of the rounds.
+    """
+
+    bare: float
+    ours: float
+    augmented: float
+    ratio: float
+
+    def __str__(self) -> str:
+        return (
+            f"bare {self.bare:5.0f}, ours {self.ours:5.0f} (ratio {self.ratio:.2f}), "
+            f"with RandAugment and mixup {self.augmented:4.0f} images/s for each core"
+        )
+
+
+def measure(folder: Path, batches: int = 40, batch_size: int = 32, rounds: int = 5) -> Speed:
+    """Alternates the contestants over the training photographs of `folder`."""
+    import tensorflow as tf
+
+    from keras_vit import data
+
+    split = data.load(folder).train
+    assert isinstance(split, data.FileSplit)
+    options: dict[str, Any] = {"image_size": 224, "batch_size": batch_size, "training": True}
+    options |= {"repeat": True, "num_classes": len(split.class_names)}
+    contestants = {
+        "bare": _bare_chain(split, batch_size),
+        "ours": data.pipeline(split, augment="inception", **options),
+        "augmented": data.pipeline(split, augment="randaugment", mixup=0.2, **options),
+    }
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, dataset in contestants.items():
+            iterator = iter(dataset.take(batches + 1))
+            next(iterator)  # what it takes to start is not counted
+            start = time.process_time()
+            count = sum(len(images) for images, _ in iterator)
+            found[name].append(count / (time.process_time() - start))
+    assert all(ds.element_spec[0].dtype == tf.float32 for ds in contestants.values())
+    return Speed(
+        **{name: statistics.median(values) for name, values in found.items()},
+        ratio=statistics.median(np.divide(found["ours"], found["bare"])),
+    )
+
+
+def _bare_chain(split: Any, batch_size: int) -> Any:
+    import tensorflow as tf
+
+    classes = len(split.class_names)
+
+    def prepare(file: Any, label: Any) -> Any:
+        image = tf.io.decode_jpeg(tf.io.read_file(file), channels=3)
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            tf.shape(image),
+            tf.zeros((1, 0, 4)),
+            min_object_covered=0.0,
+            aspect_ratio_range=(3 / 4, 4 / 3),
+            area_range=(0.05, 1.0),
+            use_image_if_no_bounding_boxes=True,
+        )
+        image = tf.image.resize(tf.slice(image, begin, size), (224, 224))
+        image = tf.image.random_flip_left_right(image)
+        image.set_shape((224, 224, 3))
+        return image, tf.one_hot(label, classes)
+
+    files = tf.data.Dataset.from_tensor_slices(([str(f) for f in split.files], split.labels()))
+    prepared = files.repeat().map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+    return prepared.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+def make_photographs(folder: Path, count: int = 400) -> Path:
+    """Writes JPEG files of 320 x 240 pixels in two classes, as rich in detail as photographs."""
+    import tensorflow as tf
+
+    random = np.random.default_rng(0)
+    for i in range(count):
+        coarse = tf.image.resize(random.uniform(0, 255, (12, 16, 3)), (240, 320), "bicubic")
+        pixels = np.clip(coarse + random.normal(0, 8, (240, 320, 3)), 0, 255).astype(np.uint8)
+        file = folder / "ab"[i % 2] / f"{i}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(tf.io.encode_jpeg(pixels, quality=85).numpy())
+    return folder
+
+
+def _measure_here(folder: Path, policy: str, rounds: int) -> None:
+    """Runs in a process of its own."""
+    import keras
+
+    keras.config.set_dtype_policy(policy)
+    print(f"{keras.backend.backend():<10} {policy:<14} {measure(folder, rounds=rounds)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks input_pipeline")
+    parser.add_argument("--data", type=Path, help="folder of photographs, as of keras-vit train")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--policies", nargs="+", default=POLICIES, help="dtype policies")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as made:
+        folder = options.data or make_photographs(Path(made))
+        for backend in options.backends:
+            for policy in options.policies:
+                code = (
+                    "import sys, pathlib; from benchmarks.input_pipeline import _measure_here as m;"
+                    "m(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))"
+                )
+                command = [sys.executable, "-c", code, str(folder), policy, str(options.rounds)]
+                environment = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+                subprocess.run(command, env=os.environ | environment, check=True)
+
+
+if __name__ == "__main__":
+    main()
