@@ -1,4 +1,4 @@
-"""Other people's weight files, in and out: one module a layout, one table of released weights."""
+"""Other people's weight files, in and out: one module an origin, one table of released weights."""
 
 from keras_vit.checkpoints.building import arguments_for, from_checkpoint
 from keras_vit.checkpoints.catalogue import list_weights

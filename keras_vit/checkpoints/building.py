@@ -46,7 +46,7 @@ def from_checkpoint(
             `input_shape=(384, 512, 3)` resampled positions, `pooling=None` all tokens of a ViT.
 
     Returns:
-        A `VisionTransformer` or an `MLPMixer`; its `load_report` is the `LoadReport`.
+        A `VisionTransformer`, `MLPMixer` or `BiTResNet`; its `load_report` is the `LoadReport`.
 
     Raises:
         CheckpointError: As for `load_weights`.

@@ -38,6 +38,7 @@ OF_FAMILY = {
     ("google", "mixer"): "mixer",
     ("big_vision", "mixer"): "mixer",
     ("google", "bit"): "bit",
+    ("google", "bit_v1"): "bit_v1",
     ("big_vision", "bit"): "bit_paper",
     ("big_vision", "bit_v1"): "bit_v1",
 }

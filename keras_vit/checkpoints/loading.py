@@ -35,15 +35,14 @@ def load_weights(
     position is dropped or added as zero.
 
     Args:
-        model: A `VisionTransformer` or an `MLPMixer`.
+        model: A `VisionTransformer`, `MLPMixer` or `BiTResNet`.
         file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras` or `.weights.h5` file, or
             the tag of released weights that fit the model (see `list_weights`).
         fresh: Weights that may keep the model's values where the file has none for them: names
             as the error and the report give them, groups such as `"pre_logits"`, or patterns.
             The classifier always may; another number of classes than the file's sets it to zero.
-        layout: `"google"`, `"big_vision"`, `"flexivit"`, `"timm"`, `"timm_imagenet"`,
-            `"dinov2"`, `"huggingface"` or
-            `"huggingface_dinov2"`; None recognises it by the names.
+        layout: Its name (`keras_vit.checkpoints.layouts.LAYOUTS`), such as `"google"`, `"timm"`
+            or `"flexivit"`; None recognises it by the names in the file.
         file_grid: Rows and columns of the file's position embeddings, where they are no square.
 
     Returns:

@@ -315,10 +315,11 @@ def _hybrid() -> list[Weights]:
 
 def _bit() -> list[Weights]:
     """BiT: trained on ImageNet (S), on ImageNet-21k (M), and that fine-tuned on ImageNet."""
+    # tag, file, classes, pixels: those of BiT's rule for fine-tuning (bit_hyperrule.py)
     table = (
-        ("bit_s_in1k", "S-{}", 1000),
-        ("bit_m_in21k", "M-{}", 21_843),
-        ("bit_m_in21k_ft_in1k", "M-{}-ILSVRC2012", 1000),
+        ("bit_s_in1k", "S-{}", 1000, 224),
+        ("bit_m_in21k", "M-{}", 21_843, 224),
+        ("bit_m_in21k_ft_in1k", "M-{}-ILSVRC2012", 1000, 480),
     )
     return [
         Weights(
@@ -326,10 +327,12 @@ def _bit() -> list[Weights]:
             model,
             f"{BIT_BUCKET}/BiT-{file.format(model.removeprefix('BiT-'))}.npz",
             "bit",
-            num_classes=classes,
+            pixels,
+            classes,
+            arguments={"input_shape": (pixels, pixels, 3)},
         )
         for model in BIT_NAMES
-        for tag, file, classes in table
+        for tag, file, classes, pixels in table
     ]
 
 

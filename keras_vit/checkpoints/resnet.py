@@ -12,7 +12,10 @@ SCALE_1D = Codec(lambda x: x.reshape(x.shape[-1:]), SAME.write)
 # A 1 x 1 convolution over one pixel is a dense layer.
 DENSE_4D = Codec(lambda x: x.reshape(x.shape[-2:]), lambda x, _: x[None, None])
 
-ORIGIN = Origin("", 0.0, True, "zoom", {"mode": "big_vision"})
+# A ResNet has one activation and no positions. big_transfer evaluates on a plain resize, see its
+# bit_pytorch/train.py.
+BIG_TRANSFER = Origin("", 0.0, True, "zoom", {"mode": "stretch"})
+BIG_VISION = Origin("", 0.0, True, "zoom", {"mode": "big_vision"})
 
 
 def group_norm(foreign: str, canonical: str, codec: Codec) -> tuple[Row, Row]:
@@ -66,7 +69,7 @@ BIT = Layout(
     name="bit",
     family="bit",
     suffix=".npz",
-    origin=ORIGIN,
+    origin=BIG_TRANSFER,
     signature=r"^resnet/root_block/",
     rows=(
         ("resnet/root_block/standardized_conv2d/kernel", ("stem/conv/kernel",), SAME),
@@ -85,7 +88,7 @@ BIT_PAPER = Layout(
     name="bit_paper",
     family="bit",
     suffix=".npz",
-    origin=ORIGIN,
+    origin=BIG_VISION,
     signature=r"(^|/)root_block/conv_root/kernel$",
     rows=(
         ("root_block/conv_root/kernel", ("stem/conv/kernel",), SAME),
@@ -101,7 +104,7 @@ BIT_V1 = Layout(
     name="bit_v1",
     family="bit_v1",
     suffix=".npz",
-    origin=ORIGIN,
+    origin=BIG_VISION,
     signature=r"(^|/)block1/unit1/conv1/kernel$",
     rows=(*stem_rows(SCALE_1D), *dense("head", "head")),
     unit="block{}/unit{}/",

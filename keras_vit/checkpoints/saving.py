@@ -27,12 +27,13 @@ def save_weights(model: keras.Model, file: str | Path, layout: str | None = None
     The file appears whole or not at all: it is written beside its place and moved there.
 
     Args:
-        model: A `VisionTransformer`.
+        model: A `VisionTransformer`, `MLPMixer` or `BiTResNet`.
         file: `.npz` for `"google"` and `"big_vision"`, `.safetensors` for the others; a name
             without a suffix is a folder in which transformers finds `model.safetensors`,
             `config.json` and `preprocessor_config.json` (`"huggingface"` only). `.keras` and
             `.weights.h5` are Keras's own and need no layout.
-        layout: `"google"`, `"big_vision"`, `"timm"`, `"huggingface"`, `"huggingface_dinov2"`.
+        layout: `"google"` or `"big_vision"`; and for a ViT `"timm"`, `"huggingface"` or
+            `"huggingface_dinov2"`.
 
     Raises:
         CheckpointError: The layout has no place for a weight of the model.

@@ -27,6 +27,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "mixer": {},
     "bit": {},
 }
+# Adds the same to all channels of a token, which every layer norm behind takes away again: its
+# exact gradient is 0, and the computed one rounding.
+WITHOUT_GRADIENT = "token_mixing/dense_1/bias"
 # The models that are no ViT, and their sizes.
 OTHERS: dict[str, tuple[type[ImageModel], dict[str, Any]]] = {
     "mixer": (keras_vit.MLPMixer, {k: v for k, v in SIZES.items() if k != "num_heads"}),
@@ -96,7 +99,7 @@ def test_forward_has_the_promised_shape_and_dtype(kind: str) -> None:
 def test_gradient_reaches_every_variable(kind: str) -> None:
     for path, gradient in gradients(built(kind), pixels(2, 32, 32, 3)).items():
         assert np.isfinite(gradient).all(), path
-        assert np.abs(gradient).max() > 0, path
+        assert np.abs(gradient).max() > 0 or path.endswith(WITHOUT_GRADIENT), path
 
 
 def test_config_round_trip(kind: str) -> None:
