@@ -53,12 +53,12 @@ def test_every_convolution_of_a_resnet_is_counted(
         counted.append(outputs.shape[1] * outputs.shape[2] * math.prod(kernel.shape))
         return outputs
 
-    sizes = {"depths": (2, 1, 1), "width": 32, "version": version}
+    sizes = {"depths": (1, 1), "width": 32, "version": version}
     model = BiTResNet(**sizes, num_classes=5, input_shape=(45, 29, 1))
     monkeypatch.setattr(StandardizedConv2D, "convolution_op", counting)
     model(np.zeros((1, 45, 29, 1), "float32"))
     found = resnet_cost(**sizes, image_size=(45, 29), channels=1, num_classes=5)
-    assert found.macs == sum(counted) + 512 * 5
+    assert found.macs == sum(counted) + 256 * 5
     assert found.parameters == model.count_params()
     hybrid = build("hybrid", resnet=(2, 1, 1), patch_size=1, input_shape=(45, 29, 1))
     names = ("patch_size", "resnet", "resnet_width", "hidden_dim", "depth", "num_heads", "mlp_dim")
