@@ -47,11 +47,8 @@ class TaskSplit(TFDSSplit):
             records = self._read({"image": tfds.decode.SkipDecoding()}, image=True)
             return records.enumerate().map(lambda i, r: (r["image"], self._label(r), i))
 
-    def decode(
-        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        image, good = super().decode(example, channels, crop)
-        return image * tf.constant(self.task.scale, tf.uint8), good
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        return super().decode(example, channels, crop) * tf.constant(self.task.scale, tf.uint8)
 
     def _read(self, decoders: dict[str, Any], **wanted: bool) -> tf.data.Dataset:
         """Records with what the label needs and `wanted`, and nothing else decoded."""
