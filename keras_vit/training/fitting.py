@@ -1,0 +1,102 @@
+"""From a compiled recipe and splits to a trained model: the one place that calls `fit`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit import data
+from keras_vit.evaluation.prediction import preparation
+from keras_vit.training.callbacks import watching
+from keras_vit.training.compiling import compile_model
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.resume import ResumableRun
+
+History = dict[str, list[float]]
+
+
+def fit(
+    model: Any,
+    recipe: Recipe,
+    splits: data.Splits,
+    folder: Path,
+    *,
+    seed: int = 0,
+    say: Callable[[str], None] = print,
+    identity: Any = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    **watch: Any,
+) -> History:
+    """Trains on `splits.train` as the recipe says, watching `splits.val`.
+
+    A run that was killed goes on from `folder` when it is called again with the same arguments,
+    and ends with the same weights.
+
+    Args:
+        model: An image classifier, not compiled yet. Any Keras model that gives logits.
+        recipe: A row of `keras_vit.recipes`.
+        splits: Of `keras_vit.data.load`.
+        folder: For checkpoints, `history.csv` and the best weights; see `watching`.
+        seed: Of order and augmentation.
+        say: Where lines for a reader go.
+        identity: What else must agree for two runs to be one, as JSON takes it.
+        callbacks: More of them.
+        **watch: Options of `watching`.
+
+    Returns:
+        The history: name of a figure to its values by epoch.
+
+    Raises:
+        FloatingPointError: The loss stopped being finite; the message says at which step.
+    """
+    images = len(splits.train)
+    batch_size = min(recipe.batch_size // recipe.accumulation, images)
+    per_epoch = max(-(-images // batch_size), 1)
+    updates = recipe.total_steps(images)
+    steps = updates * recipe.accumulation
+    epochs = max(-(-steps // per_epoch), 1)
+    per_epoch = -(-steps // epochs)
+    compile_model(model, recipe, updates)
+    say(
+        f"{model.name}: {model.count_params():,} parameters, {epochs} epochs of {per_epoch} "
+        f"steps of {batch_size} images"
+    )
+    channels, classes = model.input_shape[-1], len(splits.class_names)
+
+    def batches(start_step: int) -> Any:
+        return data.pipeline(
+            splits.train,
+            recipe.image_size,
+            batch_size,
+            training=True,
+            seed=seed,
+            augment=recipe.augmentation,
+            channels=channels,
+            num_classes=classes,
+            mixup=recipe.mixup,
+            cutmix=recipe.cutmix,
+            cache=None,
+            repeat=True,
+            start_step=start_step,
+        )
+
+    prepared = preparation(model) if hasattr(model, "evaluation") else {}
+    validation = data.pipeline(
+        splits.val,
+        **{"image_size": recipe.image_size, "channels": channels, **prepared},
+        batch_size=batch_size,
+        num_classes=classes,
+        cache=None,
+    )
+    run = ResumableRun(folder / "checkpoints", recipe=identity, say=say)
+    history = run.fit(
+        model,
+        batches,
+        epochs,
+        per_epoch,
+        callbacks=[*watching(folder, images_per_step=batch_size, **watch), *callbacks],
+        validation_data=validation,
+        verbose=0,  # Progress, among the callbacks, says more
+    ).history
+    return {name: [float(value) for value in values] for name, values in history.items()}
