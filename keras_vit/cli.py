@@ -70,6 +70,19 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--batch-size", type=int, help="images in a batch (default: the recipe's)")
     train.add_argument("--learning-rate", type=float, help="its peak (default: the recipe's)")
     train.add_argument("--precision", choices=PRECISIONS, default="float32", help="dtype policy")
+    cheap = train.add_mutually_exclusive_group()
+    cheap.add_argument(
+        "--freeze-backbone", action="store_true", help="train the head alone, on kept features"
+    )
+    cheap.add_argument("--lora", type=int, metavar="RANK", help="train low-rank updates alone")
+    train.add_argument("--sam", action="store_true", help="take sharpness-aware steps")
+    train.add_argument(
+        "--first-look", action="store_true", help="before training: neighbours and linear probe"
+    )
+    train.add_argument(
+        "--patience", type=int, help="stop after so many epochs without progress (never)"
+    )
+    train.add_argument("--tensorboard", action="store_true", help="write logs for TensorBoard")
     train.add_argument("--seed", type=int, default=0, help="of split, weights and augmentation")
     train.add_argument("--data-dir", help="where TensorFlow data sets lie prepared")
     train.add_argument(
@@ -78,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--on-bad-file", choices=("skip", "raise"), default="skip", help="files that do not decode"
     )
-    train.add_argument("--overwrite", action="store_true", help="replace what is in --out")
+    again = train.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on with an interrupted run")
+    again.add_argument("--overwrite", action="store_true", help="replace what is in --out")
 
     predict = command(
         "predict",

@@ -61,6 +61,9 @@ def test_train_writes_everything(run: Path, photographs: Path) -> None:
         "report.md",
         "curves.png",
         "confusion.png",
+        "calibration.png",
+        "mistakes.png",
+        "best.keras",
         "history.csv",
         "config.json",
     }
@@ -77,6 +80,57 @@ def test_train_writes_everything(run: Path, photographs: Path) -> None:
     model = keras.saving.load_model(run / "model.keras")
     assert model.class_names == ("green", "red")
     assert not model.compiled  # the optimizer would triple the file
+
+
+@pytest.mark.parametrize("way", [["--lora", "2", "--epochs", "1"], ["--freeze-backbone"]])
+def test_cheap_roads_start_from_weights(
+    way: list[str],
+    run: Path,
+    photographs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    out = tmp_path / "runs" / "cheap"
+    words = ["train", "--data", str(photographs), "--out", str(out), "--image-size", "16"]
+    assert cli.main([*words, *way]) == 2
+    assert "weights" in capsys.readouterr().err
+    status = cli.main([*words, *way, "--weights", str(run / "model.keras"), "--batch-size", "8"])
+    assert status == 0
+    before = keras.saving.load_model(run / "model.keras")
+    after = keras.saving.load_model(out / "model.keras")
+    assert after.count_params() == before.count_params()  # LoRA's are folded in
+    moved = not np.array_equal(*(m.get_layer("block_0").get_weights()[2] for m in (before, after)))
+    assert moved == ("--lora" in way)
+    assert json.loads((out / "report.json").read_text())["accuracy"] >= 0.9
+
+
+def test_an_interrupted_run_is_resumed(
+    photographs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "colours"
+    words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", "1"]
+    words += ["--image-size", "16", "--batch-size", "8", "--sam", "--patience", "3"]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_vit.training.job.predict_split", interrupted)
+        assert cli.main(words) == 130
+    assert not out.exists()
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert cli.main([*words, "--resume"]) == 0
+    assert "finished before, at step 4" in capsys.readouterr().out
+    assert (out / "model.keras").is_file()
+    assert cli.main([*words, "--resume"]) == 2
+    assert "no interrupted run" in capsys.readouterr().err
 
 
 def test_predict(run: Path, photographs: Path, capsys: pytest.CaptureFixture[str]) -> None:

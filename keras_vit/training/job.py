@@ -5,7 +5,6 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -17,10 +16,16 @@ import numpy as np
 
 import keras_vit
 from keras_vit import data, evaluation
-from keras_vit.evaluation.plots import plot_confusion, plot_curves
+from keras_vit.checkpoints.cache import cache_folder
+from keras_vit.evaluation.prediction import predict_split
 from keras_vit.models import model_arguments
 from keras_vit.training import recipes
-from keras_vit.training.recipes import Recipe
+from keras_vit.training.fitting import History, fit
+from keras_vit.training.lora import enable_lora, merged
+from keras_vit.training.recipes import SAM_RHO, Recipe
+
+USUAL_RHO = 0.05  # of SAM's own paper (Foret et al. 2021), for models that the table leaves out
+NEIGHBOURS = 20
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,18 @@ class Job:
         model: A name that `keras_vit.create` knows.
         weights: A file or the name of released weights to start from. Without `model`, the file
             tells the architecture.
-        recipe: A name in `keras_vit.training.recipes`; None for the one that suits the data.
+        recipe: A name in `keras_vit.recipes`; None for the one that suits data and weights.
         precision: A Keras dtype policy, such as `"mixed_bfloat16"`.
+        freeze_backbone: Train the head alone, on features that are computed once and kept.
+        lora: Rank of low-rank updates to train in place of the backbone's weights.
+        sam: Take sharpness-aware steps, with the recipe's rho, or the paper's for the model.
+        first_look: Print the accuracy of nearest neighbours before training.
+        patience: Stop after so many epochs without a better validation loss, and keep the best
+            model in place of the last.
+        tensorboard: Write logs for TensorBoard.
         on_bad_file: `"skip"` files that cannot be decoded, or `"raise"`.
+        resume: Go on with a run that was interrupted.
+        overwrite: Replace what is in `out`, and forget an interrupted run.
     """
 
     data: str
@@ -49,18 +63,31 @@ class Job:
     batch_size: int | None = None
     learning_rate: float | None = None
     precision: str = "float32"
+    freeze_backbone: bool = False
+    lora: int | None = None
+    sam: bool = False
+    first_look: bool = False
+    patience: int | None = None
+    tensorboard: bool = False
     seed: int = 0
     data_dir: str | None = None
     val_fraction: float = 0.2
     on_bad_file: str = "skip"
+    resume: bool = False
     overwrite: bool = False
+
+    @property
+    def partial(self) -> Path:
+        """Where the run lies until it is complete: nobody mistakes half a run for a whole one."""
+        return self.out.with_name(f"{self.out.name}.partial")
 
 
 def train(job: Job, say: Callable[[str], None] = print) -> evaluation.ClassificationReport:
     """Trains, evaluates, and writes everything under `job.out`.
 
     The folder appears when it is complete: `model.keras`, `saved_models/NAME/1/`, `report.json`,
-    `report.md`, `curves.png`, `confusion.png`, `history.csv` and `config.json`.
+    `report.md` with its pictures, `history.csv` and `config.json`. Until then the run lies in
+    `OUT.partial`, from where `job.resume` continues it as if it had never stopped.
 
     Args:
         job: What to train on what.
@@ -70,15 +97,13 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
         The report on the validation split.
 
     Raises:
-        FileExistsError: `job.out` is not empty and `overwrite` is False.
-        FloatingPointError: The loss stopped being finite; the message says in which epoch.
+        FileExistsError: `job.out` is not empty, or an interrupted run lies beside it, and neither
+            `resume` nor `overwrite` says what to do.
+        FloatingPointError: The loss stopped being finite; the message says at which step.
         ValueError: An option is unknown or out of range.
     """
-    if job.out.exists() and any(job.out.iterdir()) and not job.overwrite:
-        raise FileExistsError(f"{job.out} is not empty. Give another --out, or --overwrite.")
-    recipe = _recipe(job)
-    if job.model is not None:
-        model_arguments(job.model)  # a misspelt name should not wait for the data
+    recipe = _recipe(job)  # what is misspelt should not wait for the data
+    _take_place(job)
     started = time.time()
     splits = data.load(
         job.data,
@@ -88,160 +113,173 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
         on_bad_file=job.on_bad_file,
     )
     say(f"{splits!r}")
-    # Beside its place, and moved there when complete: nobody mistakes half a run for a whole one.
-    job.out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=job.out.parent, prefix=f".{job.out.name}-") as workshop:
-        folder = Path(workshop) / job.out.name
-        folder.mkdir()
-        model, history = fit(job, recipe, splits, folder / "history.csv", say)
-        model.class_names = splits.class_names
-        labels, scores = predict_split(model, recipe, splits.val)
-        report = evaluation.classification_report(labels, scores, splits.class_names)
-        facts = {
-            "accuracy": report.accuracy,
-            "seconds": round(time.time() - started, 1),
-            "parameters": model.count_params(),
-            "data": {name: len(split) for name, split in splits.items()},
-            "bad_files": [[str(path), reason] for path, reason in splits.report],
-            "beside": _beside(job, recipe, splits, report.accuracy, say),
-            "report": report.to_dict(),
-            "history": history,
-        }
-        _write(folder, job, recipe, model, report, facts)
-        keras_vit.export_model(model, folder / "saved_models" / job.out.name / "1")
-        shutil.rmtree(job.out, ignore_errors=True)
-        os.replace(folder, job.out)
+    for path, reason in splits.report:
+        say(f"  skipped {path}: {reason}")
+    folder = job.partial
+    folder.mkdir(parents=True, exist_ok=True)
+    model, history = _trained(job, recipe, splits, folder, say)
+    labels, scores = predict_split(model, splits.val, recipe.batch_size)
+    report = evaluation.classification_report(labels, scores, splits.class_names)
+    facts = {
+        "seconds": round(time.time() - started, 1),
+        "parameters": model.count_params(),
+        "data": {name: len(split) for name, split in splits.items()},
+        "bad_files": [[str(path), reason] for path, reason in splits.report],
+        "beside": _beside(job, recipe, splits, report.accuracy, say),
+    }
+    config = _config(job, recipe, model)
+    model.save(folder / "model.keras")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, default=str), "utf-8")
+    evaluation.write_report(
+        folder,
+        report,
+        facts,
+        labels=labels,
+        logits=scores,
+        split=splits.val,
+        history=history,
+        config=config,
+        name=job.out.name,
+    )
+    saved_model = folder / "saved_models" / job.out.name / "1"
+    keras_vit.export_model(model, saved_model, overwrite=True)
+    for rest in ("checkpoints", "halves"):
+        shutil.rmtree(folder / rest, ignore_errors=True)
+    shutil.rmtree(job.out, ignore_errors=True)
+    os.replace(folder, job.out)
     say(f"\n{report}\n")
     for line in facts["beside"]:
         say(line)
-    say(f"\nwritten to {job.out}: " + ", ".join(sorted(path.name for path in job.out.iterdir())))
+    say(
+        f"{facts['seconds']:.0f} s; written to {job.out}: "
+        + ", ".join(sorted(path.name for path in job.out.iterdir()))
+    )
     return report
+
+
+def _take_place(job: Job) -> None:
+    """Refuses to write over what somebody may want, and says what to do."""
+    if job.resume:
+        if not job.partial.is_dir():
+            raise FileNotFoundError(
+                f"There is no interrupted run at {job.partial}. Leave --resume out to start one."
+            )
+        return
+    if job.overwrite:
+        shutil.rmtree(job.partial, ignore_errors=True)
+        return
+    if job.out.exists() and any(job.out.iterdir()):
+        raise FileExistsError(f"{job.out} is not empty. Give another --out, or --overwrite.")
+    if any(job.partial.glob("checkpoints/*")):
+        raise FileExistsError(
+            f"An interrupted run lies at {job.partial}. Continue it with --resume, "
+            "or start again with --overwrite."
+        )
 
 
 def _recipe(job: Job) -> Recipe:
     """The recipe with the options that the job states itself."""
-    digits = job.data.startswith("digits")
-    recipe = recipes.get(job.recipe or ("digits" if digits else "small_data"))
+    if job.freeze_backbone and job.lora is not None:
+        raise ValueError("freeze_backbone trains the head alone; leave it or lora out.")
+    if (job.freeze_backbone or job.lora is not None) and job.weights is None:
+        raise ValueError(
+            "A backbone without pretrained weights is not worth keeping: give weights, or leave "
+            "freeze_backbone and lora out."
+        )
+    if job.model is not None:
+        model_arguments(job.model)
+    suitable = "finetune_small" if job.weights else "small_data"
+    recipe = recipes.get(job.recipe or ("digits" if job.data.startswith("digits") else suitable))
     stated = {
         name: getattr(job, name)
         for name in ("epochs", "batch_size", "learning_rate", "image_size")
         if getattr(job, name) is not None
     }
-    if (job.model or job.weights) and job.image_size is None:
+    if (job.model or job.weights) and job.image_size is None and recipe.model:
         stated["image_size"] = 224  # what the named sizes are made for
     for name, value in stated.items():
         if value <= 0:
             raise ValueError(f"{name}={value!r} must be greater than 0.")
-    return replace(recipe, **stated)
+    if "epochs" in stated:
+        stated["steps"] = None
+    recipe = replace(recipe, **stated)
+    if job.sam and not recipe.rho:
+        recipe = replace(recipe, rho=SAM_RHO.get(job.model or "", USUAL_RHO))
+    return recipe if job.steps is None else recipe.scaled(steps=job.steps)
 
 
-def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> keras_vit.VisionTransformer:
+def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
     """The model that the job names, or the recipe's own."""
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "input_shape": (recipe.image_size, recipe.image_size, channels),
         "dtype": job.precision,
     }
+    if job.model is not None or job.weights is not None:
+        arguments |= {
+            name: getattr(recipe, name)
+            for name in ("dropout", "stochastic_depth")
+            if getattr(recipe, name)
+        }
     if job.model is not None:
         model = keras_vit.create(job.model, weights=job.weights, **arguments)
     elif job.weights is not None:
         model = keras_vit.from_checkpoint(job.weights, **arguments)
     else:
         model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
-    # Tiny pictures have no border to cut away: they are taken as they are.
-    model.evaluation = {"mode": "stretch"} if recipe.augmentation.crop == "resize" else {}
+    if recipe.augmentation.crop == "resize":
+        # Tiny pictures have no border to cut away: they are taken as they are.
+        model.evaluation = {"mode": "stretch"}
     return model
 
 
-def fit(
-    job: Job,
-    recipe: Recipe,
-    splits: data.Splits,
-    log: Path | None = None,
-    say: Callable[[str], None] = print,
-) -> tuple[keras_vit.VisionTransformer, dict[str, list[float]]]:
-    """Trains on `splits.train`, watching `splits.val`; returns the model and its history."""
+def _trained(
+    job: Job, recipe: Recipe, splits: data.Splits, folder: Path, say: Callable[[str], None]
+) -> tuple[Any, History]:
+    """A model that has learned from `splits.train` in the way that the job says."""
     keras.utils.set_random_seed(job.seed)
     channels = 1 if job.data.startswith("digits") else 3
-    num_classes = len(splits.class_names)
-    batch_size = min(recipe.batch_size, len(splits.train))
-    per_epoch = -(-len(splits.train) // batch_size)
-    epochs = recipe.epochs if job.steps is None else -(-job.steps // per_epoch)
-    if job.steps is not None:
-        per_epoch = -(-job.steps // epochs)
-    model = build(job, recipe, num_classes, channels)
-    say(f"{model.name}: {model.count_params():,} parameters, {epochs} epochs of {per_epoch} steps")
-    train_batches = data.pipeline(
-        splits.train,
-        recipe.image_size,
-        batch_size,
-        training=True,
+    model = build(job, recipe, len(splits.class_names), channels)
+    model.class_names = splits.class_names
+    if job.first_look or job.freeze_backbone:
+        probe = _first_look(model, splits, job.seed, say)
+        if job.freeze_backbone:
+            model.get_layer("head").set_weights([probe.kernel, probe.bias])
+            return model, {}
+    if job.lora is not None:
+        say(f"LoRA trains {enable_lora(model, job.lora):,} parameters")
+    stated = asdict(replace(job, resume=False, overwrite=False, out=Path()))
+    history = fit(
+        model,
+        recipe,
+        splits,
+        folder,
         seed=job.seed,
-        augment=recipe.augmentation,
-        channels=channels,
-        mixup=recipe.mixup,
-        num_classes=num_classes,
-        cache=None,
-        repeat=True,
+        say=say,
+        identity={name: str(value) for name, value in stated.items()},
+        patience=job.patience,
+        tensorboard=job.tensorboard,
     )
-    val_batches = data.pipeline(
-        splits.val,
-        recipe.image_size,
-        batch_size,
-        channels=channels,
-        num_classes=num_classes,
-        evaluation=model.evaluation.get("mode", "crop"),
-        cache=None,
-    )
-    steps = epochs * per_epoch
-    schedule = keras.optimizers.schedules.CosineDecay(
-        initial_learning_rate=0.0,
-        decay_steps=max(round(steps * (1 - recipe.warmup)), 1),
-        warmup_target=recipe.learning_rate,
-        warmup_steps=max(round(steps * recipe.warmup), 1),
-    )
-    optimizer = keras.optimizers.AdamW(
-        schedule, weight_decay=recipe.weight_decay, global_clipnorm=recipe.clip_norm
-    )
-    # Kernels decay; biases, norms, tokens and positions do not (big_vision's rule).
-    others = [v for v in model.trainable_variables if not v.path.endswith("kernel")]
-    optimizer.exclude_from_weight_decay(var_list=others)
-    loss = keras.losses.CategoricalCrossentropy(
-        from_logits=True, label_smoothing=recipe.label_smoothing
-    )
-    model.compile(optimizer, loss, metrics=["accuracy"])
-    callbacks: list[keras.callbacks.Callback] = [keras.callbacks.TerminateOnNaN()]
-    if log is not None:
-        callbacks.append(keras.callbacks.CSVLogger(str(log)))
-    history = model.fit(
-        train_batches,
-        validation_data=val_batches,
-        epochs=epochs,
-        steps_per_epoch=per_epoch,
-        callbacks=callbacks,
-        shuffle=False,  # the pipeline has shuffled
-        verbose="auto" if sys.stdout.isatty() else 2,
-    ).history
-    if not np.isfinite(history["loss"]).all():
-        raise FloatingPointError(
-            f"The loss was {history['loss'][-1]} in epoch {len(history['loss'])}. "
-            f"Try a learning rate below {recipe.learning_rate}, or --precision float32."
-        )
-    return model.copy(), {name: [float(v) for v in values] for name, values in history.items()}
+    if job.patience is not None and (folder / "best.keras").is_file():
+        return keras.saving.load_model(folder / "best.keras", compile=False), history
+    return (model.copy() if job.lora is None else merged(model)), history
 
 
-def predict_split(
-    model: keras_vit.VisionTransformer, recipe: Recipe, split: data.Split
-) -> tuple[np.ndarray, np.ndarray]:
-    """Labels `(examples,)` and logits `(examples, classes)` of a split, in its order."""
-    batches = data.pipeline(
-        split,
-        recipe.image_size,
-        recipe.batch_size,
-        channels=model.input_shape[-1],
-        evaluation=model.evaluation.get("mode", "crop"),
+def _first_look(
+    model: Any, splits: data.Splits, seed: int, say: Callable[[str], None]
+) -> evaluation.LinearProbe:
+    """What the backbone knows already: neighbours and a linear probe on features, kept on disk."""
+    cache = cache_folder() / "features"
+    train = evaluation.features(model, splits.train, cache)
+    val = evaluation.features(model, splits.val, cache)
+    neighbours = min(NEIGHBOURS, len(train[0]))
+    accuracy = evaluation.knn_accuracy(*train, *val, k=neighbours)
+    probe = evaluation.linear_probe(*train, *val, seed=seed)
+    say(
+        f"on frozen features: {neighbours} nearest neighbours {accuracy:.2%}, "
+        f"linear probe {probe.accuracy:.2%}"
     )
-    return split.labels(), model.predict(batches, verbose=0)
+    return probe
 
 
 def _beside(
@@ -252,8 +290,8 @@ def _beside(
         return []
     say("now scikit-learn's own split, the first half against the second, for comparison")
     halves = data.load("digits/half")
-    model, _ = fit(job, recipe, halves, say=say)
-    labels, scores = predict_split(model, recipe, halves.val)
+    model, _ = _trained(job, recipe, halves, job.partial / "halves", say)
+    labels, scores = predict_split(model, halves.val)
     half = evaluation.classification_report(labels, scores, halves.class_names).accuracy
     lines = []
     for title, parts, own in (
@@ -268,15 +306,9 @@ def _beside(
     return lines
 
 
-def _write(
-    folder: Path,
-    job: Job,
-    recipe: Recipe,
-    model: keras_vit.VisionTransformer,
-    report: evaluation.ClassificationReport,
-    facts: dict[str, Any],
-) -> None:
-    config = {
+def _config(job: Job, recipe: Recipe, model: Any) -> dict[str, Any]:
+    """What made the model, for `config.json` and the card."""
+    return {
         "command": " ".join(["keras-vit", *sys.argv[1:]]),
         "job": asdict(job),
         "recipe": asdict(recipe),
@@ -285,18 +317,7 @@ def _write(
             "keras_vit": keras_vit.__version__,
             "keras": keras.__version__,
             "backend": keras.backend.backend(),
+            "numpy": np.__version__,
             "python": platform.python_version(),
         },
     }
-    model.save(folder / "model.keras")
-    (folder / "config.json").write_text(json.dumps(config, indent=2, default=str))
-    (folder / "report.json").write_text(json.dumps(facts, indent=2))
-    (folder / "report.md").write_text(
-        f"# {job.out.name}\n\n`{config['command']}`\n\n"
-        f"{model.count_params():,} parameters, {facts['seconds']:.0f} s, "
-        f"accuracy {report.accuracy:.2%} on {report.macro.support} images.\n\n"
-        + "".join(f"- {line}\n" for line in facts["beside"])
-        + f"\n{report.to_markdown()}\n\n![curves](curves.png)\n\n![confusion](confusion.png)\n"
-    )
-    plot_curves(facts["history"], folder / "curves.png")
-    plot_confusion(report, folder / "confusion.png")
