@@ -55,6 +55,7 @@ from keras_vit.models import (
 )
 from keras_vit.training import recipes
 from keras_vit.training.compiling import compile_model
+from keras_vit.training.masked_patches import MaskedPatchPrediction
 from keras_vit.training.sam import sharpness_aware
 from keras_vit.version import __version__
 
@@ -69,6 +70,7 @@ __all__ = [
     "CheckpointError",
     "LoadReport",
     "MLPMixer",
+    "MaskedPatchPrediction",
     "MixerB16",
     "MixerB32",
     "MixerH14",
