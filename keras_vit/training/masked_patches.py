@@ -50,8 +50,9 @@ class MaskedPatchPrediction(keras.Model):
             does not train, are not in its file: save the model itself to keep them.
 
     Raises:
-        ValueError: The model is no Vision Transformer or takes images of any size, the patches do
-            not divide the image of a hybrid, or a number is out of range.
+        ValueError: The model is no Vision Transformer, takes images of any size, or merges or
+            drops patches; the patches of a hybrid do not divide its images; or a number is out of
+            range.
 
     Example:
 
@@ -63,9 +64,8 @@ class MaskedPatchPrediction(keras.Model):
     >>> task = keras_vit.MaskedPatchPrediction(model)
     >>> task.compile("adam", keras.losses.CategoricalCrossentropy(from_logits=True))
     >>> history = task.fit(images, verbose=0)  # without any label
-    >>> outputs = task.predict(images, verbose=0)
-    >>> outputs["logits"].shape, outputs["colours"].shape
-    ((8, 8, 512), (8, 8))
+    >>> {name: outputs.shape for name, outputs in task.output.items()}
+    {'logits': (None, 8, 512), 'colours': (None, 8)}
     >>> classifier = model.with_classifier(10)  # or go on with the model itself
     """
 
@@ -107,6 +107,12 @@ class MaskedPatchPrediction(keras.Model):
         )
         patches, chosen = corrupt(embed(images))
         tokens = encode(patches)[:, model.num_prefix_tokens :]
+        dropped = any(layer.name == "patch_dropout" for layer in model.layers)
+        if tokens.shape[1] != grid_h * grid_w or dropped:
+            raise ValueError(
+                f"{model.name} merges or drops patches, whose colours nothing is left to tell "
+                "from. Give a model with token_merging=0 and patch_dropout=0."
+            )
         pixels = images if model.include_preprocessing else (images + 1) * 127.5
         colours = patch_colours(pixels, model.patch_pixels, bits, model.data_format)
         if colours.shape[1] != grid_h * grid_w:

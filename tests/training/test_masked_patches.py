@@ -1,0 +1,235 @@
+"""Masked patch prediction: what is corrupted, what is predicted, and what the model keeps of it."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import recipes
+from keras_vit.training.masked_patches import CorruptPatches, MaskedPatchPrediction, patch_colours
+from tests.models.test_common import SIZES, pixels, predict
+
+IMAGES = pixels(8, 32, 32, 3)
+# Operation by operation JAX takes longer than to compile; TensorFlow's graphs need no XLA.
+JIT = "auto" if keras.backend.backend() == "jax" else False
+
+
+def small_task(seed: int | None = 0, **changes: Any) -> MaskedPatchPrediction:
+    model = keras_vit.VisionTransformer(**{**SIZES, "num_classes": 4, "depth": 1, **changes})
+    return MaskedPatchPrediction(model, seed=seed)
+
+
+def compiled(task: MaskedPatchPrediction) -> MaskedPatchPrediction:
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    task.compile(keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"], jit_compile=JIT)
+    return task
+
+
+def array(tensor: Any) -> np.ndarray:
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def colours_of(images: np.ndarray, size: tuple[int, int], parts: int) -> np.ndarray:
+    """Patch by patch, in whole numbers where pixels are: the definition."""
+    rows, columns = images.shape[1] // size[0], images.shape[2] // size[1]
+    found = np.zeros((len(images), rows * columns), int)
+    for image, row in zip(images.astype("float64"), found, strict=True):
+        for i in range(rows * columns):
+            y, x = i // columns * size[0], i % columns * size[1]
+            for mean in image[y : y + size[0], x : x + size[1]].mean(axis=(0, 1)):
+                row[i] = row[i] * parts + min(int(mean * parts / 256), parts - 1)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "bits"),
+    [((16, 16, 3), (4, 4), 3), ((12, 22, 3), (4, 8), 2), ((8, 8, 1), (2, 2), 3)],
+)
+def test_colours_are_the_mean_in_few_bits(
+    shape: tuple[int, ...], size: tuple[int, int], bits: int
+) -> None:
+    images = pixels(5, *shape) // np.arange(1, 6, dtype="uint8")[:, None, None, None]
+    images[0, : size[0], : size[1]] = 255
+    wanted = colours_of(images, size, 2**bits)
+    np.testing.assert_array_equal(array(patch_colours(images, size, bits)), wanted)
+    first = images.transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(array(patch_colours(first, size, bits, "channels_first")), wanted)
+    assert wanted.max() == 2 ** (bits * shape[2]) - 1
+
+
+def corrupted(layer: CorruptPatches, training: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of patches that know their number: what now stands where, and which were chosen."""
+    batch, count = 500, 64
+    numbers = np.broadcast_to(np.arange(1.0, count + 1), (batch, count)).astype("float32")
+    grid = np.stack([numbers, np.arange(batch)[:, None] + 0 * numbers], -1)
+    patches, chosen = layer(grid.reshape(batch, 8, 8, 2), training=training)
+    found = array(patches).reshape(batch, count, 2)
+    is_mask = (found == array(layer.mask_token)).all(-1)
+    # An embedding that is no mask still comes from the same image.
+    np.testing.assert_array_equal(found[~is_mask][:, 1], grid[~is_mask][:, 1])
+    return np.where(is_mask, 0, found[:, :, 0]).astype(int), numbers.astype(int), array(chosen)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_half_is_corrupted_80_10_10(training: bool) -> None:
+    layer = CorruptPatches(seed=3)
+    found, numbers, chosen = corrupted(layer, training)
+    assert chosen.shape == (500, 32)
+    assert all(len(set(row)) == 32 for row in chosen)
+    is_chosen = np.zeros(found.shape, bool)
+    np.put_along_axis(is_chosen, chosen, True, axis=1)
+    # All positions alike; four deviations of the mean of 500 tosses.
+    np.testing.assert_allclose(is_chosen.mean(axis=0), 0.5, atol=4 * 0.5 / np.sqrt(500))
+    np.testing.assert_array_equal(found[~is_chosen], numbers[~is_chosen])
+    mask, kept = found[is_chosen] == 0, found[is_chosen] == numbers[is_chosen]
+    swap = ~mask & ~kept
+    tosses = is_chosen.sum()
+    for share, wanted in ((mask, 0.8), (swap, 0.1), (kept, 0.1)):
+        deviation = np.sqrt(wanted * (1 - wanted) / tosses)
+        np.testing.assert_allclose(share.mean(), wanted, atol=4 * deviation)
+    # What comes instead is any of the other 63, all alike: chi-square of 62 degrees of freedom.
+    away = (found[is_chosen][swap] - numbers[is_chosen][swap]) % 64
+    counts = np.bincount(away, minlength=64)[1:]
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 62 + 4 * np.sqrt(2 * 62)
+
+
+def test_draws_follow_from_the_seed() -> None:
+    def draws(seed: int | None, training: bool) -> list[np.ndarray]:
+        keras.utils.set_random_seed(4)
+        layer = CorruptPatches(seed=seed)
+        ones = np.ones((2, 4, 4, 8), "float32")
+        return [array(layer(ones, training=training)[1]) for _ in range(2)]
+
+    first, other = draws(1, True), draws(2, True)
+    np.testing.assert_array_equal(draws(1, True), first)
+    np.testing.assert_array_equal(draws(None, True), draws(None, True))
+    assert not np.array_equal(first, other)
+    assert not np.array_equal(first[0], first[1])
+    at_rest = draws(1, False) + draws(2, False)
+    for found in at_rest[1:]:
+        np.testing.assert_array_equal(found, at_rest[0])
+    mask_all = CorruptPatches(share=1.0, masked=1.0, swapped=0.0)
+    patches, chosen = mask_all(np.ones((2, 4, 4, 8), "float32"))
+    assert tuple(chosen.shape) == (2, 16)
+    wanted = np.broadcast_to(array(mask_all.mask_token), patches.shape)
+    np.testing.assert_array_equal(array(patches), wanted)
+
+
+def test_predictions_stand_beside_their_truth() -> None:
+    """With nothing hidden, the task's logits are its head on the model's own tokens."""
+    model = keras_vit.VisionTransformer(**SIZES, num_classes=4, num_registers=2)
+    task = MaskedPatchPrediction(model, share=0.25, masked=0.0, swapped=0.0)
+    head = task.get_layer("head")
+    head.kernel.assign(np.random.default_rng(0).normal(size=head.kernel.shape))
+    outputs = task.predict(IMAGES, verbose=0)
+    tokens = predict(model.feature_model("encoder_norm"), IMAGES)[:, 3:]
+    chosen = array(task.get_layer("corrupt_patches")(np.zeros((8, 4, 4, 32)))[1])
+    rows = np.arange(8)[:, None]
+    wanted = array(head(tokens))[rows, chosen]
+    np.testing.assert_allclose(outputs["logits"], wanted, atol=2e-5)
+    truth = colours_of(IMAGES, (8, 8), 8)[rows, chosen]
+    np.testing.assert_array_equal(outputs["colours"], truth)
+    # The loss that fit shows, from its definition; labels are not looked at.
+    compiled(task)
+    shifted = wanted - wanted.max(-1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    loss = -np.take_along_axis(log_p, truth[..., None], -1).mean()
+    accuracy = (wanted.argmax(-1) == truth).mean()
+    figures = task.evaluate(IMAGES, np.arange(8), verbose=0)
+    np.testing.assert_allclose(figures, [loss, accuracy], rtol=1e-4)
+
+
+def test_fit_trains_mask_token_and_model() -> None:
+    """Few colours, by heart: below their entropy, and every layer has changed."""
+    images = (np.arange(4)[:, None, None, None] * np.ones((4, 32, 32, 3)) * 60).astype("uint8")
+    images[:, 16:] //= 2
+    images = np.repeat(images, 4, axis=0)
+    task = compiled(small_task())
+    before = {v.path: array(v).copy() for v in task.trainable_variables}
+    losses = task.fit(images, epochs=30, batch_size=16, verbose=0).history["loss"]
+    shares = np.bincount(array(patch_colours(images, (8, 8))).ravel()) / (16 * 16)
+    assert losses[-1] < -(shares[shares > 0] * np.log(shares[shares > 0])).sum() < losses[0]
+    for variable in task.trainable_variables:
+        assert not np.array_equal(array(variable), before[variable.path]), variable.path
+    assert "corrupt_patches/mask_token" in before
+    assert not [path for path in before if path.startswith(("pooling", "head_"))]
+    # What was trained is the model itself; pooling and head of its own are as they were.
+    shared = {id(v) for v in task.backbone.trainable_variables}
+    assert sum(id(v) in shared for v in task.trainable_variables) == len(before) - 3
+    np.testing.assert_array_equal(array(task.backbone.get_layer("head").kernel), 0)
+
+
+def test_transfer_and_file(tmp_path: Path) -> None:
+    task = small_task(seed=5, pooling="map")
+    model = task.backbone
+    for variable in task.trainable_variables:
+        variable.assign(np.random.default_rng(0).normal(0, 0.1, variable.shape))
+    compiled(task).optimizer.build(task.trainable_variables)
+    task.save(tmp_path / "task.keras")
+    loaded = keras.saving.load_model(tmp_path / "task.keras")
+    assert isinstance(loaded, MaskedPatchPrediction)
+    assert loaded.get_config() == task.get_config()
+    for name, values in task(IMAGES).items():
+        np.testing.assert_array_equal(array(loaded(IMAGES)[name]), array(values))
+    assert isinstance(loaded.loss, keras.losses.CategoricalCrossentropy)
+    tokens = predict(model.feature_model("encoder_norm"), IMAGES)
+    for classifier in (model.with_classifier(7), loaded.backbone.with_classifier(7)):
+        assert classifier.output_shape == (None, 7)
+        found = predict(classifier.feature_model("encoder_norm"), IMAGES)
+        np.testing.assert_allclose(found, tokens, atol=1e-6)
+
+
+def test_recipe_in_mixed_precision_with_labels_beside() -> None:
+    """All that `compile_model` does, on batches as the pipelines make them."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    task = small_task()
+    recipe = recipes.get("masked_patches")
+    assert (recipe.learning_rate, recipe.warmup, recipe.steps) == (2e-4, 10_000, 1_000_000)
+    assert (recipe.batch_size, recipe.decay, recipe.optimizer) == (4096, "cosine", "adam")
+    keras_vit.compile_model(task, recipe.scaled(steps=6), 6, jit_compile=JIT)
+    labels = np.eye(4, dtype="float32")[np.arange(8) % 4]
+    history = task.fit(IMAGES, labels, epochs=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    assert task.output["logits"].dtype == "float32"
+    assert task.output["logits"].shape == (None, 8, 512)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"include_preprocessing": False, "pooling": "gap"},
+        {"data_format": "channels_first", "input_shape": (3, 32, 32)},
+        {"resnet": (), "resnet_width": 32, "patch_size": 2},
+    ],
+    ids=["no_preprocessing", "channels_first", "hybrid"],
+)
+def test_other_models(changes: dict[str, Any]) -> None:
+    task = small_task(**changes)
+    images = IMAGES.astype("float32")
+    if changes.get("include_preprocessing") is False:
+        images = images / 127.5 - 1
+    if "data_format" in changes:
+        images = images.transpose(0, 3, 1, 2)
+    found = array(task(images)["colours"])
+    chosen = array(task.get_layer("corrupt_patches")(np.zeros((8, 4, 4, 32)))[1])
+    wanted = colours_of(IMAGES, (8, 8), 8)[np.arange(8)[:, None], chosen]
+    # 127.5 (x / 127.5) rounds: a mean on the border of two parts may fall to either.
+    assert (found == wanted).mean() > (0.98 if images.min() < 0 else 0.999)
+
+
+def test_errors_say_the_fix() -> None:
+    with pytest.raises(ValueError, match="Give a VisionTransformer"):
+        MaskedPatchPrediction(keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]))
+    with pytest.raises(ValueError, match=r"with_input_shape\(\(224, 224, 3\)\)"):
+        small_task(input_shape=(None, None, 3))
+    with pytest.raises(ValueError, match="input_shape that they divide"):
+        small_task(resnet=(), resnet_width=32, patch_size=1, input_shape=(33, 32, 3))
+    with pytest.raises(ValueError, match=r"share=0 must lie in \(0, 1\]"):
+        CorruptPatches(share=0)
+    with pytest.raises(ValueError, match=r"masked=0\.9 and swapped=0\.2"):
+        CorruptPatches(masked=0.9, swapped=0.2)
+    with pytest.raises(ValueError, match="bits=0"):
+        MaskedPatchPrediction(keras_vit.VisionTransformer(**SIZES), bits=0)
