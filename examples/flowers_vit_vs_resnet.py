@@ -1,0 +1,87 @@
+"""A ViT and a ResNet fine-tuned on the same photographs, by the same recipe, for as many steps.
+
+    python examples/flowers_vit_vs_resnet.py --data FOLDER
+    python examples/flowers_vit_vs_resnet.py --data FOLDER --weights FILE --resnet-weights none
+    python examples/flowers_vit_vs_resnet.py --data FOLDER --resnet ResNet50 --resnet-weights imagenet
+
+The report that this follows fine-tuned ViT-Base/16 on five kinds of flowers (95.6 %) beside a
+ResNet (68.9 %). Prints a table of every class for both (its table 4) and one of both models (its
+table 5), and writes them to --out. A quarter of an hour on two CPU cores for ViT-Ti/16 on 1,800
+photographs, and three times that for a ResNet-50. Needs keras_vit[train].
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+
+import keras_vit
+from keras_vit import data, evaluation, recipes
+from keras_vit.training.fitting import fit
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS name")
+parser.add_argument("--weights", default="ViT-Ti/16:augreg_in21k", help="of the ViT: file or tag")
+parser.add_argument("--resnet", default="BiT-R50x1", help="a BiT, or ResNet50 of Keras")
+parser.add_argument("--resnet-weights", default="bit_m_in21k", help="tag, file, imagenet or none")
+parser.add_argument("--recipe", default="finetune_small", help="how both are trained")
+parser.add_argument("--epochs", type=int, help="passes over the photographs, for both")
+parser.add_argument("--image-size", type=int, default=224, help="pixels")
+parser.add_argument("--seed", type=int, default=0, help="of the split, heads and augmentation")
+parser.add_argument("--out", type=Path, default=Path("runs/vit_vs_resnet"))
+
+
+def resnet(name: str, weights: str | None, num_classes: int, size: int) -> Any:
+    """A ResNet that takes pixels, under a new head."""
+    if name != "ResNet50":
+        shape = (size, size, 3)
+        return keras_vit.create(name, num_classes=num_classes, input_shape=shape, weights=weights)
+    images = keras.Input((size, size, 3))
+    # Blue, green, red less ImageNet's mean colour: what these weights were trained on.
+    mean = keras.layers.Normalization(mean=[103.939, 116.779, 123.68], variance=[1.0, 1.0, 1.0])
+    x = mean(images[..., ::-1])
+    x = keras.applications.ResNet50(include_top=False, pooling="avg", weights=weights)(x)
+    logits = keras.layers.Dense(num_classes, kernel_initializer="zeros", name="head")(x)
+    model = keras.Model(images, logits, name="resnet50")
+    model.evaluation = {}  # what predict_split asks for: resize and centre crop
+    return model
+
+
+def main() -> None:
+    options = parser.parse_args()
+    recipe = replace(recipes.get(options.recipe), image_size=options.image_size)
+    if options.epochs:
+        recipe = replace(recipe, epochs=options.epochs)
+    splits = data.load(options.data, seed=options.seed)
+    classes, size = splits.num_classes, options.image_size
+    resnet_weights = None if options.resnet_weights == "none" else options.resnet_weights
+    builders = {
+        "ViT": lambda: keras_vit.from_checkpoint(
+            options.weights, num_classes=classes, input_shape=(size, size, 3)
+        ),
+        "ResNet": lambda: resnet(options.resnet, resnet_weights, classes, size),
+    }
+    text = "| model | parameters | accuracy | macro F1 | minutes |\n|---|---:|---:|---:|---:|\n"
+    tables = ""
+    for name, build in builders.items():
+        keras.utils.set_random_seed(options.seed)
+        model, started = build(), time.time()
+        fit(model, recipe, splits, options.out / name, seed=options.seed)
+        labels, scores = evaluation.predict_split(model, splits.val)
+        report = evaluation.classification_report(labels, scores, splits.class_names)
+        print(f"\n{name}\n{report}\n")
+        tables += f"\n## {name}\n\n{report.to_markdown()}\n"
+        minutes = (time.time() - started) / 60
+        text += (
+            f"| {model.name} | {model.count_params():,} | {report.accuracy:.2%} "
+            f"| {report.macro.f1:.3f} | {minutes:.1f} |\n"
+        )
+    print(text)
+    (options.out / "table.md").write_text(text + tables, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
