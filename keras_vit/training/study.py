@@ -530,7 +530,7 @@ def study_parser(description: str | None, out: str, **defaults: Any) -> argparse
     add("--steps", type=int, help="updates of each model")
     add("--batch-size", type=int, help="images of an update; the learning rate follows it")
     add("--seeds", type=int, help="how often each model is trained")
-    add("--only", metavar="PATTERN", default="*", help='trials to run, such as "*Mixer*"')
+    add("--only", metavar="NAME", nargs="+", default=["*"], help='such as "ViT base" "Mixer*"')
     add("--precision", default="float32", help="dtype policy, such as mixed_bfloat16")
     add("--plan", action="store_true", help="say what would be trained, and train nothing")
     add("--out", type=Path, default=Path(out), help="where results.csv, table and plot go")
@@ -542,7 +542,7 @@ def chosen(trials: Iterable[Trial], options: argparse.Namespace) -> list[Trial]:
     """The trials that `--only` asks for, for every seed, under the `--precision`.
 
     Raises:
-        ValueError: No trial has such a name, or `--seeds` is below 1.
+        ValueError: No trial has one of the names, or `--seeds` is below 1.
 
     Example:
 
@@ -555,11 +555,11 @@ def chosen(trials: Iterable[Trial], options: argparse.Namespace) -> list[Trial]:
     """
     trials = list(trials)
     positive(seeds=options.seeds)
-    found = [trial for trial in trials if fnmatch.fnmatch(trial.name, options.only)]
-    if not found:
-        raise ValueError(
-            f"--only {options.only!r} fits none of: {', '.join(trial.name for trial in trials)}."
-        )
+    for pattern in options.only:
+        if not any(fnmatch.fnmatch(trial.name, pattern) for trial in trials):
+            names = "; ".join(trial.name for trial in trials)
+            raise ValueError(f"--only {pattern!r} fits none of: {names}.")
+    found = [t for t in trials if any(fnmatch.fnmatch(t.name, one) for one in options.only)]
     policy = {} if options.precision == "float32" else {"dtype": options.precision}
     return [
         replace(trial, seed=seed, sizes={**trial.sizes, **policy})

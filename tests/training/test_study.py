@@ -174,6 +174,12 @@ def test_seconds_of_a_run_that_was_killed_count() -> None:
     assert watch.total == watch.total
 
 
+def test_only_of_an_unknown_name() -> None:
+    options = study.study_parser("", out="runs/s").parse_args(["--only", "a", "Mixr*"])
+    with pytest.raises(ValueError, match=r"'Mixr\*' fits none of: a; b"):
+        study.chosen([trial("a"), trial("b")], options)
+
+
 class TestExamples:
     def test_scaling_study(self, tmp_path: Path) -> None:
         script = example("scaling_study")
