@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import cli
+from tests.data.pictures import disorderly_folder
 from tests.models.test_common import build
 
 image = pytest.importorskip("PIL.Image")
@@ -80,6 +81,21 @@ def test_train_writes_everything(run: Path, photographs: Path) -> None:
     model = keras.saving.load_model(run / "model.keras")
     assert model.class_names == ("green", "red")
     assert not model.compiled  # the optimizer would triple the file
+
+
+def test_a_disorderly_folder_trains_to_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = disorderly_folder(tmp_path / "wüst"), tmp_path / "Blüten"
+    words = ["train", "--data", str(folder), "--out", str(out), "--epochs", "1"]
+    assert cli.main([*words, "--image-size", "16", "--batch-size", "32"]) == 0
+    printed = capsys.readouterr().out
+    facts = json.loads((out / "report.json").read_text("utf-8"))
+    left_out = facts["bad_files"] + facts["ignored"]
+    assert len(left_out) == 9
+    for path, reason in left_out:
+        assert f"{path}: {reason}" in printed
+    assert facts["data"] == {"train": 59, "val": 8}
 
 
 @pytest.mark.parametrize("way", [["--lora", "2", "--epochs", "1"], ["--freeze-backbone"]])

@@ -6,6 +6,7 @@ import platform
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -105,16 +106,18 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
     recipe = _recipe(job)  # what is misspelt should not wait for the data
     _take_place(job)
     started = time.time()
-    splits = data.load(
-        job.data,
-        data_dir=job.data_dir,
-        val_fraction=job.val_fraction,
-        seed=job.seed,
-        on_bad_file=job.on_bad_file,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # what they say, the report says below
+        splits = data.load(
+            job.data,
+            data_dir=job.data_dir,
+            val_fraction=job.val_fraction,
+            seed=job.seed,
+            on_bad_file=job.on_bad_file,
+        )
     say(f"{splits!r}")
-    for path, reason in splits.report:
-        say(f"  skipped {path}: {reason}")
+    if splits.report.unreadable or splits.report.ignored:
+        say(f"left out: {splits.report}")
     folder = job.partial
     folder.mkdir(parents=True, exist_ok=True)
     model, history = _trained(job, recipe, splits, folder, say)
@@ -125,6 +128,7 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
         "parameters": model.count_params(),
         "data": {name: len(split) for name, split in splits.items()},
         "bad_files": [[str(path), reason] for path, reason in splits.report],
+        "ignored": [[str(path), reason] for path, reason in splits.report.ignored],
         "beside": _beside(job, recipe, splits, report.accuracy, say),
     }
     config = _config(job, recipe, model)

@@ -36,3 +36,25 @@ def flat_folder(root: Path, count: int = 10) -> Path:
     """`root/<class>/*.png`, classes a and b; the grey level of a picture is its number."""
     names = [f"{'ab'[i % 2]}/{i:03d}.png" for i in range(2 * count)]
     return write(root, {name: plain(i) for i, name in enumerate(names)})
+
+
+CLASSES = ("Gänseblümchen", "лютик", "向日葵 mit Leerzeichen")
+
+
+def disorderly_folder(root: Path) -> Path:
+    """As people have them: 5 % broken, wrong endings, an empty class, one in a single split."""
+    good = encode(PICTURE, "JPEG")
+    files = {f"train/{name}/фото {i} é.jpg": good for name in CLASSES for i in range(19)}
+    files |= {f"train/{name}/broken.jpg": good[: 300 + i] for i, name in enumerate(CLASSES)}  # 5 %
+    files |= {f"val/{name}/{i}.jpg": good for name in CLASSES[:2] for i in range(4)}
+    files["val/лютик/text.jpg"] = b"no photograph"
+    files["train/лютик/really a png.jpg"] = encode(PICTURE, "PNG")
+    files["train/лютик/photo.jpgx"] = good
+    files["train/лютик/without extension"] = good
+    files["train/лютик/Thumbs.db"] = b"\x00"
+    files["val/only here/1.jpg"] = good
+    write(root, files)
+    (root / "train" / "empty").mkdir()
+    big = Image.fromarray(np.indices((5000, 6000)).sum(0).astype(np.uint8)).convert("RGB")
+    big.save(root / "train" / CLASSES[0] / "30 megapixels.jpg", quality=70)
+    return root

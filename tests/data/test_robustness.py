@@ -5,34 +5,16 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from PIL import Image
 
 from keras_vit.data import load, pipeline
-from tests.data.pictures import PICTURE, encode, write
+from tests.data.pictures import CLASSES, disorderly_folder
 
 pytest.importorskip("tensorflow")
-
-CLASSES = ("Gänseblümchen", "лютик", "向日葵 mit Leerzeichen")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("wüst")
-    good = encode(PICTURE, "JPEG")
-    files = {f"train/{name}/фото {i} é.jpg": good for name in CLASSES for i in range(19)}
-    files |= {f"train/{name}/broken.jpg": good[: 300 + i] for i, name in enumerate(CLASSES)}  # 5 %
-    files |= {f"val/{name}/{i}.jpg": good for name in CLASSES[:2] for i in range(4)}
-    files["val/лютик/text.jpg"] = b"no photograph"
-    files["train/лютик/really a png.jpg"] = encode(PICTURE, "PNG")
-    files["train/лютик/photo.jpgx"] = good
-    files["train/лютик/without extension"] = good
-    files["train/лютик/Thumbs.db"] = b"\x00"
-    files["val/only here/1.jpg"] = good
-    write(root, files)
-    (root / "train" / "empty").mkdir()
-    big = Image.fromarray(np.indices((5000, 6000)).sum(0).astype(np.uint8)).convert("RGB")
-    big.save(root / "train" / CLASSES[0] / "30 megapixels.jpg", quality=70)
-    return root
+    return disorderly_folder(tmp_path_factory.mktemp("wüst"))
 
 
 def test_what_is_wrong_is_left_out_and_said(folder: Path) -> None:
