@@ -9,6 +9,7 @@ No label is needed. The model's own layers are trained, so transfer is nothing b
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit.errors import positive
@@ -291,10 +292,8 @@ def patch_colours(
     means = ops.average_pool(images, patch_size, patch_size, "valid", "channels_last")
     parts = 2**bits
     levels = ops.cast(ops.clip(ops.floor(means * (parts / 256)), 0, parts - 1), "int32")
-    colours = levels[..., 0]
-    for channel in range(1, images.shape[-1]):
-        colours = colours * parts + levels[..., channel]
-    return keras.layers.Reshape((-1,), dtype="int32")(colours)
+    powers = parts ** np.arange(images.shape[-1], dtype="int32")[::-1]
+    return keras.layers.Reshape((-1,), dtype="int32")(ops.sum(levels * powers, axis=-1))
 
 
 def _truth(y_pred: Any) -> Any:
