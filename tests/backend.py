@@ -45,3 +45,12 @@ def gradients(model: keras.Model, images: Any, training: bool = False) -> dict[s
         )
         for variable, gradient in zip(variables, found, strict=True)
     }
+
+
+def at_once(function: Any) -> Any:
+    """The function compiled as one on JAX, where every operation alone is compiled on its own."""
+    if keras.backend.backend() != "jax":
+        return function
+    import jax
+
+    return jax.jit(function)

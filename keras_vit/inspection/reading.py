@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.errors import positive
 from keras_vit.layers import AttentionPooling, EncoderBlock
+from keras_vit.layers.merging import token_sizes
 from keras_vit.models.image_model import ImageModel
 
 
@@ -31,6 +32,10 @@ class Reading:
     Training and inference stay on the fused operator, which never forms the probabilities: here
     the second road, `MultiHeadSelfAttention.attention_probabilities`, computes them from the same
     weights. One layer at a time, since all layers of a large model are half a gigabyte an image.
+
+    Where the model merges tokens (`token_merging`), every token of the input has its own row and
+    column all the same: it asks as the merged token does, and is given an even share of what that
+    is given.
     """
 
     def __init__(self, model: Any, features: dict[str, np.ndarray]) -> None:
@@ -48,8 +53,22 @@ class Reading:
     def attention(self, layer: int) -> np.ndarray:
         """Probabilities of one layer, `(batch, heads, tokens, tokens)`, float32."""
         block = self.blocks[layer]
-        tokens = self.features["tokens" if layer == 0 else f"block_{layer - 1}"]
-        return as_numpy(block.attention.attention_probabilities(block.norm_0(tokens)))
+        before = "tokens" if layer == 0 else f"block_{layer - 1}"
+        normed = block.norm_0(self.features[before])
+        sources = self._sources(before)
+        if sources is None:
+            return as_numpy(block.attention.attention_probabilities(normed))
+        sizes = token_sizes(sources, normed.shape[1])
+        maps = as_numpy(block.attention.attention_probabilities(normed, sizes))
+        maps = _shared_out(maps, sizes, sources)
+        return np.take_along_axis(maps, sources[:, None, :, None], axis=2)
+
+    def _sources(self, feature: str) -> np.ndarray | None:
+        """Where each token of the input is in `feature`, int `(batch, tokens)`; None: in place."""
+        if feature == "encoder_norm":
+            feature = f"block_{len(self.blocks) - 1}"
+        found = self.features.get(f"{feature}_sources")
+        return None if found is None else found.astype("int32")
 
     def pooling_attention(self) -> np.ndarray:
         """Probabilities of the attention pooling's probe, `(batch, heads, tokens)`, float32."""
@@ -68,6 +87,10 @@ class Reading:
             key.reshape(*key.shape[:2], *heads),
         )
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        sources = self._sources("encoder_norm")
+        if sources is not None:
+            sizes = as_numpy(token_sizes(sources, tokens.shape[1]))
+            weights = _shared_out(weights * sizes[:, None], sizes, sources)
         return weights / weights.sum(axis=-1, keepdims=True)
 
     def readout(self) -> np.ndarray:
@@ -98,7 +121,8 @@ def read(model: Any, images: Any, batch_size: int = 32) -> Iterator[Reading]:
     depth = len(encoder_blocks(model))
     images = _checked(model, images)
     before = ["tokens", *(f"block_{i}" for i in range(depth - 1))]
-    features = model.feature_model(["patches", *before, "encoder_norm", "logits"])
+    merged = [name for name in model.feature_names if name.endswith("_sources")]
+    features = model.feature_model(["patches", *before, *merged, "encoder_norm", "logits"])
     # Operation by operation: compiling takes longer than the few batches anyone looks at.
     features.run_eagerly = True
     for start in range(0, len(images), batch_size):
@@ -114,6 +138,13 @@ def patch_pixels(model: Any) -> tuple[int, int]:
 def as_numpy(tensor: Any) -> np.ndarray:
     """A float32 array: NumPy has no bfloat16 of its own."""
     return np.asarray(keras.ops.convert_to_numpy(tensor)).astype("float32")
+
+
+def _shared_out(weights: np.ndarray, sizes: Any, sources: np.ndarray) -> np.ndarray:
+    """Weights of merged tokens, the last axis, in even shares for the tokens of the input."""
+    shares = weights / as_numpy(sizes).reshape(len(weights), *[1] * (weights.ndim - 2), -1)
+    places = sources.reshape(len(weights), *[1] * (weights.ndim - 2), -1)
+    return np.take_along_axis(shares, places, axis=-1)
 
 
 def _checked(model: Any, images: Any) -> np.ndarray:

@@ -3,7 +3,9 @@
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.convolution import StandardizedConv2D
 from keras_vit.layers.encoder import MLP, EncoderBlock, LayerScale
+from keras_vit.layers.merging import MergingEncoderBlock, UnmergeTokens
 from keras_vit.layers.mixing import MixerBlock
+from keras_vit.layers.patch_dropout import PatchDropout
 from keras_vit.layers.patches import PatchEmbedding, Patches, TokensToGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions import PositionEmbedding, RelativePositionBias
@@ -18,8 +20,10 @@ __all__ = [
     "EncoderBlock",
     "LayerScale",
     "MeanPooling",
+    "MergingEncoderBlock",
     "MixerBlock",
     "MultiHeadSelfAttention",
+    "PatchDropout",
     "PatchEmbedding",
     "Patches",
     "PositionEmbedding",
@@ -31,4 +35,5 @@ __all__ = [
     "StochasticDepth",
     "TokenPooling",
     "TokensToGrid",
+    "UnmergeTokens",
 ]

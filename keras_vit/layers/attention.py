@@ -96,7 +96,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             self.relative_positions = RelativePositionBias(self.relative_length, dtype=dtype)
             self.relative_positions.build((batch, length, self.num_heads, self.head_dim))
 
-    def _project(self, tokens: Any) -> tuple[Any, Any, Any, Any]:
+    def _project(self, tokens: Any, sizes: Any = None) -> tuple[Any, Any, Any, Any]:
         """Queries, keys and values `(batch, length, heads, head_dim)`, and the bias or None."""
         length = ops.shape(tokens)[1]
         projected = ops.reshape(
@@ -104,6 +104,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         )
         query, key, value = (projected[:, :, i] for i in range(3))
         bias = None if self.relative_positions is None else self.relative_positions(query)
+        if sizes is not None:
+            bias = ops.cast(ops.log(sizes), query.dtype)[:, None, None, :]
         return query, key, value, bias
 
     def _probabilities(self, query: Any, key: Any, bias: Any) -> Any:
@@ -113,17 +115,27 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         # The sum over hundreds of keys wants float32, as inside the fused operator.
         return ops.cast(ops.softmax(ops.cast(logits, "float32")), query.dtype)
 
-    def attention_probabilities(self, tokens: Any) -> Any:
+    def attention_probabilities(self, tokens: Any, sizes: Any = None) -> Any:
         """What each head looks at: `(batch, heads, queries, keys)`, each row of keys sums to 1.
 
         A second road beside `call`, which never leaves the fused operator for it. Takes what
-        `call` takes: inside an encoder block, the normalised tokens.
+        `call` takes: inside an encoder block, the normalised tokens; `sizes` as `attend` does.
         """
-        query, key, _, bias = self._project(tokens)
+        query, key, _, bias = self._project(tokens, sizes)
         return self._probabilities(query, key, bias)
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
-        query, key, value, bias = self._project(tokens)
+        return self.attend(tokens, training=training)[0]
+
+    def attend(
+        self, tokens: Any, sizes: Any = None, training: bool | None = None
+    ) -> tuple[Any, Any]:
+        """What `call` returns, and the keys `(batch, length, heads, head_dim)`.
+
+        With `sizes`, `(batch, length)`, attention is proportional: a token is attended to as that
+        many equal ones would be (ToMe, equation 1). They do not go with relative positions.
+        """
+        query, key, value, bias = self._project(tokens, sizes)
         if training and self.attention_dropout > 0:
             probabilities = self._probabilities(query, key, bias)
             probabilities = self.probability_dropout(probabilities, training=True)
@@ -131,7 +143,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         else:
             heads = ops.dot_product_attention(query, key, value, bias=bias)
         joined = ops.reshape(heads, ops.shape(tokens))
-        return self.output_dropout(self.output_projection(joined), training=training)
+        return self.output_dropout(self.output_projection(joined), training=training), key
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape

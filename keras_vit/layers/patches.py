@@ -183,6 +183,9 @@ class TokensToGrid(keras.layers.Layer):
     `(batch, grid_h, grid_w, ...)`, of which only the shape is read; returns
     `(batch, grid_h, grid_w, hidden_dim)`, or `(batch, hidden_dim, grid_h, grid_w)` under
     `data_format="channels_first"`. The first `num_prefix_tokens` (class token, registers) go.
+
+    Raises:
+        ValueError: The tokens are fewer than the patches, as in training under patch dropout.
     """
 
     def __init__(
@@ -195,6 +198,15 @@ class TokensToGrid(keras.layers.Layer):
     def call(self, tokens: Any, patches: Any) -> Any:
         _, grid_h, grid_w, _ = ops.shape(patches)
         tokens = tokens[:, self.num_prefix_tokens :]
+        # A reshape of half the patches of two images would give one image.
+        if None not in (tokens.shape[1], *patches.shape[1:3]) and (
+            tokens.shape[1] != patches.shape[1] * patches.shape[2]
+        ):
+            raise ValueError(
+                f"{tokens.shape[1]} patches do not fill a grid of {patches.shape[1]} x "
+                f"{patches.shape[2]}: patch dropout leaves none in training. Ask for features on "
+                "the grid with training=False, or build the model with patch_dropout=0."
+            )
         grid = ops.reshape(tokens, (-1, grid_h, grid_w, tokens.shape[-1]))
         if self.data_format == "channels_first":
             return ops.transpose(grid, (0, 3, 1, 2))

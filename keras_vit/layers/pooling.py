@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit.layers.attention import heads_divide, projection_initializer
 from keras_vit.layers.encoder import MLP
+from keras_vit.layers.merging import token_sizes
 from keras_vit.layers.patches import Shape
 
 
@@ -28,7 +29,8 @@ class TokenPooling(keras.layers.Layer):
 class MeanPooling(keras.layers.Layer):
     """The mean over the patches (ViT paper, appendix D.3): global average pooling.
 
-    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`.
+    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. With the `sources` of a
+    `MergingEncoderBlock`, a merged token counts as often as it has patches.
 
     Args:
         num_prefix_tokens: Tokens in front that are no patches: class token and registers.
@@ -38,10 +40,17 @@ class MeanPooling(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
 
-    def call(self, tokens: Any) -> Any:
-        return ops.mean(tokens[:, self.num_prefix_tokens :], axis=1)
+    def call(self, tokens: Any, sources: Any = None) -> Any:
+        patches = tokens[:, self.num_prefix_tokens :]
+        if sources is None:
+            return ops.mean(patches, axis=1)
+        sizes = token_sizes(sources, ops.shape(tokens)[1])[:, self.num_prefix_tokens :]
+        weights = sizes / ops.sum(sizes, axis=1, keepdims=True)
+        return ops.sum(patches * ops.cast(weights[:, :, None], patches.dtype), axis=1)
 
-    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+    def compute_output_shape(
+        self, tokens_shape: Shape, sources_shape: Shape | None = None
+    ) -> Shape:
         return tokens_shape[0], tokens_shape[2]
 
     def get_config(self) -> dict[str, Any]:
@@ -52,8 +61,9 @@ class MeanPooling(keras.layers.Layer):
 class AttentionPooling(keras.layers.Layer):
     """A learned probe attends to all tokens, then passes an MLP: MAP, the head of big_vision.
 
-    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. Source: "Scaling Vision
-    Transformers" (Zhai et al. 2022), big_vision `MAPHead`.
+    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. With the `sources` of a
+    `MergingEncoderBlock`, a merged token is attended to as all of its patches would be. Source:
+    "Scaling Vision Transformers" (Zhai et al. 2022), big_vision `MAPHead`.
 
     Args:
         num_heads: Number of attention heads; must divide the width of the tokens.
@@ -84,7 +94,7 @@ class AttentionPooling(keras.layers.Layer):
         )
         self.mlp = MLP(mlp_dim, activation, dtype=self.dtype_policy, name="mlp")
 
-    def build(self, tokens_shape: Shape) -> None:
+    def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
         hidden_dim = tokens_shape[-1]
         assert hidden_dim is not None
         self.head_dim = heads_divide(hidden_dim, self.num_heads)
@@ -105,17 +115,24 @@ class AttentionPooling(keras.layers.Layer):
             layer.build((tokens_shape[0], 1, hidden_dim))
         self.key_value.build(tokens_shape)
 
-    def call(self, tokens: Any, training: bool | None = None) -> Any:
+    def call(self, tokens: Any, sources: Any = None, training: bool | None = None) -> Any:
         batch, length, hidden_dim = ops.shape(tokens)
         heads = (self.num_heads, self.head_dim)
         probe = ops.broadcast_to(ops.cast(self.probe, tokens.dtype), (batch, 1, hidden_dim))
         query = ops.reshape(self.query(probe), (-1, 1, *heads))
         key_value = ops.reshape(self.key_value(tokens), (-1, length, 2, *heads))
-        attended = ops.dot_product_attention(query, key_value[:, :, 0], key_value[:, :, 1])
+        bias = None
+        if sources is not None:
+            bias = ops.cast(ops.log(token_sizes(sources, length)), query.dtype)[:, None, None, :]
+        attended = ops.dot_product_attention(
+            query, key_value[:, :, 0], key_value[:, :, 1], bias=bias
+        )
         pooled = self.output_projection(ops.reshape(attended, (-1, 1, hidden_dim)))
         return (pooled + self.mlp(self.norm(pooled), training=training))[:, 0]
 
-    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+    def compute_output_shape(
+        self, tokens_shape: Shape, sources_shape: Shape | None = None
+    ) -> Shape:
         return tokens_shape[0], tokens_shape[2]
 
     def get_config(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit.errors import known_arguments, nearest, one_of
-from keras_vit.layers import TokensToGrid
+from keras_vit.layers import TokensToGrid, UnmergeTokens
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -145,6 +145,10 @@ class ImageModel(keras.Model):
             return keras.layers.Permute((3, 1, 2), dtype=self._policy, name=f"{name}_grid")(feature)
         if len(feature.shape) != 3 or "patches" not in self._features:
             return feature
+        sources = self._feature_sources(name)
+        if sources is not None:
+            unmerge = UnmergeTokens(dtype=self._policy, name=f"{name}_unmerged")
+            feature = unmerge(feature, sources)
         layer = TokensToGrid(
             self.num_prefix_tokens,
             self._arguments["data_format"],
@@ -152,6 +156,10 @@ class ImageModel(keras.Model):
             name=f"{name}_grid",
         )
         return layer(feature, self._features["patches"])
+
+    def _feature_sources(self, name: str) -> Any:
+        """Where the tokens of the input are in the feature `name`; None: all in their places."""
+        return None
 
     def with_classifier(self, num_classes: int, **overrides: Any) -> Self:
         """A copy with the same backbone under a new, zero-initialised head.

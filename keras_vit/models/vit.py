@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,16 @@ from keras_vit.layers import (
     ClassToken,
     EncoderBlock,
     MeanPooling,
+    MergingEncoderBlock,
+    PatchDropout,
     PatchEmbedding,
     PositionEmbedding,
     RegisterTokens,
     TokenPooling,
+    UnmergeTokens,
 )
 from keras_vit.layers.attention import heads_divide
+from keras_vit.layers.merging import merging_schedule
 from keras_vit.layers.positions import copy_into
 from keras_vit.models.hybrid import feature_stride
 from keras_vit.models.image_model import ImageModel, classify, image_size, normalise
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
 POOLINGS = ("token", "gap", "map", None)
 POSITION_EMBEDDINGS = ("learned", "learned_2d", "relative", "sincos2d", "none")
 # Local names of the constructor, before its first layer, that are no arguments.
-DERIVED = ("self", "__class__", "size", "stride")
+DERIVED = ("self", "__class__", "size", "stride", "merging")
 # The grid of a model that takes images of any size learns its positions for this many pixels.
 PIXELS_OF_ANY_SIZE = 224
 
@@ -81,6 +86,10 @@ class VisionTransformer(ImageModel):
         norm_epsilon: Epsilon of the layer norms.
         layer_scale: Initial value of a learned scale on every branch (DINOv2); None for none.
         remat: Compute a block's activations again in the backward pass instead of keeping them.
+        token_merging: How many patches each block merges with others like them, in training and
+            inference (ToMe's `r`, such as 8 for ViT-Ti/16): one number, or one for each block; 0
+            is the plain model. Attention maps and features on the grid are laid out again.
+        patch_dropout: Share of the patches left out of every training step (PatchDropout).
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
         name: Name of the model.
         dtype: Dtype policy of all layers but normalisation and head, such as `"mixed_bfloat16"`.
@@ -125,6 +134,8 @@ class VisionTransformer(ImageModel):
         norm_epsilon: float = 1e-6,
         layer_scale: float | None = None,
         remat: bool = False,
+        token_merging: int | Sequence[int] = 0,
+        patch_dropout: float = 0.0,
         data_format: str | None = None,
         name: str | None = None,
         dtype: Any = None,
@@ -134,9 +145,16 @@ class VisionTransformer(ImageModel):
         heads_divide(hidden_dim, num_heads)
         one_of(pooling, "pooling", POOLINGS)
         one_of(position_embedding, "position_embedding", POSITION_EMBEDDINGS)
-        rates(
-            dropout=dropout, attention_dropout=attention_dropout, stochastic_depth=stochastic_depth
-        )
+        rates(dropout=dropout, attention_dropout=attention_dropout, patch_dropout=patch_dropout)
+        rates(stochastic_depth=stochastic_depth)
+        merging = merging_schedule(token_merging, depth)
+        token_merging = token_merging if isinstance(token_merging, int) else merging
+        if position_embedding == "relative" and (any(merging) or patch_dropout):
+            raise ValueError(
+                'position_embedding="relative" needs every patch in its place. Give another, such '
+                f'as "learned", or 0 for token_merging={token_merging!r} and '
+                f"patch_dropout={patch_dropout!r}."
+            )
         data_format = data_format or keras.config.image_data_format()
         mlp_dim = 4 * hidden_dim if mlp_dim is None else mlp_dim
         class_token = pooling in ("token", None) if class_token is None else class_token
@@ -179,9 +197,17 @@ class VisionTransformer(ImageModel):
             tokens = RegisterTokens(
                 num_registers, int(class_token), dtype=dtype, name="register_tokens"
             )(tokens)
+        if patch_dropout:
+            tokens = PatchDropout(patch_dropout, num_prefix, dtype=dtype, name="patch_dropout")(
+                tokens
+            )
         x["tokens"] = tokens = keras.layers.Dropout(dropout, dtype=dtype, name="dropout")(tokens)
+        merged: dict[str, Any] = {}  # the sources, once tokens are merged: `MergingEncoderBlock`
         for i in range(depth):
-            x[f"block_{i}"] = tokens = EncoderBlock(
+            kind: Any = EncoderBlock
+            if merging[i] or merged:
+                kind = partial(MergingEncoderBlock, merge=merging[i], num_prefix_tokens=num_prefix)
+            block = kind(
                 num_heads,
                 mlp_dim,
                 dropout,
@@ -194,7 +220,12 @@ class VisionTransformer(ImageModel):
                 remat,
                 dtype=dtype,
                 name=f"block_{i}",
-            )(tokens)
+            )
+            if kind is EncoderBlock:
+                x[f"block_{i}"] = tokens = block(tokens)
+            else:
+                x[f"block_{i}"], x[f"block_{i}_sources"] = tokens, sources = block(tokens, **merged)
+                merged["sources"] = sources
         x["encoder_norm"] = tokens = keras.layers.LayerNormalization(
             epsilon=norm_epsilon, dtype=dtype, name="encoder_norm"
         )(tokens)
@@ -202,11 +233,13 @@ class VisionTransformer(ImageModel):
         if pooling == "token":
             pooled = TokenPooling(dtype=dtype, name="pooling")(tokens)
         elif pooling == "gap":
-            pooled = MeanPooling(num_prefix, dtype=dtype, name="pooling")(tokens)
+            pooled = MeanPooling(num_prefix, dtype=dtype, name="pooling")(tokens, **merged)
         elif pooling == "map":
             pooled = AttentionPooling(
                 num_heads, mlp_dim, activation, norm_epsilon, dtype=dtype, name="pooling"
-            )(tokens)
+            )(tokens, **merged)
+        elif merged:
+            pooled = UnmergeTokens(dtype=dtype, name="pooling")(tokens, **merged)
         else:
             pooled = tokens
         x["pooled"] = x["pre_logits"] = pooled
@@ -256,6 +289,29 @@ class VisionTransformer(ImageModel):
         if None not in size:
             grid = position_grid_of(size, self.patch_size, feature_stride(self.resnet))
         return self._copy_with({"input_shape": tuple(input_shape), "position_grid": grid})
+
+    def with_token_merging(self, token_merging: int | Sequence[int]) -> Self:
+        """A copy with the same weights that merges this many patches in each block; 0: none.
+
+        A trained model needs no training for it. See the argument `token_merging`.
+
+        Raises:
+            ValueError: The numbers do not fit the blocks, or the model has relative positions.
+
+        Example:
+
+        >>> import keras_vit
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=2, num_heads=2, input_shape=(32, 32, 3))
+        >>> faster = model.with_token_merging(3)
+        >>> [faster.feature_model(f"block_{i}").output_shape for i in range(2)]
+        [(None, 14, 16), (None, 11, 16)]
+        """
+        return self._copy_with({"token_merging": token_merging})
+
+    def _feature_sources(self, name: str) -> Any:
+        last_block = f"block_{self.depth - 1}"
+        return self._features.get(f"{last_block if name == 'encoder_norm' else name}_sources")
 
     def _copy_layer(self, own: keras.layers.Layer, new: keras.layers.Layer) -> None:
         if isinstance(new, PositionEmbedding):

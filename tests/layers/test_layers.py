@@ -30,6 +30,7 @@ CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = 
     "stem_2": (layers.ResNetStem(32), (2, 30, 21, 3), (2, 8, 6, 32)),
     "unit_1": (layers.ResidualUnit(32, 2, version=1), (2, 7, 6, 128), (2, 4, 3, 128)),
     "unit_2": (layers.ResidualUnit(32), (2, 7, 6, 64), (2, 7, 6, 128)),
+    "patch_dropout": (layers.PatchDropout(0.5, 1), TOKENS, TOKENS),
     "stochastic_depth": (layers.StochasticDepth(0.5), TOKENS, TOKENS),
     "token_pooling": (layers.TokenPooling(), TOKENS, (2, 32)),
     "mean_pooling": (layers.MeanPooling(1), TOKENS, (2, 32)),
@@ -69,7 +70,8 @@ def test_a_layer_alone(name: str) -> None:
 
 def test_every_public_layer_is_covered() -> None:
     covered = {type(layer).__name__ for layer, _, _ in CASES.values()}
-    assert covered == set(layers.__all__) - {"TokensToGrid", "RelativePositionBias"}
+    elsewhere = {"TokensToGrid", "RelativePositionBias", "MergingEncoderBlock", "UnmergeTokens"}
+    assert covered == set(layers.__all__) - elsewhere
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])

@@ -1,0 +1,78 @@
+"""PatchDropout: training on a part of every photograph's patches."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.errors import rates
+from keras_vit.layers.merging import take_tokens
+from keras_vit.layers.patches import Shape
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchDropout(keras.layers.Layer):
+    """Leaves out patches at random in training, so that a step is as much cheaper.
+
+    Takes `(batch, length, hidden_dim)`, after the positions are added; in inference it returns
+    that. In training it returns `(batch, num_prefix_tokens + kept, hidden_dim)`, where `kept` is
+    `(1 - rate)` of the patches, rounded down, and at least 1. Every example loses others; those
+    that stay keep their order. Nothing is rescaled, as in the paper.
+
+    Args:
+        rate: Share of the patches that is left out, in [0, 1).
+        num_prefix_tokens: Tokens in front that always stay: class token and registers.
+        seed: Of the draws, or None.
+
+    Raises:
+        ValueError: The rate is outside [0, 1).
+
+    Source: "PatchDropout: Economizing Vision Transformers Using Patch Dropout" (Liu et al. 2022).
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> drop = keras_vit.layers.PatchDropout(0.5, num_prefix_tokens=1)
+    >>> tuple(drop(keras.ops.ones((2, 197, 8)), training=True).shape)
+    (2, 99, 8)
+    """
+
+    def __init__(
+        self, rate: float, num_prefix_tokens: int = 0, seed: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        rates(rate=rate)
+        self.rate = rate
+        self.num_prefix_tokens = num_prefix_tokens
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def _kept(self, patches: Any) -> Any:
+        if isinstance(patches, int):
+            # 10 * (1 - 0.9) is a little less than 1.
+            return max(1, int(patches * (1 - self.rate) + 1e-6))
+        kept = ops.cast(patches, "float32") * (1 - self.rate) + 1e-4
+        return ops.maximum(1, ops.cast(kept, "int32"))
+
+    def call(self, tokens: Any, training: bool | None = None) -> Any:
+        if not training or self.rate == 0:
+            return tokens
+        batch, length = ops.shape(tokens)[:2]
+        patches = length - self.num_prefix_tokens
+        # float32 under every policy: 256 different bfloat16 numbers would tie.
+        noise = keras.random.uniform((batch, patches), dtype="float32", seed=self.seed_generator)
+        chosen = ops.argsort(noise, axis=-1)[:, : self._kept(patches)]
+        places = self.num_prefix_tokens + ops.sort(chosen, axis=-1)
+        prefix = tokens[:, : self.num_prefix_tokens]
+        return ops.concatenate([prefix, take_tokens(tokens, places)], axis=1)
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        return tokens_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "rate": self.rate,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "seed": self.seed,
+        }

@@ -1,0 +1,181 @@
+"""Token merging equals the paper's description, written down here once more with loops."""
+
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import layers
+from keras_vit.layers.merging import (
+    Matching,
+    bipartite_soft_matching,
+    merge_tokens,
+    merging_schedule,
+    token_sizes,
+)
+from tests.backend import at_once
+from tests.layers.test_layers import numpy, values
+
+
+def merged_by_the_paper(
+    metric: np.ndarray, tokens: np.ndarray, sizes: np.ndarray, r: int, prefix: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ToMe, section 3 ("Bipartite Soft Matching") for one image: tokens, sizes, where each went.
+
+    1. Partition the tokens into two sets A and B, alternating. 2. Draw one edge from each of A to
+    its most similar of B. 3. Keep the r most similar edges. 4. Merge tokens still connected.
+    5. Concatenate the sets.
+    """
+    places = [i for i in range(len(metric)) if i >= prefix]
+    a, b = [i for i in places if i % 2 == 0], [i for i in places if i % 2 == 1]
+    edges = []
+    for i in a:
+        cosines = [
+            metric[i] @ metric[j] / np.linalg.norm(metric[i]) / np.linalg.norm(metric[j]) for j in b
+        ]
+        edges.append((max(cosines), i, b[int(np.argmax(cosines))]))
+    kept = sorted(edges, reverse=True)[: min(r, len(places) // 2)]
+    groups = {j: [j] for j in [*range(prefix), *a, *b]}
+    for _, i, j in kept:
+        groups[j] += groups.pop(i)
+    merged, merged_sizes = [], []
+    where = np.zeros(len(metric), int)
+    for place, members in enumerate(groups.values()):
+        total = sum(sizes[m] for m in members)
+        merged.append(sum(tokens[m] * sizes[m] for m in members) / total)
+        merged_sizes.append(total)
+        where[members] = place
+    return np.array(merged), np.array(merged_sizes), where
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 3])
+@pytest.mark.parametrize("r", [1, 5, 100])
+def test_matching_is_the_papers(prefix: int, r: int) -> None:
+    metric, tokens = values(3, 16 + prefix, 8), values(3, 16 + prefix, 6)[..., ::-1]
+    sizes = np.random.default_rng(2).integers(1, 5, (3, 16 + prefix)).astype("float32")
+
+    @at_once
+    def merged(metric: Any, tokens: Any, sizes: Any) -> list[Any]:
+        matching = bipartite_soft_matching(metric, r, prefix)
+        found, places = merge_tokens(matching, tokens, sizes, None)
+        return [found, places, matching.merge(sizes[:, :, None]), matching.unmerge(found)]
+
+    given = [keras.ops.convert_to_tensor(x.copy()) for x in (metric, tokens, sizes)]
+    found, places, new_sizes, laid_out = map(numpy, merged(*given))
+    for i in range(3):
+        wanted = merged_by_the_paper(metric[i], tokens[i], sizes[i], r, prefix)
+        np.testing.assert_allclose(found[i], wanted[0], atol=1e-5)
+        np.testing.assert_allclose(new_sizes[i, :, 0], wanted[1])
+        np.testing.assert_array_equal(places[i], wanted[2])
+        np.testing.assert_array_equal(laid_out[i], found[i, wanted[2]])
+
+
+def test_merging_twice_keeps_account_of_every_token() -> None:
+    def merged(r: int, tokens: Any, sizes: Any, sources: Any) -> list[Any]:
+        matching = bipartite_soft_matching(tokens, r, 1)
+        tokens, sources = merge_tokens(matching, tokens, sizes, sources)
+        return [tokens, token_sizes(sources, tokens.shape[1]), sources]
+
+    tokens, sizes, sources = keras.ops.array(values(2, 13, 8)), None, None
+    where = np.tile(np.arange(13), (2, 1))
+    originals = numpy(tokens)
+    for r in (4, 3):
+        step = [
+            merged_by_the_paper(t, t, np.bincount(w), r, 1)[2]
+            for t, w in zip(numpy(tokens), where, strict=True)
+        ]
+        where = np.stack([s[w] for s, w in zip(step, where, strict=True)])
+        tokens, sizes, sources = at_once(partial(merged, r))(tokens, sizes, sources)
+    np.testing.assert_array_equal(numpy(sources), where)
+    for i in range(2):
+        np.testing.assert_array_equal(numpy(sizes)[i], np.bincount(where[i]))
+        # However it came about, a token is the mean of what it stands for.
+        means = [originals[i][where[i] == place].mean(axis=0) for place in range(6)]
+        np.testing.assert_allclose(numpy(tokens)[i], means, atol=1e-5)
+    laid_out = layers.UnmergeTokens()(tokens, sources)
+    np.testing.assert_array_equal(numpy(laid_out)[1], numpy(tokens)[1, where[1]])
+
+
+def test_nothing_to_merge_changes_nothing() -> None:
+    tokens = values(2, 2, 8)
+    for matching in (bipartite_soft_matching(tokens, 0), bipartite_soft_matching(tokens, 8, 1)):
+        assert isinstance(matching, Matching)
+        assert matching.merge(tokens) is tokens
+        assert matching.unmerge(tokens) is tokens
+
+
+def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
+    tokens = np.full((1, 5, 4), 60000, "float16")
+    tokens[:, 3:] = -1.1  # far from the others: these two are no one's nearest
+    sizes = keras.ops.full((1, 5), 3.0)
+    matching = bipartite_soft_matching(tokens, 1, 1)
+    merged, sources = merge_tokens(matching, keras.ops.convert_to_tensor(tokens), sizes, None)
+    assert keras.backend.standardize_dtype(merged.dtype) == "float16"
+    places = numpy(sources)[0]
+    np.testing.assert_array_equal(numpy(merged)[0, places[[3, 4]]], tokens[0, 3:])
+    np.testing.assert_array_equal(numpy(merged)[0, places[1]], tokens[0, 1])
+
+
+def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.EncoderBlock]:
+    """A merging block and a plain one of the same weights, of which none is trivial."""
+    merging = layers.MergingEncoderBlock(4, 64, **{"merge": 4, **changes})
+    plain = layers.EncoderBlock(4, 64)
+    merging.build((None, 17, 32))
+    plain.build((None, 17, 32))
+    weights = [values(*w.shape) * 0.3 for w in plain.weights]
+    merging.set_weights(weights)
+    plain.set_weights(weights)
+    return merging, plain
+
+
+def test_a_block_alone() -> None:
+    block, _ = block_and()
+    inputs = values(2, 17, 32)
+    tokens, sources = at_once(block)(inputs)
+    assert tuple(tokens.shape) == (2, 13, 32)
+    assert tuple(sources.shape) == (2, 17)
+    assert block.compute_output_shape((2, 17, 32)) == ((2, 13, 32), (2, 17))
+    symbolic = block(keras.Input((17, 32)))
+    assert [s.shape for s in symbolic] == [(None, 13, 32), (None, 17)]
+    assert [s.dtype for s in symbolic] == ["float32", "int32"]
+    config = keras.saving.serialize_keras_object(block)
+    copy = keras.saving.deserialize_keras_object(config)
+    copy.set_weights(block.get_weights())
+    np.testing.assert_array_equal(numpy(at_once(copy)(inputs)[0]), numpy(tokens))
+    half = layers.MergingEncoderBlock(4, 64, merge=4, dtype="mixed_bfloat16")
+    half.build((None, 17, 32))
+    half = at_once(half)(inputs)
+    assert [keras.backend.standardize_dtype(x.dtype) for x in half] == ["bfloat16", "int32"]
+
+
+def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
+    """Equal tokens, merged and not: the other tokens must not notice (ToMe, equation 1)."""
+    block, plain = block_and(merge=0)
+    few = values(2, 9, 32)
+    sources = np.array([[0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 4]] * 2, "int32")
+    many = np.take_along_axis(few, sources[:, :, None], axis=1)
+    found, kept = block(few, sources)
+    np.testing.assert_allclose(numpy(found), numpy(plain(many))[:, :9], atol=2e-5)
+    np.testing.assert_array_equal(numpy(kept), sources)
+    sizes = token_sizes(sources, 9)
+    maps = numpy(block.attention.attention_probabilities(few, sizes))
+    wanted = numpy(plain.attention.attention_probabilities(many))
+    np.testing.assert_allclose(maps[..., 1], wanted[:, :, :9, [1, 9, 10]].sum(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", [layers.MeanPooling(1), layers.AttentionPooling(4, 64)])
+def test_pooling_counts_a_merged_token_as_its_members(pooling: keras.layers.Layer) -> None:
+    few, sources = values(2, 5, 32), np.array([[0, 1, 1, 2, 3, 4, 3, 3]] * 2, "int32")
+    many = np.take_along_axis(few, sources[:, :, None], axis=1)
+    np.testing.assert_allclose(numpy(pooling(few, sources)), numpy(pooling(many)), atol=1e-5)
+
+
+def test_errors() -> None:
+    assert merging_schedule([4, 0, 2], 3) == (4, 0, 2)
+    for wrong in (-1, 2.5, True, [1, 2], [1, 2, "3"]):
+        with pytest.raises(ValueError, match="token_merging="):
+            merging_schedule(wrong, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="relative_length=17"):
+        layers.MergingEncoderBlock(4, 64, relative_length=17, merge=2)
