@@ -225,6 +225,9 @@ def test_errors_say_the_fix() -> None:
         MaskedPatchPrediction(keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]))
     with pytest.raises(ValueError, match=r"with_input_shape\(\(224, 224, 3\)\)"):
         small_task(input_shape=(None, None, 3))
+    for changes in ({"token_merging": 2}, {"patch_dropout": 0.5}):
+        with pytest.raises(ValueError, match="token_merging=0 and patch_dropout=0"):
+            small_task(**changes)
     with pytest.raises(ValueError, match="input_shape that they divide"):
         small_task(resnet=(), resnet_width=32, patch_size=1, input_shape=(33, 32, 3))
     with pytest.raises(ValueError, match=r"share=0 must lie in \(0, 1\]"):
