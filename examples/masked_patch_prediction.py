@@ -4,7 +4,7 @@
     python examples/masked_patch_prediction.py --data FOLDER    # FOLDER/{train,test}/<class>/*.jpg
 
 Prints the loss of the colours beside their entropy, and the accuracy of a small ViT that is then
-fine-tuned on a tenth of the labels, beside the same ViT that takes all of these steps on that tenth.
+fine-tuned on a tenth of the labels, beside the same ViT that takes all those steps on that tenth.
 Seven minutes of CPU time, on TensorFlow with one core. On 4,000 pictures of CIFAR-10, 400 of them
 with their label, and 1,000 held-out ones:
 
