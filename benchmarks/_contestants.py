@@ -1,0 +1,307 @@
+"""Who takes part in `python -m benchmarks compare`: how each builds its model and takes a step.
+
+Every system gives a ViT of the same sizes on the same images and classes: patches, a class token,
+learned positions, pre-norm blocks, a linear head. Normalisation of the pixels is left out. One
+training step is forward, cross-entropy, backward, and AdamW.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Step = Callable[[], Any]
+# For trying the benchmark itself out; all other sizes come from `keras_vit.list_models()`.
+TINY = {"patch_size": 16, "hidden_dim": 64, "depth": 2, "num_heads": 2, "mlp_dim": 256}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one contestant has to do.
+
+    Attributes:
+        system: A key of `SYSTEMS`.
+        variant: One of the system's variants, mostly a backend.
+        task: `"inference"` or `"training"`.
+        model: A name of `keras_vit.list_models()`, or `"tiny"`.
+        image_size: Height and width of the images in pixels.
+        batch_size: Images a step.
+        dtype: `"float32"` or `"bfloat16"`: in training, bfloat16 with weights in float32.
+        dropout: Rate of dropout, on attention probabilities too where the system has that.
+        options: More arguments of the model, of the system's own names.
+    """
+
+    system: str
+    variant: str
+    task: str
+    model: str = "ViT-S/16"
+    image_size: int = 224
+    batch_size: int = 8
+    dtype: str = "float32"
+    dropout: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+    num_classes: int = 1000
+
+    @property
+    def backend(self) -> str:
+        """The library that computes: the variant without `-compiled`, and torch for torch's."""
+        name = self.variant.removesuffix("-compiled")
+        return name if name in ("tensorflow", "jax", "torch") else "torch"
+
+    @property
+    def compiled(self) -> bool:
+        return self.variant.endswith("compiled")
+
+    def sizes(self) -> dict[str, int]:
+        """The size arguments of `VisionTransformer`; imports keras_vit."""
+        if self.model == "tiny":
+            return dict(TINY)
+        from keras_vit.models import model_arguments
+
+        return model_arguments(self.model)
+
+    def batch(self) -> tuple[np.ndarray, np.ndarray]:
+        """Images in [-1, 1], `(batch, height, width, 3)`, and labels."""
+        random = np.random.default_rng(0)
+        shape = (self.batch_size, self.image_size, self.image_size, 3)
+        images = random.uniform(-1, 1, shape).astype("float32")
+        return images, random.integers(0, self.num_classes, self.batch_size).astype("int32")
+
+
+def keras_vit_model(work: Work) -> Step:
+    import keras_vit
+
+    model = keras_vit.VisionTransformer(
+        **work.sizes(),
+        num_classes=work.num_classes,
+        input_shape=(work.image_size, work.image_size, 3),
+        include_preprocessing=False,
+        dropout=work.dropout,
+        attention_dropout=work.dropout,
+        dtype="mixed_bfloat16" if work.dtype == "bfloat16" else "float32",
+        **work.options,
+    )
+    return _keras_step(model, work)
+
+
+def keras_hub_model(work: Work) -> Step:
+    from keras_hub.models import ViTBackbone, ViTImageClassifier
+
+    dtype = "mixed_bfloat16" if work.dtype == "bfloat16" else "float32"
+    sizes = work.sizes()
+    backbone = ViTBackbone(
+        image_shape=(work.image_size, work.image_size, 3),
+        patch_size=sizes["patch_size"],
+        num_layers=sizes["depth"],
+        num_heads=sizes["num_heads"],
+        hidden_dim=sizes["hidden_dim"],
+        mlp_dim=sizes["mlp_dim"],
+        dropout_rate=work.dropout,
+        attention_dropout=work.dropout,
+        dtype=dtype,
+        **work.options,
+    )
+    model = ViTImageClassifier(
+        backbone=backbone, num_classes=work.num_classes, head_dtype="float32", dtype=dtype
+    )
+    return _keras_step(model, work)
+
+
+def _keras_step(model: Any, work: Work) -> Step:
+    import keras
+
+    images, labels = map(keras.ops.convert_to_tensor, work.batch())
+    model.compile(
+        keras.optimizers.AdamW(1e-4),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=True if work.compiled else "auto",
+    )
+    if work.task == "inference":
+        return lambda: model.predict_on_batch(images)
+    return lambda: model.train_on_batch(images, labels)
+
+
+def timm_model(work: Work) -> Step:
+    from timm.models.vision_transformer import VisionTransformer
+
+    sizes = work.sizes()
+    model = VisionTransformer(
+        img_size=work.image_size,
+        patch_size=sizes["patch_size"],
+        embed_dim=sizes["hidden_dim"],
+        depth=sizes["depth"],
+        num_heads=sizes["num_heads"],
+        mlp_ratio=sizes["mlp_dim"] / sizes["hidden_dim"],
+        num_classes=work.num_classes,
+        pos_drop_rate=work.dropout,
+        proj_drop_rate=work.dropout,
+        attn_drop_rate=work.dropout,
+        **work.options,
+    )
+    return _torch_step(model, work)
+
+
+def huggingface_model(work: Work) -> Step:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = work.sizes()
+    config = ViTConfig(
+        image_size=work.image_size,
+        patch_size=sizes["patch_size"],
+        hidden_size=sizes["hidden_dim"],
+        num_hidden_layers=sizes["depth"],
+        num_attention_heads=sizes["num_heads"],
+        intermediate_size=sizes["mlp_dim"],
+        num_labels=work.num_classes,
+        hidden_dropout_prob=work.dropout,
+        attention_probs_dropout_prob=work.dropout,
+        **work.options,
+    )
+    return _torch_step(ViTForImageClassification(config), work, lambda outputs: outputs.logits)
+
+
+def _torch_step(model: Any, work: Work, logits: Callable[[Any], Any] = lambda x: x) -> Step:
+    import torch
+
+    device = _torch_device()
+    images, labels = work.batch()
+    # Images as torch's users have them: channels first.
+    x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).to(device)
+    y = torch.from_numpy(labels.astype("int64")).to(device)
+    model = model.to(device).train(work.task == "training")
+    run = torch.compile(model) if work.compiled else model
+    half = torch.autocast(device, torch.bfloat16, enabled=work.dtype == "bfloat16")
+
+    def infer() -> Any:
+        with torch.inference_mode(), half:
+            return logits(run(x)).float().cpu()
+
+    if work.task == "inference":
+        return infer
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+
+    def train() -> float:
+        optimizer.zero_grad()
+        with half:
+            loss = torch.nn.functional.cross_entropy(logits(run(x)).float(), y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return train
+
+
+def flax_model(work: Work) -> Step:
+    from benchmarks._flax_vit import flax_step
+
+    return flax_step(work, work.sizes())
+
+
+def limit(work: Work) -> Step:
+    """A product of two square matrices: what the machine can do at best in this dtype."""
+    size = product_size(work)
+    random = np.random.default_rng(0)
+    a, b = (random.normal(size=(size, size)).astype("float32") for _ in range(2))
+    if work.backend == "jax":
+        import jax
+
+        a, b = (jax.numpy.asarray(x, work.dtype) for x in (a, b))
+        product = jax.jit(lambda a, b: a @ b)
+        return lambda: product(a, b).block_until_ready()
+    if work.backend == "tensorflow":
+        import tensorflow as tf
+
+        a, b = (tf.cast(x, work.dtype) for x in (a, b))
+        multiply = tf.function(tf.matmul)
+        return lambda: float(multiply(a, b)[0, 0])  # to read a value waits for it
+    import torch
+
+    a, b = (torch.from_numpy(x).to(_torch_device(), getattr(torch, work.dtype)) for x in (a, b))
+    return lambda: float((a @ b)[0, 0])
+
+
+def product_size(work: Work) -> int:
+    """Rows of the matrices of `limit`: large enough that a faster product does not exist."""
+    return 8192 if accelerator(work.backend) else 2048
+
+
+def accelerator(backend: str) -> str | None:
+    """The name of the GPU that the backend computes on, or None."""
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    if backend == "jax":
+        import jax
+
+        device = jax.devices()[0]
+        return device.device_kind if device.platform != "cpu" else None
+    import tensorflow as tf
+
+    found = tf.config.list_physical_devices("GPU")
+    return tf.config.experimental.get_device_details(found[0])["device_name"] if found else None
+
+
+def accelerator_peak_bytes(backend: str) -> int | None:
+    """The most memory of the GPU that was in use at once, or None without one."""
+    if accelerator(backend) is None:
+        return None
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.max_memory_allocated()
+    if backend == "jax":
+        import jax
+
+        return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    import tensorflow as tf
+
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+
+def _torch_device() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cpu"
+    # XLA takes TensorFloat-32 for float32 products on GPUs: so everyone does.
+    torch.set_float32_matmul_precision("high")
+    return "cuda"
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of the table of contestants.
+
+    Attributes:
+        modules: What its user imports, with the time this takes; {backend} is filled in.
+        build: From the work to a function that takes one step and waits until it is done.
+        variants: In which ways it takes part.
+        usual: Those of them that take part when none is named.
+    """
+
+    modules: tuple[str, ...]
+    build: Callable[[Work], Step]
+    variants: tuple[str, ...]
+    usual: int
+
+
+KERAS = ("tensorflow", "jax", "torch", "torch-compiled")
+TORCH = ("eager", "compiled")
+SYSTEMS: dict[str, System] = {
+    "keras_vit": System(("keras_vit", "keras_vit.models"), keras_vit_model, KERAS, 3),
+    "keras_hub": System(("keras_hub",), keras_hub_model, KERAS, 3),
+    "timm": System(("timm",), timm_model, TORCH, 2),
+    "huggingface": System(("transformers", "torch"), huggingface_model, TORCH, 2),
+    "flax": System(("flax.linen", "optax"), flax_model, ("jax",), 1),
+    "limit": System(("{backend}",), limit, ("tensorflow", "jax", "torch"), 3),
+}
+
+
+def import_modules(work: Work) -> None:
+    """Imports what the contestant needs, or raises the ImportError that says what is missing."""
+    for name in SYSTEMS[work.system].modules:
+        importlib.import_module(name.format(backend=work.backend))
+    importlib.import_module(work.backend)

@@ -1,0 +1,52 @@
+"""The small form of `compare` for continuous integration, which can fail."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._report import keras_hub_pairs, ratios
+from benchmarks._rounds import Result
+
+# Small enough for a minute a backend, large enough that a step is not all overhead.
+SETTINGS: dict[str, Any] = {
+    "contestants": ["keras_vit", "keras_hub"],
+    "model": "ViT-Ti/16",
+    "image_size": 128,
+    "batch_size": 4,
+    "rounds": 7,
+    "seconds": 1.0,
+    "out": Path("runs/compare_quick"),
+}
+RECORDED = Path(__file__).parent / "quick.json"
+TOLERATED_LOSS = 0.15
+
+
+def verdict(
+    results: dict[str, Sequence[Result]], record: bool = False, file: Path = RECORDED
+) -> int:
+    """The exit status: 1 when keras_vit has lost more than 15 % of a recorded ratio to KerasHub."""
+    found = {
+        f"{task} {ours.work.variant}": round(statistics.median(ratios(ours, hub)), 3)
+        for task, all_ in results.items()
+        for ours, hub in keras_hub_pairs(all_)
+    }
+    if not found:
+        print("KerasHub is not installed, or did not finish: nothing to compare with.")
+        return 0
+    recorded = json.loads(file.read_text()) if file.exists() else {}
+    if record:
+        file.write_text(json.dumps(dict(sorted((recorded | found).items())), indent=1) + "\n")
+        print(f"Recorded: {found}")
+        return 0
+    status = 0
+    for case, ratio in found.items():
+        if case not in recorded:
+            print(f"{case}: {ratio:.2f} x KerasHub; nothing is recorded, see --record")
+            continue
+        lost = ratio < recorded[case] * (1 - TOLERATED_LOSS)
+        status |= lost
+        words = "LOST" if lost else "held"
+        print(f"{case}: {ratio:.2f} x KerasHub, recorded {recorded[case]:.2f}: {words}")
+    return int(status)

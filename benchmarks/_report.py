@@ -1,0 +1,161 @@
+"""The results of `compare` as a table, as JSON and as a plot."""
+
+import dataclasses
+import json
+import platform
+import statistics
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks._rounds import Result
+
+PACKAGES = ("keras", "tensorflow", "tensorflow-cpu", "jax", "torch", "keras-hub", "timm")
+PACKAGES += ("transformers", "flax", "numpy")
+
+
+def ratios(ours: Result, theirs: Result) -> list[float]:
+    """Round by round, how many times as fast `ours` is."""
+    pairs = zip(ours.images_per_second, theirs.images_per_second, strict=False)
+    return [a / b for a, b in pairs]
+
+
+def keras_hub_pairs(results: Sequence[Result]) -> list[tuple[Result, Result]]:
+    """Every finished contestant of keras_vit with KerasHub's on the same backend."""
+    hub = {r.work.variant: r for r in results if r.work.system == "keras_hub" and r.seconds}
+    ours = [r for r in results if r.ours and r.seconds]
+    return [(r, hub[r.work.variant]) for r in ours if r.work.variant in hub]
+
+
+def limit_of(results: Sequence[Result]) -> Result | None:
+    """The fastest of the backends' matrix products."""
+    limits = [r for r in results if r.work.system == "limit" and r.seconds]
+    return max(limits, key=lambda r: statistics.median(r.images_per_second), default=None)
+
+
+def table(task: str, results: Sequence[Result]) -> str:
+    """One line a contestant, the fastest first, and then the ratios to KerasHub."""
+    done = [r for r in results if r.seconds]
+    if not done:
+        return f"{task}: no contestant has finished"
+    work, limit = done[0].work, limit_of(results)
+    done.sort(key=lambda r: -statistics.median(r.images_per_second))
+    peers = [r for r in done if r.work.system != "limit"]
+    width = max(len(r.name) for r in done)
+    lines = [
+        f"{task}: {work.model}, {work.image_size} px, batch {work.batch_size}, {work.dtype}, "
+        f"dropout {work.dropout}, {len(done[0].seconds)} rounds",
+        f"{'':<{width}}  images/s   spread  of best  of limit  first step  import  peak memory",
+    ]
+    for r in done:
+        rate = r.images_per_second
+        cells = [
+            f"{statistics.median(rate):8.2f}",
+            f"{_spread(rate):7.0%}",
+            f"{statistics.median(ratios(r, peers[0])):7.2f}" if peers else " " * 7,
+            f"{statistics.median(ratios(r, limit)):8.1%}" if limit else " " * 8,
+            f"{r.started['build_seconds'] + r.started['first_step_seconds']:8.1f} s",
+            f"{r.started['import_seconds']:5.1f} s",
+            f"{_peak(r) / 2**20:8.0f} MiB",
+        ]
+        lines.append(f"{r.name:<{width}}  " + "  ".join(cells))
+    for ours, hub in keras_hub_pairs(results):
+        found = ratios(ours, hub)
+        lines.append(
+            f"{ours.name} is {statistics.median(found):.2f} x {hub.name} "
+            f"({min(found):.2f} to {max(found):.2f})"
+        )
+    return "\n".join(lines)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """From the slowest to the fastest round, as a share of the median."""
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+def _peak(result: Result) -> int:
+    memory = result.memory
+    return memory.get("accelerator_peak_bytes") or memory.get("peak_bytes") or 0
+
+
+def write(results: dict[str, list[Result]], folder: Path, options: dict[str, Any]) -> None:
+    """Writes `compare.json`, and `compare.png` where matplotlib is installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {
+        "options": {key: str(v) if isinstance(v, Path) else v for key, v in options.items()},
+        "machine": {"processor": _processor(), "python": platform.python_version()},
+        "versions": _versions(),
+        "tasks": {task: [_as_json(r) for r in all_] for task, all_ in results.items()},
+    }
+    (folder / "compare.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(f"Written: {folder / 'compare.json'}")
+    try:
+        import matplotlib
+    except ImportError:
+        print("matplotlib is not installed: no plot.")
+        return
+    matplotlib.use("Agg")
+    _plot(results, folder / "compare.png")
+    print(f"Written: {folder / 'compare.png'}")
+
+
+def _as_json(result: Result) -> dict[str, Any]:
+    rate = result.images_per_second
+    return {
+        "name": result.name,
+        **dataclasses.asdict(result),
+        "images_per_second": rate,
+        "median": statistics.median(rate) if rate else None,
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor()
+    names = [li.split(":")[1].strip() for li in info.read_text().splitlines() if "model name" in li]
+    return f"{len(names)} x {names[0]}" if names else platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _plot(results: dict[str, list[Result]], file: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    tall = max(len(task) for task in results.values())
+    figure, axes = plt.subplots(
+        1, len(results), figsize=(6.5 * len(results), 1.5 + 0.32 * tall), squeeze=False
+    )
+    for axis, (task, all_) in zip(axes[0], results.items(), strict=True):
+        done = [r for r in all_ if r.seconds and r.work.system != "limit"]
+        done.sort(key=lambda r: statistics.median(r.images_per_second))
+        for r in done:
+            rate, colour = r.images_per_second, "tab:blue" if r.ours else "0.7"
+            axis.barh(r.name, statistics.median(rate), color=colour)
+            axis.plot([min(rate), max(rate)], [r.name] * 2, color="black", linewidth=1)
+        limit = limit_of(all_)
+        if limit is not None:
+            axis.axvline(
+                statistics.median(limit.images_per_second),
+                color="tab:red",
+                linestyle="--",
+                label=f"matrix products ({limit.work.variant})",
+            )
+            axis.legend(loc="lower right")
+        axis.set_xlabel("images per second: median, and from slowest to fastest round")
+        work = all_[0].work
+        axis.set_title(
+            f"{task}: {work.model}, {work.image_size} px, batch {work.batch_size}, {work.dtype}"
+        )
+    figure.tight_layout()
+    figure.savefig(file, dpi=120)
+    plt.close(figure)

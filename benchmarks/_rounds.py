@@ -1,0 +1,141 @@
+"""Contestants in processes of their own, that take turns."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks._contestants import Work
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@dataclasses.dataclass
+class Result:
+    """What became of one contestant.
+
+    Attributes:
+        work: What it was asked to do.
+        seconds: Of one step, a number for each round.
+        started: Seconds of importing, building and the first step, the count of operations.
+        memory: Peaks in bytes: `peak_bytes` of the process, `accelerator_peak_bytes` of a GPU.
+        skipped: What is not installed, or None.
+        failed: The last line of its error, or None.
+    """
+
+    work: Work
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    started: dict[str, Any] = dataclasses.field(default_factory=dict)
+    memory: dict[str, Any] = dataclasses.field(default_factory=dict)
+    skipped: str | None = None
+    failed: str | None = None
+
+    @property
+    def name(self) -> str:
+        options = ";".join(f"{k}={json.dumps(v)}" for k, v in self.work.options.items())
+        return f"{self.work.system}/{self.work.variant}" + (f":{options}" if options else "")
+
+    @property
+    def ours(self) -> bool:
+        return self.work.system == "keras_vit"
+
+    @property
+    def images_per_second(self) -> list[float]:
+        """For each round; of the limit, what the model would do at the rate of its products."""
+        if self.work.system != "limit":
+            return [self.work.batch_size / seconds for seconds in self.seconds]
+        # Backward, every product of the forward pass comes twice: by its inputs, by its weights.
+        macs = self.started["macs"] * (3 if self.work.task == "training" else 1)
+        return [self.started["product_size"] ** 3 / seconds / macs for seconds in self.seconds]
+
+
+class _Process:
+    def __init__(self, work: Work, log: IO[str]) -> None:
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        own = {
+            "KERAS_BACKEND": work.backend,
+            "PYTHONPATH": path,
+            # Several share a GPU: no one takes all of its memory at the start.
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        self.log = log
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks._worker", json.dumps(dataclasses.asdict(work))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | own,
+        )
+
+    def hear(self) -> dict[str, Any]:
+        """The next answer; when the process has died instead, why."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if line:
+            return json.loads(line)
+        code = self.process.wait()
+        self.log.seek(0)
+        last = self.log.read().strip().splitlines()[-1:] or [f"exit status {code}"]
+        return {"failed": last[0]}
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has died: `hear` says why
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+def compete(works: Sequence[Work], rounds: int, seconds: float) -> list[Result]:
+    """Starts everyone, one after the other, and lets them take turns.
+
+    Args:
+        works: The contestants.
+        rounds: How many turns each has.
+        seconds: Of one turn; at least one step is taken.
+    """
+    results = [Result(work) for work in works]
+    running: list[tuple[Result, _Process]] = []
+    with contextlib.ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for i, result in enumerate(results):
+            log = stack.enter_context(open(logs / f"{i}.log", "w+"))
+            process = _Process(result.work, log)
+            heard = process.hear()
+            result.skipped, result.failed = heard.get("skipped"), heard.get("failed")
+            if result.skipped or result.failed:
+                print(f"{result.name}: {result.skipped or result.failed}; skipped", flush=True)
+                process.close()
+                continue
+            result.started = heard
+            running.append((result, process))
+            print(f"{result.name}: ready", flush=True)
+        for turn in range(rounds):
+            # There and back: no one always follows the same neighbour.
+            for result, process in running if turn % 2 == 0 else running[::-1]:
+                if result.failed is None:
+                    process.tell(str(seconds))
+                    heard = process.hear()
+                    result.failed = heard.get("failed")
+                    result.seconds += [heard["seconds"]] if "seconds" in heard else []
+            print(f"round {turn + 1} of {rounds}", flush=True)
+        for result, process in running:
+            process.close()
+            if result.failed is None:
+                result.memory = process.hear()
+                result.failed = result.memory.pop("failed", None)
+    return results

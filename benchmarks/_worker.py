@@ -1,0 +1,84 @@
+"""The process of one contestant: it builds, takes the first step, and then a round when told to.
+
+It reads a line for every round, the seconds that the round may take, and writes lines of JSON:
+first what starting cost, then the seconds of a step for each round, and when its input has ended
+the peak of memory.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import _contestants as contestants
+
+
+def peak_bytes() -> int:
+    """The most memory of this process that was resident at once."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(li for li in status.read_text().splitlines() if li.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def macs_of_one_image(work: contestants.Work) -> int:
+    from keras_vit.models.cost import vit_cost
+
+    return vit_cost(
+        **work.sizes(), image_size=work.image_size, num_classes=work.num_classes
+    ).macs  # without what merging and patch dropout spare
+
+
+def seconds_of_a_step(step: contestants.Step, seconds: float) -> float:
+    """The median of the steps that fit into `seconds`, and of one at least."""
+    times: list[float] = []
+    while sum(times) < seconds:
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def main() -> None:
+    work = contestants.Work(**json.loads(sys.argv[1]))
+    # Whatever libraries print goes elsewhere: this end of the pipe is for JSON.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(**found: Any) -> None:
+        print(json.dumps(found), file=answers)
+
+    began = time.perf_counter()
+    try:
+        contestants.import_modules(work)
+    except ImportError as error:
+        answer(skipped=str(error))
+        return
+    imported = time.perf_counter()
+    step = contestants.SYSTEMS[work.system].build(work)
+    built = time.perf_counter()
+    step()
+    answer(
+        import_seconds=imported - began,
+        build_seconds=built - imported,
+        first_step_seconds=time.perf_counter() - built,
+        accelerator=contestants.accelerator(work.backend),
+        product_size=contestants.product_size(work) if work.system == "limit" else None,
+        macs=macs_of_one_image(work),
+    )
+    step()  # some settle on an algorithm in their second step
+    for line in sys.stdin:
+        answer(seconds=seconds_of_a_step(step, float(line)))
+    peak = contestants.accelerator_peak_bytes(work.backend)
+    answer(peak_bytes=peak_bytes(), accelerator_peak_bytes=peak)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Images per second, memory and start of keras_vit beside its peers and the machine's limit.
+
+`python -m benchmarks compare --model ViT-S/16 --batch-size 8`: a quarter of an hour on two cores;
+prints a table for inference and one for training, and writes `compare.json` and `compare.png`.
+
+Every contestant runs in a process of its own, and all wait while one of them is measured. They
+take turns for several rounds, so that a busy machine is busy for all; ratios are taken within a
+round. The limit is the machine's own rate of matrix products in the same dtype, divided by the
+model's count of operations: a training step counts three times its forward pass.
+
+`--contestants` takes systems (`keras_vit`), variants (`keras_vit/jax`, `timm/compiled`) and
+arguments of the model, values as JSON (`keras_vit/jax:token_merging=8;remat=true`). What is not
+installed is skipped. Everyone is in memory at once: name fewer where models are large.
+
+`--quick` is the small form for continuous integration: it fails when keras_vit has lost more than
+15 % of its recorded ratio to KerasHub; `--quick --record` records.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import _quick, _report
+from benchmarks._contestants import SYSTEMS, Work
+from benchmarks._rounds import Result, compete
+
+TASKS = ("inference", "training")
+
+
+def parse_contestant(text: str) -> list[tuple[str, str, dict]]:
+    """`SYSTEM[/VARIANT][:ARGUMENT=VALUE;...]` as system, variant and arguments, one by one."""
+    name, _, given = text.partition(":")
+    system, _, variant = name.partition("/")
+    if system not in SYSTEMS:
+        raise SystemExit(f"No contestant {system!r}. Known: {', '.join(SYSTEMS)}.")
+    known = SYSTEMS[system].variants
+    if variant and variant not in known:
+        raise SystemExit(f"{system} has no variant {variant!r}. Known: {', '.join(known)}.")
+    options = {}
+    for pair in filter(None, given.split(";")):
+        key, _, value = pair.partition("=")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    variants = (variant,) if variant else known[: SYSTEMS[system].usual]
+    return [(system, variant, options) for variant in variants]
+
+
+def arguments_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--contestants",
+        nargs="+",
+        default=list(SYSTEMS),
+        metavar="SYSTEM[/VARIANT][:ARGUMENT=VALUE;...]",
+        help="default: all, of "
+        + ", ".join(f"{k}/{{{','.join(v.variants)}}}" for k, v in SYSTEMS.items()),
+    )
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument(
+        "--model", default="ViT-S/16", help="a ViT of keras_vit.list_models(), or tiny"
+    )
+    parser.add_argument("--image-size", type=int, default=224, help="pixels")
+    parser.add_argument("--batch-size", type=int, default=8, help="images a step")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--dropout", type=float, default=0.0, help="rate, in training")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of one turn, at least one step")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder to write")
+    parser.add_argument("--quick", action="store_true", help="the small form that can fail")
+    parser.add_argument("--record", action="store_true", help="with --quick: record the ratios")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = arguments_parser()
+    options = parser.parse_args(arguments)
+    if options.record and not options.quick:
+        parser.error("--record belongs to --quick")
+    if options.quick:
+        parser.set_defaults(**_quick.SETTINGS)
+        options = parser.parse_args(arguments)
+    chosen = [one for text in options.contestants for one in parse_contestant(text)]
+    results: dict[str, list[Result]] = {}
+    for task in options.tasks:
+        works = [
+            Work(
+                system,
+                variant,
+                task,
+                options.model,
+                options.image_size,
+                options.batch_size,
+                options.dtype,
+                options.dropout,
+                own,
+            )
+            for system, variant, own in chosen
+        ]
+        results[task] = compete(works, options.rounds, options.seconds)
+        print("\n" + _report.table(task, results[task]) + "\n")
+    _report.write(results, options.out, vars(options))
+    failed = [r.name for task in results.values() for r in task if r.failed and r.ours]
+    if failed:
+        print(f"Failed: {', '.join(failed)}", file=sys.stderr)
+        return 1
+    return _quick.verdict(results, record=options.record) if options.quick else 0

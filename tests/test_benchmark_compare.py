@@ -1,0 +1,91 @@
+"""The benchmark takes turns, counts, skips what is missing, and fails when it should."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from benchmarks import _quick, _report, compare
+from benchmarks._contestants import SYSTEMS, Work
+from benchmarks._rounds import Result
+
+
+def result(name: str, seconds: list[float], **changes: Any) -> Result:
+    system, variant = name.split("/")
+    started = {"macs": 10**9, "product_size": 1000, "import_seconds": 1.0}
+    started |= {"build_seconds": 1.0, "first_step_seconds": 1.0}
+    work = Work(system, variant, "training", batch_size=4)
+    return Result(work, seconds, started, {"peak_bytes": 2**30}, **changes)
+
+
+def test_contestants_are_named() -> None:
+    named = [name[:2] for name in compare.parse_contestant("keras_hub")]
+    assert named == [("keras_hub", b) for b in ("tensorflow", "jax", "torch")]
+    one = compare.parse_contestant("keras_vit/jax:token_merging=[8,0];remat=true;activation=gelu")
+    assert one == [
+        ("keras_vit", "jax", {"token_merging": [8, 0], "remat": True, "activation": "gelu"})
+    ]
+    for wrong in ("timm2", "timm/jax"):
+        with pytest.raises(SystemExit, match="Known: "):
+            compare.parse_contestant(wrong)
+
+
+def test_ratios_are_taken_within_a_round_and_the_limit_by_operations() -> None:
+    ours, hub = result("keras_vit/jax", [1.0, 2.0, 4.0]), result("keras_hub/jax", [2.0, 4.0, 8.0])
+    other = result("keras_hub/torch", [1.0] * 3)
+    limit = result("limit/jax", [0.1] * 3)
+    assert ours.images_per_second == [4, 2, 1]
+    # A thousand cubed operations in 0.1 s, three billion an image and training step.
+    assert limit.images_per_second == pytest.approx([10 / 3] * 3)
+    assert _report.keras_hub_pairs([ours, hub, other, limit]) == [(ours, hub)]
+    table = _report.table("training", [ours, hub, other, limit])
+    assert "keras_vit/jax is 2.00 x keras_hub/jax (2.00 to 2.00)" in table
+    assert "1024 MiB" in table
+    assert "no contestant" in _report.table("training", [result("timm/eager", [], skipped="no")])
+
+
+def test_the_small_form_fails_when_a_recorded_ratio_is_lost(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "quick.json"
+    before = {"training": [result("keras_vit/jax", [1.0]), result("keras_hub/jax", [2.0])]}
+    after = {"training": [result("keras_vit/jax", [1.2]), result("keras_hub/jax", [2.0])]}
+    alone = {"training": [result("keras_vit/jax", [9.0])]}
+    assert _quick.verdict(before, file=file) == 0
+    assert "nothing is recorded" in capsys.readouterr().out
+    assert _quick.verdict(before, record=True, file=file) == 0
+    assert json.loads(file.read_text()) == {"training jax": 2.0}
+    assert _quick.verdict(before, file=file) == 0
+    assert _quick.verdict(after, file=file) == 1
+    assert "LOST" in capsys.readouterr().out
+    assert _quick.verdict(alone, file=file) == 0
+    assert "not installed" in capsys.readouterr().out
+
+
+def test_every_variant_has_a_backend() -> None:
+    backends = {
+        Work(name, v, "training").backend for name, s in SYSTEMS.items() for v in s.variants
+    }
+    assert backends == {"tensorflow", "jax", "torch"}
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path, capfd: Any) -> None:
+    backend = keras.backend.backend()
+    sizes = ["--model", "tiny", "--image-size", "32", "--batch-size", "2"]
+    turns = ["--rounds", "2", "--seconds", "0.01", "--out", str(tmp_path)]
+    who = [f"keras_vit/{backend}:token_merging=1", f"limit/{backend}", "flax"]
+    assert compare.main([*sizes, *turns, "--contestants", *who]) == 0
+    found = json.loads((tmp_path / "compare.json").read_text())
+    for task in ("inference", "training"):
+        ours, limit, flax = found["tasks"][task]
+        assert len(ours["images_per_second"]) == len(limit["images_per_second"]) == 2
+        assert ours["memory"]["peak_bytes"] > 2**26
+        assert (flax["skipped"] is None) == (importlib.util.find_spec("flax") is not None)
+    assert (tmp_path / "compare.png").exists()
+    assert "of limit" in capfd.readouterr().out
+    # What cannot be built is told by its last line, and ours fails the run.
+    broken = [f"keras_vit/{backend}:tokn_merging=1"]
+    assert compare.main([*sizes, *turns, "--tasks", "inference", "--contestants", *broken]) == 1
+    assert "tokn_merging" in capfd.readouterr().out
