@@ -151,7 +151,7 @@ def _plot(results: dict[str, list[Result]], file: Path) -> None:
                 label=f"matrix products ({limit.work.variant})",
             )
             axis.legend(loc="lower right")
-        axis.set_xlabel("images per second: median, and from slowest to fastest round")
+        axis.set_xlabel("images per second (line: slowest to fastest round)")
         work = all_[0].work
         axis.set_title(
             f"{task}: {work.model}, {work.image_size} px, batch {work.batch_size}, {work.dtype}"

@@ -63,9 +63,17 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
     metric = ops.normalize(metric, axis=-1)
     similarity = ops.matmul(metric[:, sources], ops.transpose(metric[:, targets], (0, 2, 1)))
     nearest = ops.cast(ops.argmax(similarity, axis=-1), "int32")
-    order = ops.cast(ops.argsort(-ops.max(similarity, axis=-1), axis=-1), "int32")
-    moving, staying = order[:, :merged], ops.sort(order[:, merged:], axis=-1)
     num_sources, num_targets = ops.shape(similarity)[1:]
+    closeness, place = ops.max(similarity, axis=-1), ops.arange(num_sources)
+    # Ranks by counting: one sort a block is left, and sorts are what takes long to compile.
+    first = ops.where(
+        place < place[:, None],
+        closeness[:, None] >= closeness[:, :, None],
+        closeness[:, None] > closeness[:, :, None],
+    )
+    stays = ops.sum(ops.cast(first, "int32"), axis=-1) >= merged
+    order = ops.cast(ops.argsort(place + ops.where(stays, 0, num_sources), axis=-1), "int32")
+    staying, moving = order[:, : num_sources - merged], order[:, num_sources - merged :]
     # A small matrix product adds the moving to their targets: faster than a scatter on CPUs, and
     # the same in every run on GPUs.
     target_of_moving = take_tokens(nearest, moving)
@@ -78,7 +86,6 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
         return ops.concatenate([tokens[:, :prefix], take_tokens(from_, staying), to], axis=1)
 
     def unmerge(tokens: Any) -> Any:
-        stays = ops.argsort(order, axis=-1) >= merged  # argsort of an order: everyone's rank
         first_target = prefix + num_sources - merged
         places_of_sources = ops.where(
             stays,
