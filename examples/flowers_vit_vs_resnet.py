@@ -2,7 +2,7 @@
 
     python examples/flowers_vit_vs_resnet.py --data FOLDER
     python examples/flowers_vit_vs_resnet.py --data FOLDER --weights FILE --resnet-weights none
-    python examples/flowers_vit_vs_resnet.py --data FOLDER --resnet ResNet50 --resnet-weights imagenet
+    python examples/flowers_vit_vs_resnet.py --resnet ResNet50 --resnet-weights imagenet
 
 The report that this follows fine-tuned ViT-Base/16 on five kinds of flowers (95.6 %) beside a
 ResNet (68.9 %). Prints a table of every class for both (its table 4) and one of both models (its
