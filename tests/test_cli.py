@@ -83,6 +83,13 @@ def test_train_writes_everything(run: Path, photographs: Path) -> None:
     assert not model.compiled  # the optimizer would triple the file
 
 
+# What the fixture `run` trains and exports on each backend, these do again for the words around it.
+once = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="tested in the run on TensorFlow"
+)
+
+
+@once
 def test_a_disorderly_folder_trains_to_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +105,7 @@ def test_a_disorderly_folder_trains_to_the_end(
     assert facts["data"] == {"train": 59, "val": 8}
 
 
+@once
 @pytest.mark.parametrize("way", [["--lora", "2", "--epochs", "1"], ["--freeze-backbone"]])
 def test_cheap_roads_start_from_weights(
     way: list[str],
@@ -122,6 +130,7 @@ def test_cheap_roads_start_from_weights(
     assert json.loads((out / "report.json").read_text())["accuracy"] >= 0.9
 
 
+@once
 def test_an_interrupted_run_is_resumed(
     photographs: Path,
     tmp_path: Path,
