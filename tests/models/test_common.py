@@ -154,9 +154,9 @@ def test_mixed_precision_trains(kind: str, policy: str) -> None:
     # Any learnable target will do: the loss must fall and stay finite.
     model.compile(keras.optimizers.AdamW(1e-3), "mean_squared_error", jit_compile=JIT)
     target = np.zeros((8, *model.output_shape[1:]), "float32")
-    losses = model.fit(images, target, epochs=4, batch_size=4, verbose=0).history["loss"]
+    losses = model.fit(images, target, epochs=12, batch_size=4, verbose=0).history["loss"]
     assert np.isfinite(losses).all()
-    assert losses[-1] < losses[0]
+    assert losses[-1] < 0.8 * losses[0]  # dropout alone moves it by a tenth
     # Master weights stay in float32: bfloat16 ones would swallow small steps.
     assert {w.dtype for w in model.trainable_weights} == {"float32"}
 
