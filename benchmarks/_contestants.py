@@ -54,6 +54,11 @@ class Work:
     def compiled(self) -> bool:
         return self.variant.endswith("compiled")
 
+    @property
+    def policy(self) -> str:
+        """The dtype policy of Keras's models."""
+        return "mixed_bfloat16" if self.dtype == "bfloat16" else "float32"
+
     def sizes(self) -> dict[str, int]:
         """The size arguments of `VisionTransformer`; imports keras_vit."""
         if self.model == "tiny":
@@ -80,7 +85,7 @@ def keras_vit_model(work: Work) -> Step:
         include_preprocessing=False,
         dropout=work.dropout,
         attention_dropout=work.dropout,
-        dtype="mixed_bfloat16" if work.dtype == "bfloat16" else "float32",
+        dtype=work.policy,
         **work.options,
     )
     return _keras_step(model, work)
@@ -89,7 +94,6 @@ def keras_vit_model(work: Work) -> Step:
 def keras_hub_model(work: Work) -> Step:
     from keras_hub.models import ViTBackbone, ViTImageClassifier
 
-    dtype = "mixed_bfloat16" if work.dtype == "bfloat16" else "float32"
     sizes = work.sizes()
     backbone = ViTBackbone(
         image_shape=(work.image_size, work.image_size, 3),
@@ -100,11 +104,11 @@ def keras_hub_model(work: Work) -> Step:
         mlp_dim=sizes["mlp_dim"],
         dropout_rate=work.dropout,
         attention_dropout=work.dropout,
-        dtype=dtype,
+        dtype=work.policy,
         **work.options,
     )
     model = ViTImageClassifier(
-        backbone=backbone, num_classes=work.num_classes, head_dtype="float32", dtype=dtype
+        backbone=backbone, num_classes=work.num_classes, head_dtype="float32", dtype=work.policy
     )
     return _keras_step(model, work)
 

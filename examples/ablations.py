@@ -108,9 +108,7 @@ def plot(rows: Sequence[Row], folder: Path) -> None:
 
 def main() -> None:
     options = study_parser(__doc__, out="runs/ablations", seeds=3).parse_args()
-    recipe = RECIPE
-    if options.steps or options.batch_size:
-        recipe = recipe.scaled(options.steps, options.batch_size)
+    recipe = RECIPE.scaled(options.steps, options.batch_size)
     splits = data.load(options.data, data_dir=options.data_dir)
     trials = chosen(trials_of(recipe), options)
     if options.plan:

@@ -143,8 +143,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     recipe = replace(RECIPE, image_size=options.image_size)
-    if options.steps or options.batch_size:
-        recipe = recipe.scaled(options.steps, options.batch_size)
+    recipe = recipe.scaled(options.steps, options.batch_size)
     splits = data.load(options.data, data_dir=options.data_dir)
     trials = chosen(trials_of(recipe, options.same_compute), options)
     if options.plan:

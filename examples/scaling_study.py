@@ -176,9 +176,7 @@ def plot(rows: Sequence[Row], path: Any) -> None:
 def main() -> None:
     options = study_parser(__doc__, out="runs/scaling").parse_args()
     setup = IMAGENET if options.data.startswith("imagenet") else SMALL
-    if options.steps or options.batch_size:
-        recipe = setup.recipe.scaled(options.steps, options.batch_size)
-        setup = replace(setup, recipe=recipe)
+    setup = replace(setup, recipe=setup.recipe.scaled(options.steps, options.batch_size))
     splits = data.load(options.data, data_dir=options.data_dir)
     trials = chosen(trials_of(setup), options)
     if options.plan:

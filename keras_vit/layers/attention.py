@@ -20,6 +20,11 @@ def projection_initializer(hidden_dim: int) -> keras.initializers.Initializer:
     return keras.initializers.RandomUniform(-limit, limit)
 
 
+def proportional_bias(sizes: Any, dtype: Any) -> Any:
+    """What makes a key count as `sizes` equal ones, `(batch, 1, 1, keys)` (ToMe, equation 1)."""
+    return ops.cast(ops.log(sizes), dtype)[:, None, None, :]
+
+
 def heads_divide(hidden_dim: int, num_heads: int) -> int:
     """The width of a head, or a ValueError when the heads do not divide the width."""
     positive(hidden_dim=hidden_dim, num_heads=num_heads)
@@ -105,7 +110,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         query, key, value = (projected[:, :, i] for i in range(3))
         bias = None if self.relative_positions is None else self.relative_positions(query)
         if sizes is not None:
-            bias = ops.cast(ops.log(sizes), query.dtype)[:, None, None, :]
+            bias = proportional_bias(sizes, query.dtype)
         return query, key, value, bias
 
     def _probabilities(self, query: Any, key: Any, bias: Any) -> Any:

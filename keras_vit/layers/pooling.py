@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.attention import heads_divide, projection_initializer
+from keras_vit.layers.attention import heads_divide, projection_initializer, proportional_bias
 from keras_vit.layers.encoder import MLP
 from keras_vit.layers.merging import token_sizes
 from keras_vit.layers.patches import Shape
@@ -123,7 +123,7 @@ class AttentionPooling(keras.layers.Layer):
         key_value = ops.reshape(self.key_value(tokens), (-1, length, 2, *heads))
         bias = None
         if sources is not None:
-            bias = ops.cast(ops.log(token_sizes(sources, length)), query.dtype)[:, None, None, :]
+            bias = proportional_bias(token_sizes(sources, length), query.dtype)
         attended = ops.dot_product_attention(
             query, key_value[:, :, 0], key_value[:, :, 1], bias=bias
         )

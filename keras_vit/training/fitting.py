@@ -52,10 +52,10 @@ def fit(
     """
     images = len(splits.train)
     batch_size = min(recipe.batch_size // recipe.accumulation, images)
-    per_epoch = max(-(-images // batch_size), 1)
+    per_epoch = -(-images // batch_size)
     updates = recipe.total_steps(images)
     steps = updates * recipe.accumulation
-    epochs = max(-(-steps // per_epoch), 1)
+    epochs = -(-steps // per_epoch)
     per_epoch = -(-steps // epochs)
     compile_model(model, recipe, updates)
     say(
