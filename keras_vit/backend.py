@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -24,6 +25,20 @@ def synchronize(model: keras.Model) -> None:
     """Brings the variables of a model that is in `fit` up to date: JAX keeps them elsewhere."""
     if keras.backend.backend() == "jax":
         model.jax_state_sync()
+
+
+def compile_on_cpu(model: keras.Model) -> None:
+    """Turns XLA on where `jit_compile="auto"` leaves it off: on TensorFlow without a GPU."""
+    if not is_tensorflow():
+        return
+    import tensorflow as tf
+
+    accelerated = any(d.device_type != "CPU" for d in tf.config.list_physical_devices())
+    if accelerated or tf.distribute.has_strategy():
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # asked for deterministic operators, Keras declines
+        model.jit_compile = True
 
 
 Tensors = list[Any]

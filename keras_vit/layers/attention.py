@@ -103,11 +103,11 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     def _project(self, tokens: Any, sizes: Any = None) -> tuple[Any, Any, Any, Any]:
         """Queries, keys and values `(batch, length, heads, head_dim)`, and the bias or None."""
-        length = ops.shape(tokens)[1]
-        projected = ops.reshape(
-            self.query_key_value(tokens), (-1, length, 3, self.num_heads, self.head_dim)
-        )
-        query, key, value = (projected[:, :, i] for i in range(3))
+        shape = (-1, ops.shape(tokens)[1], self.num_heads, self.head_dim)
+        # Split last axis first: the gradient is one concatenation. That of slices out of the
+        # middle is three padded arrays and their sum, a tenth of TensorFlow's step.
+        parts = ops.split(self.query_key_value(tokens), 3, axis=-1)
+        query, key, value = (ops.reshape(part, shape) for part in parts)
         bias = None if self.relative_positions is None else self.relative_positions(query)
         if sizes is not None:
             bias = proportional_bias(sizes, query.dtype)

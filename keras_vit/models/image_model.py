@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.errors import known_arguments, nearest, one_of
 from keras_vit.layers import TokensToGrid, UnmergeTokens
+from keras_vit.models.compiled import CompiledModel
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 Arguments = dict[str, Any]
 
 
-class ImageModel(keras.Model):
+class ImageModel(CompiledModel):
     """Base class of the models: a functional `keras.Model` that is described by its arguments.
 
     A subclass calls `_assemble` with the constructor's arguments, the input, and every
@@ -52,6 +53,10 @@ class ImageModel(keras.Model):
             from keras_vit.checkpoints import load_weights
 
             self.load_report = load_weights(self, arguments["weights"])
+
+    @property
+    def _convolves(self) -> bool:
+        return "stem" in self._features
 
     def __getattr__(self, name: str) -> Any:
         # Reads like an attribute, lives in one place: model.hidden_dim, model.num_classes, ...

@@ -15,6 +15,7 @@ from keras import ops
 from keras_vit.errors import positive
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.tokens import SMALL
+from keras_vit.models.compiled import CompiledModel
 from keras_vit.models.vit import VisionTransformer
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MaskedPatchPrediction(keras.Model):
+class MaskedPatchPrediction(CompiledModel):
     """A Vision Transformer that learns to tell the mean colour of patches it does not see.
 
     Takes images as the model does, `(batch, height, width, channels)`, and returns a dictionary:
@@ -133,6 +134,10 @@ class MaskedPatchPrediction(keras.Model):
         # Past Keras's tracking: pooling and head of the model are no part of this one.
         self.__dict__["backbone"] = model
         self.bits = bits
+
+    @property
+    def _convolves(self) -> bool:
+        return self.backbone._convolves
 
     def compute_loss(
         self,
