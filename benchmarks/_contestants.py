@@ -31,6 +31,7 @@ class Work:
         dtype: `"float32"` or `"bfloat16"`: in training, bfloat16 with weights in float32.
         dropout: Rate of dropout, on attention probabilities too where the system has that.
         options: More arguments of the model, of the system's own names.
+        label: What the contestant is called, or empty for system and variant.
     """
 
     system: str
@@ -43,6 +44,7 @@ class Work:
     dropout: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
     num_classes: int = 1000
+    label: str = ""
 
     @property
     def backend(self) -> str:
@@ -61,11 +63,13 @@ class Work:
 
     def sizes(self) -> dict[str, int]:
         """The size arguments of `VisionTransformer`; imports keras_vit."""
-        if self.model == "tiny":
-            return dict(TINY)
-        from keras_vit.models import model_arguments
+        sizes = TINY
+        if self.model != "tiny":
+            from keras_vit.models import model_arguments
 
-        return model_arguments(self.model)
+            sizes = model_arguments(self.model)
+        own = self.options if self.system == "keras_vit" else {}
+        return {name: own.get(name, size) for name, size in sizes.items()}
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Images in [-1, 1], `(batch, height, width, 3)`, and labels."""
@@ -79,14 +83,13 @@ def keras_vit_model(work: Work) -> Step:
     import keras_vit
 
     model = keras_vit.VisionTransformer(
-        **work.sizes(),
         num_classes=work.num_classes,
         input_shape=(work.image_size, work.image_size, 3),
         include_preprocessing=False,
         dropout=work.dropout,
         attention_dropout=work.dropout,
         dtype=work.policy,
-        **work.options,
+        **{**work.sizes(), **work.options},
     )
     return _keras_step(model, work)
 
@@ -292,7 +295,7 @@ class System:
     usual: int
 
 
-KERAS = ("tensorflow", "jax", "torch", "torch-compiled")
+KERAS = ("tensorflow", "jax", "torch", "tensorflow-compiled", "torch-compiled")
 TORCH = ("eager", "compiled")
 SYSTEMS: dict[str, System] = {
     "keras_vit": System(("keras_vit", "keras_vit.models"), keras_vit_model, KERAS, 3),

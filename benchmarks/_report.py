@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks._contestants import Work
 from benchmarks._rounds import Result
 
 PACKAGES = ("keras", "tensorflow", "tensorflow-cpu", "jax", "torch", "keras-hub", "timm")
@@ -26,6 +27,13 @@ def keras_hub_pairs(results: Sequence[Result]) -> list[tuple[Result, Result]]:
     hub = {r.work.variant: r for r in results if r.work.system == "keras_hub" and r.seconds}
     ours = [r for r in results if r.ours and r.seconds]
     return [(r, hub[r.work.variant]) for r in ours if r.work.variant in hub]
+
+
+def option_pairs(results: Sequence[Result]) -> list[tuple[Result, Result]]:
+    """Every finished contestant that has something of its own, with the one that has nothing."""
+    plain = {r.name: r for r in results if r.seconds}
+    named = [(r, plain.get(r.name.partition(":")[0])) for r in results if r.seconds]
+    return [(r, base) for r, base in named if base is not None and base is not r]
 
 
 def limit_of(results: Sequence[Result]) -> Result | None:
@@ -57,16 +65,21 @@ def table(task: str, results: Sequence[Result]) -> str:
             f"{statistics.median(ratios(r, limit)):8.1%}" if limit else " " * 8,
             f"{r.started['build_seconds'] + r.started['first_step_seconds']:8.1f} s",
             f"{r.started['import_seconds']:5.1f} s",
-            f"{_peak(r) / 2**20:8.0f} MiB",
+            f"{peak(r) / 2**20:8.0f} MiB",
         ]
         lines.append(f"{r.name:<{width}}  " + "  ".join(cells))
-    for ours, hub in keras_hub_pairs(results):
-        found = ratios(ours, hub)
-        lines.append(
-            f"{ours.name} is {statistics.median(found):.2f} x {hub.name} "
-            f"({min(found):.2f} to {max(found):.2f})"
-        )
+    lines += [compared(ours, hub) for ours, hub in keras_hub_pairs(results)]
+    for changed, plain in option_pairs(results):
+        memory = peak(changed) / peak(plain)
+        lines.append(f"{compared(changed, plain)}, with {memory:.2f} of its peak memory")
     return "\n".join(lines)
+
+
+def compared(one: Result, other: Result) -> str:
+    """How many times as fast, in words: the median of the rounds and their range."""
+    found = ratios(one, other)
+    middle = statistics.median(found)
+    return f"{one.name} is {middle:.2f} x {other.name} ({min(found):.2f} to {max(found):.2f})"
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -74,7 +87,8 @@ def _spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / statistics.median(values)
 
 
-def _peak(result: Result) -> int:
+def peak(result: Result) -> int:
+    """The most bytes in use at once: of the accelerator where there is one, else of the process."""
     memory = result.memory
     return memory.get("accelerator_peak_bytes") or memory.get("peak_bytes") or 0
 
@@ -98,6 +112,16 @@ def write(results: dict[str, list[Result]], folder: Path, options: dict[str, Any
     matplotlib.use("Agg")
     _plot(results, folder / "compare.png")
     print(f"Written: {folder / 'compare.png'}")
+
+
+def read(file: Path) -> dict[str, list[Result]]:
+    """The results of a `compare.json`, by task."""
+    tasks = json.loads(file.read_text())["tasks"]
+    fields = [f.name for f in dataclasses.fields(Result) if f.name != "work"]
+    return {
+        task: [Result(Work(**r["work"]), **{name: r[name] for name in fields}) for r in all_]
+        for task, all_ in tasks.items()
+    }
 
 
 def _as_json(result: Result) -> dict[str, Any]:

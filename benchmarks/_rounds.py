@@ -38,8 +38,7 @@ class Result:
 
     @property
     def name(self) -> str:
-        options = ";".join(f"{k}={json.dumps(v)}" for k, v in self.work.options.items())
-        return f"{self.work.system}/{self.work.variant}" + (f":{options}" if options else "")
+        return self.work.label or f"{self.work.system}/{self.work.variant}"
 
     @property
     def ours(self) -> bool:

@@ -17,7 +17,7 @@ from benchmarks import _contestants as contestants
 
 
 def peak_bytes() -> int:
-    """The most memory of this process that was resident at once."""
+    """The most memory of this process that was resident at once, until now."""
     status = Path("/proc/self/status")
     if status.exists():
         line = next(li for li in status.read_text().splitlines() if li.startswith("VmHWM"))
@@ -61,12 +61,13 @@ def main() -> None:
     except ImportError as error:
         answer(skipped=str(error))
         return
-    imported = time.perf_counter()
+    imported, imported_bytes = time.perf_counter(), peak_bytes()
     step = contestants.SYSTEMS[work.system].build(work)
     built = time.perf_counter()
     step()
     answer(
         import_seconds=imported - began,
+        import_bytes=imported_bytes,
         build_seconds=built - imported,
         first_step_seconds=time.perf_counter() - built,
         accelerator=contestants.accelerator(work.backend),

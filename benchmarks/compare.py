@@ -8,9 +8,11 @@ take turns for several rounds, so that a busy machine is busy for all; ratios ar
 round. The limit is the machine's own rate of matrix products in the same dtype, divided by the
 model's count of operations: a training step counts three times its forward pass.
 
-`--contestants` takes systems (`keras_vit`), variants (`keras_vit/jax`, `timm/compiled`) and
-arguments of the model, values as JSON (`keras_vit/jax:token_merging=8;remat=true`). What is not
-installed is skipped. Everyone is in memory at once: name fewer where models are large.
+`--contestants` takes systems (`keras_vit`), variants (`keras_vit/jax`, `timm/compiled`), and what
+a contestant has of its own, values as JSON: arguments of its model and what the options below set
+for all (`keras_vit/jax:token_merging=8;dtype=bfloat16`). What is not installed is skipped.
+Everyone is in memory at once: name fewer where models are large, or have each `--alone`, one after
+the other, which measures memory and the first step, and rates less fairly.
 
 `--quick` is the small form for continuous integration: it fails when keras_vit has lost more than
 15 % of its recorded ratio to KerasHub; `--quick --record` records.
@@ -21,6 +23,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import _quick, _report
 from benchmarks._contestants import SYSTEMS, Work
@@ -29,8 +32,12 @@ from benchmarks._rounds import Result, compete
 TASKS = ("inference", "training")
 
 
-def parse_contestant(text: str) -> list[tuple[str, str, dict]]:
-    """`SYSTEM[/VARIANT][:ARGUMENT=VALUE;...]` as system, variant and arguments, one by one."""
+# What a contestant may have of its own, beside arguments of its model.
+OF_WORK = ("model", "image_size", "batch_size", "dtype", "dropout")
+
+
+def parse_contestant(text: str) -> list[dict[str, Any]]:
+    """`SYSTEM[/VARIANT][:NAME=VALUE;...]` as arguments of `Work`, for each variant."""
     name, _, given = text.partition(":")
     system, _, variant = name.partition("/")
     if system not in SYSTEMS:
@@ -38,15 +45,25 @@ def parse_contestant(text: str) -> list[tuple[str, str, dict]]:
     known = SYSTEMS[system].variants
     if variant and variant not in known:
         raise SystemExit(f"{system} has no variant {variant!r}. Known: {', '.join(known)}.")
-    options = {}
+    own: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for pair in filter(None, given.split(";")):
         key, _, value = pair.partition("=")
         try:
-            options[key] = json.loads(value)
+            (own if key in OF_WORK else options)[key] = json.loads(value)
         except json.JSONDecodeError:
-            options[key] = value
+            (own if key in OF_WORK else options)[key] = value
     variants = (variant,) if variant else known[: SYSTEMS[system].usual]
-    return [(system, variant, options) for variant in variants]
+    return [
+        {
+            "system": system,
+            "variant": variant,
+            "options": options,
+            "label": f"{system}/{variant}" + (f":{given}" if given else ""),
+            **own,
+        }
+        for variant in variants
+    ]
 
 
 def arguments_parser() -> argparse.ArgumentParser:
@@ -73,6 +90,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dropout", type=float, default=0.0, help="rate, in training")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--seconds", type=float, default=3.0, help="of one turn, at least one step")
+    parser.add_argument("--alone", action="store_true", help="one contestant in memory at a time")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder to write")
     parser.add_argument("--quick", action="store_true", help="the small form that can fail")
     parser.add_argument("--record", action="store_true", help="with --quick: record the ratios")
@@ -88,23 +106,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.set_defaults(**_quick.SETTINGS)
         options = parser.parse_args(arguments)
     chosen = [one for text in options.contestants for one in parse_contestant(text)]
+    common = {name: getattr(options, name) for name in OF_WORK}
+    turns = options.rounds, options.seconds
     results: dict[str, list[Result]] = {}
     for task in options.tasks:
-        works = [
-            Work(
-                system,
-                variant,
-                task,
-                options.model,
-                options.image_size,
-                options.batch_size,
-                options.dtype,
-                options.dropout,
-                own,
-            )
-            for system, variant, own in chosen
-        ]
-        results[task] = compete(works, options.rounds, options.seconds)
+        works = [Work(**{**common, "task": task, **one}) for one in chosen]
+        if options.alone:
+            results[task] = [r for work in works for r in compete([work], *turns)]
+        else:
+            results[task] = compete(works, *turns)
         print("\n" + _report.table(task, results[task]) + "\n")
     _report.write(results, options.out, vars(options))
     failed = [r.name for task in results.values() for r in task if r.failed and r.ours]

@@ -8,25 +8,31 @@ from typing import Any
 import keras
 import pytest
 
-from benchmarks import _quick, _report, compare
+from benchmarks import _page, _quick, _report, compare, performance
 from benchmarks._contestants import SYSTEMS, Work
 from benchmarks._rounds import Result
 
 
 def result(name: str, seconds: list[float], **changes: Any) -> Result:
-    system, variant = name.split("/")
-    started = {"macs": 10**9, "product_size": 1000, "import_seconds": 1.0}
+    started = {"macs": 10**9, "product_size": 1000, "import_seconds": 1.0, "import_bytes": 2**29}
     started |= {"build_seconds": 1.0, "first_step_seconds": 1.0}
-    work = Work(system, variant, "training", batch_size=4)
+    own = compare.parse_contestant(name)[0]
+    work = Work(**{"task": "training", "batch_size": 4, **own})
     return Result(work, seconds, started, {"peak_bytes": 2**30}, **changes)
 
 
 def test_contestants_are_named() -> None:
-    named = [name[:2] for name in compare.parse_contestant("keras_hub")]
+    named = [(one["system"], one["variant"]) for one in compare.parse_contestant("keras_hub")]
     assert named == [("keras_hub", b) for b in ("tensorflow", "jax", "torch")]
-    one = compare.parse_contestant("keras_vit/jax:token_merging=[8,0];remat=true;activation=gelu")
-    assert one == [
-        ("keras_vit", "jax", {"token_merging": [8, 0], "remat": True, "activation": "gelu"})
+    text = "keras_vit/jax:token_merging=[8,0];remat=true;activation=gelu;batch_size=2"
+    assert compare.parse_contestant(text) == [
+        {
+            "system": "keras_vit",
+            "variant": "jax",
+            "options": {"token_merging": [8, 0], "remat": True, "activation": "gelu"},
+            "batch_size": 2,
+            "label": text,
+        }
     ]
     for wrong in ("timm2", "timm/jax"):
         with pytest.raises(SystemExit, match="Known: "):
@@ -45,6 +51,57 @@ def test_ratios_are_taken_within_a_round_and_the_limit_by_operations() -> None:
     assert "keras_vit/jax is 2.00 x keras_hub/jax (2.00 to 2.00)" in table
     assert "1024 MiB" in table
     assert "no contestant" in _report.table("training", [result("timm/eager", [], skipped="no")])
+
+
+def test_what_has_something_of_its_own_is_compared_with_what_has_nothing() -> None:
+    plain, half = result("keras_vit/jax", [2.0]), result("keras_vit/jax:dtype=bfloat16", [1.0])
+    assert half.work.dtype == "bfloat16"
+    assert _report.option_pairs([plain, half, result("timm/eager", [1.0])]) == [(half, plain)]
+    assert "is 2.00 x keras_vit/jax (2.00 to 2.00), with 1.00 of its peak memory" in _report.table(
+        "training", [plain, half]
+    )
+    deeper = Work(**{"task": "training", **compare.parse_contestant("keras_vit/jax:depth=3")[0]})
+    assert deeper.sizes() == {**Work("keras_vit", "jax", "training").sizes(), "depth": 3}
+
+
+def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
+    folder = tmp_path / "performance"
+    measured = {
+        "s16": [
+            result("keras_vit/jax", [1.0, 1.0]),
+            result("keras_vit/torch", [2.0, 2.0]),
+            result("timm/compiled", [1.5, 1.5]),
+            result("limit/jax", [0.05, 0.05]),
+        ],
+        "l16_remat": [
+            result("keras_vit/jax", [1.0]),
+            result("keras_vit/jax:remat=true", [1.25]),
+        ],
+        # Time as the square of the depth: the exponent is 2.
+        "growth_depth": [result(f"keras_vit/jax:depth={depth}", [depth**2]) for depth in (1, 2, 4)],
+    }
+    for name, results in measured.items():
+        _report.write({"training": results}, folder / name, {})
+    rows = [
+        {"merged": merged, "accuracy": accuracy, "images_per_second": [rate] * 3}
+        for merged, accuracy, rate in ((0, 0.96, 10.0), (8, 0.958, 15.0), (16, 0.9, 20.0))
+    ]
+    (folder / "merging").mkdir()
+    (folder / "merging" / "merging.json").write_text(json.dumps({"title": "T", "rows": rows}))
+
+    page = _page.page(folder, performance.MEASUREMENTS)
+
+    assert "the best of keras_vit is `keras_vit/jax`, 1.50 × `timm/compiled`" in page
+    assert "60% of the limit" in page  # four images a second of 6.7
+    assert "Backend for training: jax, then torch (0.50)." in page
+    assert "at 1.25 × the time of a step" in page
+    assert "`token_merging=8` predicts 1.50 × as fast and loses 0.20 points" in page
+    assert "| training | depth, 1–4 | 0.00 | 2.00 | 0.00 |" in page
+    assert (folder / "growth.png").exists()
+    assert "bfloat16" not in page  # was not measured
+    for arguments in performance.MEASUREMENTS.values():
+        options = compare.arguments_parser().parse_args(arguments)
+        assert all(compare.parse_contestant(text) for text in options.contestants)
 
 
 def test_the_small_form_fails_when_a_recorded_ratio_is_lost(tmp_path: Path, capsys: Any) -> None:

@@ -1,0 +1,270 @@
+"""`docs/performance.md` from what was measured: tables, plots, ratios, and what they advise."""
+
+import json
+import math
+import shlex
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import _report, merging
+from benchmarks._rounds import Result
+
+Results = dict[str, list[Result]]
+
+HEAD = """# Performance
+
+Written by `python -m benchmarks performance` from the measurements in `docs/performance`. Every
+contestant runs in a process of its own and all take turns; ratios are taken within a round, and
+their median stands here. `of limit`: share of the rate at which this machine multiplies matrices
+in the same run and dtype, by the model's count of operations. `first step`: building, tracing and
+compiling. Nobody normalises pixels; every step waits for its result.
+"""
+
+# Of each measurement: its title, and what to know before reading its table.
+SECTIONS: dict[str, tuple[str, str]] = {
+    "s16": ("ViT-S/16 beside its peers", ""),
+    "b16_inference": ("ViT-B/16, inference", ""),
+    "b16_training": ("ViT-B/16, training", ""),
+    "s16_dropout": ("Training with dropout 0.1", "On tokens, MLPs and attention probabilities."),
+    "s16_bfloat16": (
+        "bfloat16",
+        "Weights stay in float32 (`mixed_bfloat16`). A backend that only pretends computes in "
+        "float32 and rounds.",
+    ),
+    "batch": ("Batch size", "ViT-Ti/16; without a number of its own, batch 8."),
+    "merging": (
+        "Token merging",
+        "A fine-tuned ViT-Ti/16, merged without training: `model.with_token_merging(r)`.",
+    ),
+    "patch_dropout": ("Patch dropout", "Half of the patches are left out of each training step."),
+    "l16_start": (
+        "ViT-L/16: time to the first training step, and memory",
+        "Batch 1, one contestant in memory at a time.",
+    ),
+    "l16_remat": (
+        "ViT-L/16: `remat`",
+        "Batch 8, one contestant in memory at a time. The memory of a process holds weights, "
+        "gradients and AdamW's two moments beside the activations that `remat` spares.",
+    ),
+}
+
+
+def page(folder: Path, measurements: Mapping[str, Sequence[str]]) -> str:
+    """The whole page; what `folder` does not have is left out."""
+    found = {
+        name: _report.read(folder / name / "compare.json")
+        for name in measurements
+        if (folder / name / "compare.json").exists()
+    }
+    sections = [HEAD, _machine(folder, found)]
+    sections += ["## Advice\n", "\n".join(f"- {line}" for line in advice(folder, found)) + "\n"]
+    for name, (title, words) in SECTIONS.items():
+        if name in found or (folder / name).exists():
+            sections.append(_section(folder, name, title, words, found, measurements))
+    growths = {name: results for name, results in found.items() if name.startswith("growth_")}
+    if growths:
+        sections.append(_growth(folder, growths, measurements))
+    return "\n".join(sections)
+
+
+def _machine(folder: Path, found: Mapping[str, Results]) -> str:
+    if not found:
+        return "Nothing is measured yet.\n"
+    facts = json.loads((folder / next(iter(found)) / "compare.json").read_text())
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return f"Measured on {facts['machine']['processor']}; {versions}.\n"
+
+
+def _section(
+    folder: Path,
+    name: str,
+    title: str,
+    words: str,
+    found: Mapping[str, Results],
+    measurements: Mapping[str, Sequence[str]],
+) -> str:
+    lines = [f"## {title}\n"]
+    if words:
+        lines.append(f"{words}\n")
+    if name == "merging":
+        facts = json.loads((folder / name / "merging.json").read_text())
+        lines.append("    python -m benchmarks merging runs/flowers --data FLOWERS\n")
+        lines.append(f"```text\n{facts['title']}\n{merging.table(facts['rows'])}\n```\n")
+        lines.append(f"![Accuracy by speed]({folder.name}/merging/merging.png)\n")
+        return "\n".join(lines)
+    lines.append(f"    {command(measurements[name])}\n")
+    for task, results in found[name].items():
+        lines.append(f"```text\n{_report.table(task, results)}\n```\n")
+        lines += [f"{line}\n" for line in conclusions(task, results)]
+    if (folder / name / "compare.png").exists():
+        lines.append(f"![{title}]({folder.name}/{name}/compare.png)\n")
+    return "\n".join(lines)
+
+
+def command(arguments: Sequence[str]) -> str:
+    return f"python -m benchmarks compare {shlex.join(arguments)}"
+
+
+def conclusions(task: str, results: Sequence[Result]) -> list[str]:
+    """Our best beside the best of the others, and beside the limit."""
+    ours = [r for r in results if r.ours and ":" not in r.name]
+    others = [r for r in results if not r.ours and r.work.system != "limit"]
+    best, other, limit = fastest(ours), fastest(others), _report.limit_of(results)
+    if best is None:
+        return []
+    said = [f"{task.capitalize()}: the best of keras_vit is `{best.name}`"]
+    if other is not None:
+        said.append(f"{ratio(best, other):.2f} × `{other.name}`, the best of the others")
+    if limit is not None:
+        said.append(f"{ratio(best, limit):.0%} of the limit (`{limit.name}`)")
+    return [", ".join(said) + "."] if len(said) > 1 else []
+
+
+def fastest(results: Sequence[Result]) -> Result | None:
+    done = [r for r in results if r.seconds]
+    return max(done, key=lambda r: statistics.median(r.images_per_second), default=None)
+
+
+def ratio(one: Result, other: Result) -> float:
+    return statistics.median(_report.ratios(one, other))
+
+
+def advice(folder: Path, found: Mapping[str, Results]) -> list[str]:
+    """A sentence for each choice a user has, as far as it was measured."""
+    lines = []
+    for task, results in found.get("s16", {}).items():
+        ours = sorted(
+            (r for r in results if r.ours and r.seconds),
+            key=lambda r: -statistics.median(r.images_per_second),
+        )
+        if ours:
+            rest = "".join(f", then {r.work.variant} ({ratio(r, ours[0]):.2f})" for r in ours[1:])
+            lines.append(f"Backend for {task}: {ours[0].work.variant}{rest}.")
+    for task, results in found.get("s16_bfloat16", {}).items():
+        pairs = {r.work.backend: ratio(r, base) for r, base in _report.option_pairs(results)}
+        for backend, gain in pairs.items():
+            kind = "pays" if gain > 1.1 else "does not pay"
+            lines.append(f"bfloat16 {kind} in {task} on {backend}: {gain:.2f} × float32.")
+    for task, results in found.get("batch", {}).items():
+        rates = {
+            r.work.batch_size: f"{ratio(r, base):.2f}"
+            for r, base in _report.option_pairs(results)
+            if r.work.variant == "tensorflow"
+        }
+        words = " and ".join(f"{rate} with batch {size}" for size, rate in rates.items())
+        lines.append(f"Images per second in {task} on tensorflow, of those with batch 8: {words}.")
+    for task, results in found.get("l16_remat", {}).items():
+        for r, base in _report.option_pairs(results):
+            memory = _report.peak(r) / _report.peak(base)
+            # Weights, gradient and AdamW's two moments, four bytes each; and what was imported.
+            fixed = 16 * parameters("ViT-L/16") + base.started.get("import_bytes", 0)
+            spared = max(_report.peak(r) - fixed, 0) / max(_report.peak(base) - fixed, 1)
+            lines.append(
+                f"`remat=True` on {r.work.variant}, in {task} of ViT-L/16: {memory:.0%} of the "
+                f"process's memory, {spared:.0%} of what is not weights, gradients or moments, at "
+                f"{1 / ratio(r, base):.2f} × the time of a step."
+            )
+    for _, results in found.get("patch_dropout", {}).items():
+        for r, base in _report.option_pairs(results):
+            gain = ratio(r, base)
+            lines.append(f"`patch_dropout=0.5` trains {gain:.2f} × as fast on {r.work.variant}.")
+    merged = folder / "merging" / "merging.json"
+    if merged.exists():
+        rows = json.loads(merged.read_text())["rows"]
+        kept = [
+            (row, statistics.median(faster))
+            for row, faster in zip(rows, merging.speedups(rows), strict=True)
+            if rows[0]["accuracy"] - row["accuracy"] <= 0.005
+        ]
+        row, gain = max(kept, key=lambda one: one[1])
+        lines.append(
+            f"`token_merging={row['merged']}` predicts {gain:.2f} × as fast and loses "
+            f"{100 * (rows[0]['accuracy'] - row['accuracy']):.2f} points of accuracy."
+        )
+    return lines
+
+
+def parameters(model: str) -> int:
+    from keras_vit.models import model_arguments
+    from keras_vit.models.cost import vit_cost
+
+    return vit_cost(**model_arguments(model), image_size=224, num_classes=1000).parameters
+
+
+# What is varied, and by what it is read from a contestant.
+VARIED: dict[str, tuple[str, Callable[[Result], float]]] = {
+    "growth_tokens": ("tokens", lambda r: (r.work.image_size // 16) ** 2 + 1),
+    "growth_width": ("width", lambda r: r.work.options["hidden_dim"]),
+    "growth_depth": ("depth", lambda r: r.work.options["depth"]),
+}
+
+
+def exponent(x: Sequence[float], y: Sequence[float]) -> float:
+    """The slope of y over x, both as logarithms."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def grown(name: str, results: Sequence[Result]) -> dict[str, list[float]]:
+    """What was varied, with operations, seconds and bytes of a step (beyond the imports')."""
+    done = sorted((r for r in results if r.seconds), key=VARIED[name][1])
+    return {
+        "x": [VARIED[name][1](r) for r in done],
+        "operations": [r.started["macs"] * r.work.batch_size for r in done],
+        "seconds": [statistics.median(r.seconds) for r in done],
+        "bytes": [max(_report.peak(r) - r.started["import_bytes"], 1) for r in done],
+    }
+
+
+def _growth(
+    folder: Path, growths: Mapping[str, Results], measurements: Mapping[str, Sequence[str]]
+) -> str:
+    lines = [
+        "## How cost grows\n",
+        "Exponents: slopes of the logarithms around ViT-S/16, batch 8. Attention's products grow "
+        "with the square of the tokens, dense layers' with the square of the width, and what a "
+        "step costs beside products with neither. Memory is what the process takes beyond its "
+        "imports.\n",
+    ]
+    lines += [f"    {command(measurements[name])}" for name in growths]
+    lines.append("\n| | varied | operations | time | memory |\n|---|---|---:|---:|---:|")
+    for name, tasks in growths.items():
+        for task, results in tasks.items():
+            own = grown(name, results)
+            values = "–".join(f"{x:g}" for x in (own["x"][0], own["x"][-1]))
+            slopes = (exponent(own["x"], own[of]) for of in ("operations", "seconds", "bytes"))
+            cells = " | ".join(f"{slope:.2f}" for slope in slopes)
+            lines.append(f"| {task} | {VARIED[name][0]}, {values} | {cells} |")
+    _plot(growths, folder / "growth.png")
+    lines.append(f"\n![Cost over tokens, width and depth]({folder.name}/growth.png)\n")
+    return "\n".join(lines)
+
+
+def _plot(growths: Mapping[str, Results], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, len(growths), figsize=(4.2 * len(growths), 3.8), layout="constrained", squeeze=False
+    )
+    for axis, (name, tasks) in zip(axes[0], growths.items(), strict=True):
+        for task, results in tasks.items():
+            own = grown(name, results)
+            for of, style in (("operations", "k:"), ("seconds", "o-"), ("bytes", "s--")):
+                if of == "operations" and task != "training":
+                    continue  # three times as many: the same line
+                middle = math.exp(statistics.fmean(map(math.log, own[of])))
+                label = of if of == "operations" else f"{of}, {task}"
+                axis.plot(own["x"], [y / middle for y in own[of]], style, label=label)
+        axis.set(xscale="log", yscale="log", xlabel=VARIED[name][0])
+        axis.set_xticks(own["x"], [f"{x:g}" for x in own["x"]])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0, 0].set_ylabel("of the geometric mean")
+    axes[0, 0].legend(fontsize=8)
+    figure.savefig(file, dpi=120)
+    plt.close(figure)

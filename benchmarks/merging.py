@@ -1,0 +1,127 @@
+"""Accuracy and images per second of a trained ViT under token merging, as a Pareto curve.
+
+`python -m benchmarks merging runs/flowers --data FLOWERS`: merges 0, 4, 8, ... patches in every
+block, without training. All models are in one process and take turns; predictions are compiled.
+Prints a table, and writes `merging.json` and `merging.png`.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Row = dict[str, Any]
+
+
+def measure(
+    model: Any, images: np.ndarray, labels: np.ndarray, merged: Sequence[int], **turns: int
+) -> list[Row]:
+    """For each number of patches merged in a block: accuracy, and the rates of every round.
+
+    Args:
+        model: A trained `VisionTransformer`.
+        images: Pixels `(images, height, width, channels)` that the model has not seen.
+        labels: Their classes.
+        merged: Patches that each block merges; 0 comes first, and is compared with.
+        **turns: `rounds`, `batch_size`, and `batches` of a round.
+    """
+    rounds, batch_size = turns.get("rounds", 7), turns.get("batch_size", 32)
+    some = images[: batch_size * turns.get("batches", 2)]
+    models, rows = {}, []
+    for number in merged:
+        models[number] = model.with_token_merging(number)
+        models[number].compile()
+        scores = models[number].predict(images, batch_size=batch_size, verbose=0)
+        rows.append({"merged": number, "accuracy": float((scores.argmax(-1) == labels).mean())})
+        models[number].predict(some, batch_size=batch_size, verbose=0)
+    for turn in range(rounds):
+        for row in rows if turn % 2 == 0 else rows[::-1]:
+            began = time.perf_counter()
+            models[row["merged"]].predict(some, batch_size=batch_size, verbose=0)
+            rate = len(some) / (time.perf_counter() - began)
+            row.setdefault("images_per_second", []).append(rate)
+    return rows
+
+
+def speedups(rows: Sequence[Row]) -> list[list[float]]:
+    """How many times as fast as the first, round by round."""
+    first = rows[0]["images_per_second"]
+    return [[a / b for a, b in zip(r["images_per_second"], first, strict=True)] for r in rows]
+
+
+def table(rows: Sequence[Row]) -> str:
+    lines = ["merged in a block  accuracy  points lost  images/s  of r = 0"]
+    for row, faster in zip(rows, speedups(rows), strict=True):
+        lost = 100 * (rows[0]["accuracy"] - row["accuracy"])
+        lines.append(
+            f"{row['merged']:17}  {row['accuracy']:8.2%}  {lost:11.2f}  "
+            f"{statistics.median(row['images_per_second']):8.1f}  {statistics.median(faster):8.2f}"
+        )
+    return "\n".join(lines)
+
+
+def plot(rows: Sequence[Row], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+    faster = [statistics.median(own) for own in speedups(rows)]
+    axis.plot(faster, [100 * row["accuracy"] for row in rows], "o-")
+    for row, x in zip(rows, faster, strict=True):
+        axis.annotate(f"r = {row['merged']}", (x, 100 * row["accuracy"] + 0.08), fontsize=8)
+    axis.set(xlabel="times the images per second without merging", ylabel="accuracy, %")
+    axis.grid(alpha=0.3)
+    figure.savefig(file, dpi=120)
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks merging",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="what `keras-vit train --out` wrote")
+    parser.add_argument("--data", required=True, help="the data it was trained on")
+    parser.add_argument("--merged", type=int, nargs="+", default=[0, 4, 8, 10, 12, 13, 16])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--out", type=Path, default=Path("runs/merging"), help="folder to write")
+    options = parser.parse_args(arguments)
+    import keras
+
+    import keras_vit
+    from keras_vit.evaluation.prediction import preparation
+
+    model = keras.saving.load_model(options.run / "model.keras", compile=False)
+    split = keras_vit.data.load(options.data).val
+    batches = keras_vit.data.pipeline(
+        split, batch_size=options.batch_size, **preparation(model)
+    ).as_numpy_iterator()
+    images, labels = map(np.concatenate, zip(*batches, strict=True))
+    rows = measure(
+        model,
+        images,
+        labels,
+        [0, *(number for number in options.merged if number)],
+        rounds=options.rounds,
+        batch_size=options.batch_size,
+    )
+    title = (
+        f"{model.name} on {len(images)} images, {keras.backend.backend()}, "
+        f"batch {options.batch_size}, {options.rounds} rounds"
+    )
+    print(f"{title}\n{table(rows)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    found = {"title": title, "rows": rows}
+    (options.out / "merging.json").write_text(json.dumps(found, indent=1) + "\n")
+    plot(rows, options.out / "merging.png")
+    print(f"Written: {options.out}: merging.json, merging.png")
+    return 0

@@ -1,0 +1,118 @@
+"""Measures everything that `docs/performance.md` shows, and writes the page.
+
+`python -m benchmarks performance --run runs/flowers --data FLOWERS`: one and a half hours on two
+cores, one measurement after the other; what `docs/performance` has already is not measured again
+(delete a folder, or name it with `--only`). `--page` only writes the page.
+"""
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import _page, compare, merging
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+
+# From a measurement to the arguments of `compare`. Contestants that do not fit into 24 GiB at once
+# run alone; torch.compile's are left out where there is a minute's compiling for each.
+KERAS = ["keras_vit", "keras_hub", "limit"]
+TF, JAX, TORCH = (f"keras_vit/{backend}" for backend in ("tensorflow", "jax", "torch"))
+HALF = ":dtype=bfloat16"
+
+
+def _contest(*contestants: str) -> list[str]:
+    return ["--contestants", *contestants]
+
+
+MEASUREMENTS: dict[str, list[str]] = {
+    "s16": ["--model", "ViT-S/16"],
+    "s16_dropout": [
+        *("--model", "ViT-S/16", "--tasks", "training", "--dropout", "0.1"),
+        *_contest(*KERAS),
+    ],
+    "s16_bfloat16": [
+        *("--model", "ViT-S/16"),
+        *_contest(*(who + own for who in (TF, JAX, TORCH) for own in ("", HALF)), "limit"),
+    ],
+    "b16_inference": [
+        *("--model", "ViT-B/16", "--tasks", "inference"),
+        *_contest(*KERAS, "timm/compiled", "huggingface/compiled", "flax"),
+    ],
+    "b16_training": [
+        *("--model", "ViT-B/16", "--tasks", "training", "--seconds", "1"),
+        *_contest(*KERAS, "timm/compiled"),
+    ],
+    "batch": [
+        *("--model", "ViT-Ti/16"),
+        *_contest(*(who + own for who in (TF, JAX, TORCH) for own in ("", ":batch_size=1"))),
+        *(f"{who}:batch_size=32" for who in (TF, JAX, TORCH)),
+    ],
+    "patch_dropout": [
+        *("--model", "ViT-S/16", "--tasks", "training"),
+        *_contest(*(who + own for who in (TF, TORCH) for own in ("", ":patch_dropout=0.5"))),
+    ],
+    "l16_start": [
+        *("--model", "ViT-L/16", "--tasks", "training", "--batch-size", "1"),
+        *("--alone", "--rounds", "1", "--seconds", "0.1"),
+        *_contest("keras_vit", "keras_hub"),
+    ],
+    "l16_remat": [
+        *("--model", "ViT-L/16", "--tasks", "training", "--alone", "--rounds", "2"),
+        *("--seconds", "1"),
+        *_contest(*(who + own for who in (TF, JAX) for own in ("", ":remat=true"))),
+    ],
+    "growth_tokens": [
+        *("--model", "ViT-S/16", "--rounds", "3", "--seconds", "1"),
+        *_contest(*(f"{TF}:image_size={size}" for size in (112, 160, 224, 320))),
+    ],
+    "growth_width": [
+        *("--model", "ViT-S/16", "--rounds", "3", "--seconds", "1"),
+        *_contest(
+            *(
+                f"{TF}:hidden_dim={width};mlp_dim={4 * width};num_heads={width // 64}"
+                for width in (192, 384, 768)
+            )
+        ),
+    ],
+    "growth_depth": [
+        *("--model", "ViT-S/16", "--rounds", "3", "--seconds", "1"),
+        *_contest(*(f"{TF}:depth={depth}" for depth in (3, 6, 12, 24))),
+    ],
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks performance",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [*MEASUREMENTS, "merging"]
+    parser.add_argument("--only", nargs="+", choices=names, help="measure these, also again")
+    parser.add_argument("--run", type=Path, help="a ViT that `keras-vit train` made, for merging")
+    parser.add_argument("--data", help="the data it was trained on")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
+    parser.add_argument("--out", type=Path, default=PAGE, help="the page; figures go beside it")
+    options = parser.parse_args(arguments)
+    folder = options.out.with_suffix("")
+    for name in [] if options.page else options.only or names:
+        if (folder / name).exists() and not options.only:
+            print(f"{name}: measured before")
+            continue
+        part = folder / f"{name}.partial"
+        if name == "merging":
+            if not (options.run and options.data):
+                print("merging: not measured; give --run and --data")
+                continue
+            status = merging.main([str(options.run), "--data", options.data, "--out", str(part)])
+        else:
+            print(f"{name}: python -m benchmarks compare {' '.join(MEASUREMENTS[name])}")
+            status = compare.main([*MEASUREMENTS[name], "--out", str(part)])
+        if status:
+            return status
+        shutil.rmtree(folder / name, ignore_errors=True)
+        part.rename(folder / name)
+    options.out.write_text(_page.page(folder, MEASUREMENTS), "utf-8")
+    print(f"Written: {options.out}")
+    return 0
