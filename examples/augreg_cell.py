@@ -17,8 +17,8 @@ from dataclasses import replace
 from keras_vit import data, recipes
 from keras_vit.models import model_arguments
 from keras_vit.training.recipes import AUGREG, AUGREG_DROPOUT, AUGREG_WEIGHT_DECAY
+from keras_vit.training.results_table import ResultsTable
 from keras_vit.training.study import (
-    ResultsTable,
     Trial,
     chosen,
     plan,

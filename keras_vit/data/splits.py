@@ -21,6 +21,7 @@ class Split(ABC):
         name: "train", "val" or "test".
         class_names: the name of each label.
         num_examples: how many images; also `len(split)`.
+        channels: 1 where all images are grey, else 3.
         files: the path of each image in the order of `labels()`, or None without files.
         augment: the name in `AUGMENTATIONS` that suits these images when nothing else is said.
         can_fail: whether `decode` can fail, as it can where files may have changed.
@@ -30,6 +31,7 @@ class Split(ABC):
 
     name: str
     class_names: tuple[str, ...]
+    channels: int = 3
     files: tuple[Path, ...] | None = None
     augment: str = "inception"
     can_fail: bool = False
@@ -144,6 +146,7 @@ class ArraySplit(Split):
                 f"class names stand for 0 to {len(class_names) - 1}"
             )
         self.name, self.class_names, self.augment = name, tuple(class_names), augment
+        self.channels = images.shape[-1]
         self._images, self._labels = images, labels.astype(np.int32)
 
     @property

@@ -45,7 +45,7 @@ def predict_split(
     """A classifier's scores for every image of a split, prepared as its `evaluation` says.
 
     Args:
-        model: A classifier of this package that takes pixels.
+        model: A Keras classifier that takes pixels.
         split: One of `keras_vit.data.load(...)`.
         batch_size: Images at once.
 
@@ -71,15 +71,19 @@ def predict_split(
 
 
 def preparation(model: Any) -> dict[str, Any]:
-    """How `data.pipeline` brings pictures to a model: the arguments that the model decides."""
+    """How `data.pipeline` brings pictures to a model: the arguments that the model decides.
+
+    A Keras model of another kind gets them resized and cropped at the centre.
+    """
     height, width, channels = model.input_shape[1:]
+    own = getattr(model, "evaluation", {})
     arguments = {
         "image_size": (height or 224, width or 224),
         "channels": channels,
-        "evaluation": model.evaluation.get("mode", "crop"),
+        "evaluation": own.get("mode", "crop"),
     }
-    if "crop_fraction" in model.evaluation:
-        arguments["crop_fraction"] = model.evaluation["crop_fraction"]
+    if "crop_fraction" in own:
+        arguments["crop_fraction"] = own["crop_fraction"]
     return arguments
 
 

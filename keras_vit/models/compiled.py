@@ -16,8 +16,10 @@ class CompiledModel(keras.Model):
     seconds more before the first. `jit_compile=False` goes without.
     """
 
-    # Whether a ResNet is part of the model.
-    _convolves = False
+    @property
+    def _convolves(self) -> bool:
+        """Whether a ResNet is part of the model."""
+        return False
 
     def compile(self, *args: Any, **options: Any) -> None:
         super().compile(*args, **options)

@@ -81,10 +81,9 @@ def fit(
             start_step=start_step,
         )
 
-    prepared = preparation(model) if hasattr(model, "evaluation") else {}
     validation = data.pipeline(
         splits.val,
-        **{"image_size": recipe.image_size, "channels": channels, **prepared},
+        **preparation(model),
         batch_size=batch_size,
         num_classes=classes,
         cache=None,

@@ -242,8 +242,7 @@ def _trained(
 ) -> tuple[Any, History]:
     """A model that has learned from `splits.train` in the way that the job says."""
     keras.utils.set_random_seed(job.seed)
-    channels = 1 if job.data.startswith("digits") else 3
-    model = build(job, recipe, len(splits.class_names), channels)
+    model = build(job, recipe, len(splits.class_names), splits.train.channels)
     model.class_names = splits.class_names
     if job.first_look or job.freeze_backbone:
         probe = _first_look(model, splits, job.seed, say)

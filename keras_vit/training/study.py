@@ -11,16 +11,13 @@ import fnmatch
 import gc
 import hashlib
 import inspect
-import io
 import json
 import math
 import os
 import re
 import shutil
 import statistics
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -36,9 +33,7 @@ from keras_vit.models.cost import Cost, mixer_cost, resnet_cost, vit_cost
 from keras_vit.training.callbacks import NonFiniteLossError
 from keras_vit.training.fitting import fit
 from keras_vit.training.recipes import Recipe
-
-Value = str | int | float
-Row = dict[str, Value]
+from keras_vit.training.results_table import ResultsTable, Row, Value
 
 # What a trial may train, and what counts its parameters and operations.
 FAMILIES: dict[str, tuple[Callable[..., ImageModel], Callable[..., Cost]]] = {
@@ -223,7 +218,7 @@ def _run(
     words = re.sub(r"[^a-z0-9.+]+", "_", trial.name.lower()).strip("_")
     run = folder / "runs" / f"{words}-{identity}"
     keras.utils.set_random_seed(trial.seed)
-    model = trial.build(splits.num_classes, channels_of(splits))
+    model = trial.build(splits.num_classes, splits.train.channels)
     watch = Stopwatch()
     try:
         fit(
@@ -248,7 +243,7 @@ def _run(
         "name": trial.name,
         **trial.about,
         "parameters": model.count_params(),
-        "macs": trial.cost(splits.num_classes, channels_of(splits)).macs,
+        "macs": trial.cost(splits.num_classes, splits.train.channels).macs,
         "images": _images_seen(trial.recipe, splits),
         "accuracy": accuracy,
         "val_images": seen,
@@ -276,12 +271,6 @@ def curve_of(folder: str | os.PathLike[str], identity: Value) -> list[float]:
         with path.open(encoding="utf-8") as file:
             return [float(epoch["val_accuracy"]) for epoch in csv.DictReader(file)]
     return []
-
-
-def channels_of(splits: data.Splits) -> int:
-    """1 where all images are grey, as the digits are; else 3."""
-    train = splits.train
-    return int(train.as_arrays()[0].shape[-1]) if isinstance(train, data.ArraySplit) else 3
 
 
 class Stopwatch(keras.callbacks.Callback):
@@ -317,98 +306,6 @@ class Stopwatch(keras.callbacks.Callback):
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         self._before = state["seconds"]
-
-
-class ResultsTable:
-    """A CSV file that grows by whole rows, also when several processes append to it.
-
-    The last column is `identity`, twelve characters: a row that was cut off has another length
-    there, and is passed over with a warning.
-
-    Args:
-        path: The file; the first row makes it.
-
-    Example:
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from keras_vit.training.study import ResultsTable
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     table = ResultsTable(Path(folder) / "results.csv")
-    ...     table.append({"name": "ViT", "accuracy": 0.5, "identity": "0123456789ab"})
-    ...     table.rows()
-    [{'name': 'ViT', 'accuracy': 0.5, 'identity': '0123456789ab'}]
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
-    def rows(self) -> list[Row]:
-        """The rows in the order in which they were finished; numbers are numbers again."""
-        if not self.path.exists():
-            return []
-        header, *lines = csv.reader(self.path.read_text("utf-8").splitlines())
-        whole = [line for line in lines if len(line) == len(header) and len(line[-1]) == 12]
-        if len(whole) < len(lines):
-            warnings.warn(
-                f"{self.path}: {len(lines) - len(whole)} rows are cut off and passed over.",
-                stacklevel=2,
-            )
-        return [
-            # The identity may look like a number and is none.
-            {name: text if name == "identity" else _value(text) for name, text in named}
-            for named in (list(zip(header, line, strict=True)) for line in whole)
-        ]
-
-    def append(self, row: Mapping[str, Value]) -> None:
-        """Adds a row; the columns are those of the first one.
-
-        Raises:
-            ValueError: The file has other columns.
-        """
-        header = _line(row)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not self.path.exists():
-            self._begin(header)
-        text = self.path.read_text("utf-8")
-        there = text.split("\n", 1)[0] + "\n"
-        if there != header:
-            raise ValueError(
-                f"{self.path} has the columns {there.strip()}, and the new row {header.strip()}. "
-                "Give another folder."
-            )
-        line = ("" if text.endswith("\n") else "\n") + _line(row.values())
-        # One write to a file opened to append: whole, and behind those of others.
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
-
-    def _begin(self, header: str) -> None:
-        """Makes the file with its header in it, unless another process was faster."""
-        with tempfile.NamedTemporaryFile("w", dir=self.path.parent, encoding="utf-8") as part:
-            part.write(header)
-            part.flush()
-            try:
-                os.link(part.name, self.path)
-            except FileExistsError:
-                return
-
-
-def _line(values: Iterable[Value]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
-    return text.getvalue()
-
-
-def _value(text: str) -> Value:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def averaged(rows: Iterable[Row], over: str = "seed") -> list[Row]:
@@ -490,7 +387,7 @@ def plan(trials: Iterable[Trial], splits: data.Splits) -> str:
     """
     rows: list[Row] = []
     for trial in trials:
-        macs = trial.cost(splits.num_classes, channels_of(splits)).macs
+        macs = trial.cost(splits.num_classes, splits.train.channels).macs
         images = _images_seen(trial.recipe, splits)
         # A sharpness-aware step takes two gradients.
         work = macs * images * (2 if trial.recipe.rho else 1)

@@ -15,7 +15,8 @@ import keras_vit
 from keras_vit import data
 from keras_vit.training import recipes, study
 from keras_vit.training.callbacks import NonFiniteLossError
-from keras_vit.training.study import FAMILIES, ResultsTable, Trial, averaged, run_study
+from keras_vit.training.results_table import ResultsTable
+from keras_vit.training.study import FAMILIES, Trial, averaged, run_study
 
 pytest.importorskip("tensorflow")
 
