@@ -15,7 +15,7 @@ Everyone is in memory at once: name fewer where models are large, or have each `
 the other, which measures memory and the first step, and rates less fairly.
 
 `--quick` is the small form for continuous integration: it fails when keras_vit has lost more than
-15 % of its recorded ratio to KerasHub; `--quick --record` records.
+15 % of its recorded ratio to KerasHub in three runs; `--quick --record` records.
 """
 
 import argparse
@@ -105,6 +105,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.quick:
         parser.set_defaults(**_quick.SETTINGS)
         options = parser.parse_args(arguments)
+    # A busy moment loses a ratio once; what is slower loses it every time.
+    for remaining in reversed(range(_quick.ATTEMPTS if options.quick else 1)):
+        results = run(options)
+        failed = [r.name for task in results.values() for r in task if r.failed and r.ours]
+        if failed:
+            print(f"Failed: {', '.join(failed)}", file=sys.stderr)
+            return 1
+        status = _quick.verdict(results, record=options.record) if options.quick else 0
+        if not (status and remaining):
+            break
+        print("Measured once more.")
+    return status
+
+
+def run(options: argparse.Namespace) -> dict[str, list[Result]]:
+    """Measures every task, prints its table, and writes all of them."""
     chosen = [one for text in options.contestants for one in parse_contestant(text)]
     common = {name: getattr(options, name) for name in OF_WORK}
     turns = options.rounds, options.seconds
@@ -117,8 +133,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results[task] = compete(works, *turns)
         print("\n" + _report.table(task, results[task]) + "\n")
     _report.write(results, options.out, vars(options))
-    failed = [r.name for task in results.values() for r in task if r.failed and r.ours]
-    if failed:
-        print(f"Failed: {', '.join(failed)}", file=sys.stderr)
-        return 1
-    return _quick.verdict(results, record=options.record) if options.quick else 0
+    return results

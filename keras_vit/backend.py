@@ -41,6 +41,11 @@ def compile_on_cpu(model: keras.Model) -> None:
         model.jit_compile = True
 
 
+def draws_masks_itself() -> bool:
+    """Whether the backend's own dropout is fastest: torch's, where nothing fuses other passes."""
+    return keras.backend.backend() == "torch"
+
+
 Tensors = list[Any]
 
 

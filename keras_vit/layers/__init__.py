@@ -2,6 +2,7 @@
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.convolution import StandardizedConv2D
+from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import MLP, EncoderBlock, LayerScale
 from keras_vit.layers.merging import MergingEncoderBlock, UnmergeTokens
 from keras_vit.layers.mixing import MixerBlock
@@ -17,6 +18,7 @@ __all__ = [
     "MLP",
     "AttentionPooling",
     "ClassToken",
+    "Dropout",
     "EncoderBlock",
     "LayerScale",
     "MeanPooling",

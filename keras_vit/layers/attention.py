@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.errors import positive, rates
+from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.positions import RelativePositionBias
 
@@ -90,8 +91,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.output_projection = keras.layers.Dense(
             hidden_dim, kernel_initializer=init, dtype=dtype, name="output"
         )
-        self.output_dropout = keras.layers.Dropout(self.dropout, dtype=dtype, name="output_dropout")
-        self.probability_dropout = keras.layers.Dropout(
+        self.output_dropout = Dropout(self.dropout, dtype=dtype, name="output_dropout")
+        self.probability_dropout = Dropout(
             self.attention_dropout, dtype=dtype, name="probability_dropout"
         )
         self.query_key_value.build(tokens_shape)

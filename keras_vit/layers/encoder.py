@@ -8,6 +8,7 @@ import keras
 
 from keras_vit.errors import positive, rates
 from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth
@@ -119,8 +120,8 @@ class MLP(keras.layers.Layer):
         self.dense_0 = dense(gated * self.mlp_dim, "dense_0")
         self.dense_1 = dense(tokens_shape[-1], "dense_1")
         dtype = self.dtype_policy
-        self.dropout_0 = keras.layers.Dropout(self.dropout, dtype=dtype, name="dropout_0")
-        self.dropout_1 = keras.layers.Dropout(self.dropout, dtype=dtype, name="dropout_1")
+        self.dropout_0 = Dropout(self.dropout, dtype=dtype, name="dropout_0")
+        self.dropout_1 = Dropout(self.dropout, dtype=dtype, name="dropout_1")
         self.dense_0.build(tokens_shape)
         self.dense_1.build((*tokens_shape[:-1], self.mlp_dim))
 

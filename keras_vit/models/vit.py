@@ -14,6 +14,7 @@ from keras_vit.errors import as_pair, one_of, positive, rates
 from keras_vit.layers import (
     AttentionPooling,
     ClassToken,
+    Dropout,
     EncoderBlock,
     MeanPooling,
     MergingEncoderBlock,
@@ -201,7 +202,7 @@ class VisionTransformer(ImageModel):
             tokens = PatchDropout(patch_dropout, num_prefix, dtype=dtype, name="patch_dropout")(
                 tokens
             )
-        x["tokens"] = tokens = keras.layers.Dropout(dropout, dtype=dtype, name="dropout")(tokens)
+        x["tokens"] = tokens = Dropout(dropout, dtype=dtype, name="dropout")(tokens)
         merged: dict[str, Any] = {}  # the sources, once tokens are merged: `MergingEncoderBlock`
         for i in range(depth):
             kind: Any = EncoderBlock

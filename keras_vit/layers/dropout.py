@@ -1,0 +1,45 @@
+"""Dropout that draws one random number for eight decisions."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.backend import draws_masks_itself
+
+DECISIONS = 8
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class Dropout(keras.layers.Dropout):
+    """`keras.layers.Dropout`, with fewer random numbers: they take a fifth of a training step.
+
+    Takes and returns any array; its last axis must be known. Of a uniform number it is decided
+    whether it is below the rate; given that, what is left of it is uniform again, and decides
+    next. Eight decisions use up a few bits of its 23.
+
+    Args:
+        rate: Share of the values that become 0 in training, in [0, 1]; the others are scaled up.
+        seed: Of the draws, or None.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> dropped = keras_vit.layers.Dropout(0.5)(keras.ops.ones((4, 64)), training=True)
+    >>> sorted({float(value) for value in keras.ops.reshape(dropped, (-1,))})
+    [0.0, 2.0]
+    """
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        # All or nothing leaves no number to go on with.
+        if not training or not 0 < self.rate < 1 or draws_masks_itself():
+            return super().call(inputs, training=training)
+        length = inputs.shape[-1]
+        shape = (*ops.shape(inputs)[:-1], -(-length // DECISIONS))
+        left, dropped = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator), []
+        for _ in range(DECISIONS):
+            below = left < self.rate
+            dropped.append(below)
+            left = ops.where(below, left / self.rate, (left - self.rate) / (1 - self.rate))
+        kept = ops.logical_not(ops.concatenate(dropped, axis=-1)[..., :length])
+        return ops.where(kept, inputs / (1 - self.rate), ops.zeros((), inputs.dtype))
