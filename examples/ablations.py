@@ -6,7 +6,7 @@
 The ViT paper's table 8 (position embeddings) and figure 9 (class token against global average
 pooling, which want other learning rates), and the heads that came later. Every row is the mean of
 three seeds: an hour of CPU time, on two cores half of it. Killed, it goes on where it was. Writes
-results.csv, table.md and ablations.png to --out. Needs keras_vit[train].
+results.csv, table.md and table.png to --out. Needs keras_vit[train].
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,7 @@ from keras_vit.training.study import (
     run_study,
     study_parser,
     to_markdown,
+    write_study,
 )
 
 BASE = {"patch_size": 4, "hidden_dim": 96, "depth": 4, "num_heads": 4, "mlp_dim": 192}
@@ -76,7 +77,7 @@ def trials_of(recipe: Recipe) -> list[Trial]:
     return found
 
 
-def plot(rows: Sequence[Row], folder: Path) -> None:
+def plot(rows: Sequence[Row], folder: Path, path: Path) -> None:
     """Left: positions, a point a seed. Right: the poolings' curves, as in figure 9."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     names: dict[str, list[Row]] = {}
@@ -103,7 +104,8 @@ def plot(rows: Sequence[Row], folder: Path) -> None:
         axes.grid(alpha=0.3)
     if right.lines:
         right.legend(fontsize=8)
-    figure.savefig(folder / "ablations.png", dpi=150)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def main() -> None:
@@ -122,14 +124,18 @@ def main() -> None:
         "parameters": "{parameters:,}",
         "seconds": "{seconds:.0f}",
     }
-    text = ""
+    text = (
+        "# Positions and pooling\n\n"
+        f"`examples/ablations.py`, on {len(splits.train):,} pictures of {splits.num_classes} kinds "
+        f"at {recipe.image_size} pixels, measured on {len(splits.val):,} others. Every model sees "
+        f"{rows[0]['images']:,} images.\n\n"
+    )
     for ablation in ("positions", "pooling"):
         own = averaged(row for row in rows if row["ablation"] == ablation)
         text += f"## {ablation.capitalize()}\n\n{to_markdown(own, columns)}\n\n" if own else ""
-    print(f"\n{text}")
-    (options.out / "table.md").write_text(text, "utf-8")
-    plot(rows, options.out)
-    print(f"written to {options.out}: results.csv, table.md, ablations.png")
+    write_study(
+        options, text.rstrip(), lambda path: plot(rows, options.out, path), "Positions and pooling"
+    )
 
 
 if __name__ == "__main__":

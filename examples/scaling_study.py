@@ -9,7 +9,7 @@ around one model, and hybrids, BiT and Mixer stand beside it; each sees as many 
 of CIFAR-10's size the 24 models take 50 minutes of CPU time: under an hour on two cores. With half
 of the steps (--steps 300) and 4,000 pictures to learn from, the base model reaches 37 %, the best
 of the smaller ones 40 %. Killed, it goes on where it was. Writes results.csv, a row for each model,
-table.md and scaling.png to --out. Needs keras_vit[train].
+table.md and table.png to --out. Needs keras_vit[train].
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,7 @@ from keras_vit.training.study import (
     run_study,
     study_parser,
     to_markdown,
+    write_study,
 )
 
 Sizes = dict[str, Any]
@@ -170,7 +171,8 @@ def plot(rows: Sequence[Row], path: Any) -> None:
         axes.grid(alpha=0.3, which="both")
         if axes.lines:
             axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def main() -> None:
@@ -193,10 +195,15 @@ def main() -> None:
         "seconds": "{seconds:.0f}",
     }
     table = to_markdown(({**row, "mmacs": float(row["macs"]) / 1e6} for row in rows), columns)
-    print(f"\n{table}\n")
-    (options.out / "table.md").write_text(table + "\n", "utf-8")
-    plot(rows, options.out / "scaling.png")
-    print(f"written to {options.out}: results.csv, table.md, scaling.png")
+    recipe = setup.recipe
+    text = (
+        "# Which size of a ViT is worth its compute\n\n"
+        f"`examples/scaling_study.py`, on {len(splits.train):,} pictures of {splits.num_classes} "
+        f"kinds at {recipe.image_size} pixels, measured on {len(splits.val):,} others. Around one "
+        "ViT its depth, width, patch size, MLP and all together are varied; hybrids, BiT and "
+        f"Mixer stand beside it. Every model sees {rows[0]['images']:,} images.\n\n{table}"
+    )
+    write_study(options, text, lambda path: plot(rows, path), "Accuracy over compute")
 
 
 if __name__ == "__main__":

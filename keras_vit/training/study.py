@@ -431,8 +431,44 @@ def study_parser(description: str | None, out: str, **defaults: Any) -> argparse
     add("--precision", default="float32", help="dtype policy, such as mixed_bfloat16")
     add("--plan", action="store_true", help="say what would be trained, and train nothing")
     add("--out", type=Path, default=Path(out), help="where results.csv, table and plot go")
+    add("--markdown", type=Path, help="another file for table and plot, such as docs/NAME.md")
     parser.set_defaults(**{"data": "cifar10", "seeds": 1, **defaults})
     return parser
+
+
+def write_study(
+    options: argparse.Namespace, text: str, plot: Callable[[Path], None], title: str
+) -> None:
+    """Prints a study's table; writes it with its plot to `--out`, and to `--markdown`.
+
+    Args:
+        options: Of `study_parser`.
+        text: Markdown.
+        plot: Writes the plot to a PNG file.
+        title: Of the plot, for those who do not see it.
+
+    Example:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from keras_vit.training.study import study_parser, write_study
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     options = study_parser("", "runs/s").parse_args(["--out", folder])
+    ...     write_study(options, "a table", lambda path: None, "a plot")  # doctest: +ELLIPSIS
+    ...     (Path(folder) / "table.md").read_text()
+    <BLANKLINE>
+    a table
+    <BLANKLINE>
+    written to ...: results.csv, table.md, table.png
+    'a table\\n\\n![a plot](table.png)\\n'
+    """
+    print(f"\n{text}\n")
+    pages = [options.out / "table.md", *([options.markdown] if options.markdown else [])]
+    for page in pages:
+        picture = page.with_suffix(".png")
+        plot(picture)
+        page.write_text(f"{text}\n\n![{title}]({picture.name})\n", "utf-8")
+    print(f"written to {options.out}: results.csv, table.md, table.png")
 
 
 def chosen(trials: Iterable[Trial], options: argparse.Namespace) -> list[Trial]:

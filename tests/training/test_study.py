@@ -211,10 +211,11 @@ class TestExamples:
         # Table 8's 1-D positions and figure 9's class token are one model.
         assert len({one.identity(digits) for one in trials}) == 10
         row = {"accuracy": 0.5, "seconds": 1.0, "identity": "none"}
-        script.plot([{"name": one.name, **one.about, **row} for one in trials], tmp_path)
+        rows = [{"name": one.name, **one.about, **row} for one in trials]
+        script.plot(rows, tmp_path, tmp_path / "ablations.png")
         assert (tmp_path / "ablations.png").exists()
 
-    def test_flowers_systems(self) -> None:
+    def test_flowers_systems(self, tmp_path: Path) -> None:
         script = example("flowers_systems")
         trials = script.trials_of(script.RECIPE, same_compute=False)
         assert len(trials) == 16
@@ -225,7 +226,9 @@ class TestExamples:
         halved = script.trials_of(script.RECIPE, same_compute=True)
         assert halved[1].recipe.steps == script.RECIPE.steps // 2
         row = {"parameters": 1, "macs": 1, "images": 1, "accuracy": 0.5, "seconds": 1, "seed": 0}
-        text = script.tables([{"name": one.name, **one.about, **row} for one in trials[:-1]])
+        rows = [{"name": one.name, **one.about, **row} for one in trials[:-1]]
+        script.plot(rows, 0.02, tmp_path / "systems.png")
+        text = script.tables(rows)
         assert "| Mixer | 50.0% | 50.0% | 50.0% | – |" in text
 
     def test_augreg_cell(
