@@ -122,7 +122,6 @@ def main() -> None:
         "accuracy": "{accuracy:.2%}",
         "± (seeds)": "{spread:.2%}",
         "parameters": "{parameters:,}",
-        "seconds": "{seconds:.0f}",
     }
     text = (
         "# Positions and pooling\n\n"

@@ -131,7 +131,6 @@ def tables(rows: Sequence[Row]) -> str:
         "accuracy": "{accuracy:.2%}",
         "± (seeds)": "{spread:.2%}",
         "seeds": "{runs:}",
-        "seconds": "{seconds:.0f}",
     }
     return f"{to_markdown(grid, accuracies)}\n\n{to_markdown(details, columns)}\n"
 

@@ -192,7 +192,6 @@ def main() -> None:
         "MMACs an image": "{mmacs:.1f}",
         "GMACs × images": "{gmacs:,.0f}",
         "accuracy": "{accuracy:.2%}",
-        "seconds": "{seconds:.0f}",
     }
     table = to_markdown(({**row, "mmacs": float(row["macs"]) / 1e6} for row in rows), columns)
     recipe = setup.recipe

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit.errors import positive, rates
-from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.attention import MultiHeadSelfAttention, as_matrix
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
@@ -126,9 +126,10 @@ class MLP(keras.layers.Layer):
         self.dense_1.build((*tokens_shape[:-1], self.mlp_dim))
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
-        hidden = self.activation_function(self.dense_0(tokens))
+        hidden = self.activation_function(self.dense_0(as_matrix(tokens)))
         hidden = self.dropout_0(hidden, training=training)
-        return self.dropout_1(self.dense_1(hidden), training=training)
+        outputs = self.dropout_1(self.dense_1(hidden), training=training)
+        return keras.ops.reshape(outputs, keras.ops.shape(tokens))
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
