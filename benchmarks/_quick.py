@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks._report import keras_hub_pairs, ratios
 from benchmarks._rounds import Result
 
@@ -29,16 +31,19 @@ def verdict(
     results: Mapping[str, Sequence[Result]], record: bool = False, file: Path = RECORDED
 ) -> int:
     """The exit status: 1 when keras_vit has lost more than 15 % of a recorded ratio to KerasHub."""
-    found = {
-        f"{task} {ours.work.variant}": round(statistics.median(ratios(ours, hub)), 3)
+    pairs = {
+        f"{task} {ours.work.variant}": ratios(ours, hub)
         for task, all_ in results.items()
         for ours, hub in keras_hub_pairs(all_)
     }
+    found = {case: round(statistics.median(rounds), 3) for case, rounds in pairs.items()}
     if not found:
         print("KerasHub is not installed, or did not finish: nothing to compare with.")
         return 0
     recorded = json.loads(file.read_text()) if file.exists() else {}
     if record:
+        # What a machine with other things to do still reaches in three of four rounds.
+        found = {case: round(float(np.quantile(r, 0.25)), 3) for case, r in pairs.items()}
         file.write_text(json.dumps(dict(sorted((recorded | found).items())), indent=1) + "\n")
         print(f"Recorded: {found}")
         return 0

@@ -126,7 +126,9 @@ def run(options: argparse.Namespace) -> dict[str, list[Result]]:
     turns = options.rounds, options.seconds
     results: dict[str, list[Result]] = {}
     for task in options.tasks:
+        # Those of one backend are compared: they follow each other, within the same busy moment.
         works = [Work(**{**common, "task": task, **one}) for one in chosen]
+        works.sort(key=lambda work: work.backend)
         if options.alone:
             results[task] = [r for work in works for r in compete([work], *turns)]
         else:
