@@ -112,45 +112,38 @@ def conclusions(task: str, results: Sequence[Result]) -> list[str]:
     """Our best beside the best of the others, and beside the limit."""
     ours = [r for r in results if r.ours and ":" not in r.name]
     others = [r for r in results if not r.ours and r.work.system != "limit"]
-    best, other, limit = fastest(ours), fastest(others), _report.limit_of(results)
+    best, other = (next(iter(_report.fastest(all_)), None) for all_ in (ours, others))
+    limit = _report.limit_of(results)
     if best is None:
         return []
     said = [f"{task.capitalize()}: the best of keras_vit is `{best.name}`"]
     if other is not None:
-        said.append(f"{ratio(best, other):.2f} × `{other.name}`, the best of the others")
+        said.append(f"{_report.ratio(best, other):.2f} × `{other.name}`, the best of the others")
     if limit is not None:
-        said.append(f"{ratio(best, limit):.0%} of the limit (`{limit.name}`)")
+        said.append(f"{_report.ratio(best, limit):.0%} of the limit (`{limit.name}`)")
     return [", ".join(said) + "."] if len(said) > 1 else []
-
-
-def fastest(results: Sequence[Result]) -> Result | None:
-    done = [r for r in results if r.seconds]
-    return max(done, key=lambda r: statistics.median(r.images_per_second), default=None)
-
-
-def ratio(one: Result, other: Result) -> float:
-    return statistics.median(_report.ratios(one, other))
 
 
 def advice(folder: Path, found: Mapping[str, Results]) -> list[str]:
     """A sentence for each choice a user has, as far as it was measured."""
     lines = []
     for task, results in found.get("s16", {}).items():
-        ours = sorted(
-            (r for r in results if r.ours and r.seconds),
-            key=lambda r: -statistics.median(r.images_per_second),
-        )
+        ours = _report.fastest([r for r in results if r.ours])
         if ours:
-            rest = "".join(f", then {r.work.variant} ({ratio(r, ours[0]):.2f})" for r in ours[1:])
+            rest = "".join(
+                f", then {r.work.variant} ({_report.ratio(r, ours[0]):.2f})" for r in ours[1:]
+            )
             lines.append(f"Backend for {task}: {ours[0].work.variant}{rest}.")
     for task, results in found.get("s16_bfloat16", {}).items():
-        pairs = {r.work.backend: ratio(r, base) for r, base in _report.option_pairs(results)}
+        pairs = {
+            r.work.backend: _report.ratio(r, base) for r, base in _report.option_pairs(results)
+        }
         for backend, gain in pairs.items():
             kind = "pays" if gain > 1.1 else "does not pay"
             lines.append(f"bfloat16 {kind} in {task} on {backend}: {gain:.2f} × float32.")
     for task, results in found.get("batch", {}).items():
         rates = {
-            r.work.batch_size: f"{ratio(r, base):.2f}"
+            r.work.batch_size: f"{_report.ratio(r, base):.2f}"
             for r, base in _report.option_pairs(results)
             if r.work.variant == "tensorflow"
         }
@@ -165,11 +158,11 @@ def advice(folder: Path, found: Mapping[str, Results]) -> list[str]:
             lines.append(
                 f"`remat=True` on {r.work.variant}, in {task} of ViT-L/16: {memory:.0%} of the "
                 f"process's memory, {spared:.0%} of what is not weights, gradients or moments, at "
-                f"{1 / ratio(r, base):.2f} × the time of a step."
+                f"{1 / _report.ratio(r, base):.2f} × the time of a step."
             )
     for _, results in found.get("patch_dropout", {}).items():
         for r, base in _report.option_pairs(results):
-            gain = ratio(r, base)
+            gain = _report.ratio(r, base)
             lines.append(f"`patch_dropout=0.5` trains {gain:.2f} × as fast on {r.work.variant}.")
     merged = folder / "merging" / "merging.json"
     if merged.exists():

@@ -36,19 +36,29 @@ def option_pairs(results: Sequence[Result]) -> list[tuple[Result, Result]]:
     return [(r, base) for r, base in named if base is not None and base is not r]
 
 
+def ratio(one: Result, other: Result) -> float:
+    """How many times as fast `one` is: the median of the rounds."""
+    return statistics.median(ratios(one, other))
+
+
+def fastest(results: Sequence[Result]) -> list[Result]:
+    """Those that have finished, by their median rate."""
+    done = [r for r in results if r.seconds]
+    return sorted(done, key=lambda r: -statistics.median(r.images_per_second))
+
+
 def limit_of(results: Sequence[Result]) -> Result | None:
     """The fastest of the backends' matrix products."""
-    limits = [r for r in results if r.work.system == "limit" and r.seconds]
-    return max(limits, key=lambda r: statistics.median(r.images_per_second), default=None)
+    return next(iter(fastest([r for r in results if r.work.system == "limit"])), None)
 
 
 def table(task: str, results: Sequence[Result]) -> str:
     """One line a contestant, the fastest first, and then the ratios to KerasHub."""
-    done = [r for r in results if r.seconds]
+    done = fastest(results)
     if not done:
         return f"{task}: no contestant has finished"
-    work, limit = done[0].work, limit_of(results)
-    done.sort(key=lambda r: -statistics.median(r.images_per_second))
+    work = next(r.work for r in results if r.seconds)
+    limit = limit_of(results)
     peers = [r for r in done if r.work.system != "limit"]
     width = max(len(r.name) for r in done)
     lines = [
@@ -61,8 +71,8 @@ def table(task: str, results: Sequence[Result]) -> str:
         cells = [
             f"{statistics.median(rate):8.2f}",
             f"{_spread(rate):7.0%}",
-            f"{statistics.median(ratios(r, peers[0])):7.2f}" if peers else " " * 7,
-            f"{statistics.median(ratios(r, limit)):8.1%}" if limit else " " * 8,
+            f"{ratio(r, peers[0]):7.2f}" if peers else " " * 7,
+            f"{ratio(r, limit):8.1%}" if limit else " " * 8,
             f"{r.started['build_seconds'] + r.started['first_step_seconds']:8.1f} s",
             f"{r.started['import_seconds']:5.1f} s",
             f"{peak(r) / 2**20:8.0f} MiB",
@@ -78,8 +88,8 @@ def table(task: str, results: Sequence[Result]) -> str:
 def compared(one: Result, other: Result) -> str:
     """How many times as fast, in words: the median of the rounds and their range."""
     found = ratios(one, other)
-    middle = statistics.median(found)
-    return f"{one.name} is {middle:.2f} x {other.name} ({min(found):.2f} to {max(found):.2f})"
+    span = f"{min(found):.2f} to {max(found):.2f}"
+    return f"{one.name} is {ratio(one, other):.2f} x {other.name} ({span})"
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -160,9 +170,7 @@ def _plot(results: dict[str, list[Result]], file: Path) -> None:
         1, len(results), figsize=(6.5 * len(results), 1.5 + 0.32 * tall), squeeze=False
     )
     for axis, (task, all_) in zip(axes[0], results.items(), strict=True):
-        done = [r for r in all_ if r.seconds and r.work.system != "limit"]
-        done.sort(key=lambda r: statistics.median(r.images_per_second))
-        for r in done:
+        for r in reversed(fastest([r for r in all_ if r.work.system != "limit"])):
             rate, colour = r.images_per_second, "tab:blue" if r.ours else "0.7"
             axis.barh(r.name, statistics.median(rate), color=colour)
             axis.plot([min(rate), max(rate)], [r.name] * 2, color="black", linewidth=1)

@@ -49,10 +49,11 @@ def parse_contestant(text: str) -> list[dict[str, Any]]:
     options: dict[str, Any] = {}
     for pair in filter(None, given.split(";")):
         key, _, value = pair.partition("=")
+        belongs = own if key in OF_WORK else options
         try:
-            (own if key in OF_WORK else options)[key] = json.loads(value)
+            belongs[key] = json.loads(value)
         except json.JSONDecodeError:
-            (own if key in OF_WORK else options)[key] = value
+            belongs[key] = value
     variants = (variant,) if variant else known[: SYSTEMS[system].usual]
     return [
         {
