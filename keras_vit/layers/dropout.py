@@ -1,11 +1,11 @@
-"""Dropout that draws one random number for eight decisions."""
+"""Dropout that makes several decisions by one random number."""
 
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit.backend import draws_masks_itself
+from keras_vit.backend import masks_come_from, random_int16
 
 DECISIONS = 8
 
@@ -16,7 +16,8 @@ class Dropout(keras.layers.Dropout):
 
     Takes and returns any array; its last axis must be known. Of a uniform number it is decided
     whether it is below the rate; given that, what is left of it is uniform again, and decides
-    next. Eight decisions use up a few bits of its 23.
+    next. Eight decisions use up a few bits of its 23. torch on CPUs takes 16 random bits for each
+    decision, which rounds the rate to 1 / 65536; torch on GPUs has one kernel for it all.
 
     Args:
         rate: Share of the values that become 0 in training, in [0, 1]; the others are scaled up.
@@ -31,15 +32,24 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs: Any, training: bool = False) -> Any:
+        source = masks_come_from()
         # All or nothing leaves no number to go on with.
-        if not training or not 0 < self.rate < 1 or draws_masks_itself():
+        if not training or not 0 < self.rate < 1 or source == "kernel":
             return super().call(inputs, training=training)
-        length = inputs.shape[-1]
-        shape = (*ops.shape(inputs)[:-1], -(-length // DECISIONS))
-        left, dropped = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator), []
+        shape = ops.shape(inputs)
+        if source == "bits":
+            drawn = random_int16(shape, self.seed_generator)
+            kept = ops.cast(drawn >= round(self.rate * 2**16) - 2**15, inputs.dtype)
+            # A product and not a choice: one pass backward.
+            return inputs * (kept * (1 / (1 - self.rate)))
+        kept = ops.logical_not(self._below_the_rate(shape))
+        return ops.where(kept, inputs / (1 - self.rate), ops.zeros((), inputs.dtype))
+
+    def _below_the_rate(self, shape: tuple[Any, ...]) -> Any:
+        words = (*shape[:-1], -(-shape[-1] // DECISIONS))
+        left, dropped = keras.random.uniform(words, dtype="float32", seed=self.seed_generator), []
         for _ in range(DECISIONS):
             below = left < self.rate
             dropped.append(below)
             left = ops.where(below, left / self.rate, (left - self.rate) / (1 - self.rate))
-        kept = ops.logical_not(ops.concatenate(dropped, axis=-1)[..., :length])
-        return ops.where(kept, inputs / (1 - self.rate), ops.zeros((), inputs.dtype))
+        return ops.concatenate(dropped, axis=-1)[..., : shape[-1]]

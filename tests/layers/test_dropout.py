@@ -1,4 +1,4 @@
-"""Eight decisions of one number are as good as eight numbers."""
+"""Decisions that share a random number are as good as those with one each."""
 
 import keras
 import numpy as np
