@@ -29,7 +29,7 @@ class Block(nn.Module):
         )(y, y)
         x = x + drop(y)
         y = nn.Dense(self.mlp_dim, dtype=self.dtype)(nn.LayerNorm(dtype=self.dtype)(x))
-        y = nn.Dense(x.shape[-1], dtype=self.dtype)(drop(nn.gelu(y)))
+        y = nn.Dense(x.shape[-1], dtype=self.dtype)(drop(nn.gelu(y, approximate=False)))
         return x + drop(y)
 
 

@@ -2,6 +2,7 @@
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.convolution import StandardizedConv2D
+from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import MLP, EncoderBlock, LayerScale
 from keras_vit.layers.merging import MergingEncoderBlock, UnmergeTokens
@@ -18,6 +19,7 @@ __all__ = [
     "MLP",
     "AttentionPooling",
     "ClassToken",
+    "Dense",
     "Dropout",
     "EncoderBlock",
     "LayerScale",

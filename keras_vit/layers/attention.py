@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.errors import positive, rates
+from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.positions import RelativePositionBias
@@ -19,15 +20,6 @@ def projection_initializer(hidden_dim: int) -> keras.initializers.Initializer:
     """
     limit = math.sqrt(6 / (hidden_dim + hidden_dim))
     return keras.initializers.RandomUniform(-limit, limit)
-
-
-def as_matrix(tokens: Any) -> Any:
-    """All tokens of all images as rows: what is dense is one product of two matrices.
-
-    Gradients of the weights sum over images and tokens. XLA's CPU compiler on JAX does that slower
-    over two axes than over one, by a tenth of a training step.
-    """
-    return ops.reshape(tokens, (-1, tokens.shape[-1]))
 
 
 def proportional_bias(sizes: Any, dtype: Any) -> Any:
@@ -94,10 +86,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         assert hidden_dim is not None
         self.head_dim = heads_divide(hidden_dim, self.num_heads)
         dtype, init = self.dtype_policy, projection_initializer(hidden_dim)
-        self.query_key_value = keras.layers.Dense(
+        self.query_key_value = Dense(
             3 * hidden_dim, kernel_initializer=init, dtype=dtype, name="query_key_value"
         )
-        self.output_projection = keras.layers.Dense(
+        self.output_projection = Dense(
             hidden_dim, kernel_initializer=init, dtype=dtype, name="output"
         )
         self.output_dropout = Dropout(self.dropout, dtype=dtype, name="output_dropout")
@@ -116,7 +108,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.head_dim)
         # Split last axis first: the gradient is one concatenation. That of slices out of the
         # middle is three padded arrays and their sum, a tenth of TensorFlow's step.
-        parts = ops.split(self.query_key_value(as_matrix(tokens)), 3, axis=-1)
+        parts = ops.split(self.query_key_value(tokens), 3, axis=-1)
         query, key, value = (ops.reshape(part, shape) for part in parts)
         bias = None if self.relative_positions is None else self.relative_positions(query)
         if sizes is not None:
@@ -157,8 +149,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             heads = ops.einsum("bhqk,bkhd->bqhd", probabilities, value)
         else:
             heads = ops.dot_product_attention(query, key, value, bias=bias)
-        joined = ops.reshape(heads, (-1, tokens.shape[-1]))
-        outputs = ops.reshape(self.output_projection(joined), ops.shape(tokens))
+        outputs = self.output_projection(ops.reshape(heads, ops.shape(tokens)))
         return self.output_dropout(outputs, training=training), key
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 
 from keras_vit.errors import positive, rates
-from keras_vit.layers.attention import MultiHeadSelfAttention, as_matrix
+from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
@@ -107,8 +108,8 @@ class MLP(keras.layers.Layer):
         self.dropout = dropout
 
     def build(self, tokens_shape: Shape) -> None:
-        def dense(units: Any, name: str) -> keras.layers.Dense:
-            return keras.layers.Dense(
+        def dense(units: Any, name: str) -> Dense:
+            return Dense(
                 units,
                 kernel_initializer=self.kernel_initializer,
                 bias_initializer=self.bias_initializer,
@@ -126,10 +127,9 @@ class MLP(keras.layers.Layer):
         self.dense_1.build((*tokens_shape[:-1], self.mlp_dim))
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
-        hidden = self.activation_function(self.dense_0(as_matrix(tokens)))
+        hidden = self.activation_function(self.dense_0(tokens))
         hidden = self.dropout_0(hidden, training=training)
-        outputs = self.dropout_1(self.dense_1(hidden), training=training)
-        return keras.ops.reshape(outputs, keras.ops.shape(tokens))
+        return self.dropout_1(self.dense_1(hidden), training=training)
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention import heads_divide, projection_initializer, proportional_bias
+from keras_vit.layers.dense import Dense
 from keras_vit.layers.encoder import MLP
 from keras_vit.layers.merging import token_sizes
 from keras_vit.layers.patches import Shape
@@ -102,13 +103,13 @@ class AttentionPooling(keras.layers.Layer):
         self.probe = self.add_weight(
             name="probe", shape=(1, 1, hidden_dim), initializer="glorot_uniform"
         )
-        self.query = keras.layers.Dense(
+        self.query = Dense(
             hidden_dim, kernel_initializer=init, dtype=dtype, name="query"
         )
-        self.key_value = keras.layers.Dense(
+        self.key_value = Dense(
             2 * hidden_dim, kernel_initializer=init, dtype=dtype, name="key_value"
         )
-        self.output_projection = keras.layers.Dense(
+        self.output_projection = Dense(
             hidden_dim, kernel_initializer=init, dtype=dtype, name="output"
         )
         for layer in (self.query, self.output_projection, self.norm, self.mlp):

@@ -31,6 +31,7 @@ CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = 
     "unit_1": (layers.ResidualUnit(32, 2, version=1), (2, 7, 6, 128), (2, 4, 3, 128)),
     "unit_2": (layers.ResidualUnit(32), (2, 7, 6, 64), (2, 7, 6, 128)),
     "patch_dropout": (layers.PatchDropout(0.5, 1), TOKENS, TOKENS),
+    "dense": (layers.Dense(24, activation="relu"), TOKENS, (*TOKENS[:-1], 24)),
     "dropout": (layers.Dropout(0.5), TOKENS, TOKENS),
     "stochastic_depth": (layers.StochasticDepth(0.5), TOKENS, TOKENS),
     "token_pooling": (layers.TokenPooling(), TOKENS, (2, 32)),
