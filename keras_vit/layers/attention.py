@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.backend import attention, masks_come_from
 from keras_vit.errors import positive, rates
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
@@ -44,13 +45,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     """Every token reads from every token (ViT paper, equations 5 to 8).
 
     Takes and returns `(batch, length, hidden_dim)`. One matrix product projects to queries, keys
-    and values; `keras.ops.dot_product_attention` does the rest.
+    and values; the backend's fused operator does the rest.
 
     Args:
         num_heads: Number of heads; must divide the width of the tokens.
         dropout: Rate of dropout on the output.
-        attention_dropout: Rate of dropout on the attention probabilities. The fused operator has
-            none: with a rate above 0, training (only) computes the probabilities one by one.
+        attention_dropout: Rate of dropout on the attention probabilities. Only torch's operator
+            has one, on GPUs: elsewhere training (only) computes the probabilities one by one.
         relative_length: Length of the sequence for which relative position embeddings are
             learned, or None for none (see `RelativePositionBias`).
 
@@ -143,12 +144,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         many equal ones would be (ToMe, equation 1). They do not go with relative positions.
         """
         query, key, value, bias = self._project(tokens, sizes)
-        if training and self.attention_dropout > 0:
+        rate = self.attention_dropout if training else 0.0
+        if rate > 0 and masks_come_from() != "kernel":
             probabilities = self._probabilities(query, key, bias)
             probabilities = self.probability_dropout(probabilities, training=True)
             heads = ops.einsum("bhqk,bkhd->bqhd", probabilities, value)
         else:
-            heads = ops.dot_product_attention(query, key, value, bias=bias)
+            heads = attention(query, key, value, bias, dropout=rate)
         outputs = self.output_projection(ops.reshape(heads, ops.shape(tokens)))
         return self.output_dropout(outputs, training=training), key
 

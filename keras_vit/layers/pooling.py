@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.backend import attention
 from keras_vit.layers.attention import heads_divide, projection_initializer, proportional_bias
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.encoder import MLP
@@ -103,9 +104,7 @@ class AttentionPooling(keras.layers.Layer):
         self.probe = self.add_weight(
             name="probe", shape=(1, 1, hidden_dim), initializer="glorot_uniform"
         )
-        self.query = Dense(
-            hidden_dim, kernel_initializer=init, dtype=dtype, name="query"
-        )
+        self.query = Dense(hidden_dim, kernel_initializer=init, dtype=dtype, name="query")
         self.key_value = Dense(
             2 * hidden_dim, kernel_initializer=init, dtype=dtype, name="key_value"
         )
@@ -125,9 +124,7 @@ class AttentionPooling(keras.layers.Layer):
         bias = None
         if sources is not None:
             bias = proportional_bias(token_sizes(sources, length), query.dtype)
-        attended = ops.dot_product_attention(
-            query, key_value[:, :, 0], key_value[:, :, 1], bias=bias
-        )
+        attended = attention(query, key_value[:, :, 0], key_value[:, :, 1], bias)
         pooled = self.output_projection(ops.reshape(attended, (-1, 1, hidden_dim)))
         return (pooled + self.mlp(self.norm(pooled), training=training))[:, 0]
 

@@ -5,8 +5,9 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
-from keras_vit import layers
+from keras_vit import backend, layers
 
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
 CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = {
@@ -132,8 +133,29 @@ def test_relative_bias_is_its_definition() -> None:
             np.testing.assert_allclose(found[:, :, q, k], wanted, atol=1e-6)
 
 
-def test_attention_dropout_leaves_the_mean() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
+    query, key, value = (ops.cast(x, dtype) for x in values(3, 2, 9, 3, 8))
+    bias = ops.cast(values(2, 1, 1, 9), dtype) if biased else None
+    found = backend.attention(query, key, value, bias)
+    assert keras.backend.standardize_dtype(found.dtype) == dtype
+    wanted = ops.dot_product_attention(query, key, value, bias=bias)
+    tolerance = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
+    np.testing.assert_allclose(
+        numpy(ops.cast(found, "float32")), numpy(ops.cast(wanted, "float32")), atol=tolerance
+    )
+
+
+# By which mask attention probabilities are dropped: torch has two ways.
+SOURCES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_attention_dropout_leaves_the_mean(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The explicit road of training agrees with the fused one on average."""
+    for module in ("attention", "dropout"):
+        monkeypatch.setattr(f"keras_vit.layers.{module}.masks_come_from", lambda: source)
     tokens = values(1, 9, 16).repeat(300, axis=0)
     layer = layers.MultiHeadSelfAttention(2, attention_dropout=0.3)
     exact = numpy(layer(tokens))[0]
