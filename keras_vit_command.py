@@ -14,7 +14,9 @@ def main() -> int:
     """Runs the command line, without TensorFlow's notes about processors and plug-ins."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # has no effect once TensorFlow is imported
     with _without_noise():
+        from keras_vit.backend import keep_freed_memory
         from keras_vit.cli import main as run
+    keep_freed_memory()
     return run()
 
 

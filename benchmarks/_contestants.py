@@ -30,6 +30,8 @@ class Work:
         image_size: Height and width of the images in pixels.
         batch_size: Images a step.
         dtype: `"float32"` or `"bfloat16"`: in training, bfloat16 with weights in float32.
+        malloc: Of torch on Linux: `"keep"` what is freed, as everyone who wants speed there has it
+            set, or `"default"`, where it is luck of the heap what is mapped anew.
         dropout: Rate of dropout, on attention probabilities too where the system has that.
         options: More arguments of the model, of the system's own names.
         label: What the contestant is called, or empty for system and variant.
@@ -42,6 +44,7 @@ class Work:
     image_size: int = 224
     batch_size: int = 8
     dtype: str = "float32"
+    malloc: str = "keep"
     dropout: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
     num_classes: int = 1000
@@ -69,7 +72,7 @@ class Work:
             from keras_vit.models import model_arguments
 
             sizes = model_arguments(self.model)
-        own = self.options if self.system == "keras_vit" else {}
+        own = self.options if self.system in ("keras_vit", "exported") else {}
         return {name: own.get(name, size) for name, size in sizes.items()}
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
@@ -115,6 +118,30 @@ def keras_hub_model(work: Work) -> Step:
         backbone=backbone, num_classes=work.num_classes, head_dtype="float32", dtype=work.policy
     )
     return _keras_step(model, work)
+
+
+def exported_model(work: Work) -> Step:
+    """The SavedModel's signature for pixels, as a process that only serves would call it."""
+    import tempfile
+
+    import tensorflow as tf
+
+    import keras_vit
+
+    if work.task != "inference":
+        raise ValueError("A SavedModel does not train. Give --tasks inference.")
+    model = keras_vit.VisionTransformer(
+        num_classes=work.num_classes,
+        input_shape=(work.image_size, work.image_size, 3),
+        activation="gelu",
+        dtype=work.policy,
+        **{**work.sizes(), **work.options},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = tf.saved_model.load(keras_vit.export_model(model, f"{folder}/1"))
+    pixels = tf.constant(127.5 * (work.batch()[0] + 1))
+    # Reading a value waits for it.
+    return lambda: loaded.signatures["images"](images=pixels)["probabilities"].numpy()
 
 
 def _keras_step(model: Any, work: Work) -> Step:
@@ -300,6 +327,8 @@ KERAS = ("tensorflow", "jax", "torch", "tensorflow-compiled", "torch-compiled")
 TORCH = ("eager", "compiled")
 SYSTEMS: dict[str, System] = {
     "keras_vit": System(("keras_vit", "keras_vit.models"), keras_vit_model, KERAS, 3),
+    # Takes part where it is named with its variant: it does not train.
+    "exported": System(("keras_vit", "tensorflow"), exported_model, ("tensorflow",), 0),
     "keras_hub": System(("keras_hub",), keras_hub_model, KERAS, 3),
     "timm": System(("timm",), timm_model, TORCH, 2),
     "huggingface": System(("transformers", "torch"), huggingface_model, TORCH, 2),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import _report, merging
+from benchmarks._advice import advice
 from benchmarks._rounds import Result
 
 Results = dict[str, list[Result]]
@@ -36,8 +37,20 @@ SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "batch": ("Batch size", "ViT-Ti/16; without a number of its own, batch 8."),
     "merging": (
-        "Token merging",
-        "A fine-tuned ViT-Ti/16, merged without training: `model.with_token_merging(r)`.",
+        "Token merging, and bfloat16's accuracy",
+        "A fine-tuned ViT-Ti/16, merged without training, `model.with_token_merging(r)`, and in "
+        'bfloat16, `model.copy(dtype="mixed_bfloat16")`.',
+    ),
+    "malloc": (
+        "torch's memory on Linux",
+        "All contestants on torch run with MALLOC_MMAP_THRESHOLD_=1073741824 and "
+        "MALLOC_TRIM_THRESHOLD_=2147483647, as `keras-vit` sets it for itself: glibc keeps what is "
+        "freed. By default, large arrays are mapped anew in every step.",
+    ),
+    "px384": ("384 pixels", "577 tokens an image."),
+    "exported": (
+        "The exported model",
+        "A SavedModel's signature for pixels, loaded, beside `predict_on_batch`.",
     ),
     "patch_dropout": ("Patch dropout", "Half of the patches are left out of each training step."),
     "l16_start": (
@@ -62,7 +75,7 @@ def page(folder: Path, measurements: Mapping[str, Sequence[str]]) -> str:
     sections = [HEAD, _machine(folder, found)]
     sections += ["## Advice\n", "\n".join(f"- {line}" for line in advice(folder, found)) + "\n"]
     for name, (title, words) in SECTIONS.items():
-        if name in found or (folder / name).exists():
+        if name in found or (folder / name / "merging.json").exists():
             sections.append(_section(folder, name, title, words, found, measurements))
     growths = {name: results for name, results in found.items() if name.startswith("growth_")}
     if growths:
@@ -124,69 +137,6 @@ def conclusions(task: str, results: Sequence[Result]) -> list[str]:
     return [", ".join(said) + "."] if len(said) > 1 else []
 
 
-def advice(folder: Path, found: Mapping[str, Results]) -> list[str]:
-    """A sentence for each choice a user has, as far as it was measured."""
-    lines = []
-    for task, results in found.get("s16", {}).items():
-        ours = _report.fastest([r for r in results if r.ours])
-        if ours:
-            rest = "".join(
-                f", then {r.work.variant} ({_report.ratio(r, ours[0]):.2f})" for r in ours[1:]
-            )
-            lines.append(f"Backend for {task}: {ours[0].work.variant}{rest}.")
-    for task, results in found.get("s16_bfloat16", {}).items():
-        pairs = {
-            r.work.backend: _report.ratio(r, base) for r, base in _report.option_pairs(results)
-        }
-        for backend, gain in pairs.items():
-            kind = "pays" if gain > 1.1 else "does not pay"
-            lines.append(f"bfloat16 {kind} in {task} on {backend}: {gain:.2f} × float32.")
-    for task, results in found.get("batch", {}).items():
-        rates = {
-            r.work.batch_size: f"{_report.ratio(r, base):.2f}"
-            for r, base in _report.option_pairs(results)
-            if r.work.variant == "tensorflow"
-        }
-        words = " and ".join(f"{rate} with batch {size}" for size, rate in rates.items())
-        lines.append(f"Images per second in {task} on tensorflow, of those with batch 8: {words}.")
-    for task, results in found.get("l16_remat", {}).items():
-        for r, base in _report.option_pairs(results):
-            memory = _report.peak(r) / _report.peak(base)
-            # Weights, gradient and AdamW's two moments, four bytes each; and what was imported.
-            fixed = 16 * parameters("ViT-L/16") + base.started.get("import_bytes", 0)
-            spared = max(_report.peak(r) - fixed, 0) / max(_report.peak(base) - fixed, 1)
-            lines.append(
-                f"`remat=True` on {r.work.variant}, in {task} of ViT-L/16: {memory:.0%} of the "
-                f"process's memory, {spared:.0%} of what is not weights, gradients or moments, at "
-                f"{1 / _report.ratio(r, base):.2f} × the time of a step."
-            )
-    for _, results in found.get("patch_dropout", {}).items():
-        for r, base in _report.option_pairs(results):
-            gain = _report.ratio(r, base)
-            lines.append(f"`patch_dropout=0.5` trains {gain:.2f} × as fast on {r.work.variant}.")
-    merged = folder / "merging" / "merging.json"
-    if merged.exists():
-        rows = json.loads(merged.read_text())["rows"]
-        kept = [
-            (row, statistics.median(faster))
-            for row, faster in zip(rows, merging.speedups(rows), strict=True)
-            if rows[0]["accuracy"] - row["accuracy"] <= 0.005
-        ]
-        row, gain = max(kept, key=lambda one: one[1])
-        lines.append(
-            f"`token_merging={row['merged']}` predicts {gain:.2f} × as fast and loses "
-            f"{100 * (rows[0]['accuracy'] - row['accuracy']):.2f} points of accuracy."
-        )
-    return lines
-
-
-def parameters(model: str) -> int:
-    from keras_vit.models import model_arguments
-    from keras_vit.models.cost import vit_cost
-
-    return vit_cost(**model_arguments(model), image_size=224, num_classes=1000).parameters
-
-
 # What is varied, and by what it is read from a contestant.
 VARIED: dict[str, tuple[str, Callable[[Result], float]]] = {
     "growth_tokens": ("tokens", lambda r: (r.work.image_size // 16) ** 2 + 1),
@@ -195,18 +145,22 @@ VARIED: dict[str, tuple[str, Callable[[Result], float]]] = {
 }
 
 
+GROWN = ("operations", "seconds", "bytes", "start")
+
+
 def exponent(x: Sequence[float], y: Sequence[float]) -> float:
     """The slope of y over x, both as logarithms."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def grown(name: str, results: Sequence[Result]) -> dict[str, list[float]]:
-    """What was varied, with operations, seconds and bytes of a step (beyond the imports')."""
+    """What was varied, with operations, seconds, bytes beyond the imports', and the start."""
     done = sorted((r for r in results if r.seconds), key=VARIED[name][1])
     return {
         "x": [VARIED[name][1](r) for r in done],
         "operations": [r.started["macs"] * r.work.batch_size for r in done],
         "seconds": [statistics.median(r.seconds) for r in done],
+        "start": [r.started["build_seconds"] + r.started["first_step_seconds"] for r in done],
         "bytes": [max(_report.peak(r) - r.started["import_bytes"], 1) for r in done],
     }
 
@@ -219,15 +173,17 @@ def _growth(
         "Exponents: slopes of the logarithms around ViT-S/16, batch 8. Attention's products grow "
         "with the square of the tokens, dense layers' with the square of the width, and what a "
         "step costs beside products with neither. Memory is what the process takes beyond its "
-        "imports.\n",
+        "imports; first step is building, tracing and compiling.\n",
     ]
     lines += [f"    {command(measurements[name])}" for name in growths]
-    lines.append("\n| | varied | operations | time | memory |\n|---|---|---:|---:|---:|")
+    lines.append(
+        "\n| | varied | operations | time | memory | first step |\n|---|---|---:|---:|---:|---:|"
+    )
     for name, tasks in growths.items():
         for task, results in tasks.items():
             own = grown(name, results)
             values = "–".join(f"{x:g}" for x in (own["x"][0], own["x"][-1]))
-            slopes = (exponent(own["x"], own[of]) for of in ("operations", "seconds", "bytes"))
+            slopes = (exponent(own["x"], own[of]) for of in GROWN)
             cells = " | ".join(f"{slope:.2f}" for slope in slopes)
             lines.append(f"| {task} | {VARIED[name][0]}, {values} | {cells} |")
     _plot(growths, folder / "growth.png")

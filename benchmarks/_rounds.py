@@ -42,7 +42,7 @@ class Result:
 
     @property
     def ours(self) -> bool:
-        return self.work.system == "keras_vit"
+        return self.work.system in ("keras_vit", "exported")
 
     @property
     def images_per_second(self) -> list[float]:
@@ -65,9 +65,7 @@ class _Process:
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        if work.backend == "torch":
-            # As PyTorch's own guide to tuning says: otherwise it is luck of the heap whether every
-            # large array is mapped anew, which costs up to a fourth of a step.
+        if work.backend == "torch" and work.malloc == "keep":
             own |= {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
         self.log = log
         self.process = subprocess.Popen(

@@ -33,7 +33,7 @@ TASKS = ("inference", "training")
 
 
 # What a contestant may have of its own, beside arguments of its model.
-OF_WORK = ("model", "image_size", "batch_size", "dtype", "dropout")
+OF_WORK = ("model", "image_size", "batch_size", "dtype", "malloc", "dropout")
 
 
 def parse_contestant(text: str) -> list[dict[str, Any]]:
@@ -76,9 +76,9 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--contestants",
         nargs="+",
-        default=list(SYSTEMS),
+        default=[name for name, system in SYSTEMS.items() if system.usual],
         metavar="SYSTEM[/VARIANT][:ARGUMENT=VALUE;...]",
-        help="default: all, of "
+        help="default: all that train, of "
         + ", ".join(f"{k}/{{{','.join(v.variants)}}}" for k, v in SYSTEMS.items()),
     )
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
@@ -88,6 +88,9 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--image-size", type=int, default=224, help="pixels")
     parser.add_argument("--batch-size", type=int, default=8, help="images a step")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument(
+        "--malloc", choices=("keep", "default"), default="keep", help="of torch on Linux's CPUs"
+    )
     parser.add_argument("--dropout", type=float, default=0.0, help="rate, in training")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--seconds", type=float, default=3.0, help="of one turn, at least one step")

@@ -1,7 +1,8 @@
-"""Accuracy and images per second of a trained ViT under token merging, as a Pareto curve.
+"""Accuracy and images per second of a trained ViT under token merging, and in bfloat16.
 
 `python -m benchmarks merging runs/flowers --data FLOWERS`: merges 0, 4, 8, ... patches in every
-block, without training. All models are in one process and take turns; predictions are compiled.
+block, without training, and computes in bfloat16 without merging. All models are in one process
+and take turns; predictions are compiled.
 Prints a table, and writes `merging.json` and `merging.png`.
 """
 
@@ -18,10 +19,15 @@ import numpy as np
 Row = dict[str, Any]
 
 
+BFLOAT16 = "mixed_bfloat16"
+
+
 def measure(
     model: Any, images: np.ndarray, labels: np.ndarray, merged: Sequence[int], **turns: int
 ) -> list[Row]:
     """For each number of patches merged in a block: accuracy, and the rates of every round.
+
+    The last row is of no merging and bfloat16.
 
     Args:
         model: A trained `VisionTransformer`.
@@ -32,20 +38,27 @@ def measure(
     """
     rounds, batch_size = turns.get("rounds", 7), turns.get("batch_size", 32)
     some = images[: batch_size * turns.get("batches", 2)]
-    models, rows = {}, []
-    for number in merged:
-        models[number] = model.with_token_merging(number)
-        models[number].compile()
-        scores = models[number].predict(images, batch_size=batch_size, verbose=0)
-        rows.append({"merged": number, "accuracy": float((scores.argmax(-1) == labels).mean())})
-        models[number].predict(some, batch_size=batch_size, verbose=0)
+    variants = [model.with_token_merging(number) for number in merged]
+    rows: list[Row] = [{"merged": number, "dtype": str(model.dtype)} for number in merged]
+    variants.append(model.with_token_merging(0).copy(dtype=BFLOAT16))
+    rows.append({"merged": 0, "dtype": BFLOAT16})
+    for row, variant in zip(rows, variants, strict=True):
+        variant.compile()
+        scores = variant.predict(images, batch_size=batch_size, verbose=0)
+        row["accuracy"] = float((scores.argmax(-1) == labels).mean())
+        variant.predict(some, batch_size=batch_size, verbose=0)
     for turn in range(rounds):
-        for row in rows if turn % 2 == 0 else rows[::-1]:
+        turns_ = list(zip(rows, variants, strict=True))
+        for row, variant in turns_ if turn % 2 == 0 else turns_[::-1]:
             began = time.perf_counter()
-            models[row["merged"]].predict(some, batch_size=batch_size, verbose=0)
+            variant.predict(some, batch_size=batch_size, verbose=0)
             rate = len(some) / (time.perf_counter() - began)
             row.setdefault("images_per_second", []).append(rate)
     return rows
+
+
+def title_of(row: Row) -> str:
+    return "bfloat16" if row["dtype"] == BFLOAT16 else f"r = {row['merged']}"
 
 
 def speedups(rows: Sequence[Row]) -> list[list[float]]:
@@ -55,11 +68,11 @@ def speedups(rows: Sequence[Row]) -> list[list[float]]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    lines = ["merged in a block  accuracy  points lost  images/s  of r = 0"]
+    lines = ["          accuracy  points lost  images/s  of r = 0"]
     for row, faster in zip(rows, speedups(rows), strict=True):
         lost = 100 * (rows[0]["accuracy"] - row["accuracy"])
         lines.append(
-            f"{row['merged']:17}  {row['accuracy']:8.2%}  {lost:11.2f}  "
+            f"{title_of(row):<8}  {row['accuracy']:8.2%}  {lost:11.2f}  "
             f"{statistics.median(row['images_per_second']):8.1f}  {statistics.median(faster):8.2f}"
         )
     return "\n".join(lines)
@@ -73,9 +86,11 @@ def plot(rows: Sequence[Row], file: Path) -> None:
 
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
     faster = [statistics.median(own) for own in speedups(rows)]
-    axis.plot(faster, [100 * row["accuracy"] for row in rows], "o-")
+    accuracies = [100 * row["accuracy"] for row in rows]
+    axis.plot(faster[:-1], accuracies[:-1], "o-")
+    axis.plot(faster[-1:], accuracies[-1:], "s")
     for row, x in zip(rows, faster, strict=True):
-        axis.annotate(f"r = {row['merged']}", (x, 100 * row["accuracy"] + 0.08), fontsize=8)
+        axis.annotate(title_of(row), (x, 100 * row["accuracy"] + 0.08), fontsize=8)
     axis.set(xlabel="times the images per second without merging", ylabel="accuracy, %")
     axis.grid(alpha=0.3)
     figure.savefig(file, dpi=120)

@@ -48,6 +48,15 @@ MEASUREMENTS: dict[str, list[str]] = {
         *_contest(*(who + own for who in (TF, JAX, TORCH) for own in ("", ":batch_size=1"))),
         *(f"{who}:batch_size=32" for who in (TF, JAX, TORCH)),
     ],
+    "malloc": ["--model", "ViT-S/16", *_contest(TORCH, f"{TORCH}:malloc=default")],
+    "exported": [
+        *("--model", "ViT-S/16", "--tasks", "inference"),
+        *_contest(TF, "exported/tensorflow"),
+    ],
+    "px384": [
+        *("--model", "ViT-S/16", "--image-size", "384", "--rounds", "3"),
+        *_contest(*KERAS),
+    ],
     "patch_dropout": [
         *("--model", "ViT-S/16", "--tasks", "training"),
         *_contest(*(who + own for who in (TF, TORCH) for own in ("", ":patch_dropout=0.5"))),

@@ -73,6 +73,10 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
             result("timm/compiled", [1.5, 1.5]),
             result("limit/jax", [0.05, 0.05]),
         ],
+        "malloc": [
+            result("keras_vit/torch", [1.0]),
+            result("keras_vit/torch:malloc=default", [1.25]),
+        ],
         "l16_remat": [
             result("keras_vit/jax", [1.0]),
             result("keras_vit/jax:remat=true", [1.25]),
@@ -83,8 +87,18 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     for name, results in measured.items():
         _report.write({"training": results}, folder / name, {})
     rows = [
-        {"merged": merged, "accuracy": accuracy, "images_per_second": [rate] * 3}
-        for merged, accuracy, rate in ((0, 0.96, 10.0), (8, 0.958, 15.0), (16, 0.9, 20.0))
+        {
+            "merged": merged,
+            "dtype": dtype,
+            "accuracy": accuracy,
+            "images_per_second": [rate] * 3,
+        }
+        for merged, dtype, accuracy, rate in (
+            (0, "float32", 0.96, 10.0),
+            (8, "float32", 0.958, 15.0),
+            (16, "float32", 0.9, 20.0),
+            (0, "mixed_bfloat16", 0.959, 14.0),
+        )
     ]
     (folder / "merging").mkdir()
     (folder / "merging" / "merging.json").write_text(json.dumps({"title": "T", "rows": rows}))
@@ -96,9 +110,11 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert "Backend for training: jax, then torch (0.50)." in page
     assert "at 1.25 × the time of a step" in page
     assert "`token_merging=8` predicts 1.50 × as fast and loses 0.20 points" in page
-    assert "| training | depth, 1–4 | 0.00 | 2.00 | 0.00 |" in page
+    assert "| training | depth, 1–4 | 0.00 | 2.00 | 0.00 | 0.00 |" in page
     assert (folder / "growth.png").exists()
-    assert "bfloat16" not in page  # was not measured
+    assert "predicts 1.40 × as fast there and loses 0.10 points" in page
+    assert "1.25 × as fast where glibc keeps freed memory" in page
+    assert "bfloat16 pays" not in page  # was not measured
     for arguments in performance.MEASUREMENTS.values():
         options = compare.arguments_parser().parse_args(arguments)
         assert all(compare.parse_contestant(text) for text in options.contestants)

@@ -185,9 +185,22 @@ class ImageModel(CompiledModel):
         changes = {**overrides, "num_classes": num_classes, "class_names": None}
         return self._copy_with(changes, fresh=("head",))
 
-    def copy(self) -> Self:
-        """The same model and weights, not compiled: without the optimizer, a third of the file."""
-        return self._copy_with({})
+    def copy(self, dtype: str | keras.DTypePolicy | None = None) -> Self:
+        """The same model and weights, not compiled: without the optimizer, a third of the file.
+
+        Args:
+            dtype: Another dtype policy, such as `"mixed_bfloat16"` for predictions on processors
+                and GPUs that multiply in bfloat16; None keeps this model's.
+
+        Example:
+
+        >>> import keras_vit
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+        >>> model.copy(dtype="mixed_bfloat16").get_layer("block_0").compute_dtype
+        'bfloat16'
+        """
+        return self._copy_with({} if dtype is None else {"dtype": dtype})
 
     def _copy_with(self, changes: Arguments, fresh: Sequence[str] = ()) -> Self:
         """A model with other arguments, and the weights of this one except the `fresh` layers'."""

@@ -224,6 +224,17 @@ def test_features(kind: str) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_copy_in_bfloat16_shares_no_variable_and_is_near(kind: str) -> None:
+    model = built(kind)
+    copy = model.copy(dtype="mixed_bfloat16")
+    assert {variable.dtype for variable in copy.trainable_variables} == {"float32"}
+    assert copy.layers[-1].compute_dtype == "float32"  # of the head
+    found, wanted = (predict(m, pixels(2, 32, 32, 3)) for m in (copy, model))
+    np.testing.assert_allclose(found, wanted, atol=0.1 * np.abs(wanted).max())
+    assert (found != wanted).any()
+
+
 def test_with_classifier_keeps_the_backbone(kind: str) -> None:
     model, images = built(kind), pixels(2, 32, 32, 3)
     other = model.with_classifier(7)

@@ -1,0 +1,107 @@
+"""What the measurements of `docs/performance.md` advise: sentences for each choice a user has."""
+
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import _report, merging
+from benchmarks._rounds import Result
+
+
+def advice(folder: Path, found: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[str]:
+    """All sentences, as far as their measurement is among `found`, or merging's in `folder`."""
+    lines = [
+        line
+        for name, sentences in SENTENCES.items()
+        for task, results in found.get(name, {}).items()
+        for line in sentences(task, results)
+    ]
+    merged = folder / "merging" / "merging.json"
+    return [*lines, *(_merging(json.loads(merged.read_text())["rows"]) if merged.exists() else [])]
+
+
+def _backend(task: str, results: Sequence[Result]) -> Iterator[str]:
+    ours = _report.fastest([r for r in results if r.ours])
+    if ours:
+        rest = (f", then {r.work.variant} ({_report.ratio(r, ours[0]):.2f})" for r in ours[1:])
+        yield f"Backend for {task}: {ours[0].work.variant}{''.join(rest)}."
+
+
+def _bfloat16(task: str, results: Sequence[Result]) -> Iterator[str]:
+    for r, base in _report.option_pairs(results):
+        gain = _report.ratio(r, base)
+        kind = "pays" if gain > 1.1 else "does not pay"
+        yield f"bfloat16 {kind} in {task} on {r.work.variant}: {gain:.2f} × float32."
+
+
+def _batch(task: str, results: Sequence[Result]) -> Iterator[str]:
+    rates: dict[str, list[str]] = {}
+    for r, base in _report.option_pairs(results):
+        words = f"{_report.ratio(r, base):.2f} with batch {r.work.batch_size}"
+        rates.setdefault(r.work.variant, []).append(words)
+    said = "; ".join(f"on {variant} {' and '.join(words)}" for variant, words in rates.items())
+    if said:
+        yield f"Images per second in {task}, as share of those with batch 8: {said}."
+
+
+def _remat(task: str, results: Sequence[Result]) -> Iterator[str]:
+    for r, base in _report.option_pairs(results):
+        memory = _report.peak(r) / _report.peak(base)
+        # Weights, gradient and AdamW's two moments, four bytes each; and what was imported.
+        fixed = 16 * parameters(r.work.model) + base.started.get("import_bytes", 0)
+        spared = max(_report.peak(r) - fixed, 0) / max(_report.peak(base) - fixed, 1)
+        yield (
+            f"`remat=True` on {r.work.variant}, in {task} of {r.work.model}: {memory:.0%} of the "
+            f"process's memory, {spared:.0%} of what is not weights, gradients or moments, at "
+            f"{1 / _report.ratio(r, base):.2f} × the time of a step."
+        )
+
+
+def _patch_dropout(task: str, results: Sequence[Result]) -> Iterator[str]:
+    for r, base in _report.option_pairs(results):
+        gain = _report.ratio(r, base)
+        yield f"`patch_dropout=0.5` trains {gain:.2f} × as fast on {r.work.variant}."
+
+
+def _malloc(task: str, results: Sequence[Result]) -> Iterator[str]:
+    for default, kept in _report.option_pairs(results):
+        yield (
+            f"torch on Linux's CPUs, in {task}: {_report.ratio(kept, default):.2f} × as fast where "
+            "glibc keeps freed memory (see below)."
+        )
+
+
+def _merging(rows: Sequence[dict]) -> Iterator[str]:
+    *merged, half = [
+        (row, statistics.median(faster), 100 * (rows[0]["accuracy"] - row["accuracy"]))
+        for row, faster in zip(rows, merging.speedups(rows), strict=True)
+    ]
+    row, gain, lost = max((one for one in merged if one[2] <= 0.5), key=lambda one: one[1])
+    yield (
+        f"`token_merging={row['merged']}` predicts {gain:.2f} × as fast and loses {lost:.2f} "
+        "points of accuracy."
+    )
+    _, gain, lost = half
+    yield (
+        f'`model.copy(dtype="mixed_bfloat16")` predicts {gain:.2f} × as fast there and loses '
+        f"{lost:.2f} points."
+    )
+
+
+# From a measurement to what it advises for a task.
+SENTENCES: dict[str, Callable[[str, Sequence[Result]], Iterator[str]]] = {
+    "s16": _backend,
+    "s16_bfloat16": _bfloat16,
+    "batch": _batch,
+    "l16_remat": _remat,
+    "patch_dropout": _patch_dropout,
+    "malloc": _malloc,
+}
+
+
+def parameters(model: str) -> int:
+    from keras_vit.models import model_arguments
+    from keras_vit.models.cost import vit_cost
+
+    return vit_cost(**model_arguments(model), image_size=224, num_classes=1000).parameters
