@@ -30,8 +30,7 @@ class Work:
         image_size: Height and width of the images in pixels.
         batch_size: Images a step.
         dtype: `"float32"` or `"bfloat16"`: in training, bfloat16 with weights in float32.
-        malloc: Of torch on Linux: `"keep"` what is freed, as everyone who wants speed there has it
-            set, or `"default"`, where it is luck of the heap what is mapped anew.
+        malloc: `"huge"` for huge pages from glibc, as `keras-vit` sets them, or `"default"`.
         dropout: Rate of dropout, on attention probabilities too where the system has that.
         options: More arguments of the model, of the system's own names.
         label: What the contestant is called, or empty for system and variant.
@@ -44,7 +43,7 @@ class Work:
     image_size: int = 224
     batch_size: int = 8
     dtype: str = "float32"
-    malloc: str = "keep"
+    malloc: str = "huge"
     dropout: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
     num_classes: int = 1000

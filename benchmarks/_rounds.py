@@ -65,8 +65,8 @@ class _Process:
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        if work.backend == "torch" and work.malloc == "keep":
-            own |= {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
+        if work.malloc == "huge":
+            own["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         self.log = log
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks._worker", json.dumps(dataclasses.asdict(work))],

@@ -89,7 +89,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=8, help="images a step")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument(
-        "--malloc", choices=("keep", "default"), default="keep", help="of torch on Linux's CPUs"
+        "--malloc", choices=("huge", "default"), default="huge", help="pages of memory on Linux"
     )
     parser.add_argument("--dropout", type=float, default=0.0, help="rate, in training")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")

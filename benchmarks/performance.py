@@ -26,13 +26,13 @@ def _contest(*contestants: str) -> list[str]:
 
 
 MEASUREMENTS: dict[str, list[str]] = {
-    "s16": ["--model", "ViT-S/16"],
+    "s16": ["--model", "ViT-S/16", "--seconds", "1"],
     "s16_dropout": [
-        *("--model", "ViT-S/16", "--tasks", "training", "--dropout", "0.1"),
+        *("--model", "ViT-S/16", "--tasks", "training", "--dropout", "0.1", "--seconds", "1"),
         *_contest(*KERAS),
     ],
     "s16_bfloat16": [
-        *("--model", "ViT-S/16"),
+        *("--model", "ViT-S/16", "--seconds", "1"),
         *_contest(*(who + own for who in (TF, JAX, TORCH) for own in ("", HALF)), "limit"),
     ],
     "b16_inference": [
@@ -48,7 +48,10 @@ MEASUREMENTS: dict[str, list[str]] = {
         *_contest(*(who + own for who in (TF, JAX, TORCH) for own in ("", ":batch_size=1"))),
         *(f"{who}:batch_size=32" for who in (TF, JAX, TORCH)),
     ],
-    "malloc": ["--model", "ViT-S/16", *_contest(TORCH, f"{TORCH}:malloc=default")],
+    "malloc": [
+        *("--model", "ViT-S/16", "--seconds", "2"),
+        *_contest(*(who + own for who in (JAX, TORCH) for own in ("", ":malloc=default"))),
+    ],
     "exported": [
         *("--model", "ViT-S/16", "--tasks", "inference"),
         *_contest(TF, "exported/tensorflow"),

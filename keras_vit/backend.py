@@ -2,7 +2,6 @@
 
 import math
 import os
-import platform
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -41,21 +40,6 @@ def compile_on_cpu(model: keras.Model) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # asked for deterministic operators, Keras declines
         model.jit_compile = True
-
-
-def keep_freed_memory() -> None:
-    """Lets glibc keep what torch frees on a CPU: mapping it anew costs up to a fourth of a step.
-
-    For processes that are one's own, such as `keras-vit`: it holds for everything in the process.
-    Elsewhere the environment does the same: MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_.
-    """
-    if keras.backend.backend() != "torch" or platform.libc_ver()[0] != "glibc":
-        return
-    import ctypes
-
-    libc, mmap_threshold, trim_threshold = ctypes.CDLL(None), -3, -1  # numbers of malloc.h
-    libc.mallopt(mmap_threshold, 2**30)
-    libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 def attention(query: Any, key: Any, value: Any, bias: Any = None, dropout: float = 0.0) -> Any:
