@@ -37,3 +37,7 @@ class Dense(keras.layers.Dense):
         if self.activation is not None:
             outputs = self.activation(outputs)
         return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units))
+
+    def quantize(self, mode: Any = None, type_check: bool = True, **options: Any) -> None:
+        # Keras quantizes no subclass unasked: its `call` might be something else.
+        super().quantize(mode, type_check=False, **options)

@@ -268,4 +268,6 @@ def test_int8_quantization(kind: str) -> None:
     model, images = build(kind, depth=1), pixels(4, 32, 32, 3)
     exact = predict(model, images)
     model.quantize("int8")
+    dense = [one for one in model._flatten_layers() if isinstance(one, keras.layers.Dense)]
+    assert {layer.quantization_mode for layer in dense} == {"int8"}
     assert np.abs(compiled(model, images) - exact).max() < 0.1 * np.abs(exact).max()
