@@ -10,6 +10,13 @@ from contextlib import contextmanager
 NOISE = (b"WARNING: All log messages before absl::InitializeLog()", b"I0000 ")
 
 
+# Memory in huge pages, kept when freed.
+TUNABLES = ":".join(
+    f"glibc.malloc.{name}={value}"
+    for name, value in {"hugetlb": 1, "mmap_threshold": 2**30, "trim_threshold": 2**34}.items()
+)
+
+
 def main() -> int:
     """Runs the command line, without TensorFlow's notes about processors and plug-ins."""
     _use_huge_pages()
@@ -20,13 +27,13 @@ def main() -> int:
 
 
 def _use_huge_pages() -> None:
-    """Starts this command once more with huge pages, which glibc grants a process at its start.
+    """Starts this command once more with `TUNABLES`, which glibc reads at a process's start.
 
-    JAX and torch take and return their arrays in every step; in pages of 4 KiB that is up to a
+    JAX and torch take and return their arrays in every step; in new pages of 4 KiB that is up to a
     fifth of it (docs/performance.md).
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
-        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.environ["GLIBC_TUNABLES"] = TUNABLES
         os.execv(sys.executable, sys.orig_argv)
 
 

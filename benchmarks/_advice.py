@@ -67,7 +67,7 @@ def _patch_dropout(task: str, results: Sequence[Result]) -> Iterator[str]:
 def _malloc(task: str, results: Sequence[Result]) -> Iterator[str]:
     for default, huge in _report.option_pairs(results):
         yield (
-            f"Huge pages, `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, on {huge.work.variant} on CPUs: "
+            f"Huge pages (see below) on {huge.work.variant} on Linux's CPUs: "
             f"{_report.ratio(huge, default):.2f} × as fast in {task}."
         )
 

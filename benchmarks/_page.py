@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks import _report, merging
 from benchmarks._advice import advice
 from benchmarks._rounds import Result
+from keras_vit_command import TUNABLES
 
 Results = dict[str, list[Result]]
 
@@ -43,9 +44,9 @@ SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "malloc": (
         "Huge pages",
-        "All contestants run with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in their environment, as "
-        "`keras-vit` sets it for itself on Linux. By default, JAX and torch take new pages of "
-        "4 KiB for large arrays in every step.",
+        f"All contestants run with `GLIBC_TUNABLES={TUNABLES}` in their environment, as `keras-vit` "
+        "does on Linux: memory comes in huge pages and is kept when freed. By default, JAX and "
+        "torch take new pages of 4 KiB for large arrays in every step.",
     ),
     "px384": ("384 pixels", "577 tokens an image."),
     "exported": (

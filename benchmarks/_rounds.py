@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks._contestants import Work
+from keras_vit_command import TUNABLES
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -66,7 +67,7 @@ class _Process:
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
         if work.malloc == "huge":
-            own["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+            own["GLIBC_TUNABLES"] = TUNABLES
         self.log = log
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks._worker", json.dumps(dataclasses.asdict(work))],

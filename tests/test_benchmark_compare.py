@@ -113,7 +113,7 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert "| training | depth, 1–4 | 0.00 | 2.00 | 0.00 | 0.00 |" in page
     assert (folder / "growth.png").exists()
     assert "predicts 1.40 × as fast there and loses 0.10 points" in page
-    assert "on torch on CPUs: 1.25 × as fast in training" in page
+    assert "on torch on Linux's CPUs: 1.25 × as fast in training" in page
     assert "bfloat16 pays" not in page  # was not measured
     for arguments in performance.MEASUREMENTS.values():
         options = compare.arguments_parser().parse_args(arguments)
