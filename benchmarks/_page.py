@@ -44,9 +44,9 @@ SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "malloc": (
         "Huge pages",
-        f"All contestants run with `GLIBC_TUNABLES={TUNABLES}` in their environment, as `keras-vit` "
-        "does on Linux: memory comes in huge pages and is kept when freed. By default, JAX and "
-        "torch take new pages of 4 KiB for large arrays in every step.",
+        f"All contestants run with `GLIBC_TUNABLES={TUNABLES}` in their environment, and so does "
+        "`keras-vit` on Linux: memory comes in huge pages and is kept when freed. By default, JAX "
+        "and torch take new pages of 4 KiB for large arrays in every step.",
     ),
     "px384": ("384 pixels", "577 tokens an image."),
     "exported": (
