@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import _report, merging
+from benchmarks import _report, costs, merging
 from benchmarks._advice import advice
 from benchmarks._rounds import Result
 from keras_vit_command import TUNABLES
@@ -30,6 +30,10 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "s16": ("ViT-S/16 beside its peers", ""),
     "b16_inference": ("ViT-B/16, inference", ""),
     "b16_training": ("ViT-B/16, training", ""),
+    "costs": (
+        "What a step spends its time on",
+        "ViT-S/16, batch 8, by torch's profiler: on a CPU, products of matrices are what limits.",
+    ),
     "s16_dropout": ("Training with dropout 0.1", "On tokens, MLPs and attention probabilities."),
     "s16_bfloat16": (
         "bfloat16",
@@ -76,7 +80,7 @@ def page(folder: Path, measurements: Mapping[str, Sequence[str]]) -> str:
     sections = [HEAD, _machine(folder, found)]
     sections += ["## Advice\n", "\n".join(f"- {line}" for line in advice(folder, found)) + "\n"]
     for name, (title, words) in SECTIONS.items():
-        if name in found or (folder / name / "merging.json").exists():
+        if name in found or (folder / name / f"{name}.json").exists():
             sections.append(_section(folder, name, title, words, found, measurements))
     growths = {name: results for name, results in found.items() if name.startswith("growth_")}
     if growths:
@@ -108,6 +112,11 @@ def _section(
         lines.append("    python -m benchmarks merging runs/flowers --data FLOWERS\n")
         lines.append(f"```text\n{facts['title']}\n{merging.table(facts['rows'])}\n```\n")
         lines.append(f"![Accuracy by speed]({folder.name}/merging/merging.png)\n")
+        return "\n".join(lines)
+    if name == "costs":
+        lines.append("    python -m benchmarks costs\n")
+        for task, shares in json.loads((folder / name / "costs.json").read_text()).items():
+            lines.append(f"```text\n{task}\n{costs.table(shares)}\n```\n")
         return "\n".join(lines)
     lines.append(f"    {command(measurements[name])}\n")
     for task, results in found[name].items():

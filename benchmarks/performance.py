@@ -6,11 +6,14 @@ cores, one measurement after the other; what `docs/performance` has already is n
 """
 
 import argparse
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import _page, compare, merging
+from benchmarks import _page
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
@@ -100,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = [*MEASUREMENTS, "merging"]
+    names = [*MEASUREMENTS, "costs", "merging"]
     parser.add_argument("--only", nargs="+", choices=names, help="measure these, also again")
     parser.add_argument("--run", type=Path, help="a ViT that `keras-vit train` made, for merging")
     parser.add_argument("--data", help="the data it was trained on")
@@ -113,14 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}: measured before")
             continue
         part = folder / f"{name}.partial"
-        if name == "merging":
-            if not (options.run and options.data):
-                print("merging: not measured; give --run and --data")
-                continue
-            status = merging.main([str(options.run), "--data", options.data, "--out", str(part)])
-        else:
-            print(f"{name}: python -m benchmarks compare {' '.join(MEASUREMENTS[name])}")
-            status = compare.main([*MEASUREMENTS[name], "--out", str(part)])
+        if name == "merging" and not (options.run and options.data):
+            print("merging: not measured; give --run and --data")
+            continue
+        others = {"merging": [str(options.run), "--data", str(options.data)], "costs": []}
+        command = [name, *others[name]] if name in others else ["compare", *MEASUREMENTS[name]]
+        print(f"{name}: python -m benchmarks {shlex.join(command)}", flush=True)
+        status = subprocess.run(
+            [sys.executable, "-m", "benchmarks", *command, "--out", str(part)],
+            cwd=PAGE.parent.parent,
+            check=False,
+        ).returncode
         if status:
             return status
         shutil.rmtree(folder / name, ignore_errors=True)
