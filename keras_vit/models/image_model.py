@@ -185,12 +185,13 @@ class ImageModel(CompiledModel):
         changes = {**overrides, "num_classes": num_classes, "class_names": None}
         return self._copy_with(changes, fresh=("head",))
 
-    def copy(self, dtype: str | keras.DTypePolicy | None = None) -> Self:
+    def copy(self, **overrides: Any) -> Self:
         """The same model and weights, not compiled: without the optimizer, a third of the file.
 
         Args:
-            dtype: Another dtype policy, such as `"mixed_bfloat16"` for predictions on processors
-                and GPUs that multiply in bfloat16; None keeps this model's.
+            **overrides: Arguments that leave the weights as they are: `dropout`, or another `dtype`
+                policy, such as `"mixed_bfloat16"` for predictions on processors and GPUs that
+                multiply in bfloat16.
 
         Example:
 
@@ -200,7 +201,7 @@ class ImageModel(CompiledModel):
         >>> model.copy(dtype="mixed_bfloat16").get_layer("block_0").compute_dtype
         'bfloat16'
         """
-        return self._copy_with({} if dtype is None else {"dtype": dtype})
+        return self._copy_with(overrides)
 
     def _copy_with(self, changes: Arguments, fresh: Sequence[str] = ()) -> Self:
         """A model with other arguments, and the weights of this one except the `fresh` layers'."""

@@ -219,18 +219,17 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
         "input_shape": (recipe.image_size, recipe.image_size, channels),
         "dtype": job.precision,
     }
-    if job.model is not None or job.weights is not None:
-        arguments |= {
-            name: getattr(recipe, name)
-            for name in ("dropout", "stochastic_depth")
-            if getattr(recipe, name)
-        }
     if job.model is not None:
         model = keras_vit.create(job.model, weights=job.weights, **arguments)
     elif job.weights is not None:
         model = keras_vit.from_checkpoint(job.weights, **arguments)
     else:
         model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
+    named = job.model is not None or job.weights is not None
+    rates = {name: getattr(recipe, name) for name in ("dropout", "stochastic_depth") if named}
+    accepted = {name: rate for name, rate in rates.items() if rate and name in model.get_config()}
+    if accepted:
+        model = model.copy(**accepted)
     if recipe.augmentation.crop == "resize":
         # Tiny pictures have no border to cut away: they are taken as they are.
         model.evaluation = {"mode": "stretch"}
