@@ -56,6 +56,10 @@ class Work:
         return name if name in ("tensorflow", "jax", "torch") else "torch"
 
     @property
+    def ours(self) -> bool:
+        return self.system in ("keras_vit", "exported")
+
+    @property
     def compiled(self) -> bool:
         return self.variant.endswith("compiled")
 
@@ -71,8 +75,14 @@ class Work:
             from keras_vit.models import model_arguments
 
             sizes = model_arguments(self.model)
-        own = self.options if self.system in ("keras_vit", "exported") else {}
+        own = self.options if self.ours else {}
         return {name: own.get(name, size) for name, size in sizes.items()}
+
+    def cost(self) -> Any:
+        """The `Cost` of one image, without what merging and patch dropout spare."""
+        from keras_vit.models.cost import vit_cost
+
+        return vit_cost(**self.sizes(), image_size=self.image_size, num_classes=self.num_classes)
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Images in [-1, 1], `(batch, height, width, 3)`, and labels."""
@@ -82,19 +92,22 @@ class Work:
         return images, random.integers(0, self.num_classes, self.batch_size).astype("int32")
 
 
-def keras_vit_model(work: Work) -> Step:
+def _vision_transformer(work: Work, include_preprocessing: bool) -> Any:
     import keras_vit
 
-    model = keras_vit.VisionTransformer(
+    return keras_vit.VisionTransformer(
         num_classes=work.num_classes,
         input_shape=(work.image_size, work.image_size, 3),
-        include_preprocessing=False,
+        include_preprocessing=include_preprocessing,
         dropout=work.dropout,
         attention_dropout=work.dropout,
         dtype=work.policy,
         **{"activation": "gelu", **work.sizes(), **work.options},
     )
-    return _keras_step(model, work)
+
+
+def keras_vit_model(work: Work) -> Step:
+    return _keras_step(_vision_transformer(work, include_preprocessing=False), work)
 
 
 def keras_hub_model(work: Work) -> Step:
@@ -129,13 +142,7 @@ def exported_model(work: Work) -> Step:
 
     if work.task != "inference":
         raise ValueError("A SavedModel does not train. Give --tasks inference.")
-    model = keras_vit.VisionTransformer(
-        num_classes=work.num_classes,
-        input_shape=(work.image_size, work.image_size, 3),
-        activation="gelu",
-        dtype=work.policy,
-        **{**work.sizes(), **work.options},
-    )
+    model = _vision_transformer(work, include_preprocessing=True)
     with tempfile.TemporaryDirectory() as folder:
         loaded = tf.saved_model.load(keras_vit.export_model(model, f"{folder}/1"))
     pixels = tf.constant(127.5 * (work.batch()[0] + 1))

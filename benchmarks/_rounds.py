@@ -43,7 +43,7 @@ class Result:
 
     @property
     def ours(self) -> bool:
-        return self.work.system in ("keras_vit", "exported")
+        return self.work.ours
 
     @property
     def images_per_second(self) -> list[float]:

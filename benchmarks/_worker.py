@@ -28,14 +28,6 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def macs_of_one_image(work: contestants.Work) -> int:
-    from keras_vit.models.cost import vit_cost
-
-    return vit_cost(
-        **work.sizes(), image_size=work.image_size, num_classes=work.num_classes
-    ).macs  # without what merging and patch dropout spare
-
-
 def seconds_of_a_step(step: contestants.Step, seconds: float) -> float:
     """The median of the steps that fit into `seconds`, and of one at least."""
     times: list[float] = []
@@ -72,7 +64,7 @@ def main() -> None:
         first_step_seconds=time.perf_counter() - built,
         accelerator=contestants.accelerator(work.backend),
         product_size=contestants.product_size(work) if work.system == "limit" else None,
-        macs=macs_of_one_image(work),
+        macs=work.cost().macs,
     )
     step()  # some settle on an algorithm in their second step
     for line in sys.stdin:

@@ -40,16 +40,16 @@ def measure(
     some = images[: batch_size * turns.get("batches", 2)]
     variants = [model.with_token_merging(number) for number in merged]
     rows: list[Row] = [{"merged": number, "dtype": str(model.dtype)} for number in merged]
-    variants.append(model.with_token_merging(0).copy(dtype=BFLOAT16))
+    variants.append(model.copy(token_merging=0, dtype=BFLOAT16))
     rows.append({"merged": 0, "dtype": BFLOAT16})
-    for row, variant in zip(rows, variants, strict=True):
+    pairs = list(zip(rows, variants, strict=True))
+    for row, variant in pairs:
         variant.compile()
         scores = variant.predict(images, batch_size=batch_size, verbose=0)
         row["accuracy"] = float((scores.argmax(-1) == labels).mean())
         variant.predict(some, batch_size=batch_size, verbose=0)
     for turn in range(rounds):
-        turns_ = list(zip(rows, variants, strict=True))
-        for row, variant in turns_ if turn % 2 == 0 else turns_[::-1]:
+        for row, variant in pairs if turn % 2 == 0 else pairs[::-1]:
             began = time.perf_counter()
             variant.predict(some, batch_size=batch_size, verbose=0)
             rate = len(some) / (time.perf_counter() - began)

@@ -111,6 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=PAGE, help="the page; figures go beside it")
     options = parser.parse_args(arguments)
     folder = options.out.with_suffix("")
+    commands = {name: ["compare", *arguments] for name, arguments in MEASUREMENTS.items()}
+    commands |= {
+        "costs": ["costs"],
+        "merging": ["merging", str(options.run), "--data", str(options.data)],
+    }
     for name in [] if options.page else options.only or names:
         if (folder / name).exists() and not options.only:
             print(f"{name}: measured before")
@@ -119,11 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == "merging" and not (options.run and options.data):
             print("merging: not measured; give --run and --data")
             continue
-        others = {"merging": [str(options.run), "--data", str(options.data)], "costs": []}
-        command = [name, *others[name]] if name in others else ["compare", *MEASUREMENTS[name]]
-        print(f"{name}: python -m benchmarks {shlex.join(command)}", flush=True)
+        print(f"{name}: python -m benchmarks {shlex.join(commands[name])}", flush=True)
         status = subprocess.run(
-            [sys.executable, "-m", "benchmarks", *command, "--out", str(part)],
+            [sys.executable, "-m", "benchmarks", *commands[name], "--out", str(part)],
             cwd=PAGE.parent.parent,
             check=False,
         ).returncode

@@ -87,7 +87,7 @@ def multiply_add(inputs: Any, kernel: Any, bias: Any) -> Any:
         return keras.ops.add(keras.ops.matmul(inputs, kernel), bias)
     import torch
 
-    return torch.addmm(bias, inputs, kernel)
+    return torch.addmm(*map(keras.ops.convert_to_tensor, (bias, inputs, kernel)))
 
 
 def masks_come_from() -> str:

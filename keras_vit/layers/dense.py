@@ -28,12 +28,11 @@ class Dense(keras.layers.Dense):
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        kernel, bias = ops.convert_to_tensor(self.kernel), self.bias
-        outputs = ops.reshape(inputs, (-1, inputs.shape[-1]))
-        if bias is None:
-            outputs = ops.matmul(outputs, kernel)
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
+        if self.bias is None:
+            outputs = ops.matmul(rows, self.kernel)
         else:
-            outputs = multiply_add(outputs, kernel, ops.convert_to_tensor(bias))
+            outputs = multiply_add(rows, self.kernel, self.bias)
         if self.activation is not None:
             outputs = self.activation(outputs)
         return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units))

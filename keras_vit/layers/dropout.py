@@ -32,9 +32,8 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        source = masks_come_from()
         # All or nothing leaves no number to go on with.
-        if not training or not 0 < self.rate < 1 or source == "kernel":
+        if not training or not 0 < self.rate < 1 or (source := masks_come_from()) == "kernel":
             return super().call(inputs, training=training)
         shape = ops.shape(inputs)
         if source == "bits":

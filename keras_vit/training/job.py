@@ -226,10 +226,8 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
     else:
         model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
     named = job.model is not None or job.weights is not None
-    rates = {name: getattr(recipe, name) for name in ("dropout", "stochastic_depth") if named}
-    accepted = {name: rate for name, rate in rates.items() if rate and name in model.get_config()}
-    if accepted:
-        model = model.copy(**accepted)
+    if named and (rates := recipe.rates(model.get_config())):
+        model = model.copy(**rates)
     if recipe.augmentation.crop == "resize":
         # Tiny pictures have no border to cut away: they are taken as they are.
         model.evaluation = {"mode": "stretch"}

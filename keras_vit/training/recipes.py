@@ -6,6 +6,7 @@ Figures are those of the sources; where a source leaves one out, the row says wh
 """
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,6 +102,11 @@ class Recipe:
         one_of(self.decay_follows, "decay_follows", ("learning_rate", "schedule"))
         if self.epochs <= 0 and self.steps <= 0:
             raise ValueError(f"epochs={self.epochs}, steps={self.steps}: give one of them.")
+
+    def rates(self, accepted: Container[str]) -> dict[str, float]:
+        """Dropout and stochastic depth where they are above 0 and among a model's arguments."""
+        rates = {"dropout": self.dropout, "stochastic_depth": self.stochastic_depth}
+        return {name: rate for name, rate in rates.items() if rate and name in accepted}
 
     def total_steps(self, examples: int) -> int:
         """Updates of the whole training on so many images; an epoch's last batch may be short."""

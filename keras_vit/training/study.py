@@ -87,12 +87,10 @@ class Trial:
     def build(self, num_classes: int, channels: int = 3) -> ImageModel:
         """The untrained model, with the recipe's dropout where it has such an argument."""
         constructor = FAMILIES[self.family][0]
-        accepted = inspect.signature(constructor).parameters
-        rates = {"dropout": self.recipe.dropout, "stochastic_depth": self.recipe.stochastic_depth}
         size = self.recipe.image_size
         model = constructor(
             **{
-                **{name: rate for name, rate in rates.items() if rate and name in accepted},
+                **self.recipe.rates(inspect.signature(constructor).parameters),
                 **self.sizes,
                 "num_classes": num_classes,
                 "input_shape": (size, size, channels),
