@@ -1,6 +1,5 @@
 """The one place that knows which backend Keras runs on."""
 
-import math
 import os
 import sys
 import warnings
@@ -42,43 +41,46 @@ def compile_on_cpu(model: keras.Model) -> None:
         model.jit_compile = True
 
 
-def attention(query: Any, key: Any, value: Any, bias: Any = None, dropout: float = 0.0) -> Any:
-    """Scaled dot-product attention by the backend's operator, in its fastest form.
+def has_fused_attention() -> bool:
+    """Whether `fused_attention` works here: on torch, and on JAX's GPUs and TPUs."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.devices()[0].platform != "cpu"
+    return keras.backend.backend() == "torch"
+
+
+def fused_attention(query: Any, key: Any, value: Any, bias: Any, dropout: float) -> Any:
+    """Scaled dot-product attention by the backend's operator.
 
     Queries, keys, values and the result are `(batch, length, heads, head_dim)`, the bias can be
     broadcast to `(batch, heads, queries, keys)`. torch's operator is called without the copies that
-    Keras makes for it. JAX has none on CPUs: there, products of transposed matrices take a
-    fourteenth less of a step than what `jax.nn.dot_product_attention` becomes.
+    Keras makes for it.
 
     Args:
         dropout: Rate on the probabilities; only where `masks_come_from` says "kernel".
     """
-    if keras.backend.backend() == "torch":
-        import torch
+    if keras.backend.backend() != "torch":
+        return keras.ops.dot_product_attention(query, key, value, bias=bias)
+    import torch
 
-        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-        operator = torch.nn.functional.scaled_dot_product_attention
-        return operator(query, key, value, bias, dropout).transpose(1, 2)
-    if keras.backend.backend() == "jax":
-        import jax
-
-        if jax.devices()[0].platform == "cpu":
-            return _transposed_attention(query, key, value, bias)
-    return keras.ops.dot_product_attention(query, key, value, bias=bias)
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    operator = torch.nn.functional.scaled_dot_product_attention
+    return operator(query, key, value, bias, dropout).transpose(1, 2)
 
 
-def _transposed_attention(query: Any, key: Any, value: Any, bias: Any) -> Any:
-    import jax
+def multiply_in_float32(x: Any, y: Any) -> Any:
+    """The product of matrices in float32, not rounded to theirs where the backend allows it."""
+    if keras.backend.backend() != "jax":
+        return keras.ops.cast(keras.ops.matmul(x, y), "float32")
     import jax.numpy as jnp
 
-    query, value = (x.transpose(0, 2, 1, 3) for x in (query, value))
-    # In float32 until the sum over the keys is taken, as the operator does.
-    logits = jnp.matmul(query, key.transpose(0, 2, 3, 1), preferred_element_type="float32")
-    logits = logits / math.sqrt(query.shape[-1])
-    if bias is not None:
-        logits = logits + bias.astype("float32")
-    probabilities = jax.nn.softmax(logits).astype(value.dtype)
-    return jnp.matmul(probabilities, value).transpose(0, 2, 1, 3)
+    return jnp.matmul(x, y, preferred_element_type="float32")
+
+
+def has_gelu_kernel() -> bool:
+    """Whether GELU is one kernel (torch); elsewhere, a compiler fuses its formula."""
+    return keras.backend.backend() == "torch"
 
 
 def multiply_add(inputs: Any, kernel: Any, bias: Any) -> Any:

@@ -1,12 +1,12 @@
 """The Transformer encoder's block and its MLP (ViT paper, equations 2 and 3)."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import keras
 
 from keras_vit.errors import positive, rates
+from keras_vit.layers.activations import activation_function
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
@@ -14,26 +14,8 @@ from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth
 
-
-def gelu_tanh(x: Any) -> Any:
-    """GELU in its tanh form, the default of flax and so of the released code."""
-    return keras.activations.gelu(x, approximate=True)
-
-
-def swiglu(x: Any) -> Any:
-    """Half of the width gates the other: `silu(gate) * value`; returns half the width."""
-    gate, value = keras.ops.split(x, 2, axis=-1)
-    return keras.ops.silu(gate) * value
-
-
 # A configuration: an initializer itself would draw the same numbers for every layer.
 NEARLY_ZERO = {"class_name": "RandomNormal", "config": {"stddev": 1e-6}}
-OWN_ACTIVATIONS = {"gelu_tanh": gelu_tanh, "swiglu": swiglu}
-
-
-def activation_function(name: str) -> Callable[[Any], Any]:
-    """An activation of `OWN_ACTIVATIONS`, or any of Keras (`"gelu"` is exact)."""
-    return OWN_ACTIVATIONS.get(name) or keras.activations.get(name)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

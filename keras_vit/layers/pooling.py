@@ -5,8 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.backend import attention
-from keras_vit.layers.attention import heads_divide, projection_initializer, proportional_bias
+from keras_vit.layers.attention import (
+    attention,
+    heads_divide,
+    projection_initializer,
+    proportional_bias,
+)
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.encoder import MLP
 from keras_vit.layers.merging import token_sizes

@@ -1,5 +1,6 @@
 """Every layer stands alone in anyone's model, and serializes."""
 
+import math
 from typing import Any
 
 import keras
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit import backend, layers
+from keras_vit import layers
+from keras_vit.layers.activations import gelu, gelu_tanh
+from keras_vit.layers.attention import attention
 
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
 CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = {
@@ -133,18 +136,29 @@ def test_relative_bias_is_its_definition() -> None:
             np.testing.assert_allclose(found[:, :, q, k], wanted, atol=1e-6)
 
 
+def test_gelu_is_its_definition() -> None:
+    x = np.concatenate([np.linspace(-6, 6, 2001), [-1e4, 1e4]])
+    exact = x * [(1 + math.erf(v / math.sqrt(2))) / 2 for v in x]
+    near = x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+    x = ops.convert_to_tensor(x.astype("float32"))
+    # 1 + erf is as good as float32 is near 1: off by eps times |x|.
+    np.testing.assert_allclose(numpy(gelu(x)), exact, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(numpy(gelu_tanh(x)), near, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("biased", [False, True])
 def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
+    """In float32: what is computed in bfloat16 is as near to it as its rounding allows."""
     query, key, value = (ops.cast(x, dtype) for x in values(3, 2, 9, 3, 8))
     bias = ops.cast(values(2, 1, 1, 9), dtype) if biased else None
-    found = backend.attention(query, key, value, bias)
+    found = attention(query, key, value, bias)
     assert keras.backend.standardize_dtype(found.dtype) == dtype
-    wanted = ops.dot_product_attention(query, key, value, bias=bias)
+    given = [x if x is None else ops.cast(x, "float32") for x in (query, key, value, bias)]
+    wanted = ops.dot_product_attention(*given[:3], bias=given[3])
     tolerance = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
-    np.testing.assert_allclose(
-        numpy(ops.cast(found, "float32")), numpy(ops.cast(wanted, "float32")), atol=tolerance
-    )
+    found = numpy(ops.cast(found, "float32"))
+    np.testing.assert_allclose(found, numpy(wanted), atol=tolerance)
 
 
 # By which mask attention probabilities are dropped: torch has two ways.
