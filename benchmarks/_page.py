@@ -28,6 +28,10 @@ compiling. Nobody normalises pixels; every step waits for its result.
 # Of each measurement: its title, and what to know before reading its table.
 SECTIONS: dict[str, tuple[str, str]] = {
     "s16": ("ViT-S/16 beside its peers", ""),
+    "limit": (
+        "How near the machine's limit",
+        "The fastest three alone: each contestant more in memory costs all of them some rate.",
+    ),
     "b16_inference": ("ViT-B/16, inference", ""),
     "b16_training": ("ViT-B/16, training", ""),
     "costs": (

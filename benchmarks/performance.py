@@ -30,6 +30,10 @@ def _contest(*contestants: str) -> list[str]:
 
 MEASUREMENTS: dict[str, list[str]] = {
     "s16": ["--model", "ViT-S/16", "--seconds", "1"],
+    "limit": [
+        *("--model", "ViT-S/16", "--rounds", "7", "--seconds", "2"),
+        *_contest(TF, "keras_hub/tensorflow", "timm/compiled", "limit"),
+    ],
     "s16_dropout": [
         *("--model", "ViT-S/16", "--tasks", "training", "--dropout", "0.1", "--seconds", "1"),
         *_contest(*KERAS),

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import pytest
 
-from benchmarks import _page, _quick, _report, compare, performance
+from benchmarks import _page, _quick, _report, compare, costs, performance
 from benchmarks._contestants import SYSTEMS, Work
 from benchmarks._rounds import Result
 
@@ -103,6 +103,9 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     (folder / "merging").mkdir()
     (folder / "merging" / "merging.json").write_text(json.dumps({"title": "T", "rows": rows}))
 
+    (folder / "costs").mkdir()
+    (folder / "costs" / "costs.json").write_text('{"training": {"GELU": 0.75, "copies": 0.25}}')
+
     page = _page.page(folder, performance.MEASUREMENTS)
 
     assert "the best of keras_vit is `keras_vit/jax`, 1.50 × `timm/compiled`" in page
@@ -114,6 +117,7 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert (folder / "growth.png").exists()
     assert "predicts 1.40 × as fast there and loses 0.10 points" in page
     assert "on torch on Linux's CPUs: 1.25 × as fast in training" in page
+    assert "training\n 75.0%  GELU\n 25.0%  copies" in page
     assert "bfloat16 pays" not in page  # was not measured
     for arguments in performance.MEASUREMENTS.values():
         options = compare.arguments_parser().parse_args(arguments)
@@ -141,6 +145,17 @@ def test_every_variant_has_a_backend() -> None:
         Work(name, v, "training").backend for name, s in SYSTEMS.items() for v in s.variants
     }
     assert backends == {"tensorflow", "jax", "torch"}
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="measures torch")
+def test_a_step_is_divided_among_its_operators(tmp_path: Path, capsys: Any) -> None:
+    assert costs.main(["--model", "tiny", "--batch-size", "2", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "costs.json").read_text())
+    for shares in found.values():
+        assert sum(shares.values()) == pytest.approx(1)
+        assert shares["products of dense layers"] > shares["layer norm"] > 0
+    assert "optimizer" in found["training"] and "optimizer" not in found["inference"]
+    assert "%  GELU" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def preparation(model: Any) -> dict[str, Any]:
 
 
 def _probabilities(model: Any, images: np.ndarray) -> np.ndarray:
-    scores = model.predict(images, verbose=0)
+    scores = model.predict_on_batch(images)
     if model.classifier_activation is not None:
         return scores
     return keras.ops.convert_to_numpy(keras.ops.softmax(scores))

@@ -140,8 +140,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             self.relative_positions = RelativePositionBias(self.relative_length, dtype=dtype)
             self.relative_positions.build((batch, length, self.num_heads, self.head_dim))
 
-    def _project(self, tokens: Any, sizes: Any = None) -> tuple[Any, Any, Any, Any]:
-        """Queries, keys and values `(batch, length, heads, head_dim)`, and the bias or None."""
+    def _project(
+        self, tokens: Any, sizes: Any = None, first: int | None = None
+    ) -> tuple[Any, Any, Any, Any]:
+        """Queries, keys and values `(batch, length, heads, head_dim)`, and the bias or None.
+
+        The queries, and the bias's rows, are those of the `first` tokens, or of all.
+        """
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.head_dim)
         # Split last axis first: the gradient is one concatenation. That of slices out of the
         # middle is three padded arrays and their sum, a tenth of TensorFlow's step.
@@ -150,6 +155,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         bias = None if self.relative_positions is None else self.relative_positions(query)
         if sizes is not None:
             bias = proportional_bias(sizes, query.dtype)
+        if first is not None:
+            query = query[:, :first]
+            bias = bias if self.relative_positions is None else bias[:, :, :first]
         return query, key, value, bias
 
     def attention_probabilities(self, tokens: Any, sizes: Any = None) -> Any:
@@ -165,17 +173,23 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return self.attend(tokens, training=training)[0]
 
     def attend(
-        self, tokens: Any, sizes: Any = None, training: bool | None = None
+        self,
+        tokens: Any,
+        sizes: Any = None,
+        training: bool | None = None,
+        first: int | None = None,
     ) -> tuple[Any, Any]:
         """What `call` returns, and the keys `(batch, length, heads, head_dim)`.
 
+        With `first`, that many of the first tokens read from all, and only theirs is returned.
         With `sizes`, `(batch, length)`, attention is proportional: a token is attended to as that
         many equal ones would be (ToMe, equation 1). They do not go with relative positions.
         """
-        query, key, value, bias = self._project(tokens, sizes)
+        query, key, value, bias = self._project(tokens, sizes, first)
         dropout = self.probability_dropout if training else None
         heads = attention(query, key, value, bias, dropout)
-        outputs = self.output_projection(ops.reshape(heads, ops.shape(tokens)))
+        shape = (-1, *ops.shape(query)[1:2], tokens.shape[-1])
+        outputs = self.output_projection(ops.reshape(heads, shape))
         return self.output_dropout(outputs, training=training), key
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:

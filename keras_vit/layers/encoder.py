@@ -125,6 +125,12 @@ class MLP(keras.layers.Layer):
         }
 
 
+def first_of(tokens_shape: Shape, first: int | None) -> Shape:
+    """The shape of the `first` tokens, or of all."""
+    batch, length, hidden_dim = tokens_shape
+    return batch, length if first is None else first, hidden_dim
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
 class EncoderBlock(keras.layers.Layer):
     """Pre-norm encoder block: attention, then MLP, each behind a norm and beside a shortcut.
@@ -194,19 +200,27 @@ class EncoderBlock(keras.layers.Layer):
         for layer in (self.norm_1, self.mlp, self.scale_1, self.drop_1):
             layer.build(tokens_shape)
 
-    def _encode(self, z: Any, training: bool | None) -> Any:
+    def _encode(self, z: Any, training: bool | None, first: int | None) -> Any:
         # `training` is handed on by name: a rematerialized pass runs outside Keras's call context.
         on = {"training": training}
-        z = z + self.drop_0(self.scale_0(self.attention(self.norm_0(z), **on)), **on)  # eq. 2
+        attended, _ = self.attention.attend(self.norm_0(z), first=first, **on)
+        z = z if first is None else z[:, :first]
+        z = z + self.drop_0(self.scale_0(attended), **on)  # equation 2
         return z + self.drop_1(self.scale_1(self.mlp(self.norm_1(z), **on)), **on)  # eq. 3
 
-    def call(self, tokens: Any, training: bool | None = None) -> Any:
+    def call(self, tokens: Any, training: bool | None = None, first: int | None = None) -> Any:
         if self.remat and training:
-            return rematerialize(self, lambda inputs: self._encode(inputs, training), tokens)
-        return self._encode(tokens, training)
+            return rematerialize(self, lambda inputs: self._encode(inputs, training, first), tokens)
+        return self._encode(tokens, training, first)
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
+
+    def compute_output_spec(
+        self, tokens: Any, training: bool | None = None, first: int | None = None
+    ) -> Any:
+        shape = self.compute_output_shape(tokens.shape)
+        return keras.KerasTensor(first_of(shape, first), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {

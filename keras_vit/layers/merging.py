@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_vit.layers.encoder import EncoderBlock
+from keras_vit.layers.encoder import EncoderBlock, first_of
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 
@@ -223,7 +223,9 @@ class MergingEncoderBlock(EncoderBlock):
     def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
         super().build(tokens_shape)
 
-    def _encode_merged(self, z: Any, sources: Any, training: bool | None) -> tuple[Any, Any]:
+    def _encode_merged(
+        self, z: Any, sources: Any, training: bool | None, first: int | None
+    ) -> tuple[Any, Any]:
         on = {"training": training}
         sizes = None if sources is None else token_sizes(sources, ops.shape(z)[1])
         attended, keys = self.attention.attend(self.norm_0(z), sizes, **on)
@@ -232,16 +234,20 @@ class MergingEncoderBlock(EncoderBlock):
             metric = ops.mean(keys, axis=2)
             matching = bipartite_soft_matching(metric, self.merge, self.num_prefix_tokens)
             z, sources = merge_tokens(matching, z, sizes, sources)
+        z = z if first is None else z[:, :first]
         return z + self.drop_1(self.scale_1(self.mlp(self.norm_1(z), **on)), **on), sources  # eq. 3
 
     def call(  # type: ignore[override]  # it gives the sources as well
-        self, tokens: Any, sources: Any = None, training: bool | None = None
+        self,
+        tokens: Any,
+        sources: Any = None,
+        training: bool | None = None,
+        first: int | None = None,
     ) -> tuple[Any, Any]:
-        if self.remat and training:
-            return rematerialize(
-                self, lambda inputs: self._encode_merged(inputs, sources, training), tokens
-            )
-        return self._encode_merged(tokens, sources, training)
+        def encode(inputs: Any) -> tuple[Any, Any]:
+            return self._encode_merged(inputs, sources, training, first)
+
+        return rematerialize(self, encode, tokens) if self.remat and training else encode(tokens)
 
     def compute_output_shape(  # type: ignore[override]
         self, tokens_shape: Shape, sources_shape: Shape | None = None
@@ -252,13 +258,17 @@ class MergingEncoderBlock(EncoderBlock):
             left = length - most_merged(self.merge, length - self.num_prefix_tokens)
         return (batch, left, hidden_dim), sources_shape or (batch, length)
 
-    def compute_output_spec(
-        self, tokens: Any, sources: Any = None, training: bool | None = None
+    def compute_output_spec(  # type: ignore[override]
+        self,
+        tokens: Any,
+        sources: Any = None,
+        training: bool | None = None,
+        first: int | None = None,
     ) -> tuple[Any, Any]:
         given = None if sources is None else sources.shape
         tokens_shape, sources_shape = self.compute_output_shape(tokens.shape, given)
         return (
-            keras.KerasTensor(tokens_shape, self.compute_dtype),
+            keras.KerasTensor(first_of(tokens_shape, first), self.compute_dtype),
             keras.KerasTensor(sources_shape, "int32"),
         )
 

@@ -30,6 +30,29 @@ def features(model: keras_vit.VisionTransformer, *names: str, **options: Any) ->
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"remat": True, "layer_scale": 0.5},
+        {"position_embedding": "relative", "num_registers": 2},
+        {"token_merging": 3},
+    ],
+)
+def test_the_last_block_encodes_what_is_read_alone(arguments: dict[str, Any]) -> None:
+    """The same logits and gradients as when every patch goes through the last block."""
+    model, images = build(**arguments), pixels(2, 32, 32, 3)
+    assert model.get_layer("pooling").input.shape[1] == 1
+    tokens = model.get_layer("encoder_norm").output  # users and `feature_model` get every token
+    assert tokens.shape[1] == features(model, "encoder_norm")[0].shape[1] > 1
+    whole = keras.Model(model.input, model.get_layer("head")(tokens[:, 0]))
+    np.testing.assert_allclose(predict(model, images), predict(whole, images), atol=1e-5)
+    found, wanted = gradients(model, images), gradients(whole, images)
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        np.testing.assert_allclose(found[name], gradient, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
         ({"token_merging": 3, "depth": 4}, [14, 11, 8, 5]),
