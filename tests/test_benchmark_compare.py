@@ -154,7 +154,8 @@ def test_a_step_is_divided_among_its_operators(tmp_path: Path, capsys: Any) -> N
     for shares in found.values():
         assert sum(shares.values()) == pytest.approx(1)
         assert shares["products of dense layers"] > shares["layer norm"] > 0
-    assert "optimizer" in found["training"] and "optimizer" not in found["inference"]
+    assert "optimizer" in found["training"]
+    assert "optimizer" not in found["inference"]
     assert "%  GELU" in capsys.readouterr().out
 
 

@@ -152,13 +152,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         # middle is three padded arrays and their sum, a tenth of TensorFlow's step.
         parts = ops.split(self.query_key_value(tokens), 3, axis=-1)
         query, key, value = (ops.reshape(part, shape) for part in parts)
-        bias = None if self.relative_positions is None else self.relative_positions(query)
-        if sizes is not None:
+        bias: Any = None
+        if self.relative_positions is not None:
+            bias = self.relative_positions(query)[:, :, :first]
+        elif sizes is not None:
             bias = proportional_bias(sizes, query.dtype)
-        if first is not None:
-            query = query[:, :first]
-            bias = bias if self.relative_positions is None else bias[:, :, :first]
-        return query, key, value, bias
+        return query if first is None else query[:, :first], key, value, bias
 
     def attention_probabilities(self, tokens: Any, sizes: Any = None) -> Any:
         """What each head looks at: `(batch, heads, queries, keys)`, each row of keys sums to 1.
