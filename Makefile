@@ -11,7 +11,7 @@ digits: .venv/train
 test: .venv/dev
 	for backend in tensorflow jax torch; do \
 		echo "== tests on $$backend"; \
-		KERAS_BACKEND=$$backend .venv/bin/python -m pytest -q $(PYTEST) || exit 1; \
+		KERAS_BACKEND=$$backend .venv/bin/python -m pytest -q --numprocesses auto $(PYTEST) || exit 1; \
 	done
 
 check: .venv/dev

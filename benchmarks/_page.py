@@ -21,7 +21,8 @@ HEAD = """# Performance
 Written by `python -m benchmarks performance` from the measurements in `docs/performance`. Every
 contestant runs in a process of its own and all take turns; ratios are taken within a round, and
 their median stands here. `of limit`: share of the rate at which this machine multiplies matrices
-in the same run and dtype, by the model's count of operations. `first step`: building, tracing and
+in the same run and dtype, by the published model's count of operations; keras_vit's last block
+encodes only the class token, which leaves out a fifteenth of them in S/16 and B/16. `first step`: building, tracing and
 compiling. Nobody normalises pixels; every step waits for its result.
 """
 
