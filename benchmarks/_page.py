@@ -21,9 +21,9 @@ HEAD = """# Performance
 Written by `python -m benchmarks performance` from the measurements in `docs/performance`. Every
 contestant runs in a process of its own and all take turns; ratios are taken within a round, and
 their median stands here. `of limit`: share of the rate at which this machine multiplies matrices
-in the same run and dtype, by the published model's count of operations; keras_vit's last block
-encodes only the class token, which leaves out a fifteenth of them in S/16 and B/16. `first step`: building, tracing and
-compiling. Nobody normalises pixels; every step waits for its result.
+in the same run and dtype, by the published model's count of operations, of which keras_vit leaves
+out 6 % in S/16 and B/16: its last block encodes only the class token. `first step`: building,
+tracing and compiling. Nobody normalises pixels; every step waits for its result.
 """
 
 # Of each measurement: its title, and what to know before reading its table.

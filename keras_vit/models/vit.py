@@ -235,8 +235,8 @@ class VisionTransformer(ImageModel):
 
         if pooling == "token":
             # No logit depends on what the last block makes of the patches. A road of its own for
-            # the class token leaves that out, a fifteenth of ViT-B; `x` has the patches all the
-            # same, for those who ask for features.
+            # the class token leaves that out, 6 % of ViT-B; `x` has the patches all the same, for
+            # those who ask for features.
             read = encode(first=1) if not merged else encode(first=1)[0]
             pooled = TokenPooling(dtype=dtype, name="pooling")(encoder_norm(read))
         elif pooling == "gap":
