@@ -78,6 +78,32 @@ def multiply_in_float32(x: Any, y: Any) -> Any:
     return jnp.matmul(x, y, preferred_element_type="float32")
 
 
+def remat(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
+    """`keras.remat`, and on JAX one that spares memory on CPUs, too.
+
+    XLA's CPU compiler drops the barriers of `jax.checkpoint`, and computes everything again at the
+    start of the backward pass, as nothing there depends on a gradient: all memory is taken at once.
+    Here, the inputs do. The first argument of `function` and its first output are arrays.
+
+    Args:
+        constants: Integers that `function` gets behind its other arguments.
+    """
+    if keras.backend.backend() != "jax":
+        return keras.remat(lambda *arguments: function(*arguments, *constants))
+    import jax
+
+    def backward(kept: Any, gradients: Any) -> Any:
+        inputs, *others = kept
+        gradient = jax.tree.leaves(gradients)[0]
+        # Plus nothing, once the gradient is there.
+        inputs = inputs + (0 * gradient.ravel()[0]).astype(inputs.dtype)
+        return jax.vjp(function, inputs, *others)[1](gradients)
+
+    again = jax.custom_vjp(function)
+    again.defvjp(lambda *kept: (function(*kept), kept), backward)
+    return lambda *arguments: again(*arguments, *constants)
+
+
 def has_gelu_kernel() -> bool:
     """Whether GELU is one kernel (torch); elsewhere, a compiler fuses its formula."""
     return keras.backend.backend() == "torch"

@@ -244,10 +244,11 @@ class MergingEncoderBlock(EncoderBlock):
         training: bool | None = None,
         first: int | None = None,
     ) -> tuple[Any, Any]:
-        def encode(inputs: Any) -> tuple[Any, Any]:
-            return self._encode_merged(inputs, sources, training, first)
+        def encode(tokens: Any, sources: Any = None) -> tuple[Any, Any]:
+            return self._encode_merged(tokens, sources, training, first)
 
-        return rematerialize(self, encode, tokens) if self.remat and training else encode(tokens)
+        given = (tokens,) if sources is None else (tokens, sources)
+        return rematerialize(self, encode, *given) if self.remat and training else encode(*given)
 
     def compute_output_shape(  # type: ignore[override]
         self, tokens_shape: Shape, sources_shape: Shape | None = None

@@ -5,9 +5,13 @@ from typing import Any
 
 import keras
 
+from keras_vit.backend import remat
 
-def rematerialize(layer: keras.layers.Layer, function: Callable[[Any], Any], inputs: Any) -> Any:
-    """`function(inputs)`, of which only the inputs are kept for the backward pass.
+
+def rematerialize(
+    layer: keras.layers.Layer, function: Callable[..., Any], inputs: Any, *constants: Any
+) -> Any:
+    """`function(inputs, *constants)`, of which only the inputs are kept for the backward pass.
 
     `keras.remat` alone draws new dropout masks when it computes again on TensorFlow and torch,
     so that gradients belong to another forward pass, and leaks a traced seed on JAX. Here the
@@ -20,14 +24,15 @@ def rematerialize(layer: keras.layers.Layer, function: Callable[[Any], Any], inp
     # torch advances a seed in place, before the backward pass reads it again.
     seed_values = [(seed, keras.ops.copy(seed)) for seed in seeds]
 
-    def pure(inputs: Any, *values: Any) -> tuple[Any, list[Any]]:
+    def pure(inputs: Any, *rest: Any) -> tuple[Any, list[Any]]:
+        values, constants = rest[: len(weights)], rest[len(weights) :]
         mapping = list(zip(weights, values, strict=True)) + seed_values
         with keras.StatelessScope(mapping) as scope:
-            outputs = function(inputs)
+            outputs = function(inputs, *constants)
         return outputs, [scope.get_current_value(seed) for seed in seeds]
 
     values = [keras.ops.convert_to_tensor(weight) for weight in weights]
-    outputs, advanced = keras.remat(pure)(inputs, *values)
+    outputs, advanced = remat(pure, *constants)(inputs, *values)
     for seed, value in zip(seeds, advanced, strict=True):
         seed.assign(value)
     return outputs
