@@ -39,6 +39,7 @@ def measure(
     import keras
 
     rounds, batch_size = turns.get("rounds", 7), turns.get("batch_size", 32)
+    batches = turns.get("batches", 3)
     batch = keras.ops.convert_to_tensor(images[:batch_size])
     variants = [model.with_token_merging(number) for number in merged]
     rows: list[Row] = [{"merged": number, "dtype": str(model.dtype)} for number in merged]
@@ -53,10 +54,9 @@ def measure(
     for turn in range(rounds):
         for row, variant in pairs if turn % 2 == 0 else pairs[::-1]:
             began = time.perf_counter()
-            for _ in range(turns.get("batches", 3)):
-                # `predict` may wait for tf.data's autotuner at its end.
+            for _ in range(batches):  # `predict` may wait for tf.data's autotuner at its end
                 variant.predict_on_batch(batch)
-            rate = turns.get("batches", 3) * len(batch) / (time.perf_counter() - began)
+            rate = batches * len(batch) / (time.perf_counter() - began)
             row.setdefault("images_per_second", []).append(rate)
     return rows
 

@@ -162,7 +162,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def attention_probabilities(self, tokens: Any, sizes: Any = None) -> Any:
         """What each head looks at: `(batch, heads, queries, keys)`, each row of keys sums to 1.
 
-        A second road beside `call`, which never leaves the fused operator for it. Takes what
+        A second road beside `call`, which never leaves a fused operator for it. Takes what
         `call` takes: inside an encoder block, the normalised tokens; `sizes` as `attend` does.
         """
         query, key, _, bias = self._project(tokens, sizes)

@@ -136,6 +136,7 @@ class EncoderBlock(keras.layers.Layer):
     """Pre-norm encoder block: attention, then MLP, each behind a norm and beside a shortcut.
 
     Takes and returns `(batch, length, hidden_dim)`. Source: ViT paper, equations 2 and 3.
+    Called with `first=n`, it returns only the first n tokens, which read from all.
 
     Args:
         num_heads: Number of attention heads; must divide the width of the tokens.
