@@ -43,11 +43,15 @@ def compile_on_cpu(model: keras.Model) -> None:
 
 def has_fused_attention() -> bool:
     """Whether `fused_attention` works here: on torch, and on JAX's GPUs and TPUs."""
-    if keras.backend.backend() == "jax":
-        import jax
+    return keras.backend.backend() == "torch" or (
+        keras.backend.backend() == "jax" and _jax_is_accelerated()
+    )
 
-        return jax.devices()[0].platform != "cpu"
-    return keras.backend.backend() == "torch"
+
+def _jax_is_accelerated() -> bool:
+    import jax
+
+    return jax.devices()[0].platform != "cpu"
 
 
 def fused_attention(query: Any, key: Any, value: Any, bias: Any, dropout: float) -> Any:
@@ -81,27 +85,36 @@ def multiply_in_float32(x: Any, y: Any) -> Any:
 def remat(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
     """`keras.remat`, and on JAX one that spares memory on CPUs, too.
 
-    XLA's CPU compiler drops the barriers of `jax.checkpoint`, and computes everything again at the
-    start of the backward pass, as nothing there depends on a gradient: all memory is taken at once.
-    Here, the inputs do. The first argument of `function` and its first output are arrays.
+    XLA's CPU compiler drops the barriers of `jax.checkpoint`: it computes everything again at the
+    start of the backward pass, as nothing there depends on a gradient, and fuses the sums along the
+    residual stream across blocks. Both keep every block's arrays at once. Here, a block's backward
+    pass is the branch of a condition on its gradient, which XLA neither moves nor looks into. (A
+    GPU would have to tell its host what the condition is; there, XLA heeds the barriers.)
 
     Args:
         constants: Integers that `function` gets behind its other arguments.
     """
-    if keras.backend.backend() != "jax":
+    if keras.backend.backend() != "jax" or _jax_is_accelerated():
         return keras.remat(lambda *arguments: function(*arguments, *constants))
     import jax
+    import jax.numpy as jnp
 
-    def backward(kept: Any, gradients: Any) -> Any:
-        inputs, *others = kept
-        gradient = jax.tree.leaves(gradients)[0]
-        # Plus nothing, once the gradient is there.
-        inputs = inputs + (0 * gradient.ravel()[0]).astype(inputs.dtype)
-        return jax.vjp(function, inputs, *others)[1](gradients)
+    def backward(kept: tuple[Any, ...], gradients: Any) -> tuple[Any, ...]:
+        of = len(kept) - len(constants)
+        arguments, rest = kept[:of], kept[of:]
 
-    again = jax.custom_vjp(function)
-    again.defvjp(lambda *kept: (function(*kept), kept), backward)
-    return lambda *arguments: again(*arguments, *constants)
+        def again() -> tuple[Any, ...]:
+            return jax.vjp(lambda *given: function(*given, *rest), *arguments)[1](gradients)
+
+        def not_a_number() -> tuple[Any, ...]:
+            return tuple(jnp.full_like(argument, jnp.nan) for argument in arguments)
+
+        first = jax.tree.leaves(gradients)[0].ravel()[0]
+        return (*jax.lax.cond(first == first, again, not_a_number), *(None for _ in rest))
+
+    checkpointed = jax.custom_vjp(function)
+    checkpointed.defvjp(lambda *kept: (function(*kept), kept), backward)
+    return lambda *arguments: checkpointed(*arguments, *constants)
 
 
 def has_gelu_kernel() -> bool:

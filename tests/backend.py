@@ -20,16 +20,9 @@ def gradients(model: keras.Model, images: Any, training: bool = False) -> dict[s
             loss = tf.reduce_sum(model(images, training=training) * weights)
         found = tape.gradient(loss, [v.value for v in variables])
     elif backend == "jax":
-        import jax
-
-        fixed = [v.value for v in model.non_trainable_variables]
-
-        def loss_of(values: list[Any]) -> Any:
-            outputs, _ = model.stateless_call(values, fixed, images, training=training)
-            return (outputs * weights).sum()
-
+        values = [v.value for v in variables]
         # Compiled at once: operation by operation takes several times as long.
-        found = jax.jit(jax.grad(loss_of))([v.value for v in variables])
+        found = _jax_gradient(model, images, weights, training)(values)
     else:
         import torch
 
@@ -45,6 +38,26 @@ def gradients(model: keras.Model, images: Any, training: bool = False) -> dict[s
         )
         for variable, gradient in zip(variables, found, strict=True)
     }
+
+
+def _jax_gradient(model: keras.Model, images: Any, weights: np.ndarray, training: bool) -> Any:
+    """The compiled function from values of the trainable variables to their gradients."""
+    import jax
+
+    fixed = [v.value for v in model.non_trainable_variables]
+
+    def loss_of(values: list[Any]) -> Any:
+        outputs, _ = model.stateless_call(values, fixed, images, training=training)
+        return (outputs * weights).sum()
+
+    return jax.jit(jax.grad(loss_of))
+
+
+def temporary_bytes(model: keras.Model, images: Any) -> int:
+    """What JAX's compiler plans to take for a training step's gradients while they are computed."""
+    values = [v.value for v in model.trainable_variables]
+    gradient = _jax_gradient(model, images, np.ones(1, "float32"), training=True)
+    return gradient.lower(values).compile().memory_analysis().temp_size_in_bytes
 
 
 def at_once(function: Any) -> Any:

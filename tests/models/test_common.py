@@ -11,7 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit.models import ImageModel
-from tests.backend import gradients
+from tests.backend import gradients, temporary_bytes
 
 SIZES = {"patch_size": 8, "hidden_dim": 32, "depth": 2, "num_heads": 4, "input_shape": (32, 32, 3)}
 # Every kind of model, small. Options that do not meet share a kind: compiling takes all the time.
@@ -261,6 +261,15 @@ def test_rematerialization_changes_memory_and_nothing_else(kind: str) -> None:
         fit = model.fit(images, target, batch_size=4, epochs=4, shuffle=False, verbose=0)
         losses.append(fit.history["loss"])
     np.testing.assert_allclose(losses[1], losses[0], rtol=2e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="others do not tell what they plan")
+def test_rematerialization_spares_memory() -> None:
+    """Kept are a block's inputs, and one block's arrays at a time."""
+    images = pixels(16, 64, 64, 3)
+    model = {"input_shape": (64, 64, 3), "depth": 8}
+    kept, spared = (temporary_bytes(build("token", **model, remat=on), images) for on in (False, True))
+    assert spared < 0.25 * kept
 
 
 @pytest.mark.parametrize("kind", ["map"])
