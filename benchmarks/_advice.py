@@ -49,7 +49,7 @@ def _remat(task: str, results: Sequence[Result]) -> Iterator[str]:
     for r, base in _report.option_pairs(results):
         memory = _report.peak(r) / _report.peak(base)
         # Weights, gradient and AdamW's two moments, four bytes each; and what was imported.
-        fixed = 16 * r.work.cost().parameters + base.started.get("import_bytes", 0)
+        fixed = 16 * r.work.cost().parameters + base.started["import_bytes"]
         spared = max(_report.peak(r) - fixed, 0) / max(_report.peak(base) - fixed, 1)
         yield (
             f"`remat=True` on {r.work.variant}, in {task} of {r.work.model}: {memory:.0%} of the "

@@ -73,23 +73,24 @@ def table(task: str, results: Sequence[Result]) -> str:
             f"{_spread(rate):7.0%}",
             f"{ratio(r, peers[0]):7.2f}" if peers else " " * 7,
             f"{ratio(r, limit):8.1%}" if limit else " " * 8,
-            f"{r.started['build_seconds'] + r.started['first_step_seconds']:8.1f} s",
-            f"{r.started['import_seconds']:5.1f} s",
+            f"{r.seconds_of('build', 'first_step'):8.1f} s",
+            f"{r.seconds_of('import'):5.1f} s",
             f"{peak(r) / 2**20:8.0f} MiB",
         ]
         lines.append(f"{r.name:<{width}}  " + "  ".join(cells))
-    lines += [compared(ours, hub) for ours, hub in keras_hub_pairs(results)]
-    for changed, plain in option_pairs(results):
-        memory = peak(changed) / peak(plain)
-        lines.append(f"{compared(changed, plain)}, with {memory:.2f} of its peak memory")
-    return "\n".join(lines)
+    pairs = [*keras_hub_pairs(results), *option_pairs(results)]
+    return "\n".join([*lines, *(compared(one, other) for one, other in pairs)])
 
 
 def compared(one: Result, other: Result) -> str:
-    """How many times as fast, in words: the median of the rounds and their range."""
+    """In words: how many times as fast, with the range of the rounds, its memory, its start."""
     found = ratios(one, other)
-    span = f"{min(found):.2f} to {max(found):.2f}"
-    return f"{one.name} is {ratio(one, other):.2f} x {other.name} ({span})"
+    parts = ("import", "build", "first_step")
+    start = one.seconds_of(*parts) / other.seconds_of(*parts)
+    return (
+        f"{one.name} is {ratio(one, other):.2f} x {other.name} ({min(found):.2f} to "
+        f"{max(found):.2f}); {peak(one) / peak(other):.2f} x its memory, {start:.2f} x its start"
+    )
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -4,12 +4,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from benchmarks._contestants import Work
 from keras_vit_command import TUNABLES
@@ -24,7 +25,8 @@ class Result:
     Attributes:
         work: What it was asked to do.
         seconds: Of one step, a number for each round.
-        started: Seconds of importing, building and the first step, the count of operations.
+        starts: Of each time that it was started: seconds of importing, building and the first
+            step, the count of operations.
         memory: Peaks in bytes: `peak_bytes` of the process, `accelerator_peak_bytes` of a GPU.
         skipped: What is not installed, or None.
         failed: The last line of its error, or None.
@@ -32,7 +34,7 @@ class Result:
 
     work: Work
     seconds: list[float] = dataclasses.field(default_factory=list)
-    started: dict[str, Any] = dataclasses.field(default_factory=dict)
+    starts: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     memory: dict[str, Any] = dataclasses.field(default_factory=dict)
     skipped: str | None = None
     failed: str | None = None
@@ -44,6 +46,15 @@ class Result:
     @property
     def ours(self) -> bool:
         return self.work.ours
+
+    @property
+    def started(self) -> dict[str, Any]:
+        """The last of its starts."""
+        return self.starts[-1]
+
+    def seconds_of(self, *parts: str) -> float:
+        """The median of its starts: of `"import"`, `"build"` and `"first_step"`, or their sum."""
+        return statistics.median(sum(one[f"{p}_seconds"] for p in parts) for one in self.starts)
 
     @property
     def images_per_second(self) -> list[float]:
@@ -102,6 +113,14 @@ class _Process:
         self.process.stdin.close()
 
 
+T = TypeVar("T")
+
+
+def there_and_back(all_: Sequence[T], turn: int) -> Sequence[T]:
+    """The order of a round: no one always follows the same neighbour."""
+    return all_ if turn % 2 == 0 else all_[::-1]
+
+
 def compete(works: Sequence[Work], rounds: int, seconds: float) -> list[Result]:
     """Starts everyone, one after the other, and lets them take turns.
 
@@ -123,12 +142,11 @@ def compete(works: Sequence[Work], rounds: int, seconds: float) -> list[Result]:
                 print(f"{result.name}: {result.skipped or result.failed}; skipped", flush=True)
                 process.close()
                 continue
-            result.started = heard
+            result.starts.append(heard)
             running.append((result, process))
             print(f"{result.name}: ready", flush=True)
         for turn in range(rounds):
-            # There and back: no one always follows the same neighbour.
-            for result, process in running if turn % 2 == 0 else running[::-1]:
+            for result, process in there_and_back(running, turn):
                 if result.failed is None:
                     process.tell(str(seconds))
                     heard = process.hear()
@@ -140,4 +158,19 @@ def compete(works: Sequence[Work], rounds: int, seconds: float) -> list[Result]:
             if result.failed is None:
                 result.memory = process.hear()
                 result.failed = result.memory.pop("failed", None)
+    return results
+
+
+def compete_alone(works: Sequence[Work], rounds: int, seconds: float) -> list[Result]:
+    """As `compete`, but each is started anew for its turn: only one is in memory at a time."""
+    results = [Result(work) for work in works]
+    for turn in range(rounds):
+        for i in there_and_back(range(len(works)), turn):
+            before = results[i]
+            if before.skipped or before.failed:
+                continue
+            (now,) = compete([works[i]], 1, seconds)
+            now.seconds[:0], now.starts[:0] = before.seconds, before.starts
+            now.memory = max(before.memory, now.memory, key=lambda one: one.get("peak_bytes", 0))
+            results[i] = now
     return results

@@ -11,8 +11,8 @@ model's count of operations: a training step counts three times its forward pass
 `--contestants` takes systems (`keras_vit`), variants (`keras_vit/jax`, `timm/compiled`), and what
 a contestant has of its own, values as JSON: arguments of its model and what the options below set
 for all (`keras_vit/jax:token_merging=8;dtype=bfloat16`). What is not installed is skipped.
-Everyone is in memory at once: name fewer where models are large, or have each `--alone`, one after
-the other, which measures memory and the first step, and rates less fairly.
+Everyone is in memory at once: name fewer where models are large, or have each `--alone`, started
+anew for every turn, which measures the start and the memory as well.
 
 `--quick` is the small form for continuous integration: it fails when keras_vit has lost more than
 15 % of its recorded ratio to KerasHub in three runs; `--quick --record` records.
@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks import _quick, _report
 from benchmarks._contestants import SYSTEMS, Work
-from benchmarks._rounds import Result, compete
+from benchmarks._rounds import Result, compete, compete_alone
 
 TASKS = ("inference", "training")
 
@@ -94,7 +94,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dropout", type=float, default=0.0, help="rate, in training")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--seconds", type=float, default=3.0, help="of one turn, at least one step")
-    parser.add_argument("--alone", action="store_true", help="one contestant in memory at a time")
+    parser.add_argument("--alone", action="store_true", help="start each anew for its turn")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder to write")
     parser.add_argument("--quick", action="store_true", help="the small form that can fail")
     parser.add_argument("--record", action="store_true", help="with --quick: record the ratios")
@@ -133,10 +133,7 @@ def run(options: argparse.Namespace) -> dict[str, list[Result]]:
         # Those of one backend are compared: they follow each other, within the same busy moment.
         works = [Work(**{**common, "task": task, **one}) for one in chosen]
         works.sort(key=lambda work: work.backend)
-        if options.alone:
-            results[task] = [r for work in works for r in compete([work], *turns)]
-        else:
-            results[task] = compete(works, *turns)
+        results[task] = (compete_alone if options.alone else compete)(works, *turns)
         print("\n" + _report.table(task, results[task]) + "\n")
     _report.write(results, options.out, vars(options))
     return results

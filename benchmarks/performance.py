@@ -73,11 +73,11 @@ MEASUREMENTS: dict[str, list[str]] = {
     ],
     "l16_start": [
         *("--model", "ViT-L/16", "--tasks", "training", "--batch-size", "1"),
-        *("--alone", "--rounds", "1", "--seconds", "0.1"),
+        *("--alone", "--seconds", "0.1"),
         *_contest("keras_vit", "keras_hub"),
     ],
     "l16_remat": [
-        *("--model", "ViT-L/16", "--tasks", "training", "--alone", "--rounds", "2"),
+        *("--model", "ViT-L/16", "--tasks", "training", "--alone", "--rounds", "3"),
         *("--seconds", "1"),
         *_contest(*(who + own for who in (TF, JAX) for own in ("", ":remat=true"))),
     ],

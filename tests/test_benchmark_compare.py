@@ -18,7 +18,7 @@ def result(name: str, seconds: list[float], **changes: Any) -> Result:
     started |= {"build_seconds": 1.0, "first_step_seconds": 1.0}
     own = compare.parse_contestant(name)[0]
     work = Work(**{"task": "training", "batch_size": 4, **own})
-    return Result(work, seconds, started, {"peak_bytes": 2**30}, **changes)
+    return Result(work, seconds, [started], {"peak_bytes": 2**30}, **changes)
 
 
 def test_contestants_are_named() -> None:
@@ -57,7 +57,7 @@ def test_what_has_something_of_its_own_is_compared_with_what_has_nothing() -> No
     plain, half = result("keras_vit/jax", [2.0]), result("keras_vit/jax:dtype=bfloat16", [1.0])
     assert half.work.dtype == "bfloat16"
     assert _report.option_pairs([plain, half, result("timm/eager", [1.0])]) == [(half, plain)]
-    assert "is 2.00 x keras_vit/jax (2.00 to 2.00), with 1.00 of its peak memory" in _report.table(
+    assert "is 2.00 x keras_vit/jax (2.00 to 2.00); 1.00 x its memory, 1.00 x its start" in _report.table(
         "training", [plain, half]
     )
     deeper = Work(**{"task": "training", **compare.parse_contestant("keras_vit/jax:depth=3")[0]})
@@ -174,6 +174,11 @@ def test_the_command(tmp_path: Path, capfd: Any) -> None:
         assert (flax["skipped"] is None) == (importlib.util.find_spec("flax") is not None)
     assert (tmp_path / "compare.png").exists()
     assert "of limit" in capfd.readouterr().out
+    # Alone, each is started anew for its turn.
+    own = ["--tasks", "inference", "--alone", "--contestants", f"keras_vit/{backend}"]
+    assert compare.main([*sizes, *turns, *own]) == 0
+    (ours,) = json.loads((tmp_path / "compare.json").read_text())["tasks"]["inference"]
+    assert len(ours["starts"]) == len(ours["seconds"]) == 2
     # What cannot be built is told by its last line, and ours fails the run.
     broken = [f"keras_vit/{backend}:tokn_merging=1"]
     assert compare.main([*sizes, *turns, "--tasks", "inference", "--contestants", *broken]) == 1
