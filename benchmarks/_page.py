@@ -23,7 +23,8 @@ contestant runs in a process of its own and all take turns; ratios are taken wit
 their median stands here. `of limit`: share of the rate at which this machine multiplies matrices
 in the same run and dtype, by the published model's count of operations, of which keras_vit leaves
 out 6 % in S/16 and B/16: its last block encodes only the class token. `first step`: building,
-tracing and compiling; a start is that and the import. Nobody normalises pixels; every step waits for its result.
+tracing and compiling; a start is that and the import. Nobody normalises pixels; every step waits
+for its result.
 """
 
 # Of each measurement: its title, and what to know before reading its table.
@@ -69,8 +70,8 @@ SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "l16_remat": (
         "ViT-L/16: `remat`",
-        "Batch 8, each contestant started anew for every turn. The memory of a process holds weights, "
-        "gradients and AdamW's two moments beside the activations that `remat` spares.",
+        "Batch 8, each contestant started anew for every turn. The memory of a process holds "
+        "weights, gradients and AdamW's two moments beside the activations that `remat` spares.",
     ),
 }
 

@@ -57,9 +57,8 @@ def test_what_has_something_of_its_own_is_compared_with_what_has_nothing() -> No
     plain, half = result("keras_vit/jax", [2.0]), result("keras_vit/jax:dtype=bfloat16", [1.0])
     assert half.work.dtype == "bfloat16"
     assert _report.option_pairs([plain, half, result("timm/eager", [1.0])]) == [(half, plain)]
-    assert "is 2.00 x keras_vit/jax (2.00 to 2.00); 1.00 x its memory, 1.00 x its start" in _report.table(
-        "training", [plain, half]
-    )
+    words = "is 2.00 x keras_vit/jax (2.00 to 2.00); 1.00 x its memory, 1.00 x its start"
+    assert words in _report.table("training", [plain, half])
     deeper = Work(**{"task": "training", **compare.parse_contestant("keras_vit/jax:depth=3")[0]})
     assert deeper.sizes() == {**Work("keras_vit", "jax", "training").sizes(), "depth": 3}
 

@@ -267,8 +267,10 @@ def test_rematerialization_changes_memory_and_nothing_else(kind: str) -> None:
 def test_rematerialization_spares_memory() -> None:
     """Kept are a block's inputs, and one block's arrays at a time."""
     images = pixels(16, 64, 64, 3)
-    model = {"input_shape": (64, 64, 3), "depth": 8}
-    kept, spared = (temporary_bytes(build("token", **model, remat=on), images) for on in (False, True))
+    kept, spared = (
+        temporary_bytes(build("token", input_shape=(64, 64, 3), depth=8, remat=on), images)
+        for on in (False, True)
+    )
     assert spared < 0.25 * kept
 
 
