@@ -48,12 +48,12 @@ def _batch(task: str, results: Sequence[Result]) -> Iterator[str]:
 def _remat(task: str, results: Sequence[Result]) -> Iterator[str]:
     for r, base in _report.option_pairs(results):
         memory = _report.peak(r) / _report.peak(base)
-        # Weights, gradient and AdamW's two moments, four bytes each; and what was imported.
-        fixed = 16 * r.work.cost().parameters + base.started["import_bytes"]
+        # A weight and AdamW's two moments, four bytes each; and what was imported.
+        fixed = 12 * r.work.cost().parameters + base.started["import_bytes"]
         spared = max(_report.peak(r) - fixed, 0) / max(_report.peak(base) - fixed, 1)
         yield (
             f"`remat=True` on {r.work.variant}, in {task} of {r.work.model}: {memory:.0%} of the "
-            f"process's memory, {spared:.0%} of what is not weights, gradients or moments, at "
+            f"process's memory, {spared:.0%} of what is not weights or moments, at "
             f"{1 / _report.ratio(r, base):.2f} × the time of a step."
         )
 
@@ -79,14 +79,18 @@ def _merging(rows: Sequence[dict]) -> Iterator[str]:
     ]
     row, gain, lost = max((one for one in merged if one[2] <= 0.5), key=lambda one: one[1])
     yield (
-        f"`token_merging={row['merged']}` predicts {gain:.2f} × as fast and loses {lost:.2f} "
-        "points of accuracy."
+        f"`token_merging={row['merged']}` predicts {gain:.2f} × as fast and {_points(lost)} of "
+        "accuracy."
     )
     _, gain, lost = half
     yield (
-        f'`model.copy(dtype="mixed_bfloat16")` predicts {gain:.2f} × as fast there and loses '
-        f"{lost:.2f} points."
+        f'`model.copy(dtype="mixed_bfloat16")` predicts {gain:.2f} × as fast there and '
+        f"{_points(lost)}."
     )
+
+
+def _points(lost: float) -> str:
+    return f"{'loses' if lost >= 0 else 'gains'} {abs(lost):.2f} points"
 
 
 # From a measurement to what it advises for a task.

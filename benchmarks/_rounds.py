@@ -152,7 +152,8 @@ def compete(works: Sequence[Work], rounds: int, seconds: float) -> list[Result]:
                     heard = process.hear()
                     result.failed = heard.get("failed")
                     result.seconds += [heard["seconds"]] if "seconds" in heard else []
-            print(f"round {turn + 1} of {rounds}", flush=True)
+            if rounds > 1:
+                print(f"round {turn + 1} of {rounds}", flush=True)
         for result, process in running:
             process.close()
             if result.failed is None:
@@ -173,4 +174,5 @@ def compete_alone(works: Sequence[Work], rounds: int, seconds: float) -> list[Re
             now.seconds[:0], now.starts[:0] = before.seconds, before.starts
             now.memory = max(before.memory, now.memory, key=lambda one: one.get("peak_bytes", 0))
             results[i] = now
+        print(f"round {turn + 1} of {rounds}", flush=True)
     return results
