@@ -10,10 +10,15 @@ from contextlib import contextmanager
 NOISE = (b"WARNING: All log messages before absl::InitializeLog()", b"I0000 ")
 
 
-# Memory in huge pages, kept when freed.
+# Memory in huge pages, kept when freed: all in one arena, as the others return large arrays at once.
 TUNABLES = ":".join(
     f"glibc.malloc.{name}={value}"
-    for name, value in {"hugetlb": 1, "mmap_threshold": 2**30, "trim_threshold": 2**34}.items()
+    for name, value in {
+        "hugetlb": 1,
+        "mmap_threshold": 2**30,
+        "trim_threshold": 2**34,
+        "arena_max": 1,
+    }.items()
 )
 
 
@@ -29,8 +34,8 @@ def main() -> int:
 def _use_huge_pages() -> None:
     """Starts this command once more with `TUNABLES`, which glibc reads at a process's start.
 
-    JAX and torch take and return their arrays in every step; in new pages of 4 KiB that is up to a
-    fifth of it (docs/performance.md).
+    JAX and torch take and return their arrays in every step, JAX on several threads; in new pages
+    that is up to a fifth of it (docs/performance.md).
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = TUNABLES

@@ -82,11 +82,11 @@ MEASUREMENTS: dict[str, list[str]] = {
         *_contest(*(who + own for who in (TF, JAX) for own in ("", ":remat=true"))),
     ],
     "growth_tokens": [
-        *("--model", "ViT-S/16", "--seconds", "1"),
+        *("--model", "ViT-S/16", "--rounds", "3", "--seconds", "1"),
         *_contest(*(f"{TF}:image_size={size}" for size in (112, 160, 224, 320))),
     ],
     "growth_width": [
-        *("--model", "ViT-S/16", "--seconds", "1"),
+        *("--model", "ViT-S/16", "--rounds", "3", "--seconds", "1"),
         *_contest(
             *(
                 f"{TF}:hidden_dim={width};mlp_dim={4 * width};num_heads={width // 64}"
@@ -95,7 +95,7 @@ MEASUREMENTS: dict[str, list[str]] = {
         ),
     ],
     "growth_depth": [
-        *("--model", "ViT-S/16", "--seconds", "1"),
+        *("--model", "ViT-S/16", "--rounds", "3", "--seconds", "1"),
         *_contest(*(f"{TF}:depth={depth}" for depth in (3, 6, 12, 24))),
     ],
 }
