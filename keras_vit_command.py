@@ -10,7 +10,7 @@ from contextlib import contextmanager
 NOISE = (b"WARNING: All log messages before absl::InitializeLog()", b"I0000 ")
 
 
-# Memory in huge pages, kept when freed: all in one arena, as the others return large arrays at once.
+# Memory in huge pages, kept when freed: threads' own arenas would return large arrays at once.
 TUNABLES = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {
