@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import platform
 import statistics
 from collections.abc import Sequence
@@ -87,9 +88,10 @@ def compared(one: Result, other: Result) -> str:
     found = ratios(one, other)
     parts = ("import", "build", "first_step")
     start = one.seconds_of(*parts) / other.seconds_of(*parts)
+    memory = peak(one) / (peak(other) or math.nan)  # who died before the end has told of no peak
     return (
         f"{one.name} is {ratio(one, other):.2f} x {other.name} ({min(found):.2f} to "
-        f"{max(found):.2f}); {peak(one) / peak(other):.2f} x its memory, {start:.2f} x its start"
+        f"{max(found):.2f}); {memory:.2f} x its memory, {start:.2f} x its start"
     )
 
 

@@ -148,12 +148,12 @@ def test_every_variant_has_a_backend() -> None:
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="measures torch")
 def test_a_step_is_divided_among_its_operators(tmp_path: Path, capsys: Any) -> None:
-    assert costs.main(["--model", "tiny", "--batch-size", "2", "--out", str(tmp_path)]) == 0
+    # In a model much smaller than this, other processes decide which operator takes longest.
+    assert costs.main(["--model", "ViT-Ti/16", "--batch-size", "2", "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "costs.json").read_text())
     for shares in found.values():
         assert sum(shares.values()) == pytest.approx(1)
-        # Which of them is larger, other processes decide in a model as small as this.
-        assert min(shares["products of dense layers"], shares["layer norm"]) > 0
+        assert shares["products of dense layers"] > shares["layer norm"] > 0
     assert "optimizer" in found["training"]
     assert "optimizer" not in found["inference"]
     assert "%  GELU" in capsys.readouterr().out
