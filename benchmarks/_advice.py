@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import _report, merging
+from benchmarks._contestants import MOMENTS
 from benchmarks._rounds import Result
 
 
@@ -17,8 +18,10 @@ def advice(folder: Path, found: Mapping[str, Mapping[str, Sequence[Result]]]) ->
         for task, results in found.get(name, {}).items()
         for line in sentences(task, results)
     ]
-    merged = folder / "merging" / "merging.json"
-    return [*lines, *(_merging(json.loads(merged.read_text())["rows"]) if merged.exists() else [])]
+    for file in sorted(folder.glob("merging_*/merging.json")):
+        backend = file.parent.name.partition("_")[2]
+        lines += _merging(backend, json.loads(file.read_text())["rows"])
+    return lines
 
 
 def _backend(task: str, results: Sequence[Result]) -> Iterator[str]:
@@ -48,11 +51,13 @@ def _batch(task: str, results: Sequence[Result]) -> Iterator[str]:
 def _remat(task: str, results: Sequence[Result]) -> Iterator[str]:
     for r, base in _report.option_pairs(results):
         memory = _report.peak(r) / _report.peak(base)
-        # A weight and AdamW's two moments, four bytes each; and what was imported.
-        fixed = 12 * r.work.cost().parameters + base.started["import_bytes"]
+        # Weights and moments, four bytes each; and what was imported.
+        values = (1 + MOMENTS[r.work.optimizer]) * r.work.cost().parameters
+        fixed = 4 * values + base.started["import_bytes"]
         spared = max(_report.peak(r) - fixed, 0) / max(_report.peak(base) - fixed, 1)
         yield (
-            f"`remat=True` on {r.work.variant}, in {task} of {r.work.model}: {memory:.0%} of the "
+            f"`remat=True` on {r.work.variant}, in {task} of {r.work.model} by "
+            f"{r.work.optimizer}: {memory:.0%} of the "
             f"process's memory, {spared:.0%} of what is not weights or moments, at "
             f"{1 / _report.ratio(r, base):.2f} × the time of a step."
         )
@@ -72,19 +77,19 @@ def _malloc(task: str, results: Sequence[Result]) -> Iterator[str]:
         )
 
 
-def _merging(rows: Sequence[dict]) -> Iterator[str]:
+def _merging(backend: str, rows: Sequence[dict]) -> Iterator[str]:
     *merged, half = [
         (row, statistics.median(faster), 100 * (rows[0]["accuracy"] - row["accuracy"]))
         for row, faster in zip(rows, merging.speedups(rows), strict=True)
     ]
     row, gain, lost = max((one for one in merged if one[2] <= 0.5), key=lambda one: one[1])
     yield (
-        f"`token_merging={row['merged']}` predicts {gain:.2f} × as fast and {_points(lost)} of "
-        "accuracy."
+        f"`token_merging={row['merged']}` on {backend} predicts {gain:.2f} × as fast and "
+        f"{_points(lost)} of accuracy."
     )
     _, gain, lost = half
     yield (
-        f'`model.copy(dtype="mixed_bfloat16")` predicts {gain:.2f} × as fast there and '
+        f'`model.copy(dtype="mixed_bfloat16")` on {backend} predicts {gain:.2f} × as fast and '
         f"{_points(lost)}."
     )
 
@@ -99,6 +104,7 @@ SENTENCES: dict[str, Callable[[str, Sequence[Result]], Iterator[str]]] = {
     "s16_bfloat16": _bfloat16,
     "batch": _batch,
     "l16_remat": _remat,
+    "l16_remat_sgd": _remat,
     "patch_dropout": _patch_dropout,
     "malloc": _malloc,
 }

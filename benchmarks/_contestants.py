@@ -3,7 +3,7 @@
 Every system gives a ViT of the same sizes on the same images and classes: patches, a class token,
 learned positions, pre-norm blocks with exact GELU (the default of all but Flax and the authors'
 code), a linear head. Normalisation of the pixels is left out. One
-training step is forward, cross-entropy, backward, and AdamW.
+training step is forward, cross-entropy, backward, and the optimizer's update.
 """
 
 import importlib
@@ -16,6 +16,11 @@ import numpy as np
 Step = Callable[[], Any]
 # For trying the benchmark itself out; all other sizes come from `keras_vit.list_models()`.
 TINY = {"patch_size": 16, "hidden_dim": 64, "depth": 2, "num_heads": 2, "mlp_dim": 256}
+
+# Arguments beside the rate; Keras, torch and, in small letters, optax have the same names for all.
+OPTIMIZERS: dict[str, dict[str, float]] = {"AdamW": {}, "SGD": {"momentum": 0.9}}
+# How many values each keeps for a weight.
+MOMENTS = {"AdamW": 2, "SGD": 1}
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Work:
         dtype: `"float32"` or `"bfloat16"`: in training, bfloat16 with weights in float32.
         malloc: `"huge"` for huge pages from glibc, as `keras-vit` sets them, or `"default"`.
         dropout: Rate of dropout, on attention probabilities too where the system has that.
+        optimizer: `"AdamW"`, or `"SGD"` with momentum, by which the paper fine-tunes.
         options: More arguments of the model, of the system's own names.
         label: What the contestant is called, or empty for system and variant.
     """
@@ -45,6 +51,7 @@ class Work:
     dtype: str = "float32"
     malloc: str = "huge"
     dropout: float = 0.0
+    optimizer: str = "AdamW"
     options: dict[str, Any] = field(default_factory=dict)
     num_classes: int = 1000
     label: str = ""
@@ -79,10 +86,16 @@ class Work:
         return {name: own.get(name, size) for name, size in sizes.items()}
 
     def cost(self) -> Any:
-        """The `Cost` of one image, without what merging and patch dropout spare."""
+        """The `Cost` of a batch, without what merging and patch dropout spare."""
         from keras_vit.models.cost import vit_cost
 
-        return vit_cost(**self.sizes(), image_size=self.image_size, num_classes=self.num_classes)
+        return vit_cost(
+            **self.sizes(),
+            image_size=self.image_size,
+            num_classes=self.num_classes,
+            batch_size=self.batch_size,
+            precision=self.policy,
+        )
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Images in [-1, 1], `(batch, height, width, 3)`, and labels."""
@@ -155,7 +168,7 @@ def _keras_step(model: Any, work: Work) -> Step:
 
     images, labels = map(keras.ops.convert_to_tensor, work.batch())
     model.compile(
-        keras.optimizers.AdamW(1e-4),
+        getattr(keras.optimizers, work.optimizer)(1e-4, **OPTIMIZERS[work.optimizer]),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=True if work.compiled else "auto",
     )
@@ -221,7 +234,9 @@ def _torch_step(model: Any, work: Work, logits: Callable[[Any], Any] = lambda x:
 
     if work.task == "inference":
         return infer
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    optimizer = getattr(torch.optim, work.optimizer)(
+        model.parameters(), 1e-4, **OPTIMIZERS[work.optimizer]
+    )
 
     def train() -> float:
         optimizer.zero_grad()

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks._contestants import Step, Work
+from benchmarks._contestants import OPTIMIZERS, Step, Work
 
 
 class Block(nn.Module):
@@ -65,7 +65,7 @@ def flax_step(work: Work, sizes: dict[str, int]) -> Step:
     if work.task == "inference":
         infer = jax.jit(lambda weights, images: model.apply(weights, images, False))
         return lambda: jax.device_get(infer(weights, images))
-    optimizer = optax.adamw(1e-4)
+    optimizer = getattr(optax, work.optimizer.lower())(1e-4, **OPTIMIZERS[work.optimizer])
     state = [weights, jax.jit(optimizer.init)(weights), key]
 
     def update(weights: Any, moments: Any, key: Any) -> Any:

@@ -6,6 +6,7 @@ import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,11 +48,12 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "float32 and rounds.",
     ),
     "batch": ("Batch size", "ViT-Ti/16; without a number of its own, batch 8."),
-    "merging": (
+    "merging_tensorflow": (
         "Token merging, and bfloat16's accuracy",
         "A fine-tuned ViT-Ti/16, merged without training, `model.with_token_merging(r)`, and in "
         'bfloat16, `model.copy(dtype="mixed_bfloat16")`.',
     ),
+    "merging_torch": ("Token merging, and bfloat16's accuracy, on torch", "The same model."),
     "malloc": (
         "Huge pages",
         f"All contestants run with `GLIBC_TUNABLES={TUNABLES}` in their environment, and so does "
@@ -74,6 +76,10 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "weights and AdamW's two moments beside the activations that `remat` spares, and the "
         "compiler's own.",
     ),
+    "l16_remat_sgd": (
+        "ViT-L/16: `remat`, trained by SGD with momentum",
+        "As above, by the optimizer with which the paper fine-tunes: one moment instead of two.",
+    ),
 }
 
 
@@ -87,7 +93,7 @@ def page(folder: Path, measurements: Mapping[str, Sequence[str]]) -> str:
     sections = [HEAD, _machine(folder, found)]
     sections += ["## Advice\n", "\n".join(f"- {line}" for line in advice(folder, found)) + "\n"]
     for name, (title, words) in SECTIONS.items():
-        if name in found or (folder / name / f"{name}.json").exists():
+        if (folder / name).is_dir():
             sections.append(_section(folder, name, title, words, found, measurements))
     growths = {name: results for name, results in found.items() if name.startswith("growth_")}
     if growths:
@@ -114,11 +120,12 @@ def _section(
     lines = [f"## {title}\n"]
     if words:
         lines.append(f"{words}\n")
-    if name == "merging":
+    if name.startswith("merging_"):
         facts = json.loads((folder / name / "merging.json").read_text())
-        lines.append("    python -m benchmarks merging runs/flowers --data FLOWERS\n")
+        run = f"KERAS_BACKEND={name.partition('_')[2]} python -m benchmarks merging"
+        lines.append(f"    {run} runs/flowers --data FLOWERS\n")
         lines.append(f"```text\n{facts['title']}\n{merging.table(facts['rows'])}\n```\n")
-        lines.append(f"![Accuracy by speed]({folder.name}/merging/merging.png)\n")
+        lines.append(f"![Accuracy by speed]({folder.name}/{name}/merging.png)\n")
         return "\n".join(lines)
     if name == "costs":
         lines.append("    python -m benchmarks costs\n")
@@ -155,14 +162,13 @@ def conclusions(task: str, results: Sequence[Result]) -> list[str]:
 
 
 # What is varied, and by what it is read from a contestant.
-VARIED: dict[str, tuple[str, Callable[[Result], float]]] = {
-    "growth_tokens": ("tokens", lambda r: (r.work.image_size // 16) ** 2 + 1),
-    "growth_width": ("width", lambda r: r.work.options["hidden_dim"]),
-    "growth_depth": ("depth", lambda r: r.work.options["depth"]),
+VARIED: dict[str, Callable[[Result], float]] = {
+    "tokens": lambda r: (r.work.image_size // 16) ** 2 + 1,
+    "width": lambda r: r.work.options["hidden_dim"],
+    "depth": lambda r: r.work.options["depth"],
 }
-
-
-GROWN = ("operations", "seconds", "bytes", "start")
+# Columns of the table; the first two are counted, the others measured.
+GROWN = ("operations", "bytes counted", "seconds", "bytes", "start")
 
 
 def exponent(x: Sequence[float], y: Sequence[float]) -> float:
@@ -170,15 +176,19 @@ def exponent(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def grown(name: str, results: Sequence[Result]) -> dict[str, list[float]]:
-    """What was varied, with operations, seconds, bytes beyond the imports', and the start."""
-    done = sorted((r for r in results if r.seconds), key=VARIED[name][1])
+def grown(what: str, results: Sequence[Result]) -> dict[str, list[float]]:
+    """What was varied as `"x"`, and each of `GROWN`: operations and bytes as `Cost` counts them,
+    seconds of a step, bytes beyond the imports', seconds of building and the first step."""
+    done = sorted((r for r in results if r.seconds), key=VARIED[what])
+    costs = [r.work.cost() for r in done]
+    trains = results[0].work.task == "training"
     return {
-        "x": [VARIED[name][1](r) for r in done],
-        "operations": [r.started["macs"] * r.work.batch_size for r in done],
+        "x": [VARIED[what](r) for r in done],
+        "operations": [c.macs for c in costs],
+        "bytes counted": [c.training_bytes if trains else c.inference_bytes for c in costs],
         "seconds": [statistics.median(r.seconds) for r in done],
-        "start": [r.seconds_of("build", "first_step") for r in done],
         "bytes": [max(_report.peak(r) - r.started["import_bytes"], 1) for r in done],
+        "start": [r.seconds_of("build", "first_step") for r in done],
     }
 
 
@@ -189,48 +199,64 @@ def _growth(
         "## How cost grows\n",
         "Exponents: slopes of the logarithms around ViT-S/16, batch 8. Attention's products grow "
         "with the square of the tokens, dense layers' with the square of the width, and what a "
-        "step costs beside products with neither. Memory is what the process takes beyond its "
-        "imports; first step is building, tracing and compiling.\n",
+        "step costs beside products with neither. Bytes are counted as by `keras-vit plan`, "
+        "weights included, and measured as what the process takes beyond its imports, a compiler "
+        "included, whose memory does not grow with tokens or width; first step is building, "
+        "tracing and compiling.\n",
     ]
     lines += [f"    {command(measurements[name])}" for name in growths]
-    lines.append(
-        "\n| | varied | operations | time | memory | first step |\n|---|---|---:|---:|---:|---:|"
-    )
+    lines += ["", f"| | varied | {' | '.join(GROWN)} |", f"|---|---|{'---:|' * len(GROWN)}"]
     for name, tasks in growths.items():
+        _, what, backend = name.split("_")
         for task, results in tasks.items():
-            own = grown(name, results)
+            own = grown(what, results)
             values = "–".join(f"{x:g}" for x in (own["x"][0], own["x"][-1]))
-            slopes = (exponent(own["x"], own[of]) for of in GROWN)
-            cells = " | ".join(f"{slope:.2f}" for slope in slopes)
-            lines.append(f"| {task} | {VARIED[name][0]}, {values} | {cells} |")
+            cells = " | ".join(f"{exponent(own['x'], own[of]):.2f}" for of in GROWN)
+            lines.append(f"| {task}, {backend} | {what}, {values} | {cells} |")
     _plot(growths, folder / "growth.png")
     lines.append(f"\n![Cost over tokens, width and depth]({folder.name}/growth.png)\n")
     return "\n".join(lines)
 
 
 def _plot(growths: Mapping[str, Results], file: Path) -> None:
+    """A row for each backend, what is varied from left to right: measured beside counted."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    of_backend: dict[str, dict[str, Results]] = {}
+    for name, tasks in growths.items():
+        _, what, backend = name.split("_")
+        of_backend.setdefault(backend, {})[what] = tasks
+    columns = [what for what in VARIED if any(what in found for found in of_backend.values())]
     figure, axes = plt.subplots(
-        1, len(growths), figsize=(4.2 * len(growths), 3.8), layout="constrained", squeeze=False
+        len(of_backend),
+        len(columns),
+        figsize=(4.2 * len(columns), 3.6 * len(of_backend)),
+        layout="constrained",
+        squeeze=False,
     )
-    for axis, (name, tasks) in zip(axes[0], growths.items(), strict=True):
-        for task, results in tasks.items():
-            own = grown(name, results)
-            for of, style in (("operations", "k:"), ("seconds", "o-"), ("bytes", "s--")):
-                if of == "operations" and task != "training":
-                    continue  # three times as many: the same line
-                middle = math.exp(statistics.fmean(map(math.log, own[of])))
-                label = of if of == "operations" else f"{of}, {task}"
-                axis.plot(own["x"], [y / middle for y in own[of]], style, label=label)
-        axis.set(xscale="log", yscale="log", xlabel=VARIED[name][0])
-        axis.set_xticks(own["x"], [f"{x:g}" for x in own["x"]])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    axes[0, 0].set_ylabel("of the geometric mean")
-    axes[0, 0].legend(fontsize=8)
+    for row, (backend, found) in zip(axes, of_backend.items(), strict=True):
+        for axis, what in zip(row, columns, strict=True):
+            for task, results in found.get(what, {}).items():
+                _lines(axis, task, grown(what, results))
+            axis.set(xscale="log", yscale="log", xlabel=what)
+            axis.minorticks_off()
+            axis.grid(alpha=0.3)
+        row[0].set_ylabel(f"{backend}: of the geometric mean")
+    axes[0, 0].legend(fontsize=7)
     figure.savefig(file, dpi=120)
     plt.close(figure)
+
+
+def _lines(axis: Any, task: str, own: Mapping[str, Sequence[float]]) -> None:
+    """Measured with marks, counted without; training in colour, inference in grey."""
+    colours = {"seconds": "tab:blue", "bytes": "tab:orange"}
+    for measured, counted in (("seconds", "operations"), ("bytes", "bytes counted")):
+        colour = colours[measured] if task == "training" else "0.6"
+        for of, style in ((measured, "o-" if measured == "seconds" else "s-"), (counted, ":")):
+            middle = math.exp(statistics.fmean(map(math.log, own[of])))
+            y = [value / middle for value in own[of]]
+            axis.plot(own["x"], y, style, color=colour, label=f"{of}, {task}", markersize=4)
+    axis.set_xticks(own["x"], [f"{x:g}" for x in own["x"]])

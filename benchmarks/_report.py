@@ -62,9 +62,10 @@ def table(task: str, results: Sequence[Result]) -> str:
     limit = limit_of(results)
     peers = [r for r in done if r.work.system != "limit"]
     width = max(len(r.name) for r in done)
+    words = f"{work.optimizer}, " if work.task == "training" else ""
     lines = [
         f"{task}: {work.model}, {work.image_size} px, batch {work.batch_size}, {work.dtype}, "
-        f"dropout {work.dropout}, {len(done[0].seconds)} rounds",
+        f"dropout {work.dropout}, {words}{len(done[0].seconds)} rounds",
         f"{'':<{width}}  images/s   spread  of best  of limit  first step  import  peak memory",
     ]
     for r in done:

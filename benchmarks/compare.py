@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _quick, _report
-from benchmarks._contestants import SYSTEMS, Work
+from benchmarks._contestants import OPTIMIZERS, SYSTEMS, Work
 from benchmarks._rounds import Result, compete, compete_alone
 
 TASKS = ("inference", "training")
 
 
 # What a contestant may have of its own, beside arguments of its model.
-OF_WORK = ("model", "image_size", "batch_size", "dtype", "malloc", "dropout")
+OF_WORK = ("model", "image_size", "batch_size", "dtype", "malloc", "dropout", "optimizer")
 
 
 def parse_contestant(text: str) -> list[dict[str, Any]]:
@@ -92,6 +92,7 @@ def arguments_parser() -> argparse.ArgumentParser:
         "--malloc", choices=("huge", "default"), default="huge", help="pages of memory on Linux"
     )
     parser.add_argument("--dropout", type=float, default=0.0, help="rate, in training")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="AdamW", help="SGD has momentum")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--seconds", type=float, default=3.0, help="of one turn, at least one step")
     parser.add_argument("--alone", action="store_true", help="start each anew for its turn")

@@ -6,6 +6,7 @@ cores, one measurement after the other; what `docs/performance` has already is n
 """
 
 import argparse
+import os
 import shlex
 import shutil
 import subprocess
@@ -81,24 +82,34 @@ MEASUREMENTS: dict[str, list[str]] = {
         *("--seconds", "1"),
         *_contest(*(who + own for who in (TF, JAX) for own in ("", ":remat=true"))),
     ],
-    "growth_tokens": [
-        *("--model", "ViT-S/16", "--rounds", "3", "--seconds", "1"),
-        *_contest(*(f"{TF}:image_size={size}" for size in (112, 160, 224, 320))),
-    ],
-    "growth_width": [
-        *("--model", "ViT-S/16", "--rounds", "3", "--seconds", "1"),
-        *_contest(
-            *(
-                f"{TF}:hidden_dim={width};mlp_dim={4 * width};num_heads={width // 64}"
-                for width in (192, 384, 768)
-            )
-        ),
-    ],
-    "growth_depth": [
-        *("--model", "ViT-S/16", "--rounds", "3", "--seconds", "1"),
-        *_contest(*(f"{TF}:depth={depth}" for depth in (3, 6, 12, 24))),
+    "l16_remat_sgd": [
+        *("--model", "ViT-L/16", "--tasks", "training", "--optimizer", "SGD", "--alone"),
+        *("--seconds", "1"),
+        *_contest(JAX, JAX + ":remat=true"),
     ],
 }
+
+# How cost grows around ViT-S/16: on TensorFlow, the fastest, and on torch, whose memory holds what
+# a step keeps and next to nothing of a compiler's.
+VARIED = {
+    "tokens": [f"image_size={size}" for size in (112, 160, 224, 320)],
+    "width": [
+        f"hidden_dim={width};mlp_dim={4 * width};num_heads={width // 64}"
+        for width in (192, 384, 768)
+    ],
+    "depth": [f"depth={depth}" for depth in (3, 6, 12, 24)],
+}
+MEASUREMENTS |= {
+    f"growth_{what}_{who.partition('/')[2]}": [
+        *("--model", "ViT-S/16", "--seconds", "1"),
+        *_contest(*(f"{who}:{options}" for options in sizes)),
+    ]
+    for who in (TF, TORCH)
+    for what, sizes in VARIED.items()
+}
+
+# In bfloat16 the model's answers differ by backend, as torch alone computes in it.
+MERGING = {f"merging_{backend}": backend for backend in ("tensorflow", "torch")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = [*MEASUREMENTS, "costs", "merging"]
+    names = [*MEASUREMENTS, "costs", *MERGING]
     parser.add_argument("--only", nargs="+", choices=names, help="measure these, also again")
     parser.add_argument("--run", type=Path, help="a ViT that `keras-vit train` made, for merging")
     parser.add_argument("--data", help="the data it was trained on")
@@ -116,22 +127,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     folder = options.out.with_suffix("")
     commands = {name: ["compare", *arguments] for name, arguments in MEASUREMENTS.items()}
-    commands |= {
-        "costs": ["costs"],
-        "merging": ["merging", str(options.run), "--data", str(options.data)],
-    }
+    commands["costs"] = ["costs"]
+    commands |= {name: ["merging", str(options.run), "--data", options.data] for name in MERGING}
     for name in [] if options.page else options.only or names:
         if (folder / name).exists() and not options.only:
             print(f"{name}: measured before")
             continue
         part = folder / f"{name}.partial"
-        if name == "merging" and not (options.run and options.data):
-            print("merging: not measured; give --run and --data")
+        if name in MERGING and not (options.run and options.data):
+            print(f"{name}: not measured; give --run and --data")
             continue
         print(f"{name}: python -m benchmarks {shlex.join(commands[name])}", flush=True)
         status = subprocess.run(
             [sys.executable, "-m", "benchmarks", *commands[name], "--out", str(part)],
             cwd=PAGE.parent.parent,
+            env=os.environ | ({"KERAS_BACKEND": MERGING[name]} if name in MERGING else {}),
             check=False,
         ).returncode
         if status:

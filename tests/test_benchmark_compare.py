@@ -81,7 +81,9 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
             result("keras_vit/jax:remat=true", [1.25]),
         ],
         # Time as the square of the depth: the exponent is 2.
-        "growth_depth": [result(f"keras_vit/jax:depth={depth}", [depth**2]) for depth in (1, 2, 4)],
+        "growth_depth_torch": [
+            result(f"keras_vit/torch:depth={depth}", [depth**2]) for depth in (1, 2, 4)
+        ],
     }
     for name, results in measured.items():
         _report.write({"training": results}, folder / name, {})
@@ -99,8 +101,8 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
             (0, "mixed_bfloat16", 0.959, 14.0),
         )
     ]
-    (folder / "merging").mkdir()
-    (folder / "merging" / "merging.json").write_text(json.dumps({"title": "T", "rows": rows}))
+    (folder / "merging_torch").mkdir()
+    (folder / "merging_torch" / "merging.json").write_text(json.dumps({"title": "T", "rows": rows}))
 
     (folder / "costs").mkdir()
     (folder / "costs" / "costs.json").write_text('{"training": {"GELU": 0.75, "copies": 0.25}}')
@@ -111,10 +113,11 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert "60% of the limit" in page  # four images a second of 6.7
     assert "Backend for training: jax, then torch (0.50)." in page
     assert "at 1.25 × the time of a step" in page
-    assert "`token_merging=8` predicts 1.50 × as fast and loses 0.20 points" in page
-    assert "| training | depth, 1–4 | 0.00 | 2.00 | 0.00 | 0.00 |" in page
+    assert "`token_merging=8` on torch predicts 1.50 × as fast and loses 0.20 points" in page
+    # Of what is counted, embedding and head do not grow with depth.
+    assert "| training, torch | depth, 1–4 | 0.92 | 0.89 | 2.00 | 0.00 | 0.00 |" in page
     assert (folder / "growth.png").exists()
-    assert "predicts 1.40 × as fast there and loses 0.10 points" in page
+    assert "on torch predicts 1.40 × as fast and loses 0.10 points" in page
     assert "on torch on Linux's CPUs: 1.25 × as fast in training" in page
     assert "training\n 75.0%  GELU\n 25.0%  copies" in page
     assert "bfloat16 pays" not in page  # was not measured
