@@ -236,12 +236,15 @@ def _plot(growths: Mapping[str, Results], file: Path) -> None:
         figsize=(4.2 * len(columns), 3.6 * len(of_backend)),
         layout="constrained",
         squeeze=False,
+        sharey=True,
     )
     for row, (backend, found) in zip(axes, of_backend.items(), strict=True):
         for axis, what in zip(row, columns, strict=True):
+            axis.set(xscale="log", yscale="log", xlabel=what)
             for task, results in found.get(what, {}).items():
                 _lines(axis, task, grown(what, results))
-            axis.set(xscale="log", yscale="log", xlabel=what)
+            ticks = (0.25, 0.5, 1, 2, 4)
+            axis.set_yticks(ticks, [f"{y:g}" for y in ticks])
             axis.minorticks_off()
             axis.grid(alpha=0.3)
         row[0].set_ylabel(f"{backend}: of the geometric mean")
