@@ -10,12 +10,13 @@ from contextlib import contextmanager
 NOISE = (b"WARNING: All log messages before absl::InitializeLog()", b"I0000 ")
 
 
-# Memory in huge pages, kept when freed: threads' own arenas would return large arrays at once.
+# Memory in huge pages, kept when freed: threads' own arenas would return large arrays at once, and so
+# would what lies above the threshold of `mmap`, as a step's temporaries at batch 32 do.
 TUNABLES = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {
         "hugetlb": 1,
-        "mmap_threshold": 2**30,
+        "mmap_threshold": 2**34,
         "trim_threshold": 2**34,
         "arena_max": 1,
     }.items()

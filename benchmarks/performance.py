@@ -57,7 +57,7 @@ MEASUREMENTS: dict[str, list[str]] = {
         *(f"{who}:batch_size=32" for who in (TF, JAX, TORCH)),
     ],
     "malloc": [
-        *("--model", "ViT-S/16", "--seconds", "2"),
+        *("--model", "ViT-S/16", "--batch-size", "32"),
         *_contest(*(who + own for who in (JAX, TORCH) for own in ("", ":malloc=default"))),
     ],
     "exported": [
