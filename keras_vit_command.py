@@ -10,8 +10,8 @@ from contextlib import contextmanager
 NOISE = (b"WARNING: All log messages before absl::InitializeLog()", b"I0000 ")
 
 
-# Memory in huge pages, kept when freed: threads' own arenas would return large arrays at once, and so
-# would what lies above the threshold of `mmap`, as a step's temporaries at batch 32 do.
+# Memory in huge pages, kept when freed. Threads' own arenas would return large arrays at once, and
+# so would `mmap` what lies above its threshold, as a step's temporaries at batch 32 do.
 TUNABLES = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {
