@@ -208,7 +208,7 @@ RECIPES = {
     ),
     "finetune_small": Recipe(
         source="Tuned here for pretrained models and a few thousand photographs.",
-        hardware="Two CPU cores: a quarter of an hour with ViT-Ti/16 and 1,800 photographs.",
+        hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 1,800 photographs.",
         model=vit_arguments("ViT-Ti/16"),
         image_size=224,
         epochs=6,
