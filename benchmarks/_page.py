@@ -42,7 +42,10 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "ViT-S/16, batch 8, by torch's profiler: on a CPU, products of matrices are what limits.",
     ),
     "s16_dropout": ("Training with dropout 0.1", "On tokens, MLPs and attention probabilities."),
-    "b16_dropout": ("ViT-B/16, training with dropout 0.1", "As above."),
+    **{
+        f"b16_dropout_{backend}": (f"ViT-B/16, training with dropout 0.1 on {backend}", "")
+        for backend in ("tensorflow", "jax", "torch")
+    },
     "s16_bfloat16": (
         "bfloat16",
         "Weights stay in float32 (`mixed_bfloat16`). A backend that only pretends computes in "

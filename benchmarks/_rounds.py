@@ -110,7 +110,8 @@ class _Process:
 
     def close(self) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has died with a line unread
+            self.process.stdin.close()
 
 
 T = TypeVar("T")

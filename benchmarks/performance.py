@@ -51,10 +51,13 @@ MEASUREMENTS: dict[str, list[str]] = {
         *("--model", "ViT-B/16", "--tasks", "training", "--seconds", "1"),
         *_contest(*KERAS, "timm/compiled"),
     ],
-    "b16_dropout": [
-        *("--model", "ViT-B/16", "--tasks", "training", "--dropout", "0.1", "--seconds", "1"),
-        *_contest(*KERAS),
-    ],
+    **{
+        f"b16_dropout_{backend}": [
+            *("--model", "ViT-B/16", "--tasks", "training", "--dropout", "0.1", "--seconds", "1"),
+            *_contest(f"keras_vit/{backend}", f"keras_hub/{backend}"),
+        ]
+        for backend in ("tensorflow", "jax", "torch")
+    },
     "batch": [
         *("--model", "ViT-Ti/16"),
         *_contest(*(who + own for who in (TF, JAX, TORCH) for own in ("", ":batch_size=1"))),

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import _page, _quick, _report, compare, costs, performance
 from benchmarks._contestants import SYSTEMS, Work
-from benchmarks._rounds import Result
+from benchmarks._rounds import Result, _Process
 
 
 def result(name: str, seconds: list[float], **changes: Any) -> Result:
@@ -37,6 +37,15 @@ def test_contestants_are_named() -> None:
     for wrong in ("timm2", "timm/jax"):
         with pytest.raises(SystemExit, match="Known: "):
             compare.parse_contestant(wrong)
+
+
+def test_a_contestant_that_has_died_is_a_result(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "w+") as log:
+        process = _Process(Work("nobody", "jax", "training"), log)
+        process.process.wait()
+        process.tell("1.0")
+        assert process.hear() == {"failed": "KeyError: 'nobody'"}
+        process.close()
 
 
 def test_ratios_are_taken_within_a_round_and_the_limit_by_operations() -> None:
