@@ -73,7 +73,7 @@ MEASUREMENTS: dict[str, list[str]] = {
     ],
     "px384": [
         *("--model", "ViT-S/16", "--image-size", "384", "--seconds", "1"),
-        *_contest(*KERAS),
+        *_contest(TF, "keras_hub/tensorflow", "limit/tensorflow"),
     ],
     "patch_dropout": [
         *("--model", "ViT-S/16", "--tasks", "training"),
