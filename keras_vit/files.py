@@ -1,0 +1,85 @@
+"""Files that appear whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yields a temporary path beside `path`, which takes its place when the block succeeds.
+
+    The temporary file has the suffix of `path`, is forced to the disk and then renamed, so that a
+    full disk or a kill leaves what stood at `path`. A link is followed: what it points to is
+    replaced, and the link stays.
+
+    Raises:
+        OSError: The file cannot be written; the error names `path`.
+
+    Example:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from keras_vit.files import atomic_write
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_write(Path(folder) / "report.md") as temporary:
+    ...         _ = temporary.write_text("# Report")
+    ...     (Path(folder) / "report.md").read_text()
+    '# Report'
+    """
+    path = Path(os.path.realpath(path))
+    try:
+        handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}.", path.parent)
+        os.close(handle)
+    except OSError as error:
+        raise _naming(error, path) from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        _set_usual_mode(temporary)
+        _force_to_disk(temporary)
+        os.replace(temporary, path)
+        _force_to_disk(path.parent)
+    except OSError as error:
+        raise _naming(error, path) from error
+    finally:
+        with suppress(OSError):  # the first error is the one to report
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a UTF-8 file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a binary file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _naming(error: OSError, path: Path) -> OSError:
+    """The error with the path that the caller knows: the disk's own errors have none."""
+    if error.errno is None:
+        return error
+    return type(error)(error.errno, os.strerror(error.errno), str(path))
+
+
+def _set_usual_mode(path: Path) -> None:
+    """`mkstemp` makes files for the owner alone; others expect the process's usual permissions."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
+def _force_to_disk(path: Path) -> None:
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+        return  # Windows does not open folders
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
