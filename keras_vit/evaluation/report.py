@@ -1,5 +1,7 @@
 """Precision, recall and F1 of every class, and where the confusions lie."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -39,6 +41,17 @@ class ClassificationReport:
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON takes it."""
         return {**asdict(self), "confusion": self.confusion.tolist()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ClassificationReport:
+        """The report whose `to_dict` this is."""
+        return cls(
+            values["accuracy"],
+            tuple(ClassScores(**scores) for scores in values["classes"]),
+            ClassScores(**values["macro"]),
+            ClassScores(**values["weighted"]),
+            np.array(values["confusion"]),
+        )
 
     def _cells(self) -> list[tuple[str, ...]]:
         rows = [
