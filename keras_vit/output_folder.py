@@ -89,7 +89,7 @@ class OutputFolder:
             if manifest is None or manifest.kind != self.kind:
                 raise FileExistsError(
                     f"{self.path} holds files that this command did not write. Nothing there is "
-                    f"replaced: give another {self.option}, such as {self.path / self._example}."
+                    f"replaced, with or without {self.replace}: give another {self.option}."
                 )
             if not overwrite and not resume:
                 raise FileExistsError(
