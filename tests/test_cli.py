@@ -210,7 +210,7 @@ def test_list_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["train", "--data", "no/such/folder"], "There is no no/such/folder"),
         (["train", "--data", "digits", "--recipe", "digit"], "'digits'"),
-        (["train", "--data", "digits", "--epochs", "0"], "epochs=0"),
+        (["train", "--data", "digits", "--epochs", "0"], "--epochs: '0'"),
         (["predict", "nowhere", "a.jpg"], "There is no model at nowhere"),
         (["plan", "ViT-B"], "ViT-B"),
         (["list", "ResNet*"], "No model matches"),
