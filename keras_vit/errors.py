@@ -65,16 +65,16 @@ def as_pair(value: int | tuple[int, int], argument: str) -> tuple[int, int]:
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
         raise ValueError(
             f"{argument}={value!r} is not a size. "
-            f"Give one positive whole number, or a pair (height, width), such as (16, 16)."
+            f"Give one positive integer, or a pair (height, width), such as (16, 16)."
         )
     return pair[0], pair[1]
 
 
 def positive(**sizes: int) -> None:
-    """Raises a ValueError for the first of the named sizes that is no positive whole number."""
+    """Raises a ValueError for the first of the named sizes that is not a positive integer."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r} must be a whole number of at least 1.")
+            raise ValueError(f"{name}={size!r} must be an integer of at least 1.")
 
 
 def rates(**values: float) -> None:
