@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import warnings
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ import numpy as np
 from keras_vit import data
 from keras_vit.errors import positive
 from keras_vit.evaluation.prediction import preparation
+from keras_vit.files import atomic_write
 from keras_vit.version import __version__
 
 # Arguments of a model that its pre-logits do not depend on: a new head finds the same features.
@@ -88,6 +88,7 @@ def _compute(
     from rich.console import Console
     from rich.progress import track
 
+    batch_size = min(batch_size, max(len(split), 1))
     batches = data.pipeline(split, batch_size=batch_size, **prepared)
     found, labels = [], []
     for images, its_labels in track(
@@ -156,10 +157,5 @@ def _read(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray] | None:
 
 def _write(path: Path, found: np.ndarray, labels: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Under another name until it is whole: a computation that is killed leaves no half file.
-    part = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-    try:
-        np.savez(part, features=found, labels=labels)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_write(path) as temporary:
+        np.savez(temporary, features=found, labels=labels)

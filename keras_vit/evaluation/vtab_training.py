@@ -36,12 +36,7 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
         keras.utils.set_random_seed(setting.seed)
         size = (setting.image_size, setting.image_size, model.input_shape[-1])
         copy = model.with_input_shape(size).with_classifier(task.classes)
-        part, rest = divmod(setting.batch_size, setting.accumulate)
-        if rest or not part:
-            raise ValueError(
-                f"batch_size={setting.batch_size} cannot be cut into "
-                f"accumulate={setting.accumulate} equal parts."
-            )
+        part = setting.batch_size // setting.accumulate
         common: dict[str, Any] = {"channels": size[-1], "evaluation": "stretch"}
         batches = data.pipeline(
             train,

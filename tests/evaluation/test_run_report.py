@@ -74,7 +74,7 @@ def test_mistakes_are_the_surest_wrong_ones() -> None:
 
 @pytest.mark.parametrize("function", [calibration, worst_mistakes])
 def test_errors(function) -> None:
-    with pytest.raises(ValueError, match=r"no probabilities\. Of logits take keras\.ops\.softmax"):
+    with pytest.raises(ValueError, match=r"not probabilities\. Apply keras\.ops\.softmax"):
         function(LABELS, LOGITS)
     with pytest.raises(ValueError, match=r"\(399,\) labels do not match \(400, 3\)"):
         function(LABELS[1:], PROBABILITIES)
@@ -172,7 +172,7 @@ def test_card_has_hugging_faces_sections_and_every_fact() -> None:
 
 def test_card_of_an_untested_class_and_nothing_known() -> None:
     card = model_card("pets", classification_report([0, 0], [0, 0], ["cat", "dog"]), {})
-    assert "Never tested, for want of validation images: dog." in card
+    assert "Not tested, as there are no validation images: dog." in card
     assert "95 % interval 34.2% to 100.0%" in card  # Wilson, 2 of 2
     assert "None" not in card
 
