@@ -73,17 +73,21 @@ def features(
         )
     prepared = preparation(model)
     if cache_dir is None:
-        return _compute(backbone, split, prepared, batch_size)
+        return _compute(backbone, split, prepared, batch_size, model.data_format)
     path = Path(cache_dir) / f"{_key(model, split, prepared)}.npz"
     found = _read(path, backbone.output_shape[-1])
     if found is None:
-        found = _compute(backbone, split, prepared, batch_size)
+        found = _compute(backbone, split, prepared, batch_size, model.data_format)
         _write(path, *found)
     return found
 
 
 def _compute(
-    backbone: keras.Model, split: data.Split, prepared: dict[str, Any], batch_size: int
+    backbone: keras.Model,
+    split: data.Split,
+    prepared: dict[str, Any],
+    batch_size: int,
+    data_format: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     from rich.console import Console
     from rich.progress import track
@@ -101,6 +105,8 @@ def _compute(
         # The last batch is filled up: another size would be compiled anew.
         missing = batch_size - len(images)
         filled = np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0)), mode="edge")
+        if data_format == "channels_first":
+            filled = np.moveaxis(filled, -1, 1)
         rows = backbone.predict_on_batch(filled)[: len(images)]
         found.append(np.asarray(keras.ops.convert_to_numpy(rows)).astype(np.float32))
         labels.append(its_labels)
