@@ -7,12 +7,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from keras_vit_arguments import parse
 
 # Notes that TensorFlow's libraries write before they can be told not to.
 NOISE = (b"WARNING: All log messages before absl::InitializeLog()", b"I0000 ")
 
+# Commands that read their data by tf.data.
+DATA_COMMANDS = ("train", "evaluate", "augment")
 
 # Memory in huge pages, kept when freed. Threads' own arenas would return large arrays at once, and
 # so would `mmap` what lies above its threshold, as a step's temporaries at batch 32 do.
@@ -25,7 +28,6 @@ TUNABLES = ":".join(
         "arena_max": 1,
     }.items()
 )
-
 
 # Errors whose message is written for a reader; others are bugs, or damaged files that no check saw.
 EXPECTED = (ValueError, OSError, ImportError, RuntimeError, FloatingPointError)
@@ -45,6 +47,9 @@ def _start() -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
     with _without_noise():
         from keras_vit.cli import run
+
+        if options["command"] in DATA_COMMANDS and find_spec("tensorflow"):
+            import tensorflow  # noqa: F401  with any backend: it reads the data
     return run(options)
 
 

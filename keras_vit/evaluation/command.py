@@ -77,10 +77,10 @@ def transfer_rows(
     if probe:
         check_classes(labels)
     if neighbours is not None:
-        check_neighbours(len(labels), neighbours)
+        check_neighbours(len(labels), neighbours, "--knn: ")
     shots = SHOTS if shots is not None and not len(shots) else shots
     for count in shots or ():
-        check_shots(labels, count)
+        check_shots(labels, count, "--fewshot: ")
     train = features(model, splits.train, cache_dir, batch_size)
     four = (*train, *features(model, tested, cache_dir, batch_size))
     rows: list[Row] = []

@@ -139,14 +139,17 @@ def fewshot_table(
     )
 
 
-def check_shots(labels: np.ndarray, shots: int) -> None:
-    """Raises a ValueError for `shots` that no class of the training labels has."""
+def check_shots(labels: np.ndarray, shots: int, option: str = "") -> None:
+    """Raises a ValueError for `shots` that no class of the training labels has.
+
+    The message begins with `option`, where the number comes from the command line.
+    """
     positive(shots=shots)
     most = int(np.bincount(labels).max())
     if shots > most:
         raise ValueError(
-            f"shots={shots} is more than any class has: the largest has {most} training examples. "
-            f"Give at most {most}."
+            f"{option}shots={shots} is more than any class has: the largest has {most} training "
+            f"examples. Give at most {most}."
         )
 
 

@@ -59,11 +59,14 @@ def knn_accuracy(
     return float(classifier.fit(train_x, train_y).score(test_x, test_y))
 
 
-def check_neighbours(examples: int, k: int) -> None:
-    """Raises a ValueError for a `k` that is not from 1 to the number of training examples."""
+def check_neighbours(examples: int, k: int, option: str = "") -> None:
+    """Raises a ValueError for a `k` that is not from 1 to the number of training examples.
+
+    The message begins with `option`, where the number comes from the command line.
+    """
     positive(k=k)
     if k > examples:
         raise ValueError(
-            f"k={k} neighbours do not exist among {examples} training examples. Give at most "
+            f"{option}k={k} neighbours do not exist among {examples} training examples. Give at most "
             f"{examples}."
         )

@@ -103,8 +103,11 @@ def test_errors(
             "predicts 2 classes (dark, light), and the data has 3 (a, b, c)",
         ),
         ((file, "--data", photographs, "--split", "test"), "split='test' is not known"),
-        ((file, "--data", photographs, "--knn", 99), "k=99 neighbours do not exist among 32"),
-        ((file, "--data", photographs, "--fewshot", 1, 17), "the largest has 16 training examples"),
+        (
+            (file, "--data", photographs, "--knn", 99),
+            "--knn: k=99 neighbours do not exist among 32",
+        ),
+        ((file, "--data", photographs, "--fewshot", 1, 17), "--fewshot: shots=17 is more than any"),
         ((tmp_path / "none.keras", "--data", photographs), "There is no model"),
     ):
         assert run(*arguments) == 2
