@@ -118,7 +118,7 @@ def test_pickles_in_torch_files_are_never_run(tmp_path: Path, refused: Any) -> N
             return (Path.touch, (tmp_path / "was-here",))
 
     torch.save({"cls_token": Attack()}, tmp_path / "m.pth")
-    refused(tmp_path / "m.pth", "weights alone")
+    refused(tmp_path / "m.pth", r"^(?!.*weights_only).*holds Python objects \(\S+\)")
     assert not (tmp_path / "was-here").exists()
 
 
@@ -175,6 +175,8 @@ def test_two_arrays_of_one_name(tmp_path: Path, refused: Any) -> None:
     file = saved(tmp_path)
     with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("cls.npy", archive.read("cls.npy"))
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = b""  # the sum that it carries
     refused(file, "2 arrays named 'cls.npy'")
 
 
