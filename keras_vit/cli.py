@@ -54,33 +54,15 @@ def _train(out: Path | None, data: str, **options: Any) -> None:
     train(Job(data=data, out=out or Path("runs") / Path(data).resolve().name, **options), say)
 
 
-def _load_model(path: Path) -> Any:
-    import keras
+def _load_model(name: str | Path) -> Any:
+    from keras_vit.checkpoints import load_model
 
-    from keras_vit.models import ImageModel
-
-    file = path / "model.keras" if path.is_dir() else path
-    if not file.is_file():
+    if ":" not in str(name) and not Path(name).exists():
         raise FileNotFoundError(
-            f"There is no model at {file}. Give a file, or a folder that train wrote."
+            f"There is no model at {name}. Give a .keras or weights file, the folder of a training "
+            "run, or MODEL:TAG of released weights, which keras-vit list --weights prints."
         )
-    if file.suffix != ".keras":
-        from keras_vit import from_checkpoint
-
-        return from_checkpoint(file)
-    model = keras.saving.load_model(file, compile=False)
-    if not isinstance(model, ImageModel):
-        raise ValueError(f"{file} holds a {type(model).__name__}, not a model of keras_vit.")
-    return model
-
-
-def _load_named(name: str) -> Any:
-    """A model from a file, or MODEL:TAG of the catalogue."""
-    if ":" in name and not Path(name).exists():
-        from keras_vit import from_checkpoint
-
-        return from_checkpoint(name)
-    return _load_model(Path(name))
+    return load_model(name)
 
 
 def _predict(model: Path, files: list[Path], top: int) -> int:
@@ -134,11 +116,11 @@ def _evaluate(
 
     if vtab:
         assert out is not None  # as parse saw to
-        report = vtab_report(_load_named(model), out, data_dir, batch_size or 512, **sweep)
+        report = vtab_report(_load_model(model), out, data_dir, batch_size or 512, **sweep)
         say(report)
         return 1 if report.missing else 0
     assert data is not None  # as parse saw to
-    loaded = _load_named(model)
+    loaded = _load_model(model)
     batch_size = batch_size or 32
     splits = load(data, data_dir=data_dir)
     one_of(split, "split", splits)
@@ -179,7 +161,7 @@ def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
 
 
 def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> None:
-    from keras_vit import export_model
+    from keras_vit.export import export_model
 
     export_model(_load_model(model), out, image_size=image_size, overwrite=overwrite)
     say(f"written to {out}")

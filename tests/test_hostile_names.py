@@ -164,13 +164,15 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     assert [scores["name"] for scores in record["report"]["classes"]] == list(NAMES)
 
 
-def test_weights_that_are_not_finite_are_not_predictions(
-    tmp_path: Path, photographs: list[Path], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("value", [float("nan"), 3e38])
+def test_what_is_not_finite_is_not_a_prediction(
+    value: float, tmp_path: Path, photographs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = keras_vit.VisionTransformer(
         patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=2
     )
-    model.get_layer("head").bias.assign([0.0, float("nan")])
+    head = model.get_layer("head")
+    head.kernel.assign(np.full(head.kernel.shape, value))  # 3e38 is finite, its logits are not
     model.save(tmp_path / "m.keras")
     assert cli.main(["predict", str(tmp_path / "m.keras"), str(photographs[2])]) == 2
     printed, error = capsys.readouterr()

@@ -67,6 +67,6 @@ def check_neighbours(examples: int, k: int, option: str = "") -> None:
     positive(k=k)
     if k > examples:
         raise ValueError(
-            f"{option}k={k} neighbours do not exist among {examples} training examples. Give at most "
-            f"{examples}."
+            f"{option}k={k} neighbours do not exist among {examples} training examples. Give at "
+            f"most {examples}."
         )
