@@ -1,9 +1,42 @@
-"""How the package says no: checks that name the value given, what is accepted, and the fix."""
+"""Argument validation and error messages: each says what was given, what is accepted, the fix."""
 
 import difflib
 import inspect
+import os
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
+
+# Format characters that words need (Persian, Indic scripts, emoji), where others deceive.
+_JOINERS = "\u200c\u200d"
+
+
+def printable(text: str | os.PathLike[str]) -> str:
+    """A name as it is safe to print: on one line, with nothing that a terminal obeys.
+
+    Control characters, terminal escape sequences, line breaks, marks that turn the direction of
+    writing, other invisible format characters and undecodable bytes of a file's name become
+    backslash escapes. All that is printed and comes from a user's files or arguments goes through
+    here.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> from keras_vit.errors import printable
+    >>> print(printable("red\\x1b[31m\\n"), printable(Path("Blüte.jpg")))
+    red\\x1b[31m\\n Blüte.jpg
+    """
+    return "".join(map(_printable_character, os.fsdecode(text)))
+
+
+def _printable_character(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # os.fsdecode's stand-in for a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    category = unicodedata.category(character)
+    if category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in _JOINERS):
+        return character.encode("unicode_escape").decode()
+    return character
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
@@ -32,16 +65,16 @@ def as_pair(value: int | tuple[int, int], argument: str) -> tuple[int, int]:
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
         raise ValueError(
             f"{argument}={value!r} is not a size. "
-            f"Give one positive whole number, or a pair (height, width), such as (16, 16)."
+            f"Give one positive integer, or a pair (height, width), such as (16, 16)."
         )
     return pair[0], pair[1]
 
 
 def positive(**sizes: int) -> None:
-    """Raises a ValueError for the first of the named sizes that is no positive whole number."""
+    """Raises a ValueError for the first of the named sizes that is not a positive integer."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r} must be a whole number of at least 1.")
+            raise ValueError(f"{name}={size!r} must be an integer of at least 1.")
 
 
 def rates(**values: float) -> None:

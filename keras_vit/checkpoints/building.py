@@ -1,6 +1,7 @@
 """The model that a file is of: its architecture from the file, then its weights."""
 
 import inspect
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,13 @@ from keras_vit.checkpoints.adaptation import Grid
 from keras_vit.checkpoints.binding import bindings
 from keras_vit.checkpoints.cache import checked_file
 from keras_vit.checkpoints.catalogue import find_for_model, find_named
+from keras_vit.checkpoints.claims import check_claims
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import FAMILIES
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.loading import load_checkpoint
 from keras_vit.checkpoints.opening import open_checkpoint
+from keras_vit.checkpoints.sums import check_file
 from keras_vit.errors import known_arguments
 from keras_vit.models import ImageModel
 from keras_vit.models.hybrid import feature_stride
@@ -29,6 +32,8 @@ def from_checkpoint(
     layout: str | None = None,
     fresh: Sequence[str] = (),
     file_grid: Grid | None = None,
+    sha256: str | None = None,
+    max_parameters: int | None = None,
     **overrides: Any,
 ) -> ImageModel:
     """The model that a file is of, under its weights.
@@ -42,6 +47,9 @@ def from_checkpoint(
         layout: As for `load_weights`.
         fresh: As for `load_weights`.
         file_grid: As for `load_weights`.
+        sha256: As for `load_weights`.
+        max_parameters: The most parameters that the file's model may have; None for as many as the
+            file holds.
         **overrides: Arguments of the model: `num_classes=5` gives a new zero head,
             `input_shape=(384, 512, 3)` resampled positions, `pooling=None` all tokens of a ViT.
 
@@ -72,11 +80,13 @@ def from_checkpoint(
     if not path.is_file() and (row := find_named(str(file))) is not None:
         path, layout = checked_file(row), layout or row.layout
         overrides = {**row.arguments, **overrides}
-    with open_checkpoint(path, layout) as checkpoint:
+    digest = check_file(path, sha256)
+    with open_checkpoint(path, layout, max_parameters=max_parameters) as checkpoint:
         constructor = FAMILIES[checkpoint.family].model
         known_arguments(constructor, overrides)
-        model = constructor(**_arguments(checkpoint, overrides, file_grid, path))
-        report = load_checkpoint(model, bindings(model), path, checkpoint, fresh, file_grid)
+        arguments = _arguments(checkpoint, overrides, file_grid, path, max_parameters)
+        model = constructor(**arguments)
+        report = load_checkpoint(model, bindings(model), path, checkpoint, fresh, file_grid, digest)
     model.load_report = report
     return model
 
@@ -145,11 +155,20 @@ def arguments_for(
 
 
 def _arguments(
-    checkpoint: Checkpoint, overrides: dict[str, Any], file_grid: Grid | None, path: Path
+    checkpoint: Checkpoint,
+    overrides: dict[str, Any],
+    file_grid: Grid | None,
+    path: Path,
+    max_parameters: int | None,
 ) -> dict[str, Any]:
     """Arguments of the model: the file's, then the caller's."""
     arguments = _of_file(checkpoint, file_grid)
-    if "keras" not in checkpoint.arguments:
+    if "keras" not in checkpoint.arguments:  # there it was compared before Keras built it
+        # A size that the caller gives is no claim of the file's.
+        claimed = {k: v for k, v in arguments.items() if k not in {"input_shape"} & {*overrides}}
+        shapes = [tensor.shape for tensor in checkpoint.tensors.values()]
+        values = sum(map(math.prod, shapes))
+        check_claims(path, claimed, values, len(shapes), max_parameters)
         _settle_input_shape(arguments, overrides, path)
     elif "input_shape" in overrides:
         arguments.pop("position_grid", None)  # follows from the shape

@@ -12,6 +12,8 @@ import numpy as np
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.opening import open_container
 from keras_vit.checkpoints.released import Weights
+from keras_vit.checkpoints.sums import sha256_of
+from keras_vit.files import write_text
 
 LEDGER = "sha256.json"
 
@@ -34,16 +36,14 @@ def checked_file(row: Weights) -> Path:
     path = cache_folder() / row.file_name
     if not path.is_file():
         _fetch(row, path)
-    digest = _digest(path)
+    digest = sha256_of(path)
     ledger = path.with_name(LEDGER)
     known = _read(ledger)
     if path.name not in known:
         tensors = _tensor_digests(path)
         # Read anew: another process may have written meanwhile.
         known = {**_read(ledger), path.name: {"sha256": digest, "tensors": tensors}}
-        temporary = ledger.with_name(f".{ledger.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(known, indent=1))
-        os.replace(temporary, ledger)
+        write_text(ledger, json.dumps(known, indent=1))
     elif known[path.name]["sha256"] != digest:
         raise CheckpointError(
             f"{path} is not the file that was first used: its SHA-256 is {digest}, not "
@@ -75,14 +75,6 @@ def _fetch(row: Weights, path: Path) -> None:
         part.unlink()
         raise
     os.replace(part, path)
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _tensor_digests(path: Path) -> dict[str, str]:

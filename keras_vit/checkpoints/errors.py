@@ -1,10 +1,13 @@
 """What is wrong with a file of weights."""
 
+from keras_vit.errors import printable
+
 
 class CheckpointError(ValueError):
     """A file of weights cannot be used; the message names the tensor or the byte, and the fix.
 
-    Nothing of the model has changed when it is raised.
+    The message is one line that is safe to print, whatever names the file holds. Nothing of the
+    model has changed when it is raised.
 
     Example:
 
@@ -12,3 +15,11 @@ class CheckpointError(ValueError):
     >>> issubclass(keras_vit.checkpoints.CheckpointError, ValueError)
     True
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def reason(error: BaseException) -> str:
+    """The message of a library's error on one line, short enough to quote."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -16,6 +16,7 @@ from keras_vit.checkpoints.families import FAMILIES, family_of
 from keras_vit.checkpoints.layout import Checkpoint, Tensors
 from keras_vit.checkpoints.opening import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
+from keras_vit.checkpoints.sums import check_file
 from keras_vit.checkpoints.tensors import Array, Shape, side_by_side
 
 
@@ -26,6 +27,7 @@ def load_weights(
     fresh: Sequence[str] = (),
     layout: str | None = None,
     file_grid: Grid | None = None,
+    sha256: str | None = None,
 ) -> LoadReport:
     """Loads released or own weights into a model, adapted to its sizes.
 
@@ -44,6 +46,8 @@ def load_weights(
         layout: Its name (`keras_vit.checkpoints.layouts.LAYOUTS`), such as `"google"`, `"timm"`
             or `"flexivit"`; None recognises it by the names in the file.
         file_grid: Rows and columns of the file's position embeddings, where they are no square.
+        sha256: The SHA-256 sum that the file must have. What `save_weights` wrote carries its own,
+            which is always compared; the report has the sum of every file.
 
     Returns:
         A `LoadReport`: what became of every tensor.
@@ -52,6 +56,7 @@ def load_weights(
         CheckpointError: The file is damaged, hostile or of something else, or would leave a
             weight fresh that the caller did not name. The model is then as it was.
         FileNotFoundError: There is no such file, nor such a tag.
+        ValueError: `sha256` is not a sum.
 
     Example:
 
@@ -61,20 +66,22 @@ def load_weights(
     >>> file = tempfile.mkdtemp() + "/model.npz"
     >>> keras_vit.checkpoints.save_weights(model, file, layout="google")
     >>> larger = keras_vit.VisionTransformer(**sizes, num_classes=5, input_shape=(48, 64, 3))
-    >>> print(keras_vit.checkpoints.load_weights(larger, file))
+    >>> print(keras_vit.checkpoints.load_weights(larger, file))  # doctest: +ELLIPSIS
     model.npz (google): 21 loaded, 1 resized, 2 fresh, 2 ignored
       resized  position_embedding  1 x 49 x 16  4 x 4 -> 6 x 8, zoom
       fresh    head/kernel         16 x 5       10 classes in the file, 5 in the model
       fresh    head/bias           5            10 classes in the file, 5 in the model
       ignored  head/kernel         16 x 10      10 classes in the file, 5 in the model
       ignored  head/bias           10           10 classes in the file, 5 in the model
+      sha256   ...
     """
     bound = bindings(model)
     path = Path(file)
     if not path.is_file() and (row := find_for_model(str(file), model)) is not None:
         path, layout = checked_file(row), layout or row.layout
+    digest = check_file(path, sha256)
     with open_checkpoint(path, layout, model) as checkpoint:
-        return load_checkpoint(model, bound, path, checkpoint, fresh, file_grid)
+        return load_checkpoint(model, bound, path, checkpoint, fresh, file_grid, digest)
 
 
 def load_checkpoint(
@@ -84,6 +91,7 @@ def load_checkpoint(
     checkpoint: Checkpoint,
     fresh: Sequence[str],
     file_grid: Grid | None,
+    sha256: str,
 ) -> LoadReport:
     """Computes everything, then assigns it: see `load_weights`."""
     if checkpoint.family != family_of(model):
@@ -105,7 +113,7 @@ def load_checkpoint(
         variable.assign(values)
         del values  # one copy less at the peak
     notes = tuple(_differences(model, checkpoint))
-    report = LoadReport(str(path), checkpoint.layout, tuple(entries), notes)
+    report = LoadReport(str(path), checkpoint.layout, tuple(entries), notes, sha256)
     _describe(model, checkpoint, report)
     return report
 

@@ -65,7 +65,7 @@ def _names(labels: Any) -> tuple[str, ...] | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LARGEST:
+        if not path.is_file() or path.stat().st_size > LARGEST:
             return {}
         found = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.sums import SEAL_KEY, UNSET_SEAL
 from keras_vit.checkpoints.tensors import (
     Array,
     Container,
@@ -44,7 +45,7 @@ def open_npz(path: Path) -> Iterator[Container]:
     check_zip_sizes(path)  # before any header is read: reading one unpacks it
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-        _unique(entries, path)
+        check_unique(entries, path)
         tensors = [_tensor(archive, entry) for entry in entries]
         check_declared_size(path, (tensor.shape for tensor in tensors))
         yield Container(path, {t.name: t for t in tensors}, _notes(archive.comment))
@@ -58,7 +59,8 @@ def save_npz(path: Path, tensors: Iterable[tuple[str, Array]], notes: dict[str, 
             entry = zipfile.ZipInfo(f"{name}.npy")
             with archive.open(entry, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, values, allow_pickle=False)
-        archive.comment = f'{{"keras_vit": {pack_notes(notes)}}}'.encode()
+        seal = f'"{SEAL_KEY}": "{UNSET_SEAL}"'
+        archive.comment = f'{{"keras_vit": {pack_notes(notes)}, {seal}}}'.encode()
 
 
 def check_zip_sizes(path: Path) -> None:
@@ -97,7 +99,8 @@ def _check_directory(path: Path) -> None:
         )
 
 
-def _unique(entries: list[zipfile.ZipInfo], path: Path) -> None:
+def check_unique(entries: list[zipfile.ZipInfo], path: Path) -> None:
+    """Refuses an archive with two entries of one name."""
     names = Counter(entry.filename for entry in entries)
     name, count = max(names.items(), key=lambda item: item[1], default=("", 0))
     if count > 1:

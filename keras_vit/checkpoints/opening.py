@@ -16,6 +16,7 @@ from keras_vit.checkpoints.neighbours import read_neighbours
 from keras_vit.checkpoints.notes import with_notes
 from keras_vit.checkpoints.npz import open_npz
 from keras_vit.checkpoints.safetensors_file import open_safetensors
+from keras_vit.checkpoints.sums import check_regular
 from keras_vit.checkpoints.tensors import Container
 from keras_vit.checkpoints.torch_file import open_torch
 
@@ -44,7 +45,10 @@ def open_container(path: Path) -> AbstractContextManager[Container]:
 
 @contextmanager
 def open_checkpoint(
-    path: Path, layout: str | None = None, model: keras.Model | None = None
+    path: Path,
+    layout: str | None = None,
+    model: keras.Model | None = None,
+    max_parameters: int | None = None,
 ) -> Iterator[Checkpoint]:
     """The tensors of a file under canonical names, readable while the context is open.
 
@@ -52,15 +56,15 @@ def open_checkpoint(
         path: The file.
         layout: Name of its layout; None recognises it.
         model: A model like the one whose weights a `.weights.h5` file holds.
+        max_parameters: As for `load_model`, of a `.keras` file.
 
     Raises:
         FileNotFoundError: There is no such file.
         CheckpointError: It is damaged, or no layout that is known.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {str(path)!r}.")
+    check_regular(path)
     if path.name.endswith(SUFFIXES):
-        yield read_keras_file(path, model)
+        yield read_keras_file(path, model, max_parameters)
         return
     with open_container(path) as container:
         found = layout_named(layout) if layout else recognise(container)

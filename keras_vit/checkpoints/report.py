@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from keras_vit.checkpoints.tensors import Shape
+from keras_vit.errors import printable
 
 # Lines of each status that are printed: a training's state may leave thousands of tensors over.
 SHOWN = 12
@@ -41,6 +42,7 @@ class LoadReport:
         layout: The layout it is in.
         entries: One `Entry` a tensor.
         notes: What the caller should know, such as another activation than the file's origin has.
+        sha256: SHA-256 sum of the file.
 
     Example:
 
@@ -56,6 +58,7 @@ class LoadReport:
     layout: str
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = field(default=())
+    sha256: str = ""
 
     def named(self, status: str) -> tuple[str, ...]:
         """The names of all tensors of one status."""
@@ -109,4 +112,7 @@ class LoadReport:
                 f"  {e.status:8} {e.name:{width}}  {size:{space}}  {e.detail}".rstrip()
                 for e, size in zip(rows, sizes, strict=True)
             ]
-        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+        if self.sha256:
+            lines.append(f"  sha256   {self.sha256}")
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(map(printable, lines))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.sums import SEAL_KEY, UNSET_SEAL
 from keras_vit.checkpoints.tensors import (
     Array,
     Container,
@@ -67,7 +68,8 @@ def save_safetensors(
 ) -> None:
     """Writes a `.safetensors` file; `notes` go into its metadata."""
     # "format" is what transformers asks for before it loads a file.
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", "keras_vit": pack_notes(notes)}}
+    metadata = {"format": "pt", SEAL_KEY: UNSET_SEAL, "keras_vit": pack_notes(notes)}
+    header: dict[str, Any] = {"__metadata__": metadata}
     arrays = [(name, np.ascontiguousarray(values, "<f4")) for name, values in tensors]
     end = 0
     for name, values in arrays:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,9 @@ from keras_vit.checkpoints.layouts import layout_named
 from keras_vit.checkpoints.notes import notes_of
 from keras_vit.checkpoints.npz import save_npz
 from keras_vit.checkpoints.safetensors_file import save_safetensors
+from keras_vit.checkpoints.sums import TRAILER, kind_of_file, write_seal
 from keras_vit.checkpoints.tensors import Array
+from keras_vit.files import atomic_write
 
 WRITERS = {".npz": save_npz, ".safetensors": save_safetensors}
 
@@ -55,16 +60,39 @@ def save_weights(model: keras.Model, file: str | Path, layout: str | None = None
         return
     chosen = layout_named(layout or _default_layout(path), family_of(model))
     if not path.suffix and chosen.name == "huggingface":
-        path.mkdir(parents=True, exist_ok=True)
-        _write(model, path / "model.safetensors", chosen)
-        for name, content in _transformers_files(model).items():
-            (path / name).write_text(json.dumps(content, indent=1))
+        _save_transformers_folder(model, path, chosen)
         return
     if path.suffix != chosen.suffix:
         raise ValueError(
             f"{str(file)!r} should end in {chosen.suffix!r} for the {chosen.name!r} layout."
         )
-    _write(model, path, chosen)
+    with _replacing(path) as temporary:
+        _write(model, temporary, chosen)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary path that takes the place of `path` when all is written, with its sum in it."""
+    if path.exists() and (kind := kind_of_file(path)):
+        raise ValueError(f"{str(path)!r} is {kind}: give the name of a file to write.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as temporary:
+        yield temporary
+        write_seal(temporary)
+
+
+def _save_transformers_folder(model: Any, folder: Path, layout: Layout) -> None:
+    """Three files of which each appears whole, and none before all of them are written."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is {kind_of_file(folder) or 'a file'}: give a folder.")
+    contents = _transformers_files(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as files:
+        for name, content in contents.items():
+            temporary = files.enter_context(atomic_write(folder / name))
+            temporary.write_text(json.dumps(content, indent=1))
+        # Left first, and so moved first: it is the one that may not fit on the disk.
+        _write(model, files.enter_context(_replacing(folder / "model.safetensors")), layout)
 
 
 def _write(model: Any, path: Path, layout: Layout) -> None:
@@ -77,13 +105,7 @@ def _write(model: Any, path: Path, layout: Layout) -> None:
         values = _without_class_entry(values)
     # Only attention keeps heads apart.
     tensors = list(layout.from_canonical(values, getattr(model, "num_heads", 1)))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        WRITERS[layout.suffix](temporary, tensors, notes_of(model))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    WRITERS[layout.suffix](path, tensors, notes_of(model))
 
 
 def _without_class_entry(values: dict[str, Array]) -> dict[str, Array]:
@@ -108,14 +130,21 @@ def _default_layout(path: Path) -> str:
 def _save_keras(model: keras.Model, path: Path, layout: str | None) -> None:
     if layout is not None:
         raise ValueError(f"{path.name!r} is Keras's own: leave layout={layout!r} out.")
-    suffix = next(s for s in SUFFIXES if path.name.endswith(s))
-    temporary = path.with_name(f".{path.name.removesuffix(suffix)}.{os.getpid()}{suffix}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        (model.save if suffix == ".keras" else model.save_weights)(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _replacing(path) as temporary:
+        if path.suffix == ".keras":
+            model.save(temporary)
+            with zipfile.ZipFile(temporary, "a") as archive:
+                archive.comment = TRAILER
+        else:
+            # Keras looks at the whole of the suffix, the temporary name has its last part.
+            whole = temporary.with_suffix(".weights.h5")
+            try:
+                model.save_weights(whole)
+                with whole.open("ab") as file:
+                    file.write(TRAILER)
+                os.replace(whole, temporary)
+            finally:
+                whole.unlink(missing_ok=True)
 
 
 def _transformers_files(model: Any) -> dict[str, dict[str, Any]]:

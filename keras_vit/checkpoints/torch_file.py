@@ -1,5 +1,6 @@
 """PyTorch's `.pth`, `.pt` and `.bin`: only through `torch.load(weights_only=True)`."""
 
+import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,10 +43,7 @@ def open_torch(path: Path) -> Iterator[Container]:
         # A map keeps what nobody asks for out of memory; files from before 2020 have none.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # the unpickler fails in a hundred ways, all with one meaning
-        reason = str(error).split("\n")[0][:300]
-        raise CheckpointError(
-            f"{path} is not a whole PyTorch file of weights alone: {reason}"
-        ) from error
+        raise CheckpointError(_why(path, error)) from error
     for key in NESTED:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
@@ -58,6 +56,20 @@ def open_torch(path: Path) -> Iterator[Container]:
     }
     check_declared_size(path, (tensor.shape for tensor in tensors.values()))
     yield Container(path, tensors)
+
+
+def _why(path: Path, error: Exception) -> str:
+    """torch's own message would advise to unpickle the file, which runs what it carries."""
+    if found := re.search(r"global:? (?:GLOBAL )?(\S+)", str(error)):
+        return (
+            f"{path} holds Python objects ({found[1]}) beside its tensors, and reading "
+            "them could run code: it is never done. Where you trust the file, write its state_dict "
+            "alone, best as .safetensors."
+        )
+    return (
+        f"{path} is not a whole PyTorch file of weights alone: it was cut off or damaged, or holds "
+        "Python objects, which are never read. Fetch it again, or write the state_dict alone."
+    )
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from keras_vit.errors import nearest
@@ -62,8 +63,10 @@ def model_arguments(name: str) -> dict[str, Any]:
     return dict(_MODELS[name][1])
 
 
-def create(name: str, **arguments: Any) -> ImageModel:
+def create(name: str, *, sha256: str | None = None, **arguments: Any) -> ImageModel:
     """A model by its name, with any argument of its class.
+
+    `sha256` is the sum that the file given as `weights` must have.
 
     With `weights`, activation, epsilon, normalisation and pooling follow the weights where they are
     not stated.
@@ -81,7 +84,10 @@ def create(name: str, **arguments: Any) -> ImageModel:
     weights = arguments.get("weights")
     if weights is not None:
         from keras_vit.checkpoints import arguments_for
+        from keras_vit.checkpoints.sums import check_file
 
+        if sha256 is not None:
+            check_file(Path(weights), sha256)
         sizes |= arguments_for(weights, **{**sizes, **arguments})
     label = name.lower().replace("/", "_").replace("-", "_").replace("+", "_")
     return _MODELS[name][0](**{"name": label, **sizes, **arguments})
@@ -96,7 +102,7 @@ def _named(name: str, model: Callable[P, M]) -> Callable[P, M]:
                 f"{constructor.__name__} takes named arguments only: "
                 f"{constructor.__name__}(num_classes={args[0]!r})?"
             )
-        return create(name, **kwargs)  # type: ignore[return-value]
+        return create(name, **kwargs)  # type: ignore[return-value,arg-type]
 
     sizes = ", ".join(f"{k}={v}" for k, v in model_arguments(name).items())
     constructor.__name__ = constructor.__qualname__ = _python_name(name)

@@ -102,7 +102,7 @@ def schedule_of(
     if warmup_steps >= total_steps:
         raise ValueError(
             f"A warm-up of {warmup_steps} steps leaves nothing of {total_steps}. "
-            f"recipe.scaled(steps={total_steps}) shortens both."
+            f"recipe.scaled(steps={total_steps}), or --steps {total_steps}, shortens both."
         )
     return make_schedule(
         recipe.decay,

@@ -113,10 +113,10 @@ class Recipe:
         return self.steps or self.epochs * -(-examples // self.batch_size)
 
     def warmup_steps(self, total_steps: int) -> int:
-        """Updates of the warm-up."""
+        """Updates of the warm-up; where it is a fraction, it leaves at least one update."""
         if self.warmup >= 1 or not self.warmup:
             return int(self.warmup)
-        return max(round(self.warmup * total_steps), 1)
+        return min(max(round(self.warmup * total_steps), 1), total_steps - 1)
 
     def scaled(self, steps: int | None = None, batch_size: int | None = None) -> "Recipe":
         """The recipe for another length or batch, as a smaller machine may want it.

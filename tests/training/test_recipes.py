@@ -40,6 +40,15 @@ def test_every_row_is_complete(name: str) -> None:
     assert 0 < small.warmup_steps(20) < 20
 
 
+@pytest.mark.parametrize(("total", "warmup"), [(1, 0), (2, 1), (100, 10)])
+def test_a_fraction_of_warm_up_leaves_an_update(total: int, warmup: int) -> None:
+    """A batch as large as a small data set makes one update per epoch."""
+    recipe = get("finetune_small")
+    assert recipe.warmup == 0.1
+    assert recipe.warmup_steps(total) == warmup
+    assert float(schedule_of(recipe, total)(warmup)) == pytest.approx(recipe.learning_rate)
+
+
 def test_figures_of_the_sources() -> None:
     """A second look at what the table says, written out from the papers."""
     finetune = get("finetune")

@@ -1,0 +1,232 @@
+"""SHA-256 sums: the one that a file carries, those of a run's folder, and the caller's.
+
+What this package writes carries the sum of its own bytes. The text `keras_vit_sha256` stands
+twice beside it, as key and in the value, so that no flipped bit can make a file look like one that
+carries no sum: it leaves one of the two whole.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.files import write_bytes
+
+SUMS_FILE = "SHA256SUMS"
+SEAL_KEY = "keras_vit_sha256"
+_UNSET = "0" * 64
+# The value that stands in a file until `write_seal` puts the sum there.
+UNSET_SEAL = f"{SEAL_KEY}:{_UNSET}"
+# `.weights.h5` has no place for a comment: HDF5 knows its own length and reads nothing behind it.
+TRAILER = f'{{"{SEAL_KEY}": "{UNSET_SEAL}"}}'.encode()
+_SEAL = re.compile(rf"{SEAL_KEY}:([0-9a-f]{{64}})".encode())
+# A header begins with the sum, and a zip's comment ends with it.
+_SEARCHED = 512
+_CHUNK = 2**18
+_LINE = re.compile(rb"(\\?)([0-9a-f]{64}) [ *](.+)")
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"\\": b"\\"}
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def kind_of_file(path: Path) -> str | None:
+    """What stands at `path` where it is not a regular file, such as `"a folder"`; else None."""
+    mode = path.stat().st_mode
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
+def check_regular(path: Path) -> None:
+    """Refuses what is not a regular file: opening a named pipe would wait forever.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: It is a folder, a named pipe, a socket or a device.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {str(path)!r}.")
+    if kind := kind_of_file(path):
+        raise CheckpointError(f"{path} is {kind}: give a regular file.")
+
+
+def check_file(path: Path, sha256: str | None = None) -> str:
+    """The SHA-256 of a file, compared with every sum that is known of it.
+
+    These are the one that the file carries, the one in a `SHA256SUMS` beside it, and `sha256`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: One of the sums is another, or it is not a regular file.
+        ValueError: `sha256` is not 64 hexadecimal digits.
+    """
+    if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
+        raise ValueError(f"sha256={sha256!r} is not a SHA-256 sum: give 64 hexadecimal digits.")
+    check_regular(path)
+    place, carried = _find_seal(path)
+    found, own = _digests(path, place)
+    if carried and own != carried:
+        raise CheckpointError(
+            f"{path} ({path.stat().st_size:,} bytes) is damaged: the SHA-256 of its content is not "
+            "the one that was written into it. Fetch it again, or take an earlier checkpoint."
+        )
+    if sha256 is not None and found != sha256.lower():
+        raise CheckpointError(
+            f"{path} has SHA-256 {found}, not sha256={sha256!r}: it is damaged, or another file."
+        )
+    for place_of_sums in {path, Path(os.path.realpath(path))}:
+        _compare_with_sums(place_of_sums, found)
+    return found
+
+
+def verify_sums(file: str | Path) -> None:
+    """Compares a file with the `SHA256SUMS` beside it; without one there is nothing to do.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: The sum is another, or `SHA256SUMS` is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from keras_vit.checkpoints import verify_sums, write_sums
+    >>> file = Path(tempfile.mkdtemp()) / "report.json"
+    >>> _ = file.write_text("{}")
+    >>> write_sums(file.parent)
+    >>> verify_sums(file)
+    >>> _ = file.write_text("[]")
+    >>> verify_sums(file)
+    Traceback (most recent call last):
+    ...
+    keras_vit.checkpoints.errors.CheckpointError: ...
+    """
+    path = Path(file)
+    check_regular(path)
+    _compare_with_sums(path, sha256_of(path))
+
+
+def write_sums(folder: str | Path) -> None:
+    """Writes `SHA256SUMS` of all files in a folder and its subfolders, for `sha256sum -c`.
+
+    Hidden files and links are left out.
+
+    Raises:
+        OSError: A file cannot be read, or the sums cannot be written.
+    """
+    folder = Path(folder)
+    lines = []
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in relative.parts)
+        if path.is_file() and not (path.is_symlink() or hidden or relative == Path(SUMS_FILE)):
+            lines.append(_line(sha256_of(path), os.fsencode(relative.as_posix())))
+    write_bytes(folder / SUMS_FILE, b"".join(lines))
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    return _digests(path, None)[0]
+
+
+def write_seal(path: Path) -> None:
+    """Puts the sum of a file's bytes where `UNSET_SEAL` stands in it."""
+    place, value = _find_seal(path)
+    assert place is not None
+    assert value == _UNSET
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(_digests(path, place)[1].encode())
+
+
+def _find_seal(path: Path) -> tuple[int | None, str]:
+    """Where a file carries its sum, and the sum; `(None, "")` when it carries none."""
+    start = max(0, path.stat().st_size - _SEARCHED)
+    with path.open("rb") as file:
+        head = file.read(_SEARCHED)
+        file.seek(start)
+        tail = file.read()
+    for offset, part in ((0, head), (start, tail)):
+        if match := _SEAL.search(part):
+            return offset + match.start(1), match[1].decode()
+        if SEAL_KEY.encode() in part:
+            raise CheckpointError(
+                f"{path} is damaged: the SHA-256 sum near byte {offset:,} cannot be read. "
+                "Fetch it again, or take an earlier checkpoint."
+            )
+    return None, ""
+
+
+def _digests(path: Path, seal: int | None) -> tuple[str, str]:
+    """SHA-256 of a file, and of the file as it was before its sum was put at byte `seal`."""
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        if seal is None:
+            _update(file, [whole])
+            return whole.hexdigest(), ""
+        _update(file, [whole], seal)
+        own = whole.copy()
+        whole.update(file.read(len(_UNSET)))
+        own.update(_UNSET.encode())
+        _update(file, [whole, own])
+    return whole.hexdigest(), own.hexdigest()
+
+
+def _update(file: BufferedReader, digests: Iterable[Any], count: int | None = None) -> None:
+    """Feeds the next `count` bytes of a file to the digests; None for all that follow."""
+    while block := file.read(_CHUNK if count is None else min(count, _CHUNK)):
+        for digest in digests:
+            digest.update(block)
+        if count is not None:
+            count -= len(block)
+
+
+def _line(digest: str, name: bytes) -> bytes:
+    """A line as `sha256sum` writes it: a name with line breaks is escaped, and marked so."""
+    escaped = name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
+    return b"\\" * (escaped != name) + digest.encode() + b"  " + escaped + b"\n"
+
+
+def _compare_with_sums(path: Path, digest: str) -> None:
+    sums = path.with_name(SUMS_FILE)
+    if not sums.is_file() or path.name == SUMS_FILE:
+        return
+    listed = _read_sums(sums)
+    known = listed.get(os.fsencode(path.name))
+    if known is None:
+        # A name that was damaged, unless all that is listed is there: then the file was added.
+        missing = [name for name in listed if not (sums.parent / os.fsdecode(name)).exists()]
+        if missing:
+            raise CheckpointError(
+                f"{sums} does not list {path.name}, but {os.fsdecode(missing[0])}, which is not "
+                f"there: one of them is damaged. Delete {SUMS_FILE} if you renamed the file."
+            )
+    elif known != digest:
+        raise CheckpointError(
+            f"{path} has SHA-256 {digest}, and {SUMS_FILE} beside it says {known}: it is damaged "
+            f"or was replaced. Restore it, or delete {SUMS_FILE} if you replaced it."
+        )
+
+
+def _read_sums(sums: Path) -> dict[bytes, str]:
+    found = {}
+    for number, line in enumerate(sums.read_bytes().splitlines(), 1):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise CheckpointError(
+                f"Line {number} of {sums} is not a SHA-256 sum and a name: the file is damaged. "
+                "Restore it, or delete it to go on unchecked."
+            )
+        escaped, digest, name = match.groups()
+        if escaped:
+            name = re.sub(rb"\\([\\nr])", lambda match: _ESCAPES[match[1]], name)
+        found[name] = digest.decode()
+    return found
