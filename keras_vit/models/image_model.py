@@ -18,8 +18,8 @@ from keras_vit.models.layer_state import (
     layers_beside,
     map_names,
     policy_map,
-    policy_of,
     set_trainable,
+    settle_policies,
     trainable_changes,
 )
 
@@ -59,6 +59,7 @@ class ImageModel(CompiledModel):
         super().__init__(images, list(features.values())[-1], name=arguments["name"])
         self._arguments = {**arguments, "name": self.name}
         self._features = features
+        settle_policies(self)
         self.class_names = None
         self.evaluation = {}
         self.load_report = None
@@ -89,16 +90,18 @@ class ImageModel(CompiledModel):
         }
         return {**config, **{key: value for key, value in optional.items() if value not in EMPTY}}
 
-    def _policy_config(self, changes: dict[str, Policy] | None = None) -> Any:
+    def _policy_config(self, new_head: bool = False) -> Any:
         """The dtype policy; with quantized layers, a map from their paths to theirs."""
         quantized = {
-            layer.path: policy_of(layer)
-            for layer in self._flatten_layers()
+            layer.path: layer.dtype_policy
+            for layer in self._flatten_layers(include_self=False)
             if layer.quantization_mode is not None
         }
+        if new_head and "head" in quantized:
+            quantized["head"] = keras.DTypePolicy("float32")
         policy = self._policy
-        if quantized:
-            policy = policy_map(policy, {**quantized, **(changes or {})})
+        if quantized or isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+            policy = policy_map(policy, quantized)
         # A name where a name says all: Keras's serializer imports TensorFlow wherever it can.
         plain = type(policy) is keras.DTypePolicy
         return policy.name if plain else keras.dtype_policies.serialize(policy)
@@ -305,7 +308,7 @@ class ImageModel(CompiledModel):
             "class_names": None,
             "trainable": True,
             "frozen": [path for path in config["frozen"] if path.split("/")[0] != "head"],
-            "dtype": self._policy_config({"head": keras.DTypePolicy("float32")}),
+            "dtype": self._policy_config(new_head=True),
         }
         self._check_overrides(overrides)
         return self._copy_with({**changes, **overrides}, fresh=("head",))

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
 import keras
+from keras.dtype_policies import DTypePolicyMap
 
 Layer: TypeAlias = keras.layers.Layer
 Policy: TypeAlias = keras.DTypePolicy
@@ -58,32 +59,26 @@ def copy_weights(source: Layer, target: Layer) -> None:
         new.load_own_variables({k: keras.ops.convert_to_numpy(v) for k, v in store.items()})
 
 
-def policy_of(layer: Layer) -> Policy:
-    """The dtype policy of a layer itself, where a map holds those of others, too."""
-    policy = layer.dtype_policy
-    return policy[layer.path] if isinstance(policy, keras.dtype_policies.DTypePolicyMap) else policy
+def settle_policies(model: keras.Model) -> None:
+    """Gives each layer its entry of a `DTypePolicyMap` in the place of the map.
+
+    Under a map, Keras 3.15 loses the scales of quantized layers when it saves them.
+    """
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer.dtype_policy, DTypePolicyMap) and layer.path is not None:
+            layer._dtype_policy = layer.dtype_policy[layer.path]
 
 
-def policy_map(policy: Policy, changes: dict[str, Policy] | None = None) -> Policy:
-    """A `DTypePolicyMap` of its own: a policy, or another map, with changes by path."""
+def policy_map(policy: Policy, changes: dict[str, Policy]) -> Policy:
+    """A `DTypePolicyMap` of a policy, or of another map, with changes by path."""
     entries: dict[str, Policy] = {}
-    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+    if isinstance(policy, DTypePolicyMap):
         policy, entries = policy.default_policy, dict(policy)
-    entries = {
-        path: keras.dtype_policies.get(p) for path, p in {**entries, **(changes or {})}.items()
-    }
-    return keras.dtype_policies.DTypePolicyMap(policy, entries)
+    return DTypePolicyMap(policy, {**entries, **changes})
 
 
 def map_names(policy: Policy, path: str) -> bool:
     """Whether a policy is a map with an entry for this path."""
-    return isinstance(policy, keras.dtype_policies.DTypePolicyMap) and any(
+    return isinstance(policy, DTypePolicyMap) and any(
         re.fullmatch(pattern, path) for pattern in policy
     )
-
-
-def dtype_policy(dtype: Any) -> Policy:
-    """The policy of an argument `dtype`."""
-    policy = keras.dtype_policies.get(dtype)
-    # A quantized layer writes to its map, which may be that of other models.
-    return policy_map(policy) if isinstance(policy, keras.dtype_policies.DTypePolicyMap) else policy

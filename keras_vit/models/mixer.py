@@ -17,7 +17,6 @@ from keras_vit.models.image_model import (
     image_size,
     normalise,
 )
-from keras_vit.models.layer_state import dtype_policy
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -100,7 +99,7 @@ class MLPMixer(ImageModel):
         tokens_mlp_dim = hidden_dim // 2 if tokens_mlp_dim is None else tokens_mlp_dim
         channels_mlp_dim = 4 * hidden_dim if channels_mlp_dim is None else channels_mlp_dim
         mixer_grid(input_shape, patch_size, data_format)
-        dtype = dtype_policy(dtype)
+        dtype = keras.dtype_policies.get(dtype)
         arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
 
         images = keras.Input(input_shape, name="images")

@@ -18,7 +18,6 @@ from keras_vit.models.image_model import (
     image_layout,
     normalise,
 )
-from keras_vit.models.layer_state import dtype_policy
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -88,7 +87,7 @@ class BiTResNet(ImageModel):
         not_negative(num_classes=num_classes)
         input_shape, data_format = image_layout(input_shape, data_format)
         one_of(version, "version", VERSIONS)
-        dtype = dtype_policy(dtype)
+        dtype = keras.dtype_policies.get(dtype)
         arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
 
         images = keras.Input(input_shape, name="images")

@@ -36,7 +36,6 @@ from keras_vit.models.image_model import (
     image_size,
     normalise,
 )
-from keras_vit.models.layer_state import dtype_policy
 from keras_vit.models.resnet import resnet_features, stages
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ class VisionTransformer(ImageModel):
             if position_grid is None
             else as_pair(position_grid, "position_grid")
         )
-        dtype = dtype_policy(dtype)
+        dtype = keras.dtype_policies.get(dtype)
         arguments = {k: v for k, v in locals().items() if k not in DERIVED}
         num_prefix = int(class_token) + num_registers
         relative = position_embedding == "relative"
