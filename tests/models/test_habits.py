@@ -1,6 +1,7 @@
 """What a user of `keras.applications` does with a model, done with every family of ours."""
 
 import copy
+import gc
 import inspect
 import pickle
 from collections.abc import Callable
@@ -13,9 +14,9 @@ import pytest
 
 import keras_vit
 from keras_vit.models import ImageModel
-from tests.models.test_common import JIT, build, pixels, predict
+from tests.models.test_common import JIT, ONE_BLOCK, build, pixels, predict
 
-# Every layer that the package has, in the smallest models that have it.
+# Every layer that the package has, in small models.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "class token": ("token", {}),
     "gap": ("gap", {}),
@@ -242,6 +243,13 @@ def test_a_frozen_model_is_frozen_when_reloaded(tmp_path: Path) -> None:
     assert len(loaded.trainable_variables) == len(make("class token").trainable_variables)
 
 
+def quantized(model: ImageModel, *args: Any, **options: Any) -> ImageModel:
+    gc.freeze()  # Keras collects garbage once per kernel that it deletes: a third of a second each
+    model.quantize(*args, **options)
+    gc.unfreeze()
+    return model
+
+
 # -- precision and quantization --------------------------------------------------------------------
 
 
@@ -249,9 +257,9 @@ def test_a_frozen_model_is_frozen_when_reloaded(tmp_path: Path) -> None:
 def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
     architecture: str, mode: str, tmp_path: Path
 ) -> None:
-    model = make(architecture)
+    model = make(architecture, **ONE_BLOCK.get(architecture, {"depth": 1}))
     exact = outputs(model)[0]
-    model.quantize(mode)
+    quantized(model, mode)
     assert (outputs(model)[0] != exact).any()
     for other in (reloaded(model, tmp_path), model.copy(), reloaded(model.copy(), tmp_path)):
         assert other.get_layer("head").quantization_mode == mode
@@ -268,11 +276,9 @@ def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
 
 
 def test_quantizers_of_ones_own_are_saved(tmp_path: Path) -> None:
-    model = make("class token")
     weights_only = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
-    model.quantize(config=weights_only)
-    plain = make("class token")
-    plain.quantize("int8")
+    model = quantized(make("class token", depth=1), config=weights_only)
+    plain = quantized(make("class token", depth=1), "int8")
     assert (outputs(plain)[0] != outputs(model)[0]).any()
     for other in (reloaded(model, tmp_path), model.copy()):
         assert_equal_outputs(other, model)
