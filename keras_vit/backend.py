@@ -27,6 +27,36 @@ def synchronize(model: keras.Model) -> None:
         model.jax_state_sync()
 
 
+def keep_variables(
+    model: keras.Model, step: Callable[..., Any], groups: Callable[[], Sequence[Sequence[Any]]]
+) -> Callable[..., Any]:
+    """A train, test or predict function after whose failure the model has its variables.
+
+    On JAX, Keras takes them off the model before the first step, and a step that fails, mostly
+    when it is traced, leaves `None` in their place. Elsewhere they are never away.
+
+    Args:
+        model: The model.
+        step: `model.train_function` and so on.
+        groups: Gives the variables in the order of the step's state.
+    """
+    if keras.backend.backend() != "jax":
+        return step
+
+    def guarded(state: Any, iterator: Any) -> Any:
+        try:
+            return step(state, iterator)
+        except BaseException:
+            if not any(value.is_deleted() for values in state for value in values):
+                for variables, values in zip(groups(), state, strict=True):
+                    for variable, value in zip(variables, values, strict=True):
+                        variable.assign(value)
+                model._jax_state_synced = True  # nothing newer is elsewhere
+            raise
+
+    return guarded
+
+
 def compile_on_cpu(model: keras.Model) -> None:
     """Turns XLA on where `jit_compile="auto"` leaves it off: on TensorFlow without a GPU."""
     if not is_tensorflow():

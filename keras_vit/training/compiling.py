@@ -34,9 +34,9 @@ def compile_model(
     """Compiles a model as the recipe says: schedule, optimizer, groups, loss, metrics, EMA, SAM.
 
     Labels are integers or one-hot rows, as `keras_vit.data.pipeline` gives them without and with
-    `num_classes`; mixup and CutMix make rows of their own. With `recipe.accumulation`, `fit` takes that many batches for an update, each of
-    `recipe.batch_size / recipe.accumulation` images. A new head, all zeros, gets
-    `recipe.head_bias`.
+    `num_classes`; mixup and CutMix mix rows. With `recipe.accumulation`, `fit` takes that many
+    batches for an update, each of `recipe.batch_size / recipe.accumulation` images. A new head,
+    all zeros, gets `recipe.head_bias`.
 
     Args:
         model: Any Keras model that gives logits.

@@ -55,6 +55,8 @@ class SoftmaxCrossentropy(keras.losses.CategoricalCrossentropy):
     True
     """
 
+    takes_integer_labels = True
+
     def __init__(
         self,
         label_smoothing: float = 0.0,
@@ -100,7 +102,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
     1.3863
     """
 
-    from_logits = True
+    takes_integer_labels = True
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
         super().__init__(reduction=reduction, name=name, **kwargs)
         rates(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
+        self.from_logits = True
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         logits = ops.cast(y_pred, "float32")

@@ -1,0 +1,318 @@
+"""What users of Keras do without a second thought: it works, or one sentence says what to do."""
+
+import functools
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.models.test_common import pixels
+
+CLASSES = 5
+IMAGES = pixels(8, 16, 16, 3).astype("float32")
+LABELS = np.arange(8) % CLASSES
+ROWS = np.eye(CLASSES, dtype="float32")[LABELS]
+SPARSE = keras.losses.SparseCategoricalCrossentropy
+CATEGORICAL = keras.losses.CategoricalCrossentropy
+
+
+def small_vit(**changes: Any) -> keras_vit.VisionTransformer:
+    sizes = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "num_heads": 2, "num_classes": CLASSES}
+    return keras_vit.VisionTransformer(**{**sizes, "input_shape": (16, 16, 3), **changes})
+
+
+def compiled(loss: Any = None, **changes: Any) -> keras_vit.VisionTransformer:
+    model = small_vit(**changes)
+    loss = SPARSE(from_logits=True) if loss is None else loss
+    # Off JAX, small graphs take longer to compile than to run.
+    jit_compile = keras.backend.backend() == "jax"
+    model.compile("sgd", loss, metrics=["accuracy"], jit_compile=jit_compile)
+    return model
+
+
+def arrays(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return {"x": images, "y": labels}
+
+
+def tensorflow_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    tf = pytest.importorskip("tensorflow")
+    return {"x": tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)}
+
+
+def generator(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return {"x": ((images[i : i + 4], labels[i : i + 4]) for i in (0, 4))}
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
+        super().__init__()
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        part = slice(4 * index, 4 * index + 4)
+        return self.images[part], self.labels[part]
+
+
+def py_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return {"x": Batches(images, labels)}
+
+
+def torch_loader(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.tensor(images), torch.tensor(labels))
+    return {"x": torch.utils.data.DataLoader(data, batch_size=4)}
+
+
+SOURCES = [arrays, tensorflow_dataset, generator, py_dataset, torch_loader]
+Source = Callable[[np.ndarray, np.ndarray], dict[str, Any]]
+
+
+# --- A loss that takes logits for probabilities, or the other way round
+
+
+@pytest.mark.parametrize(
+    ("loss", "activation", "message"),
+    [
+        ("sparse_categorical_crossentropy", None, r"SparseCategoricalCrossentropy\(from_logits=T"),
+        ("SparseCategoricalCrossentropy", "linear", 'classifier_activation="softmax"'),
+        ("categorical_crossentropy", None, r"\.CategoricalCrossentropy\(from_logits=True\)"),
+        ("crossentropy", None, "expects probabilities"),
+        ("bce", None, 'classifier_activation="sigmoid"'),
+        ("categorical_focal_crossentropy", None, "CategoricalFocalCrossentropy"),
+        (keras.losses.BinaryFocalCrossentropy, None, "BinaryFocalCrossentropy"),
+        (keras.losses.binary_crossentropy, None, "binary_crossentropy expects probabilities"),
+        (SPARSE(), None, "SparseCategoricalCrossentropy expects probabilities"),
+        ([SPARSE()], None, "expects probabilities"),
+        ({"head": "sparse_categorical_crossentropy"}, None, "expects probabilities"),
+        (SPARSE(from_logits=True), "softmax", "from_logits=False"),
+        (
+            functools.partial(keras.losses.categorical_crossentropy, from_logits=True),
+            "softmax",
+            "returns probabilities",
+        ),
+        (SPARSE(from_logits=True), None, None),
+        (functools.partial(keras.losses.binary_crossentropy, from_logits=True), None, None),
+        ("sparse_categorical_crossentropy", "softmax", None),
+        ("mse", None, None),
+    ],
+)
+def test_compile_warns_of_a_loss_that_takes_logits_for_probabilities(
+    loss: Any, activation: str | None, message: str | None
+) -> None:
+    model = small_vit(classifier_activation=activation)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.compile("adam", loss)
+    ours = [str(one.message) for one in caught if "expects" in str(one.message)]
+    assert len(ours) == (message is not None)
+    if message is not None:
+        assert caught[0].filename == __file__
+        assert re.search(message, ours[0])
+
+
+def test_who_loads_a_compiled_model_is_not_warned_again(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="expects probabilities"):
+        model = compiled("sparse_categorical_crossentropy")
+    model.save(tmp_path / "model.keras")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert keras.saving.load_model(tmp_path / "model.keras").compiled
+
+
+# --- Labels as integers and as one-hot rows
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_recipes_take_integers_and_rows_alike(loss: str, tmp_path: Path) -> None:
+    recipe = replace(keras_vit.recipes.get("digits"), loss=loss, label_smoothing=0.1)
+    figures = []
+    for labels in (LABELS, LABELS[:, None].astype("int64"), ROWS):
+        keras.utils.set_random_seed(0)
+        model = small_vit()
+        jit_compile = keras.backend.backend() == "jax"
+        keras_vit.compile_model(model, recipe.scaled(steps=4), 4, jit_compile=jit_compile)
+        fitted = model.fit(IMAGES, labels, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        figures.append((*fitted.history["loss"], *model.evaluate(IMAGES, labels, verbose=0)))
+    np.testing.assert_allclose(figures[1:], figures[:1] * 2, rtol=1e-6)
+    accuracy = (model.predict(IMAGES, verbose=0).argmax(-1) == LABELS).mean()
+    np.testing.assert_allclose(figures[0][-1], accuracy, rtol=1e-6)
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    mixed = [loaded.evaluate(IMAGES, labels, verbose=0) for labels in (LABELS, ROWS)]
+    np.testing.assert_allclose(mixed, [figures[0][2:]] * 2, rtol=1e-6)
+
+
+MISMATCHES: dict[str, tuple[Any, np.ndarray, np.ndarray, str]] = {
+    "rows, sparse loss": (SPARSE(from_logits=True), IMAGES, ROWS, r"labels\.argmax\(-1\)"),
+    "integers, one-hot loss": (CATEGORICAL(from_logits=True), IMAGES, LABELS, "to_categorical"),
+    "integers, binary loss": (
+        keras.losses.BinaryCrossentropy(from_logits=True),
+        IMAGES,
+        LABELS[:, None],
+        "to_categorical",
+    ),
+    "classes": (CATEGORICAL(from_logits=True), IMAGES, ROWS[:, :3], r"with_classifier\(3\)"),
+    "grey": (None, IMAGES[..., :1], LABELS, r"repeat\(images, 3, axis=3\)"),
+    "with alpha": (None, IMAGES[..., [0, 1, 2, 0]], LABELS, r"4 channels, .* takes 3 "),
+    "layout": (None, IMAGES.transpose(0, 3, 1, 2), LABELS, r"\(0, 2, 3, 1\)"),
+    "above": (None, IMAGES, LABELS + 1, "Label 5 is not a class .* from 0 to 4"),
+    "below": (None, IMAGES, LABELS - 1.0, "Label -1.0 is not a class"),
+    "column": (None, IMAGES, LABELS[:, None] * 7, "Label 7 is not a class"),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
+def test_what_does_not_fit_is_one_error_and_the_model_lives(source: Source, case: str) -> None:
+    loss, images, labels, message = MISMATCHES[case]
+    model = compiled(loss)
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=message) as raised:
+            method(**source(images, labels), verbose=0)
+        assert "\n" not in str(raised.value)
+    if "channels" in message or images.shape != IMAGES.shape:
+        with pytest.raises(ValueError, match=message):
+            model.predict(source(images, labels)["x"], verbose=0)
+    good = ROWS if isinstance(loss, CATEGORICAL | keras.losses.BinaryCrossentropy) else LABELS
+    history = model.fit(IMAGES, good, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    assert 0 <= history["accuracy"][0] <= 1
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("where", [0, 7])  # in the first batch, and in the second
+def test_labels_outside_the_classes_are_found_in_every_source(source: Source, where: int) -> None:
+    labels = LABELS.copy()
+    labels[where] = 9
+    model = compiled()
+    with pytest.raises(ValueError, match="Label 9 is not a class"):
+        model.fit(**source(IMAGES, labels), verbose=0)
+    weights = model.get_weights()
+    assert all(np.isfinite(weight).all() for weight in weights)
+    good = IMAGES, LABELS
+    assert np.isfinite(model.fit(*good, verbose=0).history["loss"]).all()
+    validation = source(IMAGES, labels)
+    with pytest.raises(ValueError, match="Label 9 is not a class"):
+        model.fit(*good, validation_data=tuple(validation.values()), verbose=0) if len(
+            validation
+        ) > 1 else model.fit(*good, validation_data=validation["x"], verbose=0)
+
+
+def test_an_ignored_class_is_not_outside() -> None:
+    loss = SPARSE(from_logits=True, ignore_class=-1)
+    labels = np.where(LABELS == 2, -1, LABELS)
+    for source in (arrays, tensorflow_dataset):
+        assert np.isfinite(compiled(loss).fit(**source(IMAGES, labels), verbose=0).history["loss"])
+
+
+# --- Pixels
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_images_in_0_1_are_warned_of_once(source: Source) -> None:
+    model = compiled()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(**source(IMAGES / 255, LABELS), verbose=0)
+    ours = [str(one.message) for one in caught if "The images range" in str(one.message)]
+    assert len(ours) == 1
+    assert "from 0 to 1" in ours[0]
+    assert "include_preprocessing=False" in ours[0]
+
+
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
+def test_evaluate_and_predict_warn_of_pixels_too(source: Source) -> None:
+    model = compiled()
+    with pytest.warns(UserWarning, match="multiply them by 255"):
+        model.evaluate(**source(IMAGES / 255, LABELS), verbose=0)
+    with pytest.warns(UserWarning, match="multiply them by 255"):
+        model.predict(source(IMAGES / 255, LABELS)["x"], verbose=0)
+
+
+def test_no_warning_of_images_as_they_should_be() -> None:
+    scaled = IMAGES / 127.5 - 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled().predict(IMAGES, verbose=0)
+        compiled().predict(IMAGES.astype("uint8") // 255, verbose=0)
+        compiled().predict(np.zeros_like(IMAGES), verbose=0)
+        compiled(include_preprocessing=False).predict(scaled, verbose=0)
+    assert not [one for one in caught if "images range" in str(one.message)]
+
+
+# --- A failure leaves the model usable
+
+
+class Broken(keras.callbacks.Callback):
+    """Fails where it is told to."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+
+        def fail(*args: Any) -> None:
+            raise RuntimeError("broken on purpose")
+
+        setattr(self, where, fail)
+
+
+def failing_batches() -> Iterator[Any]:
+    yield IMAGES[:4], LABELS[:4]
+    raise OSError("the disk is gone")
+
+
+def wrong_size() -> Iterator[Any]:
+    yield IMAGES[:4], LABELS[:4]
+    yield IMAGES[:4, :8], LABELS[:4]
+
+
+FAILURES: dict[str, Callable[[Any], Any]] = {
+    "fit, wrong size": lambda m: m.fit(IMAGES[:, :8], LABELS, verbose=0),
+    "fit, wrong size in the second batch": lambda m: m.fit(wrong_size(), verbose=0),
+    "fit, data that fail": lambda m: m.fit(failing_batches(), verbose=0),
+    "fit, callback": lambda m: m.fit(
+        IMAGES, LABELS, verbose=0, callbacks=[Broken("on_train_batch_end")]
+    ),
+    "fit, callback of an epoch": lambda m: m.fit(
+        IMAGES, LABELS, verbose=0, callbacks=[Broken("on_epoch_begin")]
+    ),
+    "evaluate, wrong size": lambda m: m.evaluate(IMAGES[:, :8], LABELS, verbose=0),
+    "evaluate, callback": lambda m: m.evaluate(
+        IMAGES, LABELS, verbose=0, callbacks=[Broken("on_test_batch_end")]
+    ),
+    "predict, wrong size": lambda m: m.predict(IMAGES[:, :8], verbose=0),
+    "predict, callback": lambda m: m.predict(
+        IMAGES, verbose=0, callbacks=[Broken("on_predict_batch_end")]
+    ),
+    "train_on_batch, wrong size": lambda m: m.train_on_batch(IMAGES[:, :8], LABELS),
+    "train_on_batch, rows": lambda m: m.train_on_batch(IMAGES, ROWS),
+    "test_on_batch, rows": lambda m: m.test_on_batch(IMAGES, ROWS),
+    "predict_on_batch, wrong size": lambda m: m.predict_on_batch(IMAGES[:, :8]),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_failure_leaves_a_model_that_trains(case: str, trained: bool) -> None:
+    model = compiled()
+    if trained:
+        model.fit(IMAGES, LABELS, verbose=0)
+    before = model.get_weights()
+    with pytest.raises((ValueError, RuntimeError, OSError, *TENSORFLOW_ERRORS)):
+        FAILURES[case](model)
+    if not case.startswith("fit, "):
+        for old, new in zip(before, model.get_weights(), strict=True):
+            np.testing.assert_array_equal(new, old)
+    assert model.predict(IMAGES, verbose=0).shape == (8, CLASSES)
+    assert np.isfinite(model.fit(IMAGES, LABELS, verbose=0).history["loss"]).all()
+    assert np.isfinite(model.evaluate(IMAGES, LABELS, verbose=0)).all()
