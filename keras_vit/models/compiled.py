@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.backend import compile_on_cpu, keep_variables, synchronize
+from keras_vit.backend import compile_on_cpu, guard_step, synchronize
 from keras_vit.models.data_checks import DataCheck, warn_of_activation
 
 
@@ -115,9 +115,9 @@ class CompiledModel(keras.Model):
     def make_train_function(self, force: bool = False) -> Any:
         if force or self.train_function is None:
             super().make_train_function(force)
-            self.train_function = keep_variables(
+            guard_step(
                 self,
-                self.train_function,
+                "train_function",
                 lambda: (
                     self.trainable_variables,
                     self.non_trainable_variables,
@@ -130,9 +130,9 @@ class CompiledModel(keras.Model):
     def make_test_function(self, force: bool = False) -> Any:
         if force or self.test_function is None:
             super().make_test_function(force)
-            self.test_function = keep_variables(
+            guard_step(
                 self,
-                self.test_function,
+                "test_function",
                 lambda: (
                     self.trainable_variables,
                     self.non_trainable_variables,
@@ -144,9 +144,9 @@ class CompiledModel(keras.Model):
     def make_predict_function(self, force: bool = False) -> Any:
         if force or self.predict_function is None:
             super().make_predict_function(force)
-            self.predict_function = keep_variables(
+            guard_step(
                 self,
-                self.predict_function,
+                "predict_function",
                 lambda: (self.trainable_variables, self.non_trainable_variables),
             )
         return self.predict_function

@@ -183,23 +183,35 @@ class DataCheck:
         """Checks what the shapes say of images and labels."""
         images, labels = _leaf(x), _leaf(y)
         if images is not None and len(images.shape) == 4:
-            self._check_channels(images.shape)
+            self._check_image_shape(tuple(images.shape))
         if self.loss is not None and labels is not None and labels.shape is not None:
             self._check_label_shape(tuple(labels.shape))
 
-    def _check_channels(self, shape: Any) -> None:
-        expected, given = self.input_shape[self.axis], shape[self.axis]
-        if None in (expected, given) or expected == given:
+    def _check_image_shape(self, shape: tuple[int | None, ...]) -> None:
+        wrong = [
+            axis
+            for axis in (1, 2, 3)
+            if None not in (self.input_shape[axis], shape[axis])
+            and self.input_shape[axis] != shape[axis]
+        ]
+        if not wrong:
             return
-        fix = f"Convert them, or build the model for {given} by input_shape."
-        if shape[4 - self.axis] == expected:  # the other layout
-            order = (0, 2, 3, 1) if self.axis == 3 else (0, 3, 1, 2)
+        axis = self.axis
+        expected, given = self.input_shape[axis], shape[axis]
+        if axis not in wrong:
+            fix = "Resize them, or build the model for their size: model.with_input_shape."
+        elif shape[4 - axis] == expected:  # the other layout
+            order = (0, 2, 3, 1) if axis == 3 else (0, 3, 1, 2)
             fix = f"Give keras.ops.transpose(images, {order})."
         elif (given, expected) == (1, 3):
-            fix = f"Give keras.ops.repeat(images, 3, axis={self.axis}), or build the model for 1."
+            fix = (
+                f"Give keras.ops.repeat(images, 3, axis={axis}), or build the model for 1 channel."
+            )
+        else:
+            fix = f"Convert them to {expected} channels, or build the model for {given}."
         self._fail(
-            f"Images of shape {tuple(shape)} have {given} channels, and {self.model_name} takes "
-            f"{expected} (input_shape={self.input_shape[1:]}). {fix}"
+            f"Images of shape {shape} do not fit {self.model_name}, which takes "
+            f"{self.input_shape}. {fix}"
         )
 
     def _check_label_shape(self, shape: tuple[int | None, ...]) -> None:
@@ -228,7 +240,7 @@ class DataCheck:
             )
 
     def _fail(self, message: str) -> NoReturn:
-        self.error = ValueError(message)
+        self.error = self.error or ValueError(message)  # the first: batches are read ahead
         raise self.error
 
     @property
