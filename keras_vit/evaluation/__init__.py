@@ -1,4 +1,4 @@
-"""How good a model is: reports, features and the classifiers over them, and baselines."""
+"""Classification reports, few-shot, k-NN and linear probes on features, VTAB, and baselines."""
 
 from keras_vit.evaluation.baselines import Baseline, scikit_learn_baselines
 from keras_vit.evaluation.calibration import Calibration, calibration

@@ -1,4 +1,4 @@
-"""Features and labels as the classifiers over them want them."""
+"""Validation of features, labels and scores."""
 
 from typing import Any
 

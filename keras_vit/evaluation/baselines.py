@@ -1,4 +1,4 @@
-"""Classifiers of scikit-learn on raw pixels: what a network has to beat on small pictures."""
+"""Classifiers of scikit-learn on raw pixels: what a network has to beat on small images."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Baseline:
-    """A classifier that is no network, and its accuracy on the same split."""
+    """A classifier other than a network, and its accuracy on the same split."""
 
     name: str
     accuracy: float

@@ -1,4 +1,4 @@
-"""Whether a probability of 80 % is right in 80 of 100 cases."""
+"""Expected calibration error and the reliability diagram (Guo et al. 2017)."""
 
 from dataclasses import dataclass
 from typing import Any

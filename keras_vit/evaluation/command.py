@@ -56,7 +56,7 @@ def transfer_rows(
     Args:
         model: A model of this package, under any head or none.
         splits: Classifiers learn from `splits.train`.
-        test: The split they are judged on.
+        test: The split to evaluate on.
         shots: Few-shot linear evaluation with this many examples per class; empty for the
             released code's 1, 5, 10 and 25; None for none.
         neighbours: Number of nearest neighbours; None for none.

@@ -1,4 +1,4 @@
-"""What a model knows of photographs before its head: computed once, and kept on disk."""
+"""Pooled pre-logits of the images of a split, computed once and cached on disk."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ def features(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pooled pre-logits of every image of a split, and the labels.
 
-    Images are prepared as the model's `evaluation` says. With `cache_dir` the result is kept
+    Images are prepared as the model's `evaluation` says. With `cache_dir` the result is cached
     there, under a name made of everything it depends on: the weights' content, the model's
     arguments, the preparation, and the examples (of files: paths, sizes and times of change; else
     their pixels). A damaged file there is computed anew.
@@ -45,8 +45,8 @@ def features(
     Args:
         model: A model of this package, under any head or none.
         split: One of `keras_vit.data.load(...)`.
-        cache_dir: Folder to keep features in; None keeps nothing.
-        batch_size: Images at once.
+        cache_dir: Folder of cached features; None caches nothing.
+        batch_size: Images per batch.
 
     Returns:
         float32 features `(images, dimension)` and int32 labels `(images,)`, in the split's order.
@@ -68,7 +68,7 @@ def features(
     backbone = model.feature_model("pre_logits")
     if len(backbone.output_shape) != 2:
         raise ValueError(
-            f"{model.name} gives features of shape {backbone.output_shape[1:]} an image, not one "
+            f"{model.name} gives features of shape {backbone.output_shape[1:]} per image, not one "
             'vector. Build it with pooling="token", "gap" or "map".'
         )
     prepared = preparation(model)

@@ -1,4 +1,4 @@
-"""Few-shot linear evaluation as the authors do it: a regularised least squares in closed form."""
+"""Few-shot linear evaluation by regularised least squares (big_vision's `fewshot_lsr`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ BIAS = 100.0  # the constant feature: so large that its weight is hardly penalis
 
 @dataclass(frozen=True)
 class FewShot:
-    """Accuracies with so many examples of every class, one for each seed.
+    """Accuracies from `shots` examples per class, one for each seed.
 
     Attributes:
         shots: Training examples of every class, or all where a class has fewer.
@@ -47,20 +47,20 @@ def fewshot_accuracy(
     l2: float = L2,
     seed: int = 0,
 ) -> float:
-    """Accuracy of a linear classifier from `shots` examples a class (big_vision's `fewshot_lsr`).
+    """Accuracy of a linear classifier from `shots` examples per class (big_vision's `fewshot_lsr`).
 
-    The chosen features are whitened by their own mean and deviation, a constant feature of 100 is
-    appended, and one weight vector a class is fitted to targets -1 and +1 by least squares with an
-    L2 penalty. All in float64: the released code's float32 agrees at the default penalty, and
-    loses up to a percent at 2^0 and below, where the problem is ill-conditioned.
+    The chosen features are whitened by their own mean and standard deviation, a constant feature
+    of 100 is appended, and one weight vector per class is fitted to targets -1 and +1 by least
+    squares with an L2 penalty. All in float64: the released code's float32 agrees at the default
+    penalty, and loses up to a percent at 2^0 and below, where the problem is ill-conditioned.
 
     Args:
         train_x: Features `(n, dimension)`, as of `keras_vit.evaluation.features`.
         train_y: Integer labels `(n,)`.
         test_x: Features `(m, dimension)`.
         test_y: Integer labels `(m,)`.
-        shots: Examples to draw of every class; all where a class has fewer.
-        l2: The penalty.
+        shots: Examples to draw per class; all where a class has fewer.
+        l2: L2 penalty.
         seed: Which examples are drawn.
 
     Returns:
@@ -106,8 +106,8 @@ def fewshot_table(
         train_y: As for `fewshot_accuracy`.
         test_x: As for `fewshot_accuracy`.
         test_y: As for `fewshot_accuracy`.
-        shots: Numbers of examples a class, one row each.
-        l2: The penalty.
+        shots: Numbers of examples per class, one row each.
+        l2: L2 penalty.
         seeds: One draw of examples each; the released code takes 0, 1 and 2.
 
     Returns:

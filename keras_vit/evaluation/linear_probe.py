@@ -1,4 +1,4 @@
-"""A linear classifier on frozen features: how much a model knows without being touched."""
+"""Linear probe: logistic regression on frozen features."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A linear classifier over features, and how good it is.
+    """A linear classifier over features, and its accuracy.
 
     Attributes:
         accuracy: On the test features, from 0 to 1.
@@ -41,8 +41,8 @@ def linear_probe(
         train_y: Integer labels `(n,)` of at least two classes, two examples each.
         test_x: Features `(m, dimension)`.
         test_y: Integer labels `(m,)`.
-        folds: Of the cross-validation; fewer where a class has fewer examples.
-        seed: Of the folds.
+        folds: Number of folds of the cross-validation; fewer where a class has fewer examples.
+        seed: Seed of the folds.
 
     Returns:
         The classifier with its accuracy.
@@ -101,7 +101,7 @@ def check_classes(labels: np.ndarray) -> int:
 
 
 def _as_head(regression: Any, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """One column a class; a class without training examples is never the largest."""
+    """One column per class; a class without training examples is never the largest."""
     coefficients, intercepts = regression.coef_, regression.intercept_
     if len(coefficients) == 1:  # of two classes scikit-learn keeps the difference only
         coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])

@@ -1,4 +1,4 @@
-"""The mistakes that a model is surest of, and the pictures they were made on."""
+"""The most confident mistakes of a classifier, and their images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class Mistake:
         index: Its place in the split.
         label: The class it has.
         prediction: The class it was given.
-        probability: Of the prediction.
-        label_probability: Of the label.
+        probability: Probability of the predicted class.
+        label_probability: Probability of the label.
         file: The path of the photograph, or None where there is no file.
     """
 
@@ -38,12 +38,12 @@ def worst_mistakes(
     count: int = 24,
     files: Sequence[Any] | None = None,
 ) -> tuple[Mistake, ...]:
-    """Wrong predictions, the surest first.
+    """Wrong predictions, the most confident first.
 
     Args:
         labels: Integer classes `(examples,)`.
         probabilities: `(examples, classes)`, rows that sum to 1.
-        count: At most so many.
+        count: The most mistakes to return.
         files: The path of every example, as `Split.files`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The model card: what a stranger should know before trusting a model, in Markdown."""
+"""The model card of a training run in Markdown, with Hugging Face's sections."""
 
 import json
 import shlex
@@ -54,8 +54,8 @@ def model_card(
             `bad_files` (pairs of file and reason), `beside` (lines to compare with). All optional,
             as are the keys of `config`.
         config: What made the model: `command`, `job`, `recipe`, `versions`.
-        calibration: Of the same predictions.
-        mistakes: The worst ones.
+        calibration: Calibration of the same predictions.
+        mistakes: The most confident ones.
         pictures: PNG files beside the card to show.
         run: The folder of the run as a reader would type it; None for the folder `name`.
 
@@ -125,7 +125,7 @@ def model_card(
 
 
 def _interval(share: float, count: int) -> str:
-    """Wilson's 95 % interval: what the same model may score on other pictures of the kind."""
+    """Wilson's 95 % interval: what the same model may score on other images of the kind."""
     z = 1.96
     centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * (share * (1 - share) / count + (z / (2 * count)) ** 2) ** 0.5

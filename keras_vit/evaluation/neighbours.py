@@ -1,4 +1,4 @@
-"""Accuracy by the nearest neighbours among features: a first look that trains nothing."""
+"""k-NN accuracy on features, with DINO's weighted votes; nothing is trained."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def knn_accuracy(
         train_y: Integer labels `(n,)`.
         test_x: Features `(m, dimension)`.
         test_y: Integer labels `(m,)`.
-        k: Neighbours that vote, at most n.
+        k: Number of nearest neighbours that vote, at most n.
         temperature: Small: the nearest decide; `float("inf")`: all votes weigh the same.
 
     Returns:

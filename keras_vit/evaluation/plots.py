@@ -1,4 +1,4 @@
-"""The pictures of a training run: its curves, confusions, calibration and worst mistakes."""
+"""Plots of a training run: curves, confusion matrix, reliability diagram and mistakes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of every class, and where the confusions lie."""
+"""Precision, recall and F1 of every class, and the confusion matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VTAB-1k: a model trained on nineteen tasks of a thousand examples each, and the means."""
+"""VTAB-1k: fine-tuning on nineteen tasks of a thousand examples each, and the mean accuracies."""
 
 import json
 import math
@@ -24,13 +24,13 @@ class Setting:
     """One way to train a task; the defaults are the ViT paper's (appendix B.1.1, table 4).
 
     Attributes:
-        learning_rate: Of SGD with momentum 0.9, cosine decay and clipping at global norm 1.
+        learning_rate: Peak rate of SGD with momentum 0.9, cosine decay, clipping at global norm 1.
         steps: Updates.
         batch_size: Examples of an update.
         image_size: Pixels; every task is resized to it.
         warmup: Updates in which the learning rate rises.
         accumulate: Parts that a batch is computed in, for a machine that it does not fit.
-        seed: Of order and initial values.
+        seed: Seed of the order and the initial values.
 
     Raises:
         ValueError: A value is out of range, or `accumulate` does not divide `batch_size`.
@@ -125,10 +125,10 @@ def run_vtab(
 ) -> VTABReport:
     """Trains every task, and writes what comes out as it comes.
 
-    With several settings each is trained on `train800` and judged on `val200`; the best is then
-    trained on `train800val200` and judged on `test`, once. A single setting goes there at once, as
-    in the ViT paper. `out/TASK.json` holds a task's results, `out/vtab.md` the table; what is
-    there already is not trained again, down to the single setting of a sweep.
+    With several settings each is trained on `train800` and evaluated on `val200`; the best is then
+    trained on `train800val200` and evaluated on `test`, once. A single setting skips the first
+    part, as in the ViT paper. `out/TASK.json` holds a task's results, `out/vtab.md` the table;
+    what is there already is not trained again, down to the single setting of a sweep.
 
     Args:
         train: Trains a fresh copy of the model on a task's examples and returns the accuracy on

@@ -1,4 +1,4 @@
-"""The splits of VTAB's tasks, read from data sets that lie prepared on this machine."""
+"""The splits of VTAB's tasks, read from TensorFlow data sets prepared on this machine."""
 
 from __future__ import annotations
 

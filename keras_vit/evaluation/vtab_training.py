@@ -1,4 +1,4 @@
-"""How a model of this package learns a VTAB task: the ViT paper's fine-tuning, in Keras's terms."""
+"""The ViT paper's fine-tuning on a VTAB task."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
 
     Args:
         model: A pretrained model that takes pixels; it stays as it is.
-        verbose: Of Keras's `fit`.
+        verbose: `verbose` of Keras's `fit`.
 
     Returns:
         `(task, training split, test split, setting) -> accuracy`.
