@@ -1,9 +1,42 @@
-"""How the package says no: checks that name the value given, what is accepted, and the fix."""
+"""Argument validation and error messages: each says what was given, what is accepted, the fix."""
 
 import difflib
 import inspect
+import os
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
+
+# Format characters that words need (Persian, Indic scripts, emoji), where others deceive.
+_JOINERS = "\u200c\u200d"
+
+
+def printable(text: str | os.PathLike[str]) -> str:
+    """A name as it is safe to print: on one line, with nothing that a terminal obeys.
+
+    Control characters, terminal escape sequences, line breaks, marks that turn the direction of
+    writing, other invisible format characters and undecodable bytes of a file's name become
+    backslash escapes. All that is printed and comes from a user's files or arguments goes through
+    here.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> from keras_vit.errors import printable
+    >>> print(printable("red\\x1b[31m\\n"), printable(Path("Blüte.jpg")))
+    red\\x1b[31m\\n Blüte.jpg
+    """
+    return "".join(map(_printable_character, os.fsdecode(text)))
+
+
+def _printable_character(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # os.fsdecode's stand-in for a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    category = unicodedata.category(character)
+    if category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in _JOINERS):
+        return character.encode("unicode_escape").decode()
+    return character
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

@@ -1,0 +1,33 @@
+"""Names from a user's files, as they may be printed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from keras_vit.errors import printable
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("photo[final].jpg", "photo[final].jpg"),
+        ("Blüte 花.jpg", "Blüte 花.jpg"),
+        ("نمی‌خواهم", "نمی‌خواهم"),  # its joiner belongs to the word
+        ("C:\\photos", "C:\\photos"),
+        ("a\x1b[2Jb", "a\\x1b[2Jb"),
+        ("a\x9b2Jb", "a\\x9b2Jb"),
+        ("one\ntwo\r\t", "one\\ntwo\\r\\t"),
+        ("a\x00\x07\x7f", "a\\x00\\x07\\x7f"),
+        ("gpj.\u202egnp", "gpj.\\u202egnp"),
+        ("a\u2028b\u2029", "a\\u2028b\\u2029"),
+        ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
+        ("tag\U000e0041", "tag\\U000e0041"),
+        (os.fsdecode(b"caf\xe9.jpg"), "caf\\xe9.jpg"),
+        ("lone \ud800", "lone \\ud800"),
+        (Path("a\nb"), "a\\nb"),
+    ],
+)
+def test_what_is_printable(name: str | Path, printed: str) -> None:
+    assert printable(name) == printed
+    printable(name).encode()  # no surrogate is left
