@@ -11,6 +11,7 @@ which it does not limit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ._imports import tf
@@ -24,7 +25,6 @@ from .headers import (
     first_frame,
     image_shape,
     jpeg_orientation,
-    read_bytes,
     starts_with,
 )
 
@@ -75,13 +75,26 @@ def decode_image(
         >>> decode_image(png).shape.as_list()
         [4, 6, 3]
     """
-    image = tf.cond(
+    return decode_and_orientation(contents, channels, crop, max_pixels, upright)[0]
+
+
+def decode_and_orientation(
+    contents: tf.Tensor,
+    channels: int,
+    crop: Crop | None = None,
+    max_pixels: int | None = MAX_PIXELS,
+    upright: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What `decode_image` returns, and the EXIF orientation, uint8 1..8."""
+    image, orientation = tf.cond(
         starts_with(contents, JPEG),
         lambda: _decode_jpeg(contents, channels, crop, max_pixels, upright),
         lambda: _decode_other(contents, channels, crop, max_pixels, upright),
     )
+    if not upright:
+        image = tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
     image.set_shape((None, None, channels))
-    return image
+    return image, orientation
 
 
 def crop_to_box(image: tf.Tensor, box: tf.Tensor) -> tf.Tensor:
@@ -113,7 +126,8 @@ def _refuse_animated_webp(contents: tf.Tensor) -> tf.Tensor:
     extended = tf.strings.regex_full_match(
         tf.strings.substr(contents, 0, 20), r"RIFF\C{4}WEBPVP8X\C{4}"
     )
-    animated = extended & (tf.bitwise.bitwise_and(read_bytes(contents, 20, 1)[0], 2) > 0)
+    flags = tf.io.decode_raw(tf.strings.substr(contents, 0, 21), tf.uint8)[20:]
+    animated = extended & tf.reduce_any(tf.bitwise.bitwise_and(flags, 2) > 0)
     return tf.debugging.Assert(~animated, ["an animated WebP file, which is not supported"])
 
 
@@ -151,35 +165,26 @@ def _jpeg_pixels(contents: tf.Tensor, channels: int, box: Crop | None) -> tf.Ten
 
 def _decode_jpeg(
     contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
-) -> tf.Tensor:
-    with tf.control_dependencies(_jpeg_bounds(contents, max_pixels)):
-        contents = tf.identity(contents)
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As it is stored, and its orientation."""
+    if max_pixels is not None:
+        check = check_pixels(tf.io.extract_jpeg_shape(contents)[:2], max_pixels)
+        with tf.control_dependencies([check]):
+            contents = tf.identity(contents)
     if upright:
-        return _jpeg_pixels(contents, channels, crop)
+        return _jpeg_pixels(contents, channels, crop), tf.constant(1, tf.uint8)
     orientation = jpeg_orientation(contents)
-
-    def box(shape: tf.Tensor) -> tf.Tensor:
-        assert crop is not None
-        wanted = crop(tf.where(orientation > 4, shape[::-1], shape))
-        return _stored_box(wanted, shape, orientation)
-
-    image = _jpeg_pixels(contents, channels, None if crop is None else box)
-    return tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
-
-
-def _jpeg_bounds(contents: tf.Tensor, max_pixels: int | None) -> list[tf.Operation]:
-    if max_pixels is None:
-        return []
-    height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(contents))
-    return [check_pixels(height, width, max_pixels)]
+    box = None if crop is None else partial(_stored_box, crop, orientation)
+    return _jpeg_pixels(contents, channels, box), orientation
 
 
 def _decode_other(
     contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
-) -> tf.Tensor:
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As it is stored, and its orientation."""
     checks = [_refuse_animated_webp(contents)]
     if max_pixels is not None:
-        checks.append(check_pixels(*image_shape(contents), max_pixels))
+        checks.append(check_pixels(image_shape(contents), max_pixels))
     with tf.control_dependencies(checks):
         contents = tf.identity(contents)
     image = tf.cond(
@@ -193,12 +198,13 @@ def _decode_other(
         lambda: _apply_bmp_palette(image, contents),
         lambda: image,
     )
-    if not upright:
-        orientation = chunk_orientation(contents)
-        image = tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
+    orientation = tf.constant(1, tf.uint8) if upright else chunk_orientation(contents)
     if crop is not None:
-        image = crop_to_box(image, crop(tf.shape(image)[:2]))
-    return to_channels(image, channels)
+        shape = tf.shape(image)[:2]
+        image = crop_to_box(
+            image, crop(shape) if upright else _stored_box(crop, orientation, shape)
+        )
+    return to_channels(image, channels), orientation
 
 
 def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
@@ -206,22 +212,22 @@ def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
 
     The canvas is as large as the header says, or larger where the frame reaches beyond it.
     """
-    frame, (top, left, height, width), canvas = first_frame(contents)
-    checks = [] if max_pixels is None else [check_pixels(canvas[0], canvas[1], max_pixels)]
-    with tf.control_dependencies(checks):
+    frame, box, canvas = first_frame(contents)
+    with tf.control_dependencies([] if max_pixels is None else [check_pixels(canvas, max_pixels)]):
         image = tf.io.decode_image(frame, channels=3, expand_animations=False)
-    below, right = canvas[0] - top - height, canvas[1] - left - width
-    return tf.pad(image, [[top, below], [left, right], [0, 0]])
+    margins = tf.stack([box[:2], canvas - box[:2] - box[2:]], axis=1)
+    return tf.pad(image, tf.concat([margins, [[0, 0]]], 0))
 
 
-def _stored_box(box: tf.Tensor, shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Where a box of the upright picture lies in the picture as stored, of `shape`.
+def _stored_box(crop: Crop, orientation: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """Where the box of the upright image lies in the image as stored, of `shape`.
 
     The way back of `_upright`: what was mirrored last is mirrored first.
     """
+    upright = tf.where(orientation > 4, shape[::-1], shape)
+    box = crop(upright)
 
     def turned() -> tf.Tensor:
-        upright = tf.where(orientation > 4, shape[::-1], shape)
         # Top and left count from the other side where the picture is mirrored.
         mirrored = tf.stack([_any_of(orientation, UPSIDE_DOWN), _any_of(orientation, MIRRORED)])
         corner = tf.where(mirrored, upright - box[:2] - box[2:], box[:2])

@@ -84,11 +84,9 @@ def _lines(listing: Path) -> list[str]:
     except UnicodeDecodeError as error:
         line = contents[: error.start].count(b"\n") + 1
         raise _unknown_encoding(listing, line, encoding.removesuffix("-sig").upper()) from None
-    lines = re.split(r"\r\n|\r|\n", text)
-    for number, line in enumerate(lines, start=1):
-        if "\0" in line:  # UTF-16 without its mark
-            raise _unknown_encoding(listing, number, "UTF-8")
-    return lines
+    if "\0" in text:  # UTF-16 without its mark
+        raise _unknown_encoding(listing, text[: text.index("\0")].count("\n") + 1, "UTF-8")
+    return re.split(r"\r\n|\r|\n", text)
 
 
 def _unknown_encoding(listing: Path, line: int, encoding: str) -> ValueError:

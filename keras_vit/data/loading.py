@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from pathlib import Path
 
 from keras_vit.errors import one_of, positive
@@ -65,7 +66,7 @@ def load(
     """
     if not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction={val_fraction} must lie between 0 and 1, for instance 0.2")
-    if not isinstance(seed, int) or seed < 0:
+    if not isinstance(seed, Integral) or seed < 0:
         raise ValueError(f"seed={seed!r} must be an integer, 0 or more")
     if max_pixels is not None:
         positive(max_pixels=max_pixels)

@@ -10,9 +10,9 @@ from os import cpu_count
 from pathlib import Path
 
 from ._imports import tf
-from .decoding import decode_image
+from .decoding import decode_and_orientation
 from .errors import BadImageError, undecodable_reason
-from .headers import JPEG, find_orientation
+from .headers import JPEG
 from .image_files import read_contents
 
 _QUIET_SECONDS = 2.0  # shorter checks pass without a word
@@ -30,10 +30,11 @@ def checked_files(
     line on stderr shows how far it is.
     """
 
-    @tf.function(input_signature=[tf.TensorSpec((), tf.string)])
-    def decode(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return decode_image(contents, max_pixels=max_pixels), find_orientation(contents)
-
+    decode = tf.function(
+        lambda contents: decode_and_orientation(contents, 3, max_pixels=max_pixels),
+        input_signature=[tf.TensorSpec((), tf.string)],
+        autograph=False,
+    )
     decode.get_concrete_function()
     orientations, jpeg = set(), set()
 

@@ -7,8 +7,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from keras_vit.data import decode_image
-from keras_vit.data.decoding import decode_upright_jpeg
-from keras_vit.data.headers import find_orientation
+from keras_vit.data.decoding import decode_and_orientation, decode_upright_jpeg
 from tests.data.pictures import PICTURE, PIXELS, encode
 
 tf = pytest.importorskip("tensorflow")
@@ -117,7 +116,7 @@ def test_a_part_of_a_turned_picture(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     jpeg = encode(PICTURE, "JPEG", quality=95, exif=exif)
-    assert find_orientation(jpeg) == orientation
+    assert decode_and_orientation(jpeg, 3)[1] == orientation
     whole = decode_image(jpeg).numpy()
     shapes = []
 
