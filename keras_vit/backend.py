@@ -131,6 +131,13 @@ def multiply_add(inputs: Any, kernel: Any, bias: Any) -> Any:
     return torch.addmm(*map(keras.ops.convert_to_tensor, (bias, inputs, kernel)))
 
 
+def track_variables_anew(layer: keras.layers.Layer) -> None:
+    """Lets go of variables that sublayers have replaced: torch's registers keep the old ones."""
+    if keras.backend.backend() == "torch":
+        for each in layer._flatten_layers():
+            each._track_variables()
+
+
 def masks_come_from() -> str:
     """Where dropout's masks cost least.
 
