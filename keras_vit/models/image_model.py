@@ -198,42 +198,6 @@ class ImageModel(CompiledModel):
         return self._arguments["input_shape"][-1 if last else 0]
 
     @property
-    def image_size(self) -> tuple[int | None, int | None]:
-        """Height and width of the images in pixels, whatever the data format; None: any.
-
-        >>> import keras_vit
-        >>> model = keras_vit.BiTResNet(
-        ...     depths=(1,), width=32, input_shape=(3, 24, None), data_format="channels_first")
-        >>> model.image_size, model.channels
-        ((24, None), 3)
-        """
-        return image_size(self._arguments["input_shape"], self._arguments["data_format"])
-
-    @property
-    def channels(self) -> int:
-        """Channels of the images, whatever the data format."""
-        last = self._arguments["data_format"] == "channels_last"
-        return self._arguments["input_shape"][-1 if last else 0]
-
-    @property
-    def image_size(self) -> tuple[int | None, int | None]:
-        """Height and width of the images in pixels, whatever the data format; None: any.
-
-        >>> import keras_vit
-        >>> model = keras_vit.BiTResNet(
-        ...     depths=(1,), width=32, input_shape=(3, 24, None), data_format="channels_first")
-        >>> model.image_size, model.channels
-        ((24, None), 3)
-        """
-        return image_size(self._arguments["input_shape"], self._arguments["data_format"])
-
-    @property
-    def channels(self) -> int:
-        """Channels of the images, whatever the data format."""
-        last = self._arguments["data_format"] == "channels_last"
-        return self._arguments["input_shape"][-1 if last else 0]
-
-    @property
     def _policy(self) -> keras.DTypePolicy:
         return keras.dtype_policies.get(self._arguments["dtype"])
 
