@@ -15,6 +15,8 @@ DATA_HELP = (
     "digits; a folder with CLASS/*.jpg, with train/CLASS/*.jpg and val/CLASS/*.jpg, or with "
     "train.txt and val.txt; or the name of a TensorFlow data set"
 )
+MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
+MAX_PIXELS_HELP = "height times width of an image that is decoded; larger ones are left out"
 DATA_DIR_HELP = "folder of prepared TensorFlow data sets"
 
 
@@ -73,6 +75,7 @@ RANGES: dict[str, Integers | Numbers] = {
     "--learning-rate": Numbers(0, 100),
     "--learning-rates": Numbers(0, 100),
     "--lora": Integers(1, 4096),
+    "--max-pixels": Integers(1, 1_000_000_000_000),
     "--num-classes": Integers(0, 1_000_000),
     "--patience": Integers(1, 1_000_000),
     "--pictures": Integers(1, 100),
@@ -180,6 +183,7 @@ def make_parser() -> argparse.ArgumentParser:
     predict.add_argument("model", type=Path, help=MODEL_HELP)
     predict.add_argument("files", nargs="+", type=Path, metavar="IMAGE", help="image files")
     _number(predict, "--top", default=5, help="number of classes per image")
+    _number(predict, "--max-pixels", default=MAX_PIXELS, help=MAX_PIXELS_HELP)
 
     _add_evaluate(
         command(
@@ -199,6 +203,7 @@ def make_parser() -> argparse.ArgumentParser:
     inspect.add_argument("files", nargs="+", type=Path, metavar="IMAGE", help="image files")
     inspect.add_argument("--out", type=Path, required=True, help="folder to write")
     _number(inspect, "--top", default=5, help="number of predicted classes per image")
+    _number(inspect, "--max-pixels", default=MAX_PIXELS, help=MAX_PIXELS_HELP)
     inspect.add_argument("--overwrite", action="store_true", help="replace the page in --out")
 
     export = command(
@@ -255,6 +260,7 @@ def make_parser() -> argparse.ArgumentParser:
     _number(augment, "--versions", default=7, help="augmented versions of each image")
     _number(augment, "--seed", default=0, help="seed of the augmentation")
     augment.add_argument("--data-dir", help=DATA_DIR_HELP)
+    augment.add_argument("--overwrite", action="store_true", help="replace the file --out")
 
     listing = command(
         "list", "list the models, or released weights", "keras-vit list 'ViT-B*' --weights"

@@ -65,7 +65,7 @@ def _load_model(name: str | Path) -> Any:
     return load_model(name)
 
 
-def _predict(model: Path, files: list[Path], top: int) -> int:
+def _predict(model: Path, files: list[Path], top: int, max_pixels: int) -> int:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -74,7 +74,8 @@ def _predict(model: Path, files: list[Path], top: int) -> int:
 
     table = Table("image", "class", "probability")
     failed = 0
-    for file, guesses in predict_files(_load_model(model), files, top):
+    predictions = predict_files(_load_model(model), files, top, max_pixels=max_pixels)
+    for file, guesses in predictions:
         name = Text(printable(file))  # plain strings would be markup
         if isinstance(guesses, str):
             failed += 1

@@ -35,6 +35,7 @@ REFUSED = {
     ("train", "--seed"): ("4294967296",),
     ("train", "--steps"): ("0", "-3"),
     ("train", "--val-fraction"): ("0", "1", "1.5"),
+    ("predict", "--max-pixels"): ("0",),
     ("predict", "--top"): ("0",),
     ("evaluate", "--accumulate"): ("0",),
     ("evaluate", "--batch-size"): ("0",),
@@ -44,6 +45,7 @@ REFUSED = {
     ("evaluate", "--learning-rates"): ("0",),
     ("evaluate", "--seeds"): ("0",),
     ("evaluate", "--steps"): ("0",),
+    ("inspect", "--max-pixels"): ("0",),
     ("inspect", "--top"): ("0",),
     ("export", "--image-size"): ("0", "100000"),
     ("plan", "--batch-size"): ("0",),
@@ -98,6 +100,7 @@ def test_the_ends_of_a_range_are_accepted() -> None:
             assert options[option[2:].replace("-", "_")] == value
     given = parse(["train", "--data", "x", "--learning-rate", "1e-3", "--seed", "0"])
     assert (given["learning_rate"], given["seed"]) == (1e-3, 0)
+    assert parse(["predict", "m", "x.png"])["max_pixels"] == keras_vit.data.MAX_PIXELS
 
 
 @pytest.mark.parametrize(

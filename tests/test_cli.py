@@ -178,6 +178,16 @@ def test_predict_marks_a_bad_file_and_goes_on(
     assert "%" in printed
 
 
+def test_predict_leaves_large_images_out(
+    tmp_path: Path, photographs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build("token").save(tmp_path / "m.keras")
+    words = ["predict", str(tmp_path / "m.keras"), str(photographs / "red/1.jpg"), "--max-pixels"]
+    assert cli.main([*words, "1999"]) == 1  # of 40 x 50
+    assert "cannot be read" in " ".join(capsys.readouterr().out.split())
+    assert cli.main([*words, "2000"]) == 0
+
+
 def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "saved_models" / "colours" / "2"
     assert cli.main(["export", str(run), "--out", str(target)]) == 0

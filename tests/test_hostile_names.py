@@ -164,6 +164,16 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     assert [scores["name"] for scores in record["report"]["classes"]] == list(NAMES)
 
 
+def test_a_sheet_of_augmented_images(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("tensorflow")
+    pixels = np.zeros((len(NAMES), 8, 8, 3), np.uint8)
+    split = data.ArraySplit("train", NAMES, pixels, np.arange(len(NAMES)))
+    sheet = tmp_path / "sheet.png"
+    data.augmentation_sheet(split, sheet, 8, augment="none", pictures=len(NAMES), versions=1)
+    assert sheet.stat().st_size > 1000
+
+
 @pytest.mark.parametrize("value", [float("nan"), 3e38])
 def test_what_is_not_finite_is_not_a_prediction(
     value: float, tmp_path: Path, photographs: list[Path], capsys: pytest.CaptureFixture[str]

@@ -219,6 +219,8 @@ def _compare_with_sums(path: Path, digest: str) -> None:
 def _read_sums(sums: Path) -> dict[bytes, str]:
     found = {}
     for number, line in enumerate(sums.read_bytes().splitlines(), 1):
+        if line.startswith(b"# "):
+            continue  # a comment, as keras_vit.manifest writes one
         match = _LINE.fullmatch(line)
         if match is None:
             raise CheckpointError(

@@ -97,7 +97,8 @@ def augmentation_sheet(
             cell.imshow(shown[..., 0] if channels == 1 else shown, cmap="gray", vmin=0, vmax=1)
             cell.set_axis_off()
             if column == 0 or mixed:
-                cell.set_title(shares(labels[row], names), fontsize=6)
+                title = printable(shares(labels[row], names))
+                cell.set_title(title, fontsize=6, parse_math=False)
     settings = [f"mixup {mixup}"] * bool(mixup) + [f"CutMix {cutmix}"] * bool(cutmix)
     figure.suptitle("; ".join([str(augmentation), *settings]), fontsize=7, wrap=True)
     with atomic_write(path) as temporary:

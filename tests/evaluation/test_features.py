@@ -81,6 +81,16 @@ def test_evaluation_of_the_model_is_followed(model: keras_vit.VisionTransformer)
         np.testing.assert_allclose(features(changed, split)[0], wanted, atol=2e-6)
 
 
+def test_channels_first() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 12, 20, 3), np.uint8)
+    split = data.ArraySplit("val", ("a", "b"), images, np.arange(5) % 2)
+    last = build(input_shape=(8, 16, 3))
+    first = build(input_shape=(3, 8, 16), data_format="channels_first")
+    first.set_weights(last.get_weights())
+    wanted = features(last, split, batch_size=2)[0]
+    np.testing.assert_allclose(features(first, split, batch_size=2)[0], wanted, atol=2e-6)
+
+
 def test_kept_on_disk(
     model: keras_vit.VisionTransformer, tmp_path: Path, computed: list[str]
 ) -> None:
