@@ -167,7 +167,7 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
         f"{facts['seconds']:.0f} s; written to {job.out}: "
         + ", ".join(sorted(path.name for path in job.out.iterdir()))
     )
-    say(f"next: keras-vit predict {shlex.quote(str(job.out))} PHOTO")
+    say(f"next: keras-vit predict {shlex.quote(str(job.out))} photo.jpg")
     return report
 
 
@@ -230,6 +230,7 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, say: Callable[[str], None
         history=history,
         config=config,
         name=job.output.place.name,
+        run=job.out,
     )
     saved_model = folder / "saved_models" / job.output.place.name / "1"
     keras_vit.export_model(model, saved_model, overwrite=True)
@@ -367,7 +368,7 @@ def _beside(
 def _config(job: Job, recipe: Recipe, model: Any) -> dict[str, Any]:
     """What made the model, for `config.json` and the card."""
     return {
-        "command": " ".join(["keras-vit", *sys.argv[1:]]),
+        "command": shlex.join(["keras-vit", *sys.argv[1:]]),
         "job": asdict(job),
         "identity": job.identity,
         "recipe": asdict(recipe),
