@@ -1,14 +1,21 @@
 """Starts `keras-vit`. A module of its own, since importing keras_vit imports the backend."""
 
+import io
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+
+from keras_vit_arguments import parse
 
 # Notes that TensorFlow's libraries write before they can be told not to.
 NOISE = (b"WARNING: All log messages before absl::InitializeLog()", b"I0000 ")
 
+# Commands that read their data by tf.data.
+DATA_COMMANDS = ("train", "evaluate", "augment")
 
 # Memory in huge pages, kept when freed. Threads' own arenas would return large arrays at once, and
 # so would `mmap` what lies above its threshold, as a step's temporaries at batch 32 do.
@@ -22,14 +29,64 @@ TUNABLES = ":".join(
     }.items()
 )
 
+# Errors whose message is written for a reader; others are bugs, or damaged files that no check saw.
+EXPECTED = (ValueError, OSError, ImportError, RuntimeError, FloatingPointError)
+LONGEST_MESSAGE = 2000
+
 
 def main() -> int:
     """Runs the command line, without TensorFlow's notes about processors and plug-ins."""
+    return exit_status(_start)
+
+
+def _start() -> int:
+    options = parse()  # help and usage errors need none of what follows
     _use_huge_pages()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # has no effect once TensorFlow is imported
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
     with _without_noise():
-        from keras_vit.cli import main as run
-    return run()
+        from keras_vit.cli import run
+
+        if options["command"] in DATA_COMMANDS and find_spec("tensorflow"):
+            import tensorflow  # noqa: F401  with any backend: it reads the data
+    return run(options)
+
+
+def exit_status(command: Callable[[], int]) -> int:
+    """Runs a command; an error is one line on standard error and status 2, Ctrl-C status 130."""
+    try:
+        return command()
+    except KeyboardInterrupt:
+        print("keras-vit: stopped", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if os.environ.get("KERAS_VIT_TRACEBACK"):
+            raise
+        print(f"keras-vit: {one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def one_line(error: Exception) -> str:
+    """An error in one line that is safe to print, whatever stands in it.
+
+    Example:
+
+    >>> from keras_vit_command import one_line
+    >>> one_line(ValueError("No class 'a\\x1b[2J'.\\n  Give another."))
+    "No class 'a\\\\x1b[2J'. Give another."
+    """
+    text = str(error)
+    if isinstance(error, OSError) and error.errno is not None and error.strerror is not None:
+        files = [os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str)]
+        text = ": ".join([error.strerror, *files])
+    if not isinstance(error, EXPECTED) or not text:
+        name = type(error).__name__
+        text = f"{name}: {text}" if text else name
+        text += " (KERAS_VIT_TRACEBACK=1 shows where)"
+    text = re.sub(r"\s*\n\s*", " ", text.strip())[:LONGEST_MESSAGE]
+    # As keras_vit.errors.printable, which cannot be imported without Keras.
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _use_huge_pages() -> None:
@@ -58,3 +115,7 @@ def _without_noise() -> Iterator[None]:
             os.close(terminal)
             held.seek(0)
             os.write(2, b"".join(line for line in held if not line.startswith(NOISE)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

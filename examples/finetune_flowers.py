@@ -18,6 +18,7 @@ parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS na
 parser.add_argument("--model", help="such as ViT-Ti/16; the recipe's small one by default")
 parser.add_argument("--weights", help="a .keras or .weights.h5 file to start from")
 parser.add_argument("--epochs", type=int, help="passes over the photographs")
-parser.add_argument("--out", type=Path, default=Path("runs/flowers"))
+parser.add_argument("--out", type=Path, default=Path("runs/flowers"), help="folder to write")
+parser.add_argument("--overwrite", action="store_true", help="replace a former run in --out")
 
-train(Job(**vars(parser.parse_args()), overwrite=True))
+train(Job(**vars(parser.parse_args())))

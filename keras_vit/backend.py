@@ -27,6 +27,50 @@ def synchronize(model: keras.Model) -> None:
         model.jax_state_sync()
 
 
+def guard_step(
+    model: keras.Model, name: str, variables: Callable[[], Sequence[Sequence[keras.Variable]]]
+) -> None:
+    """A train, test or predict function that can fail without harm to its model.
+
+    On JAX, Keras takes the variables off the model before the first step, and a step that fails,
+    mostly when it is traced, leaves `None` in their place. On TensorFlow, a step that failed when
+    it was first traced may not create the optimizer's variables later: it is made anew.
+
+    Args:
+        model: The model.
+        name: `"train_function"`, `"test_function"` or `"predict_function"`, made by Keras.
+        variables: Gives groups of variables in the order of the step's state.
+    """
+    step = getattr(model, name)
+    done = False
+
+    def jax_step(state: Any, iterator: Any) -> Any:
+        try:
+            return step(state, iterator)
+        except BaseException:
+            if not any(value.is_deleted() for values in state for value in values):
+                for group, values in zip(variables(), state, strict=True):
+                    for variable, value in zip(group, values, strict=True):
+                        variable.assign(value)
+                model._jax_state_synced = True  # nothing newer is elsewhere
+            raise
+
+    def tensorflow_step(iterator: Any) -> Any:
+        nonlocal done
+        try:
+            outputs = step(iterator)
+        except BaseException:
+            if not done:
+                setattr(model, name, None)
+            raise
+        done = True
+        return outputs
+
+    guarded = {"jax": jax_step, "tensorflow": tensorflow_step}.get(keras.backend.backend())
+    if guarded is not None:
+        setattr(model, name, guarded)
+
+
 def compile_on_cpu(model: keras.Model) -> None:
     """Turns XLA on where `jit_compile="auto"` leaves it off: on TensorFlow without a GPU."""
     if not is_tensorflow():
@@ -129,6 +173,13 @@ def multiply_add(inputs: Any, kernel: Any, bias: Any) -> Any:
     import torch
 
     return torch.addmm(*map(keras.ops.convert_to_tensor, (bias, inputs, kernel)))
+
+
+def track_variables_anew(layer: keras.layers.Layer) -> None:
+    """Lets go of variables that sublayers have replaced: torch's registers keep the old ones."""
+    if keras.backend.backend() == "torch":
+        for each in layer._flatten_layers():
+            each._track_variables()
 
 
 def masks_come_from() -> str:

@@ -2,9 +2,11 @@
 
 import difflib
 import inspect
+import math
 import os
 import unicodedata
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 # Format characters that words need (Persian, Indic scripts, emoji), where others deceive.
@@ -65,22 +67,44 @@ def as_pair(value: int | tuple[int, int], argument: str) -> tuple[int, int]:
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
         raise ValueError(
             f"{argument}={value!r} is not a size. "
-            f"Give one positive whole number, or a pair (height, width), such as (16, 16)."
+            f"Give one positive integer, or a pair (height, width), such as (16, 16)."
         )
     return pair[0], pair[1]
 
 
 def positive(**sizes: int) -> None:
-    """Raises a ValueError for the first of the named sizes that is no positive whole number."""
+    """Raises a ValueError for the first of the named sizes that is not a positive integer."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r} must be a whole number of at least 1.")
+            raise ValueError(f"{name}={size!r} must be an integer of at least 1.")
+
+
+def not_negative(**sizes: int) -> None:
+    """Raises a ValueError for the first of the named sizes that is not an integer of at least 0."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 0:
+            raise ValueError(f"{name}={size!r} must be an integer of at least 0.")
+
+
+def finite(**values: float) -> None:
+    """Raises a ValueError for the first of the named values that is not a finite number."""
+    for name, value in values.items():
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise ValueError(f"{name}={value!r} must be a finite number, such as 1e-6.")
+
+
+def above_zero(**values: float) -> None:
+    """Raises a ValueError for the first of the named values that is not finite or not above 0."""
+    finite(**values)
+    for name, value in values.items():
+        if value <= 0:
+            raise ValueError(f"{name}={value!r} must be above 0, such as 1e-6.")
 
 
 def rates(**values: float) -> None:
     """Raises a ValueError for the first of the named rates that is outside [0, 1)."""
     for name, rate in values.items():
-        if not 0 <= rate < 1:
+        if not isinstance(rate, Real) or not 0 <= rate < 1:
             raise ValueError(
                 f"{name}={rate!r} is not a rate. Give a number in [0, 1), such as 0.1."
             )
@@ -88,10 +112,34 @@ def rates(**values: float) -> None:
 
 def known_arguments(cls: type, given: Iterable[str]) -> None:
     """Raises a ValueError for an argument that the constructor of `cls` does not have."""
-    accepted = [name for name in inspect.signature(cls).parameters if name != "self"]
+    accepted = accepted_arguments(cls)
     for name in given:
         if name not in accepted:
             raise ValueError(
                 f"{cls.__name__} has no argument {name!r}. "
                 f"{nearest(name, accepted)} Accepted: {', '.join(accepted)}."
             )
+
+
+def accepted_arguments(constructor: Any) -> list[str]:
+    """The names that a constructor takes; where it hands on `**kwargs`, those of the class above.
+
+    Example:
+
+    >>> from keras_vit.errors import accepted_arguments
+    >>> class Base:
+    ...     def __init__(self, *, depth): ...
+    >>> class Mine(Base):
+    ...     def __init__(self, scale, **kwargs): ...
+    >>> accepted_arguments(Mine)
+    ['scale', 'depth']
+    """
+    # `Model.__new__` takes anything: only what `__init__` says counts.
+    classes = [c for c in getattr(constructor, "__mro__", ()) if "__init__" in vars(c)]
+    names: list[str] = []
+    for function in [c.__init__ for c in classes] or [constructor]:
+        parameters = list(inspect.signature(function).parameters.values())
+        names += [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return [name for name in names if name != "self"]

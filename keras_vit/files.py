@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+TEMPORARY_FILES = ".*.part*"
+
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -13,7 +15,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The temporary file has the suffix of `path`, is forced to the disk and then renamed, so that a
     full disk or a kill leaves what stood at `path`. A link is followed: what it points to is
-    replaced, and the link stays.
+    replaced, and the link stays. A kill may leave the temporary file, which matches
+    `TEMPORARY_FILES`.
 
     Raises:
         OSError: The file cannot be written; the error names `path`.
@@ -31,7 +34,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(os.path.realpath(path))
     try:
-        handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}.", path.parent)
+        handle, name = tempfile.mkstemp(f".part{path.suffix}", f".{path.stem}.", path.parent)
         os.close(handle)
     except OSError as error:
         raise _naming(error, path) from error
@@ -63,8 +66,8 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 def _naming(error: OSError, path: Path) -> OSError:
     """The error with the path that the caller knows: the disk's own errors have none."""
-    if error.errno is None:
-        return error
+    if error.errno is None:  # a library's own words
+        return OSError(f"{path} cannot be written: {error}")
     return type(error)(error.errno, os.strerror(error.errno), str(path))
 
 

@@ -210,9 +210,10 @@ def test_list_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["train", "--data", "no/such/folder"], "There is no no/such/folder"),
         (["train", "--data", "digits", "--recipe", "digit"], "'digits'"),
-        (["train", "--data", "digits", "--epochs", "0"], "epochs=0"),
+        (["train", "--data", "digits", "--epochs", "0"], "--epochs: '0'"),
         (["predict", "nowhere", "a.jpg"], "There is no model at nowhere"),
         (["plan", "ViT-B"], "ViT-B"),
+        (["plan", "ViT-B/16", "--image-size", "15"], "image_size=15 is smaller than one patch"),
         (["list", "ResNet*"], "No model matches"),
     ],
 )
@@ -238,6 +239,37 @@ def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
         assert stop.value.code == 0
     printed = capsys.readouterr().out
     assert "example: keras-vit train" in printed
+
+
+def damaged_models(folder: Path) -> list[Path]:
+    """A model's file, cut, changed in one bit at twenty places, and files of something else."""
+    build("token").save(whole := folder / "whole.keras")
+    content = whole.read_bytes()
+    versions = {f"cut_{share}": content[: int(share * len(content))] for share in (0.2, 0.9)}
+    for place in np.linspace(0, 0.95 * len(content), 20).astype(int):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        versions[f"bit_{place}"] = bytes(flipped)
+    versions |= {"empty": b"", "text": b"not a model", "zip": b"PK\x05\x06" + bytes(18)}
+    files = [folder / f"{name}.keras" for name in versions]
+    for file, damaged in zip(files, versions.values(), strict=True):
+        file.write_bytes(damaged)
+    return files
+
+
+def test_damaged_models_are_one_line(
+    tmp_path: Path, photographs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = damaged_models(tmp_path)
+    assert len(files) == 25
+    for file in files:
+        assert cli.main(["predict", str(file), str(photographs / "red/1.jpg")]) == 2
+        printed, error = capsys.readouterr()
+        assert not printed
+        assert error.startswith("keras-vit: ")
+        assert str(file) in error
+        assert error.count("\n") == 1
+        assert "KERAS_VIT_TRACEBACK" not in error  # which would be one that nobody foresaw
 
 
 def test_not_a_model_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,9 @@
 """TensorFlow and its kind, imported when first used: `import keras_vit` works without them."""
 
 import importlib
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["require", "tensorflow_datasets", "tf"]
@@ -22,10 +25,24 @@ class _LazyModule:
 def require(name: str, install: str) -> Any:
     """Imports the module `name`, or raises an `ImportError` that says what to install."""
     try:
-        return importlib.import_module(name)
+        with _quietly(name):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         message = f"keras_vit.data needs {error.name}: pip install '{install}'"
         raise ImportError(message, name=error.name) from error
+
+
+def _quietly(name: str) -> AbstractContextManager[None]:
+    """Without TensorFlow's notes about processors, where this imports it first.
+
+    On the JAX and torch backends it reads images, on the processor alone.
+    """
+    if not name.startswith("tensorflow") or "tensorflow" in sys.modules:
+        return nullcontext()
+    from keras_vit_command import _without_noise
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return _without_noise()
 
 
 if TYPE_CHECKING:

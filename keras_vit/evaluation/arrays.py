@@ -37,3 +37,31 @@ def checked(
             "finite. Compute them in float32."
         )
     return x, y
+
+
+def check_seed(seed: int) -> None:
+    """Raises a ValueError for a seed that is not an integer of at least 0."""
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"seed={seed!r} must be an integer of at least 0.")
+
+
+def check_labels(labels: np.ndarray, num_classes: int) -> None:
+    """Raises a ValueError for labels that are not integers from 0 to `num_classes - 1`."""
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"Labels are {labels.dtype}. Give integer classes 0, 1, 2, ...")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(
+            f"Labels lie from {labels.min()} to {labels.max()}, and there are {num_classes} "
+            f"classes. Give labels from 0 to {num_classes - 1}."
+        )
+
+
+def check_finite(scores: np.ndarray) -> None:
+    """Raises a ValueError for scores `(examples, classes)` that are NaN or infinite."""
+    finite = np.isfinite(scores).all(axis=1)
+    if not finite.all():
+        raise ValueError(
+            f"The scores of {(~finite).sum()} of {len(scores)} examples are not finite, the first "
+            f"of example {int(finite.argmin())}: the model's weights are damaged, or its training "
+            "diverged. Train it again with a lower learning rate, or take another file."
+        )

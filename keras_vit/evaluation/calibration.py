@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.errors import positive
+from keras_vit.evaluation.arrays import check_finite, check_labels
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def calibration(labels: Any, probabilities: Any, bins: int = 15) -> Calibration:
         The error, and what a reliability diagram shows.
 
     Raises:
-        ValueError: Shapes do not match, or rows are no probabilities.
+        ValueError: Shapes do not match, or rows are not probabilities.
 
     Example:
 
@@ -84,10 +85,13 @@ def probabilities_of(labels: Any, probabilities: Any) -> tuple[np.ndarray, np.nd
             f"{labels.shape} labels do not match {probabilities.shape} probabilities. "
             "Give (examples,) and (examples, classes)."
         )
+    check_labels(labels, probabilities.shape[1])
+    check_finite(probabilities)
     sums = probabilities.sum(axis=1)
     if probabilities.min() < 0 or not np.allclose(sums, 1, atol=1e-3):
         raise ValueError(
             f"Rows sum to {sums.min():.3g} ... {sums.max():.3g}, with values down to "
-            f"{probabilities.min():.3g}: no probabilities. Of logits take keras.ops.softmax first."
+            f"{probabilities.min():.3g}: not probabilities. Apply keras.ops.softmax "
+            "to logits first."
         )
     return labels, probabilities

@@ -1,4 +1,5 @@
-"""What `keras-vit evaluate` does: a model's own classes, or what its features know of others."""
+"""What `keras-vit evaluate` does: evaluates a model on its own classes, or its features on new
+ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +9,9 @@ from keras_vit import data
 from keras_vit.errors import one_of
 from keras_vit.evaluation import vtab_tasks
 from keras_vit.evaluation.features import features, weights_digest
-from keras_vit.evaluation.fewshot import SEEDS, SHOTS, fewshot_table
-from keras_vit.evaluation.linear_probe import linear_probe
-from keras_vit.evaluation.neighbours import knn_accuracy
+from keras_vit.evaluation.fewshot import SEEDS, SHOTS, check_shots, fewshot_table
+from keras_vit.evaluation.linear_probe import check_classes, linear_probe
+from keras_vit.evaluation.neighbours import check_neighbours, knn_accuracy
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit.evaluation.vtab import Setting, VTABReport, run_vtab
@@ -29,9 +30,10 @@ def own_classes(model: Any, split: data.Split, batch_size: int = 32) -> Classifi
     named = model.class_names is not None
     if model.num_classes != classes or (named and tuple(model.class_names) != split.class_names):
         raise ValueError(
-            f"{model.name} tells {model.num_classes} classes"
+            f"{model.name} predicts {model.num_classes} classes"
             f"{' (' + _few(model.class_names) + ')' if named else ''}, and the data has {classes} "
-            f"({_few(split.class_names)}). Judge its features instead: --probe, --knn or --fewshot."
+            f"({_few(split.class_names)}). Evaluate its features instead: --probe, --knn or "
+            "--fewshot."
         )
     labels, scores = predict_split(model, split, batch_size)
     return classification_report(labels, scores, split.class_names)
@@ -49,38 +51,47 @@ def transfer_rows(
     cache_dir: str | Path | None = None,
     batch_size: int = 32,
 ) -> list[Row]:
-    """What linear classifiers and neighbours make of a model's features, one row a measure.
+    """Accuracies of k-NN and linear classifiers on a model's features, one row per measure.
 
     Args:
         model: A model of this package, under any head or none.
         splits: Classifiers learn from `splits.train`.
         test: The split they are judged on.
-        shots: Few-shot linear evaluation with so many examples a class; empty for the released
-            code's 1, 5, 10 and 25; None for none.
-        neighbours: How many vote; None for none.
+        shots: Few-shot linear evaluation with this many examples per class; empty for the
+            released code's 1, 5, 10 and 25; None for none.
+        neighbours: Number of nearest neighbours; None for none.
         probe: Fit a linear probe.
         seeds: Draws of the few-shot examples.
-        cache_dir: Where features are kept.
-        batch_size: Images at once.
+        cache_dir: Folder of cached features.
+        batch_size: Images per batch.
 
     Returns:
-        Rows of measure, accuracy in per cent, and how it came about.
+        Rows of measure, accuracy in per cent, and details.
 
     Raises:
         ValueError: There is no split `test`, or an argument is out of range.
     """
     tested = splits[one_of(test, "test", splits)]
+    # What the labels alone rule out is said before hours of features.
+    labels = splits.train.labels()
+    if probe:
+        check_classes(labels)
+    if neighbours is not None:
+        check_neighbours(len(labels), neighbours, "--knn: ")
+    shots = SHOTS if shots is not None and not len(shots) else shots
+    for count in shots or ():
+        check_shots(labels, count, "--fewshot: ")
     train = features(model, splits.train, cache_dir, batch_size)
     four = (*train, *features(model, tested, cache_dir, batch_size))
     rows: list[Row] = []
     if probe:
-        found = linear_probe(*four)
-        rows.append(("linear probe", f"{found.accuracy:.2%}", f"C = {found.strength:g}"))
+        result = linear_probe(*four)
+        rows.append(("linear probe", f"{result.accuracy:.2%}", f"C = {result.strength:g}"))
     if neighbours is not None:
         accuracy = knn_accuracy(*four, k=neighbours)
         rows.append((f"{neighbours} nearest neighbours", f"{accuracy:.2%}", "cosine"))
     if shots is not None:
-        for row in fewshot_table(*four, shots=shots or SHOTS, seeds=seeds):
+        for row in fewshot_table(*four, shots=shots, seeds=seeds):
             spread = f"± {100 * row.spread:.2f} over {len(seeds)} seeds"
             rows.append((f"{row.shots}-shot", f"{row.mean:.2%}", spread))
     return rows

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import warnings
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ import numpy as np
 from keras_vit import data
 from keras_vit.errors import positive
 from keras_vit.evaluation.prediction import preparation
+from keras_vit.files import atomic_write
 from keras_vit.version import __version__
 
 # Arguments of a model that its pre-logits do not depend on: a new head finds the same features.
@@ -73,21 +73,26 @@ def features(
         )
     prepared = preparation(model)
     if cache_dir is None:
-        return _compute(backbone, split, prepared, batch_size)
+        return _compute(backbone, split, prepared, batch_size, model.data_format)
     path = Path(cache_dir) / f"{_key(model, split, prepared)}.npz"
     found = _read(path, backbone.output_shape[-1])
     if found is None:
-        found = _compute(backbone, split, prepared, batch_size)
+        found = _compute(backbone, split, prepared, batch_size, model.data_format)
         _write(path, *found)
     return found
 
 
 def _compute(
-    backbone: keras.Model, split: data.Split, prepared: dict[str, Any], batch_size: int
+    backbone: keras.Model,
+    split: data.Split,
+    prepared: dict[str, Any],
+    batch_size: int,
+    data_format: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     from rich.console import Console
     from rich.progress import track
 
+    batch_size = min(batch_size, max(len(split), 1))
     batches = data.pipeline(split, batch_size=batch_size, **prepared)
     found, labels = [], []
     for images, its_labels in track(
@@ -100,6 +105,8 @@ def _compute(
         # The last batch is filled up: another size would be compiled anew.
         missing = batch_size - len(images)
         filled = np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0)), mode="edge")
+        if data_format == "channels_first":
+            filled = np.moveaxis(filled, -1, 1)
         rows = backbone.predict_on_batch(filled)[: len(images)]
         found.append(np.asarray(keras.ops.convert_to_numpy(rows)).astype(np.float32))
         labels.append(its_labels)
@@ -156,10 +163,5 @@ def _read(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray] | None:
 
 def _write(path: Path, found: np.ndarray, labels: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Under another name until it is whole: a computation that is killed leaves no half file.
-    part = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-    try:
-        np.savez(part, features=found, labels=labels)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_write(path) as temporary:
+        np.savez(temporary, features=found, labels=labels)

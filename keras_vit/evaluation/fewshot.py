@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.errors import positive
-from keras_vit.evaluation.arrays import checked
+from keras_vit.evaluation.arrays import check_seed, checked
 
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
@@ -67,7 +67,8 @@ def fewshot_accuracy(
         The accuracy, from 0 to 1.
 
     Raises:
-        ValueError: Shapes do not match, values are not finite, or an argument is out of range.
+        ValueError: Shapes do not match, values are not finite, an argument is out of range, or no
+            class has `shots` examples.
 
     Example:
 
@@ -79,9 +80,10 @@ def fewshot_accuracy(
     """
     train_x, train_y = checked(train_x, train_y, "train")
     test_x, test_y = checked(test_x, test_y, "test", train_x.shape[1])
-    positive(shots=shots)
-    if not l2 > 0:
-        raise ValueError(f"l2={l2!r} must be greater than 0, such as 1024.")
+    check_shots(train_y, shots)
+    check_seed(seed)
+    if not 0 < l2 < np.inf:
+        raise ValueError(f"l2={l2!r} must be greater than 0 and finite, such as 1024.")
     num_classes = int(max(train_y.max(), test_y.max())) + 1
     chosen = draw(train_y, shots, num_classes, seed)
     scores = least_squares_scores(train_x[chosen], train_y[chosen], test_x, num_classes, l2)
@@ -112,7 +114,7 @@ def fewshot_table(
         One `FewShot` for each of `shots`, with `mean` and `spread` over the seeds.
 
     Raises:
-        ValueError: As `fewshot_accuracy`.
+        ValueError: As `fewshot_accuracy`; or `shots` or `seeds` is empty.
 
     Example:
 
@@ -122,6 +124,9 @@ def fewshot_table(
     >>> [(row.shots, row.mean, row.spread) for row in fewshot_table(x, y, x, y, shots=[1, 2])]
     [(1, 1.0, 0.0), (2, 1.0, 0.0)]
     """
+    for name, values in (("shots", shots), ("seeds", seeds)):
+        if not len(values):
+            raise ValueError(f"{name}={values!r} is empty. Give at least one integer, such as [1].")
     return tuple(
         FewShot(
             count,
@@ -132,6 +137,20 @@ def fewshot_table(
         )
         for count in shots
     )
+
+
+def check_shots(labels: np.ndarray, shots: int, option: str = "") -> None:
+    """Raises a ValueError for `shots` that no class of the training labels has.
+
+    The message begins with `option`, where the number comes from the command line.
+    """
+    positive(shots=shots)
+    most = int(np.bincount(labels).max())
+    if shots > most:
+        raise ValueError(
+            f"{option}shots={shots} is more than any class has: the largest has {most} training "
+            f"examples. Give at most {most}."
+        )
 
 
 def draw(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.ndarray:

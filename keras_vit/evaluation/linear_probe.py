@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.evaluation.arrays import checked
+from keras_vit.evaluation.arrays import check_seed, checked
 
 # Inverse strengths of the penalty that are tried, scikit-learn's C.
 STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
@@ -48,7 +48,8 @@ def linear_probe(
         The classifier with its accuracy.
 
     Raises:
-        ValueError: Shapes do not match, values are not finite, or a class is too small.
+        ValueError: Shapes do not match, values are not finite, a class is too small, or an
+            argument is out of range.
 
     Example:
 
@@ -66,13 +67,10 @@ def linear_probe(
 
     train_x, train_y = checked(train_x, train_y, "train")
     test_x, test_y = checked(test_x, test_y, "test", train_x.shape[1])
-    classes, counts = np.unique(train_y, return_counts=True)
-    folds = min(folds, int(counts.min()))
-    if len(classes) < 2 or folds < 2:
-        raise ValueError(
-            f"A linear probe needs two classes with two training examples each; "
-            f"class {classes[counts.argmin()]} has {counts.min()}, of {len(classes)} classes."
-        )
+    if not isinstance(folds, int) or folds < 2:
+        raise ValueError(f"folds={folds!r} must be an integer of at least 2.")
+    check_seed(seed)
+    folds = min(folds, check_classes(train_y))
     search = GridSearchCV(
         make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)),
         {"logisticregression__C": STRENGTHS},
@@ -89,6 +87,17 @@ def linear_probe(
         kernel=kernel.astype(np.float32),
         bias=bias.astype(np.float32),
     )
+
+
+def check_classes(labels: np.ndarray) -> int:
+    """The number of examples of the smallest class, or a ValueError where a probe needs more."""
+    classes, counts = np.unique(labels, return_counts=True)
+    if len(classes) < 2 or counts.min() < 2:
+        raise ValueError(
+            "A linear probe needs two classes with two training examples each; "
+            f"class {classes[counts.argmin()]} has {counts.min()}, of {len(classes)} classes."
+        )
+    return int(counts.min())
 
 
 def _as_head(regression: Any, num_classes: int) -> tuple[np.ndarray, np.ndarray]:

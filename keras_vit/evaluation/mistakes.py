@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import data
+from keras_vit.errors import one_of, positive
 from keras_vit.evaluation.calibration import probabilities_of
 
 
@@ -49,7 +50,7 @@ def worst_mistakes(
         The mistakes; none when every prediction is right.
 
     Raises:
-        ValueError: Shapes do not match, or rows are no probabilities.
+        ValueError: Shapes do not match, rows are not probabilities, or `count` is below 1.
 
     Example:
 
@@ -58,6 +59,7 @@ def worst_mistakes(
     >>> [(mistake.index, mistake.probability) for mistake in found]
     [(1, 0.8), (2, 0.7)]
     """
+    positive(count=count)
     labels, probabilities = probabilities_of(labels, probabilities)
     predictions = probabilities.argmax(axis=1)
     confidence = probabilities.max(axis=1)
@@ -87,12 +89,21 @@ def pictures(split: data.Split, indices: Sequence[int], channels: int = 3) -> li
     Returns:
         uint8 arrays `(height, width, channels)`, in the order of `indices`.
 
+    Raises:
+        ValueError: An index is outside the split, or `channels` is neither 1 nor 3.
+
     >>> from keras_vit import data
     >>> [image.shape for image in pictures(data.load("digits").val, [5, 3], channels=1)]
     [(8, 8, 1), (8, 8, 1)]
     """
+    one_of(channels, "channels", (1, 3))
     if not indices:
         return []
+    if min(indices) < 0 or max(indices) >= len(split):
+        raise ValueError(
+            f"indices from {min(indices)} to {max(indices)} are not all examples of {split!r}. "
+            f"Give integers from 0 to {len(split) - 1}."
+        )
     import tensorflow as tf
 
     ascending = sorted(set(indices))

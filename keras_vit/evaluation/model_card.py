@@ -1,9 +1,14 @@
 """The model card: what a stranger should know before trusting a model, in Markdown."""
 
+import json
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from keras_vit.errors import printable
 from keras_vit.evaluation.calibration import Calibration
+from keras_vit.evaluation.markdown import code, inline
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
 
@@ -36,13 +41,14 @@ def model_card(
     calibration: Calibration | None = None,
     mistakes: tuple[Mistake, ...] = (),
     pictures: tuple[str, ...] = (),
+    run: Path | None = None,
 ) -> str:
     """A model card with Hugging Face's sections, filled in as far as a training run knows.
 
     What only people know (licence, intended use, contact) is marked `[fill in]`.
 
     Args:
-        name: Of the model.
+        name: Name of the model, the title of the card.
         report: Scores on the validation split.
         facts: What the run found: `parameters`, `seconds`, `data` (split name to size),
             `bad_files` (pairs of file and reason), `beside` (lines to compare with). All optional,
@@ -51,9 +57,11 @@ def model_card(
         calibration: Of the same predictions.
         mistakes: The worst ones.
         pictures: PNG files beside the card to show.
+        run: The folder of the run as a reader would type it; None for the folder `name`.
 
     Returns:
-        Markdown with a YAML header.
+        Markdown with a YAML header. Names of files and classes are text in it, whatever they
+        contain, and its commands are quoted for a shell.
 
     Example:
 
@@ -64,38 +72,39 @@ def model_card(
     True
     """
     config = config or {}
+    run = Path(name) if run is None else run
     job, recipe = config.get("job", {}), config.get("recipe", {})
     parts = [
-        f"{_HEADER}\n# {name}",
+        f"{_HEADER}\n# {inline(name)}",
         f"{report.accuracy:.2%} of {report.macro.support} validation images are classified right "
         f"({_interval(report.accuracy, report.macro.support)}).",
-        *(f"- {line}" for line in facts.get("beside", ())),
+        *(f"- {inline(line)}" for line in facts.get("beside", ())),
         "## Model details",
         _list(
             {
                 "Model type": f"image classifier, {len(report.classes)} classes, keras_vit",
                 "Parameters": _number(facts.get("parameters")),
-                "Trained from": (job.get("weights") or "random weights") if job else "",
+                "Trained from": inline(job.get("weights") or "random weights") if job else "",
                 "Developed by": FILL_IN,
                 "Licence": f"{FILL_IN}: that of the data and of the weights it was trained from "
                 "may bind it",
             }
         ),
         "## Uses",
-        f"Tells the {len(report.classes)} classes of the table below apart, in pictures like those "
-        f"it was trained on. Intended use: {FILL_IN}. Out of scope: pictures that show none of the "
-        "classes (it will name one of them all the same), and decisions about people.",
+        f"Classifies images like those it was trained on into the {len(report.classes)} classes of "
+        f"the table below. Intended use: {FILL_IN}. Out of scope: images that show none of the "
+        "classes (it predicts one of them all the same), and decisions about people.",
         "## Bias, risks and limitations",
         *_limits(report, calibration, mistakes),
         "## How to get started",
-        f"```\nkeras-vit predict {name} photo.jpg\n```",
+        f"```\n{printable(f'keras-vit predict {shlex.quote(str(run))} photo.jpg')}\n```",
         "```python\nimport keras, keras_vit\n\n"
-        'model = keras.saving.load_model("model.keras")  # takes pixels 0..255, gives logits\n```',
+        f"model = keras.saving.load_model({_string(run / 'model.keras')})  # 0..255 to logits\n```",
         "## Training details",
         "### Training data",
         *_data(facts, job),
         "### Training procedure",
-        f"`{config['command']}`" if "command" in config else "",
+        code(config["command"]) if "command" in config else "",
         _table(("hyper-parameter", "value"), recipe),
         f"Took {facts['seconds']:.0f} seconds." if "seconds" in facts else "",
         "## Evaluation",
@@ -133,18 +142,18 @@ def _limits(
     if tested:
         weakest = min(tested, key=lambda scores: scores.recall)
         lines.append(
-            f"- The weakest class is {weakest.name}: {weakest.recall:.1%} of its "
+            f"- The weakest class is {inline(weakest.name)}: {weakest.recall:.1%} of its "
             f"{weakest.support} images are found."
         )
-    if untested := [scores.name for scores in report.classes if not scores.support]:
-        lines.append(f"- Never tested, for want of validation images: {', '.join(untested)}.")
+    if untested := [inline(scores.name) for scores in report.classes if not scores.support]:
+        lines.append(f"- Not tested, as there are no validation images: {', '.join(untested)}.")
     if calibration is not None:
         lines.append(
             f"- Its probabilities are off by {calibration.error:.1%} on average (see the "
             "reliability diagram)."
         )
     if mistakes:
-        names = [scores.name for scores in report.classes]
+        names = [inline(scores.name) for scores in report.classes]
         worst = mistakes[0]
         lines.append(
             f"- Its surest mistake took {names[worst.label]} for {names[worst.prediction]} with "
@@ -158,11 +167,16 @@ def _limits(
 
 
 def _data(facts: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
-    sizes = ", ".join(f"{count} {split}" for split, count in facts.get("data", {}).items())
-    parts = [f"`{job['data']}`" if job.get("data") else "", f"Images: {sizes}." if sizes else ""]
+    sizes = ", ".join(f"{count} {inline(split)}" for split, count in facts.get("data", {}).items())
+    parts = [
+        code(str(job["data"])) if job.get("data") else "",
+        f"Images: {sizes}." if sizes else "",
+    ]
     bad = facts.get("bad_files", ())
     if bad:
-        shown = "\n".join(f"- `{file}`: {reason}" for file, reason in bad[:20])
+        shown = "\n".join(
+            f"- {code(str(file))}: {inline(str(reason))}" for file, reason in bad[:20]
+        )
         more = f"\n- and {len(bad) - 20} more, in report.json" if len(bad) > 20 else ""
         parts.append(f"{len(bad)} files could not be decoded and were left out:\n\n{shown}{more}")
     parts.append(f"Where they come from, who took them, under which licence: {FILL_IN}.")
@@ -179,8 +193,10 @@ def _number(value: Any) -> str:
 
 def _table(header: tuple[str, str], rows: Mapping[str, Any]) -> str:
     lines = [f"| {header[0]} | {header[1]} |", "|---|---|"] if rows else []
-    # A bar in a value would end its cell.
-    lines += [
-        f"| {name} | {str(value).replace('|', chr(92) + '|')} |" for name, value in rows.items()
-    ]
+    lines += [f"| {inline(str(name))} | {inline(str(value))} |" for name, value in rows.items()]
     return "\n".join(lines)
+
+
+def _string(path: Path) -> str:
+    """A path as a string literal of Python, on one line."""
+    return printable(json.dumps(path.as_posix(), ensure_ascii=False))

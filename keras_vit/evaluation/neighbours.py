@@ -46,9 +46,7 @@ def knn_accuracy(
 
     train_x, train_y = checked(train_x, train_y, "train")
     test_x, test_y = checked(test_x, test_y, "test", train_x.shape[1])
-    positive(k=k)
-    if k > len(train_x):
-        raise ValueError(f"k={k} neighbours do not exist among {len(train_x)}. Give a smaller k.")
+    check_neighbours(len(train_x), k)
     if not temperature > 0:
         raise ValueError(f"temperature={temperature!r} must be greater than 0, such as 0.07.")
 
@@ -59,3 +57,16 @@ def knn_accuracy(
 
     classifier = KNeighborsClassifier(k, weights=votes, metric="cosine", algorithm="brute")
     return float(classifier.fit(train_x, train_y).score(test_x, test_y))
+
+
+def check_neighbours(examples: int, k: int, option: str = "") -> None:
+    """Raises a ValueError for a `k` that is not from 1 to the number of training examples.
+
+    The message begins with `option`, where the number comes from the command line.
+    """
+    positive(k=k)
+    if k > examples:
+        raise ValueError(
+            f"{option}k={k} neighbours do not exist among {examples} training examples. Give at "
+            f"most {examples}."
+        )

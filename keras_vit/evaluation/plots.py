@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.errors import printable
 from keras_vit.evaluation.calibration import Calibration
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
+from keras_vit.files import atomic_write
 
 
 def _figure(width: float, height: float) -> Any:
@@ -20,6 +22,11 @@ def _figure(width: float, height: float) -> Any:
         ) from error
     # A Figure of its own, not pyplot's: no window, no global state to leak between runs.
     return Figure(figsize=(width, height), layout="constrained", dpi=120)
+
+
+def _save(figure: Any, path: str | Path) -> None:
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary)
 
 
 def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> None:
@@ -38,12 +45,12 @@ def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> Non
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend()
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
     """The confusion matrix as a PNG: colour is the share of a label's row, text the count."""
-    names = [scores.name for scores in report.classes]
+    names = [printable(scores.name) for scores in report.classes]
     counts = report.confusion
     shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
     side = max(4.0, 0.42 * len(names) + 1.8)
@@ -52,8 +59,9 @@ def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="share of the label", shrink=0.85)
     ticks = range(len(names))
-    axes.set_xticks(ticks, names, rotation=45, ha="right")
-    axes.set_yticks(ticks, names)
+    # Names are text: matplotlib would typeset what stands between dollars, or fail at it.
+    axes.set_xticks(ticks, names, rotation=45, ha="right", parse_math=False)
+    axes.set_yticks(ticks, names, parse_math=False)
     axes.set(xlabel="predicted", ylabel="label", title=f"accuracy {report.accuracy:.1%}")
     if len(names) <= 30:  # beyond that the numbers are smaller than a reader can see
         for row in ticks:
@@ -61,7 +69,7 @@ def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
                 if counts[row, column]:
                     colour = "white" if shares[row, column] > 0.5 else "black"
                     axes.text(column, row, counts[row, column], ha="center", va="center", c=colour)
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def plot_calibration(calibration: Calibration, path: str | Path) -> None:
@@ -81,7 +89,7 @@ def plot_calibration(calibration: Calibration, path: str | Path) -> None:
     above.legend(loc="upper left")
     below.bar(left, calibration.counts, 1 / bins, align="edge", ec="white")
     below.set(xlabel="confidence of the prediction", ylabel="predictions")
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def plot_mistakes(
@@ -117,9 +125,11 @@ def plot_mistakes(
             f"{_short(class_names[mistake.label])}\n"
             f"predicted {_short(class_names[mistake.prediction])} {mistake.probability:.0%}",
             fontsize=8,
+            parse_math=False,
         )
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def _short(name: str, length: int = 16) -> str:
+    name = printable(name)
     return name if len(name) <= length else name[: length - 1] + "…"

@@ -1,10 +1,16 @@
 """Precision, recall and F1 of every class, and where the confusions lie."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+
+from keras_vit.errors import printable
+from keras_vit.evaluation.arrays import check_finite, check_labels
+from keras_vit.evaluation.markdown import inline
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,17 @@ class ClassificationReport:
         """The same as JSON takes it."""
         return {**asdict(self), "confusion": self.confusion.tolist()}
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ClassificationReport:
+        """The report whose `to_dict` this is."""
+        return cls(
+            values["accuracy"],
+            tuple(ClassScores(**scores) for scores in values["classes"]),
+            ClassScores(**values["macro"]),
+            ClassScores(**values["weighted"]),
+            np.array(values["confusion"]),
+        )
+
     def _cells(self) -> list[tuple[str, ...]]:
         rows = [
             (s.name, f"{s.precision:.3f}", f"{s.recall:.3f}", f"{s.f1:.3f}", str(s.support))
@@ -53,7 +70,7 @@ class ClassificationReport:
         ]
 
     def __str__(self) -> str:
-        cells = self._cells()
+        cells = [tuple(map(printable, row)) for row in self._cells()]
         widths = [max(len(row[i]) for row in cells) for i in range(5)]
         lines = [
             "  ".join(
@@ -72,7 +89,7 @@ class ClassificationReport:
         """The table in Markdown."""
         header, *rows = self._cells()
         lines = ["| " + " | ".join(header) + " |", "|---|---:|---:|---:|---:|"]
-        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+        return "\n".join(lines + ["| " + " | ".join(map(inline, row)) + " |" for row in rows])
 
 
 def classification_report(
@@ -91,7 +108,8 @@ def classification_report(
         recall 0.
 
     Raises:
-        ValueError: Lengths differ, or a class has no name.
+        ValueError: Shapes do not match, a class does not have a name, or scores are NaN or
+            infinite.
 
     Example:
 
@@ -104,25 +122,33 @@ def classification_report(
 
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if predictions.ndim == 2:
+        if predictions.shape[1] != len(class_names):
+            raise ValueError(
+                f"Predictions {predictions.shape} do not have one column per class: there are "
+                f"{len(class_names)} class names."
+            )
+        check_finite(predictions)
         predictions = predictions.argmax(axis=-1)
     if labels.shape != predictions.shape or labels.ndim != 1 or not labels.size:
         raise ValueError(
             f"{labels.shape} labels do not match {predictions.shape} predictions. "
             "Give one class for each example, or one row of scores."
         )
-    classes = range(len(class_names))
     highest = max(labels.max(), predictions.max())
     if highest >= len(class_names):
         raise ValueError(f"Class {highest} has no name among the {len(class_names)} given.")
+    for classes in (labels, predictions):
+        check_labels(classes, len(class_names))
+    every_class = range(len(class_names))
 
     def averaged(name: str, average: str) -> ClassScores:
         precision, recall, f1, _ = metrics.precision_recall_fscore_support(
-            labels, predictions, labels=classes, average=average, zero_division=0
+            labels, predictions, labels=every_class, average=average, zero_division=0
         )
         return ClassScores(name, float(precision), float(recall), float(f1), len(labels))
 
     columns = metrics.precision_recall_fscore_support(
-        labels, predictions, labels=classes, zero_division=0
+        labels, predictions, labels=every_class, zero_division=0
     )
     return ClassificationReport(
         accuracy=float(metrics.accuracy_score(labels, predictions)),
@@ -132,5 +158,5 @@ def classification_report(
         ),
         macro=averaged("macro average", "macro"),
         weighted=averaged("weighted average", "weighted"),
-        confusion=metrics.confusion_matrix(labels, predictions, labels=classes),
+        confusion=metrics.confusion_matrix(labels, predictions, labels=every_class),
     )

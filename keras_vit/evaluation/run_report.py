@@ -1,6 +1,7 @@
-"""Everything that a training run leaves for its readers: numbers, card and pictures."""
+"""The report of a training run: `report.json`, the model card `report.md`, and plots."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from keras_vit.evaluation.plots import (
     plot_mistakes,
 )
 from keras_vit.evaluation.report import ClassificationReport
+from keras_vit.files import write_bytes, write_text
 
 
 def write_report(
@@ -33,26 +35,30 @@ def write_report(
     history: Mapping[str, Sequence[float]] | None = None,
     config: Mapping[str, Any] | None = None,
     name: str | None = None,
+    run: str | Path | None = None,
 ) -> None:
-    """Writes `report.json`, `report.md` and their pictures into a folder.
+    """Writes `report.json`, `report.md` and their plots into a folder, each file atomically.
 
-    The pictures: `confusion.png`, `calibration.png`, `curves.png` with a `history`, and
+    The plots: `confusion.png`, `calibration.png`, `curves.png` with a `history`, and
     `mistakes.png`, a contact sheet of the surest mistakes, with a `split` to take them from.
 
     Args:
         folder: Where to write; made if need be.
         report: Scores of the predictions.
-        facts: What else the run found, as JSON takes it; goes to `report.json` as it is, and the
-            keys that `model_card` knows to the card.
+        facts: Further results of the run, as JSON takes them; they go to `report.json` as they
+            are, and the keys that `model_card` knows to the card.
         labels: Integer classes `(examples,)`.
         logits: `(examples, classes)`, as the model gives them.
         split: The examples in the order of `labels`.
         history: `History.history` of `fit`.
         config: What made the model, for the card: `command`, `job`, `recipe`, `versions`.
-        name: Of the model; the folder's by default.
+        name: Name of the model; that of the run's folder by default.
+        run: The folder in which the run will be found, where that is not `folder`: the commands
+            of the card name it.
 
     Raises:
-        ValueError: Shapes do not match.
+        ValueError: Shapes do not match, or a score or a value of the history is NaN or infinite.
+        OSError: A file cannot be written; the error names it.
 
     Example:
 
@@ -66,14 +72,15 @@ def write_report(
     >>> sorted(path.name for path in folder.iterdir())
     ['calibration.png', 'confusion.png', 'report.json', 'report.md']
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, run = Path(folder), Path(folder if run is None else run)
+    _check_history(history or {})
     probabilities = keras.ops.softmax(np.asarray(logits, np.float32))
     probabilities = keras.ops.convert_to_numpy(probabilities)
     calibrated = calibration(labels, probabilities)
     files = None if split is None or split.skips else split.files
     mistakes = worst_mistakes(labels, probabilities, files=files)
     names = [scores.name for scores in report.classes]
+    folder.mkdir(parents=True, exist_ok=True)
 
     plot_confusion(report, folder / "confusion.png")
     plot_calibration(calibrated, folder / "calibration.png")
@@ -94,8 +101,19 @@ def write_report(
         "mistakes": [asdict(mistake) for mistake in mistakes],
         "history": dict(history or {}),
     }
-    (folder / "report.json").write_text(json.dumps(record, indent=2, ensure_ascii=False), "utf-8")
-    card = model_card(
-        name or folder.name, report, facts, config, calibrated, mistakes, tuple(shown)
-    )
-    (folder / "report.md").write_text(card, "utf-8")
+    text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
+    # The name of a file may hold bytes that are not UTF-8: as JSON escapes they come back.
+    write_bytes(folder / "report.json", text.encode("utf-8", "backslashreplace"))
+    title = name or run.resolve().name
+    card = model_card(title, report, facts, config, calibrated, mistakes, tuple(shown), run)
+    write_text(folder / "report.md", card)
+
+
+def _check_history(history: Mapping[str, Sequence[float]]) -> None:
+    for name, values in history.items():
+        for epoch, value in enumerate(values, 1):
+            if not math.isfinite(value):
+                raise ValueError(
+                    f"{name} is {value} in epoch {epoch}: the training diverged. Train again with "
+                    "a lower learning rate."
+                )

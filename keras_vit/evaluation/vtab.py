@@ -1,7 +1,7 @@
 """VTAB-1k: a model trained on nineteen tasks of a thousand examples each, and the means."""
 
 import json
-import os
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data import DatasetUnavailableError, Split
+from keras_vit.errors import positive
+from keras_vit.evaluation.arrays import check_seed
 from keras_vit.evaluation.vtab_data import task_splits
 from keras_vit.evaluation.vtab_tasks import GROUPS, TASKS, Task
+from keras_vit.files import write_text
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,9 @@ class Setting:
         warmup: Updates in which the learning rate rises.
         accumulate: Parts that a batch is computed in, for a machine that it does not fit.
         seed: Of order and initial values.
+
+    Raises:
+        ValueError: A value is out of range, or `accumulate` does not divide `batch_size`.
     """
 
     learning_rate: float = 0.01
@@ -37,6 +43,27 @@ class Setting:
     warmup: int = 500
     accumulate: int = 1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        positive(
+            steps=self.steps,
+            batch_size=self.batch_size,
+            image_size=self.image_size,
+            accumulate=self.accumulate,
+        )
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(
+                f"learning_rate={self.learning_rate!r} must be greater than 0 and finite, such "
+                "as 0.01."
+            )
+        if self.warmup < 0:
+            raise ValueError(f"warmup={self.warmup!r} must be an integer of at least 0.")
+        check_seed(self.seed)
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"batch_size={self.batch_size} cannot be cut into accumulate={self.accumulate} "
+                "equal parts. Give a divisor, such as 1."
+            )
 
 
 # (task, training examples, test examples, setting) -> accuracy on the test examples.
@@ -119,7 +146,8 @@ def run_vtab(
 
     Raises:
         DatasetUnavailableError: No task's data is prepared.
-        ValueError: `out` holds results of another model or sweep, or the sweep is empty.
+        ValueError: `out` holds results of another model or sweep, or `sweep` or `tasks` is empty,
+            or `train` returned no accuracy from 0 to 1.
 
     Example:
 
@@ -135,6 +163,8 @@ def run_vtab(
     """
     if not sweep:
         raise ValueError("sweep is empty. Give at least one Setting.")
+    if not tasks:
+        raise ValueError("tasks is empty. Give at least one Task, such as vtab_tasks.TASKS[0].")
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     about = {"identity": identity, "sweep": [asdict(setting) for setting in sweep]}
@@ -158,7 +188,7 @@ def run_vtab(
             "The lines above say how to prepare each; give the folder as data_dir."
         )
     report = VTABReport(tuple(tasks), accuracies, missing)
-    (out / "vtab.md").write_text(report.to_markdown() + "\n", "utf-8")
+    write_text(out / "vtab.md", report.to_markdown() + "\n")
     return report
 
 
@@ -173,17 +203,27 @@ def _run_task(
     if len(sweep) > 1:
         on_val = record.found.setdefault("val_accuracies", [])
         for setting in sweep[len(on_val) :]:
-            on_val.append(train(task, splits["train800"], splits["val200"], setting))
+            on_val.append(_train(train, task, splits["train800"], splits["val200"], setting))
             record.write()
         best = sweep[int(np.argmax(on_val))]
     started = time.time()
-    accuracy = train(task, splits["train800val200"], splits["test"], best)
+    accuracy = _train(train, task, splits["train800val200"], splits["test"], best)
     record.found |= {
         "setting": asdict(best),
         "seconds": round(time.time() - started, 1),
-        "accuracy": float(accuracy),
+        "accuracy": accuracy,
     }
     record.write()
+
+
+def _train(train: Train, task: Task, learned: Split, tested: Split, setting: Setting) -> float:
+    accuracy = float(train(task, learned, tested, setting))
+    if not 0 <= accuracy <= 1:
+        raise ValueError(
+            f"train returned {accuracy} for {task.name} with {setting}. Return an accuracy from 0 "
+            "to 1."
+        )
+    return accuracy
 
 
 class _Record:
@@ -205,9 +245,7 @@ class _Record:
             )
 
     def write(self) -> None:
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        part.write_text(json.dumps(self.found, indent=2), "utf-8")
-        os.replace(part, self.path)
+        write_text(self.path, json.dumps(self.found, indent=2, allow_nan=False))
 
 
 def _percent(accuracy: float | None) -> str:

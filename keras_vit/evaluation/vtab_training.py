@@ -34,25 +34,23 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
 
     def train(task: Task, train: data.Split, test: data.Split, setting: Setting) -> float:
         keras.utils.set_random_seed(setting.seed)
-        size = (setting.image_size, setting.image_size, model.input_shape[-1])
-        copy = model.with_input_shape(size).with_classifier(task.classes)
-        part, rest = divmod(setting.batch_size, setting.accumulate)
-        if rest or not part:
-            raise ValueError(
-                f"batch_size={setting.batch_size} cannot be cut into "
-                f"accumulate={setting.accumulate} equal parts."
+        channels, size = model.channels, (setting.image_size, setting.image_size)
+        first = model.data_format == "channels_first"
+        shape = (channels, *size) if first else (*size, channels)
+        copy = model.with_input_shape(shape).with_classifier(task.classes)
+        part = setting.batch_size // setting.accumulate
+
+        def batches(split: data.Split, **options: Any) -> Any:
+            examples = data.pipeline(
+                split,
+                setting.image_size,
+                part,
+                channels=channels,
+                evaluation="stretch",
+                **options,
             )
-        common: dict[str, Any] = {"channels": size[-1], "evaluation": "stretch"}
-        batches = data.pipeline(
-            train,
-            setting.image_size,
-            part,
-            training=True,
-            seed=setting.seed,
-            augment="none",
-            repeat=True,
-            **common,
-        )
+            return examples.map(_channels_first) if first else examples
+
         copy.compile(
             keras.optimizers.SGD(
                 _schedule(setting),
@@ -64,15 +62,20 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
             metrics=["accuracy"],
         )
         copy.fit(
-            batches,
+            batches(train, training=True, seed=setting.seed, augment="none", repeat=True),
             steps_per_epoch=setting.steps * setting.accumulate,
             shuffle=False,  # the pipeline has shuffled
             verbose=verbose,
         )
-        tested = data.pipeline(test, setting.image_size, part, **common)
-        return float(copy.evaluate(tested, return_dict=True, verbose=verbose)["accuracy"])
+        return float(copy.evaluate(batches(test), return_dict=True, verbose=verbose)["accuracy"])
 
     return train
+
+
+def _channels_first(images: Any, labels: Any) -> tuple[Any, Any]:
+    import tensorflow as tf
+
+    return tf.transpose(images, (0, 3, 1, 2)), labels
 
 
 def _schedule(setting: Setting) -> Any:

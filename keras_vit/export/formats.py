@@ -2,18 +2,22 @@
 
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_vit import backend
+from keras_vit.data import MAX_PIXELS
 from keras_vit.errors import as_pair, one_of
+from keras_vit.files import atomic_write, write_text
 from keras_vit.models import ImageModel
+from keras_vit.output_folder import OutputFolder
 
 FORMATS = ("tf_saved_model",)
+SAVED_MODEL_FILES = ("saved_model.pb", "fingerprint.pb", "variables/*", "assets/*")
+# What the process on TensorFlow is given, when it is a second one.
+MODEL_FILE, OPTIONS_FILE = "model.keras", "options.json"
 
 
 def export_model(
@@ -24,6 +28,7 @@ def export_model(
     class_names: Sequence[str] | None = None,
     image_size: int | tuple[int, int] | None = None,
     top_k: int = 5,
+    max_pixels: int = MAX_PIXELS,
     overwrite: bool = False,
 ) -> Path:
     """Writes a classifier as a SavedModel that serves without keras_vit.
@@ -48,7 +53,8 @@ def export_model(
         image_size: Height and width that photographs are brought to; None for the model's, which
             must be given where the model takes any size.
         top_k: How many classes to name, best first.
-        overwrite: Replace what is there.
+        max_pixels: Height times width of a file that is decoded; a larger one is not `valid`.
+        overwrite: Replace a model that was exported there; never other files.
 
     Returns:
         The folder.
@@ -56,7 +62,10 @@ def export_model(
     Raises:
         ValueError: The model has no head or takes normalised pixels, names do not match the
             classes, or the image size is missing.
-        FileExistsError: The folder exists and `overwrite` is False.
+        FileExistsError: The folder exists, and `overwrite` is False or it holds other files than
+            an exported model's.
+        ValueError: The folder is a link, a mount point, a home or the working directory.
+        BlockingIOError: Another process is writing it.
         ImportError: TensorFlow is not installed.
         RuntimeError: The TensorFlow process failed; the message ends with its error.
 
@@ -75,25 +84,28 @@ def export_model(
         "class_names": _class_names(model, class_names),
         "image_size": _image_size(model, image_size),
         "top_k": min(top_k, model.num_classes),
+        "max_pixels": max_pixels,
         "evaluation": dict(model.evaluation),
     }
-    if path.exists() and not overwrite:
-        raise FileExistsError(
-            f"{path} exists. Give a new version, such as {path.parent / '2'}, or overwrite=True."
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside its place and moved there: a server that watches the folder never sees half.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as workshop:
-        finished = Path(workshop) / "saved_model"
+    # A server that watches the folder never sees half of it.
+    output = OutputFolder(
+        path,
+        "SavedModel",
+        f".{path.absolute().name}.partial",
+        results=SAVED_MODEL_FILES,
+        scratch=(MODEL_FILE, OPTIONS_FILE),
+        option="path",
+        replace="overwrite=True",
+    )
+    with output.opened(overwrite=overwrite) as workspace:
         if backend.is_tensorflow():
             from keras_vit.export.saved_model import write_saved_model
 
-            write_saved_model(model, finished, **options)
+            write_saved_model(model, workspace, **options)
         else:
-            _write_in_tensorflow_process(model, Path(workshop), finished, options)
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(finished, path)
+            _write_in_tensorflow_process(model, workspace, options)
+        output.finish()
+        output.publish()
     return path
 
 
@@ -131,13 +143,14 @@ def _image_size(model: ImageModel, image_size: int | tuple[int, int] | None) -> 
 
 
 def _write_in_tensorflow_process(
-    model: ImageModel, workshop: Path, finished: Path, options: dict[str, Any]
+    model: ImageModel, workspace: Path, options: dict[str, Any]
 ) -> None:
     """Keras cannot write this SavedModel from JAX (dynamic sizes) or torch (2.13: not at all)."""
-    model.copy().save(workshop / "model.keras")
-    (workshop / "options.json").write_text(json.dumps(options))
+    with atomic_write(workspace / MODEL_FILE) as temporary:
+        model.copy().save(temporary)
+    write_text(workspace / OPTIONS_FILE, json.dumps(options))
     python, environment = backend.tensorflow_process()
-    command = [*python, "-m", "keras_vit.export.saved_model", str(workshop), str(finished)]
+    command = [*python, "-m", "keras_vit.export.saved_model", str(workspace), str(workspace)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]

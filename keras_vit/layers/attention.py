@@ -13,6 +13,7 @@ from keras_vit.backend import (
     multiply_in_float32,
 )
 from keras_vit.errors import positive, rates
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.patches import Shape
@@ -77,7 +78,7 @@ def attention(query: Any, key: Any, value: Any, bias: Any = None, dropout: Any =
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MultiHeadSelfAttention(keras.layers.Layer):
+class MultiHeadSelfAttention(CompositeLayer):
     """Every token reads from every token (ViT paper, equations 5 to 8).
 
     Takes and returns `(batch, length, hidden_dim)`. One matrix product projects to queries, keys
@@ -122,22 +123,20 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         batch, length, hidden_dim = tokens_shape
         assert hidden_dim is not None
         self.head_dim = heads_divide(hidden_dim, self.num_heads)
-        dtype, init = self.dtype_policy, projection_initializer(hidden_dim)
-        self.query_key_value = Dense(
-            3 * hidden_dim, kernel_initializer=init, dtype=dtype, name="query_key_value"
+        add, init = self.sublayer, projection_initializer(hidden_dim)
+        self.query_key_value = add(
+            Dense, 3 * hidden_dim, kernel_initializer=init, name="query_key_value"
         )
-        self.output_projection = Dense(
-            hidden_dim, kernel_initializer=init, dtype=dtype, name="output"
-        )
-        self.output_dropout = Dropout(self.dropout, dtype=dtype, name="output_dropout")
-        self.probability_dropout = Dropout(
-            self.attention_dropout, dtype=dtype, name="probability_dropout"
-        )
+        self.output_projection = add(Dense, hidden_dim, kernel_initializer=init, name="output")
+        self.output_dropout = add(Dropout, self.dropout, name="output_dropout")
+        self.probability_dropout = add(Dropout, self.attention_dropout, name="probability_dropout")
         self.query_key_value.build(tokens_shape)
         self.output_projection.build(tokens_shape)
         self.relative_positions = None
         if self.relative_length is not None:
-            self.relative_positions = RelativePositionBias(self.relative_length, dtype=dtype)
+            self.relative_positions = add(
+                RelativePositionBias, self.relative_length, name="relative_position_bias"
+            )
             self.relative_positions.build((batch, length, self.num_heads, self.head_dim))
 
     def _project(

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 from keras import ops
+from keras.dtype_policies import DTypePolicyMap
 
 from keras_vit.backend import multiply_add
 
@@ -38,5 +39,9 @@ class Dense(keras.layers.Dense):
         return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units))
 
     def quantize(self, mode: Any = None, type_check: bool = True, **options: Any) -> None:
+        policy: Any = self.dtype_policy
+        if isinstance(policy, DTypePolicyMap):
+            # Keras makes a quantized policy of any but a map: take the one that holds here.
+            self._dtype_policy: Any = policy[self.path]
         # Keras quantizes no subclass unasked: its `call` might be something else.
         super().quantize(mode, type_check=False, **options)

@@ -21,6 +21,7 @@ class Dropout(keras.layers.Dropout):
 
     Args:
         rate: Share of the values that become 0 in training, in [0, 1]; the others are scaled up.
+        noise_shape: As in `keras.layers.Dropout`: along axes of size 1 a decision is shared.
         seed: Of the draws, or None.
 
     Example:
@@ -32,8 +33,9 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        # All or nothing leaves no number to go on with.
-        if not training or not 0 < self.rate < 1 or (source := masks_come_from()) == "kernel":
+        # All or nothing leaves no number to go on with, and a shared draw needs none of this.
+        keras_draws = not 0 < self.rate < 1 or self.noise_shape is not None
+        if not training or keras_draws or (source := masks_come_from()) == "kernel":
             return super().call(inputs, training=training)
         shape = ops.shape(inputs)
         if source == "bits":

@@ -8,6 +8,7 @@ import keras
 from keras_vit.errors import positive, rates
 from keras_vit.layers.activations import activation_function
 from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.patches import Shape
@@ -56,7 +57,7 @@ class LayerScale(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MLP(keras.layers.Layer):
+class MLP(CompositeLayer):
     """Two dense layers with GELU between, token by token (ViT paper, section 3.1).
 
     Takes and returns `(batch, length, hidden_dim)`.
@@ -91,20 +92,20 @@ class MLP(keras.layers.Layer):
 
     def build(self, tokens_shape: Shape) -> None:
         def dense(units: Any, name: str) -> Dense:
-            return Dense(
+            made: Dense = self.sublayer(
+                Dense,
                 units,
                 kernel_initializer=self.kernel_initializer,
                 bias_initializer=self.bias_initializer,
-                dtype=self.dtype_policy,
                 name=name,
             )
+            return made
 
         gated = 2 if self.activation == "swiglu" else 1
         self.dense_0 = dense(gated * self.mlp_dim, "dense_0")
         self.dense_1 = dense(tokens_shape[-1], "dense_1")
-        dtype = self.dtype_policy
-        self.dropout_0 = Dropout(self.dropout, dtype=dtype, name="dropout_0")
-        self.dropout_1 = Dropout(self.dropout, dtype=dtype, name="dropout_1")
+        self.dropout_0 = self.sublayer(Dropout, self.dropout, name="dropout_0")
+        self.dropout_1 = self.sublayer(Dropout, self.dropout, name="dropout_1")
         self.dense_0.build(tokens_shape)
         self.dense_1.build((*tokens_shape[:-1], self.mlp_dim))
 
@@ -132,7 +133,7 @@ def first_of(tokens_shape: Shape, first: int | None) -> Shape:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class EncoderBlock(keras.layers.Layer):
+class EncoderBlock(CompositeLayer):
     """Pre-norm encoder block: attention, then MLP, each behind a norm and beside a shortcut.
 
     Takes and returns `(batch, length, hidden_dim)`. Source: ViT paper, equations 2 and 3.
@@ -178,22 +179,22 @@ class EncoderBlock(keras.layers.Layer):
         self.norm_epsilon = norm_epsilon
         self.layer_scale = layer_scale
         self.remat = remat
-        dtype = self.dtype_policy
-        self.norm_0 = keras.layers.LayerNormalization(
-            epsilon=norm_epsilon, dtype=dtype, name="norm_0"
+        norm, add = keras.layers.LayerNormalization, self.sublayer
+        self.norm_0 = add(norm, epsilon=norm_epsilon, name="norm_0")
+        self.attention = add(
+            MultiHeadSelfAttention,
+            num_heads,
+            dropout,
+            attention_dropout,
+            relative_length,
+            name="attention",
         )
-        self.attention = MultiHeadSelfAttention(
-            num_heads, dropout, attention_dropout, relative_length, dtype=dtype, name="attention"
-        )
-        self.norm_1 = keras.layers.LayerNormalization(
-            epsilon=norm_epsilon, dtype=dtype, name="norm_1"
-        )
-        self.mlp = MLP(mlp_dim, activation, dropout, dtype=dtype, name="mlp")
+        self.norm_1 = add(norm, epsilon=norm_epsilon, name="norm_1")
+        self.mlp = add(MLP, mlp_dim, activation, dropout, name="mlp")
         scale = keras.layers.Identity if layer_scale is None else partial(LayerScale, layer_scale)
-        self.scale_0 = scale(dtype=dtype, name="scale_0")
-        self.scale_1 = scale(dtype=dtype, name="scale_1")
-        self.drop_0 = StochasticDepth(stochastic_depth, dtype=dtype, name="drop_0")
-        self.drop_1 = StochasticDepth(stochastic_depth, dtype=dtype, name="drop_1")
+        self.scale_0, self.scale_1 = add(scale, name="scale_0"), add(scale, name="scale_1")
+        self.drop_0 = add(StochasticDepth, stochastic_depth, name="drop_0")
+        self.drop_1 = add(StochasticDepth, stochastic_depth, name="drop_1")
 
     def build(self, tokens_shape: Shape) -> None:
         for layer in (self.norm_0, self.attention, self.scale_0, self.drop_0):

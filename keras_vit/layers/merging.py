@@ -303,3 +303,6 @@ class UnmergeTokens(keras.layers.Layer):
 
     def compute_output_shape(self, tokens_shape: Shape, sources_shape: Shape) -> Shape:
         return *sources_shape[:2], tokens_shape[2]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config()}  # its own: Keras derives none where dtype is an object

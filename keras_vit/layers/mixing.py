@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.errors import positive, rates
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.encoder import MLP
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
@@ -21,7 +22,7 @@ class _MixingMLP(MLP):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MixerBlock(keras.layers.Layer):
+class MixerBlock(CompositeLayer):
     """Mixes the tokens of every channel, then the channels of every token.
 
     Takes and returns `(batch, length, hidden_dim)`; the length is fixed when the layer is built,
@@ -63,15 +64,13 @@ class MixerBlock(keras.layers.Layer):
         self.stochastic_depth = stochastic_depth
         self.norm_epsilon = norm_epsilon
         self.remat = remat
-        dtype = self.dtype_policy
-        norm = partial(keras.layers.LayerNormalization, epsilon=norm_epsilon, dtype=dtype)
-        drop = partial(StochasticDepth, stochastic_depth, rescale=False, dtype=dtype)
+        norm = partial(self.sublayer, keras.layers.LayerNormalization, epsilon=norm_epsilon)
+        mlp = partial(self.sublayer, _MixingMLP, activation=activation)
+        drop = partial(self.sublayer, StochasticDepth, stochastic_depth, rescale=False)
         self.norm_0 = norm(name="norm_0")
-        self.token_mixing = _MixingMLP(tokens_mlp_dim, activation, dtype=dtype, name="token_mixing")
+        self.token_mixing = mlp(mlp_dim=tokens_mlp_dim, name="token_mixing")
         self.norm_1 = norm(name="norm_1")
-        self.channel_mixing = _MixingMLP(
-            channels_mlp_dim, activation, dtype=dtype, name="channel_mixing"
-        )
+        self.channel_mixing = mlp(mlp_dim=channels_mlp_dim, name="channel_mixing")
         self.drop_0 = drop(name="drop_0")
         self.drop_1 = drop(name="drop_1")
 

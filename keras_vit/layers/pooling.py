@@ -11,6 +11,7 @@ from keras_vit.layers.attention import (
     projection_initializer,
     proportional_bias,
 )
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.encoder import MLP
 from keras_vit.layers.merging import token_sizes
@@ -22,6 +23,12 @@ class TokenPooling(keras.layers.Layer):
     """The first token, which is the class token (ViT paper, equation 4).
 
     Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> tuple(keras_vit.layers.TokenPooling()(keras.ops.ones((2, 17, 32))).shape)
+    (2, 32)
     """
 
     def call(self, tokens: Any) -> Any:
@@ -29,6 +36,9 @@ class TokenPooling(keras.layers.Layer):
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape[0], tokens_shape[2]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config()}  # its own: Keras derives none where dtype is an object
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -64,7 +74,7 @@ class MeanPooling(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(CompositeLayer):
     """A learned probe attends to all tokens, then passes an MLP: MAP, the head of big_vision.
 
     Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. With the `sources` of a
@@ -95,26 +105,22 @@ class AttentionPooling(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.norm_epsilon = norm_epsilon
-        self.norm = keras.layers.LayerNormalization(
-            epsilon=norm_epsilon, dtype=self.dtype_policy, name="norm"
+        self.norm = self.sublayer(
+            keras.layers.LayerNormalization, epsilon=norm_epsilon, name="norm"
         )
-        self.mlp = MLP(mlp_dim, activation, dtype=self.dtype_policy, name="mlp")
+        self.mlp = self.sublayer(MLP, mlp_dim, activation, name="mlp")
 
     def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
         hidden_dim = tokens_shape[-1]
         assert hidden_dim is not None
         self.head_dim = heads_divide(hidden_dim, self.num_heads)
-        dtype, init = self.dtype_policy, projection_initializer(hidden_dim)
+        add, init = self.sublayer, projection_initializer(hidden_dim)
         self.probe = self.add_weight(
             name="probe", shape=(1, 1, hidden_dim), initializer="glorot_uniform"
         )
-        self.query = Dense(hidden_dim, kernel_initializer=init, dtype=dtype, name="query")
-        self.key_value = Dense(
-            2 * hidden_dim, kernel_initializer=init, dtype=dtype, name="key_value"
-        )
-        self.output_projection = Dense(
-            hidden_dim, kernel_initializer=init, dtype=dtype, name="output"
-        )
+        self.query = add(Dense, hidden_dim, kernel_initializer=init, name="query")
+        self.key_value = add(Dense, 2 * hidden_dim, kernel_initializer=init, name="key_value")
+        self.output_projection = add(Dense, hidden_dim, kernel_initializer=init, name="output")
         for layer in (self.query, self.output_projection, self.norm, self.mlp):
             layer.build((tokens_shape[0], 1, hidden_dim))
         self.key_value.build(tokens_shape)

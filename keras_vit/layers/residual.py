@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.errors import one_of, positive
+from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.convolution import StandardizedConv2D
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
@@ -33,7 +34,7 @@ VERSIONS = {
 }
 
 
-class _Residual(keras.layers.Layer):
+class _Residual(CompositeLayer):
     """Makes the convolutions and norms of a version."""
 
     def __init__(self, width: int, version: int, **kwargs: Any) -> None:
@@ -51,16 +52,17 @@ class _Residual(keras.layers.Layer):
 
     def convolution(self, filters: int, size: int, strides: int, name: str) -> StandardizedConv2D:
         symmetric = self.rules.padding == "symmetric"
-        return StandardizedConv2D(
+        made: StandardizedConv2D = self.sublayer(
+            StandardizedConv2D,
             filters,
             size,
             strides,
             "valid" if symmetric else "same",
             self.rules.variance_epsilon,
             self.rules.deviation_epsilon,
-            dtype=self.dtype_policy,
             name=name,
         )
+        return made
 
     def padded(self, images: Any, width: int, value: float = 0.0) -> Any:
         """Images with a border, where the version does not leave it to the convolution."""
@@ -70,10 +72,11 @@ class _Residual(keras.layers.Layer):
         return ops.pad(images, ((0, 0), border, border, (0, 0)), constant_values=value)
 
     def norm(self, name: str, **kwargs: Any) -> keras.layers.GroupNormalization:
-        epsilon, dtype = self.rules.norm_epsilon, self.dtype_policy
-        return keras.layers.GroupNormalization(
-            GROUPS, epsilon=epsilon, dtype=dtype, name=name, **kwargs
+        cls, epsilon = keras.layers.GroupNormalization, self.rules.norm_epsilon
+        made: keras.layers.GroupNormalization = self.sublayer(
+            cls, GROUPS, epsilon=epsilon, name=name, **kwargs
         )
+        return made
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "width": self.width, "version": self.version}

@@ -38,6 +38,9 @@ class _LearnedTokens(keras.layers.Layer):
         batch, length, hidden_dim = tokens_shape
         return batch, None if length is None else length + self.num_tokens, hidden_dim
 
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config()}  # its own: Keras derives none where dtype is an object
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassToken(_LearnedTokens):

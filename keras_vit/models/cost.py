@@ -67,6 +67,11 @@ def vit_cost(
     if resnet is not None:
         maps.resnet(resnet, resnet_width, version=1)
     patches = (maps.height // patch_h) * (maps.width // patch_w)
+    if not patches:
+        raise ValueError(
+            f"image_size={image_size!r} is smaller than one patch. Give a larger image_size, such "
+            "as 224."
+        )
     tokens = patches + 1
     pixels = patch_h * patch_w * maps.channels
     block_matrices = 4 * hidden_dim**2 + 2 * hidden_dim * mlp_dim

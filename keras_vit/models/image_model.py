@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
 import numpy as np
@@ -11,11 +12,24 @@ import numpy as np
 from keras_vit.errors import known_arguments, nearest, one_of
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.models.compiled import CompiledModel
+from keras_vit.models.layer_state import (
+    Policy,
+    copy_weights,
+    layers_beside,
+    map_names,
+    policy_map,
+    set_trainable,
+    settle_policies,
+    trainable_changes,
+)
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
 Arguments = dict[str, Any]
+DATA_FORMATS = ("channels_last", "channels_first")
+# Of images that may have any size, where one is needed.
+ANY_SIZE = 224
 
 
 class ImageModel(CompiledModel):
@@ -45,6 +59,7 @@ class ImageModel(CompiledModel):
         super().__init__(images, list(features.values())[-1], name=arguments["name"])
         self._arguments = {**arguments, "name": self.name}
         self._features = features
+        settle_policies(self)
         self.class_names = None
         self.evaluation = {}
         self.load_report = None
@@ -58,41 +73,129 @@ class ImageModel(CompiledModel):
     def _convolves(self) -> bool:
         return "stem" in self._features
 
-    def __getattr__(self, name: str) -> Any:
-        # Reads like an attribute, lives in one place: model.hidden_dim, model.num_classes, ...
-        arguments = self.__dict__.get("_arguments", {})
-        if name in arguments:
-            return arguments[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     def get_config(self) -> Arguments:
         # Weights are in the saved file itself: a reloaded model must not look for the first one.
-        return {
+        config = {
             **self._arguments,
             "weights": None,
-            "dtype": _policy_config(self._policy),
-            "frozen": [layer.name for layer in self.layers if not layer.trainable],
+            "dtype": self._policy_config(),
             "class_names": self.class_names,
             "evaluation": dict(self.evaluation),
+            "frozen": [path for path, trainable in trainable_changes(self) if not trainable],
         }
+        optional = {
+            "thawed": [path for path, trainable in trainable_changes(self) if trainable],
+            "trainable": None if self.trainable else False,
+            "quantizers": self._quantizers_config(),
+        }
+        return {**config, **{key: value for key, value in optional.items() if value not in EMPTY}}
+
+    def _policy_config(self, new_head: bool = False) -> Any:
+        """The dtype policy; with quantized layers, a map from their paths to theirs."""
+        quantized = {
+            layer.path: layer.dtype_policy
+            for layer in self._flatten_layers(include_self=False)
+            if layer.quantization_mode is not None
+        }
+        if new_head and "head" in quantized:
+            quantized["head"] = keras.DTypePolicy("float32")
+        policy = self._policy
+        if quantized or isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+            policy = policy_map(policy, quantized)
+        # A name where a name says all: Keras's serializer imports TensorFlow wherever it can.
+        plain = type(policy) is keras.DTypePolicy
+        return policy.name if plain else keras.dtype_policies.serialize(policy)
+
+    def _quantizers_config(self) -> Arguments:
+        """The `quantize(config=...)` of layers by path, where it is not the mode's default."""
+        configs = {}
+        for layer in self._flatten_layers():
+            config = getattr(layer, "quantization_config", None)
+            if layer.quantization_mode not in ("int8", "int4") or config is None:
+                continue
+            serialized = keras.saving.serialize_keras_object(config)
+            if serialized != keras.saving.serialize_keras_object(type(config)()):
+                configs[layer.path] = serialized
+        return configs
 
     @classmethod
     def from_config(cls, config: Arguments, custom_objects: Any = None) -> Self:
         config = dict(config)
-        frozen = config.pop("frozen", ())
-        class_names = config.pop("class_names", None)
-        evaluation = config.pop("evaluation", {})
+        state = {key: config.pop(key) for key in STATE if key in config}
         for key in ("input_shape", "patch_size", "position_grid", "resnet", "depths"):
             if isinstance(config.get(key), list):
                 config[key] = tuple(config[key])
         if isinstance(config.get("dtype"), dict):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
         model = cls(**config)
-        for name in frozen:
-            model.get_layer(name).trainable = False
+        model.trainable = state.get("trainable", True)
+        set_trainable(model, state.get("frozen", ()), state.get("thawed", ()))
+        quantizers = state.get("quantizers", {})
+        for layer in model._flatten_layers():
+            if layer.path in quantizers:
+                quantizer = keras.saving.deserialize_keras_object(quantizers[layer.path])
+                layer.quantization_config = quantizer
+                layer.inputs_quantizer = quantizer.activation_quantizer
+        class_names = state.get("class_names")
         model.class_names = None if class_names is None else tuple(class_names)
-        model.evaluation = dict(evaluation)
+        model.evaluation = dict(state.get("evaluation", {}))
         return model
+
+    def quantize(self, mode: str | None = None, *args: Any, **options: Any) -> None:
+        """As `keras.Model.quantize`: "int8", "int4" and "float8" for all dense layers.
+
+        Saved files, `copy` and `with_classifier` keep what is quantized; the new head of
+        `with_classifier` is not, so that it can be trained.
+
+        Raises:
+            ValueError: The mode is "gptq" or "awq". Keras calibrates both on windows of token
+                ids, which images do not have.
+
+        Example:
+
+        >>> import keras_vit
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+        >>> model.quantize("int8")
+        >>> model.copy().get_layer("head").quantization_mode
+        'int8'
+        """
+        config = options.get("config", args[0] if args else None)
+        calibrated = mode or getattr(config, "mode", None)
+        if calibrated in ("gptq", "awq") and not getattr(
+            config, "quantization_layer_structure", None
+        ):
+            raise ValueError(
+                f"quantize({calibrated!r}) calibrates on text in Keras: it cuts its data set into "
+                "windows of token ids, which images do not have. "
+                'Give "int8", "int4" or "float8".'
+            )
+        super().quantize(mode, *args, **options)
+
+    def export(self, *args: Any, **options: Any) -> Any:
+        """As `keras.Model.export`, for models that were only loaded, too."""
+        # Keras refuses to export to ONNX what was never called.
+        shape = [ANY_SIZE if side is None else side for side in self._arguments["input_shape"]]
+        self(np.zeros((1, *shape), "float32"))
+        return super().export(*args, **options)
+
+    @property
+    def image_size(self) -> tuple[int | None, int | None]:
+        """Height and width of the images in pixels, whatever the data format; None: any.
+
+        >>> import keras_vit
+        >>> model = keras_vit.BiTResNet(
+        ...     depths=(1,), width=32, input_shape=(3, 24, None), data_format="channels_first")
+        >>> model.image_size, model.channels
+        ((24, None), 3)
+        """
+        return image_size(self._arguments["input_shape"], self._arguments["data_format"])
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images, whatever the data format."""
+        last = self._arguments["data_format"] == "channels_last"
+        return self._arguments["input_shape"][-1 if last else 0]
 
     @property
     def _policy(self) -> keras.DTypePolicy:
@@ -166,8 +269,24 @@ class ImageModel(CompiledModel):
         """Where the tokens of the input are in the feature `name`; None: all in their places."""
         return None
 
+    def _other_shape(
+        self, input_shape: tuple[int | None, int | None, int | None]
+    ) -> tuple[int | None, int | None, int | None]:
+        """An `input_shape` that the weights fit, or a ValueError."""
+        data_format = self._arguments["data_format"]
+        shape, _ = image_layout(input_shape, data_format)
+        channels = shape[-1 if data_format == "channels_last" else 0]
+        if channels != self.channels:
+            raise ValueError(
+                f"input_shape={input_shape!r} has {channels} channels, and the weights of "
+                f"{self.name} are for {self.channels}. Give {self.channels} channels."
+            )
+        return shape
+
     def with_classifier(self, num_classes: int, **overrides: Any) -> Self:
         """A copy with the same backbone under a new, zero-initialised head.
+
+        What is frozen stays frozen, but the new head is trained.
 
         Args:
             num_classes: Classes of the new head; 0 for features.
@@ -179,11 +298,20 @@ class ImageModel(CompiledModel):
         >>> import keras_vit
         >>> model = keras_vit.VisionTransformer(
         ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
-        >>> model.with_classifier(5).output_shape
-        (None, 5)
+        >>> model.trainable = False
+        >>> [v.path for v in model.with_classifier(5).trainable_variables]
+        ['head/kernel', 'head/bias']
         """
-        changes = {**overrides, "num_classes": num_classes, "class_names": None}
-        return self._copy_with(changes, fresh=("head",))
+        config = self.get_config()
+        changes = {
+            "num_classes": num_classes,
+            "class_names": None,
+            "trainable": True,
+            "frozen": [path for path in config["frozen"] if path.split("/")[0] != "head"],
+            "dtype": self._policy_config(new_head=True),
+        }
+        self._check_overrides(overrides)
+        return self._copy_with({**changes, **overrides}, fresh=("head",))
 
     def copy(self, **overrides: Any) -> Self:
         """The same model and weights, not compiled: without the optimizer, a third of the file.
@@ -193,6 +321,9 @@ class ImageModel(CompiledModel):
                 policy, such as `"mixed_bfloat16"` for predictions on processors and GPUs that
                 multiply in bfloat16.
 
+        Raises:
+            ValueError: The model is quantized, and `dtype` is given.
+
         Example:
 
         >>> import keras_vit
@@ -201,18 +332,47 @@ class ImageModel(CompiledModel):
         >>> model.copy(dtype="mixed_bfloat16").get_layer("block_0").compute_dtype
         'bfloat16'
         """
+        self._check_overrides(overrides)
         return self._copy_with(overrides)
 
-    def _copy_with(self, changes: Arguments, fresh: Sequence[str] = ()) -> Self:
+    def _check_overrides(self, overrides: Arguments) -> None:
+        modes = {layer.quantization_mode for layer in self._flatten_layers()} - {None}
+        if "dtype" in overrides and modes:
+            raise ValueError(
+                f"dtype={overrides['dtype']!r} does not fit a model that is quantized to "
+                f"{', '.join(map(str, modes))}. Leave dtype out, or copy before you quantize."
+            )
+
+    def _copy_with(self, changes: Arguments, fresh: Collection[str] = ()) -> Self:
         """A model with other arguments, and the weights of this one except the `fresh` layers'."""
         copy = type(self).from_config({**self.get_config(), **changes})
-        for layer in copy.layers:
-            if layer.weights and layer.name not in fresh:
-                self._copy_layer(self.get_layer(layer.name), layer)
+        new = {layer.name: layer for layer in copy.layers if layer.name not in fresh}
+        pairs = [(self.get_layer(name), layer) for name, layer in new.items() if layer.weights]
+        # Those that a subclass has beside the graph, whose names Keras may have counted up.
+        pairs += zip(layers_beside(self), layers_beside(copy), strict=False)
+        for own, layer in pairs:
+            copy_weights(own, layer)
         return copy
 
-    def _copy_layer(self, own: keras.layers.Layer, new: keras.layers.Layer) -> None:
-        new.set_weights(own.get_weights())
+
+Model = TypeVar("Model", bound=ImageModel)
+# What `get_config` has beside the constructor's arguments.
+STATE = ("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation")
+EMPTY: tuple[Any, ...] = (None, [], {})
+# Parameters of a constructor whose names Keras has taken.
+OF_KERAS = ("self", "name", "input_shape")
+
+
+def expose_arguments(model: type[Model]) -> type[Model]:
+    """Makes the arguments of a model's constructor its read-only properties: `model.hidden_dim`."""
+    for name in inspect.signature(model.__init__).parameters:
+        if name not in OF_KERAS and not hasattr(model, name):
+            setattr(model, name, _argument(name))
+    return model
+
+
+def _argument(name: str) -> property:
+    return property(lambda self: self._arguments[name], doc=f"The argument `{name}`.")
 
 
 # Mean and deviation of pixels 0..1, by name; True is the released code's [-1, 1].
@@ -242,34 +402,55 @@ def normalise(images: Any, include_preprocessing: bool | str, data_format: str) 
     return keras.layers.Rescaling(scale, offset, dtype="float32", name="normalise")(images)
 
 
-def _policy_config(policy: keras.DTypePolicy) -> Any:
-    # A name where a name says all: Keras's serializer imports TensorFlow wherever it can.
-    plain = type(policy) is keras.DTypePolicy
-    return policy.name if plain else keras.dtype_policies.serialize(policy)
+def classify(features: Any, num_classes: int, activation: str | None, dtype: Policy) -> Any:
+    """The zero-initialised head, in float32 under every policy: bfloat16 logits lose ties.
 
-
-def classify(features: Any, num_classes: int, activation: str | None) -> Any:
-    """The zero-initialised head, in float32 under every policy: bfloat16 logits lose ties."""
+    Only a `DTypePolicyMap` that names the head gives it another one.
+    """
     if num_classes == 0:
         return keras.layers.Activation("linear", dtype="float32", name="features")(features)
     return keras.layers.Dense(
         num_classes,
         activation=activation,
         kernel_initializer="zeros",
-        dtype="float32",
+        dtype=dtype if map_names(dtype, "head") else "float32",
         name="head",
     )(features)
 
 
-def image_size(
-    input_shape: tuple[int | None, ...], data_format: str
-) -> tuple[int | None, int | None]:
-    """Height and width of an `input_shape`, or a ValueError when it is none."""
+Size = tuple[int | None, int | None]
+
+
+def image_layout(
+    input_shape: Sequence[int | None] | None, data_format: str | None
+) -> tuple[tuple[int | None, int | None, int | None], str]:
+    """The `input_shape` and the data format of a model, with the defaults of Keras.
+
+    Raises:
+        ValueError: The data format is unknown, or the shape is not one of images in it.
+    """
+    data_format = one_of(
+        data_format or keras.config.image_data_format(), "data_format", DATA_FORMATS
+    )
     last = data_format == "channels_last"
-    if len(input_shape) != 3 or input_shape[2 if last else 0] is None:
+    default = (224, 224, 3) if last else (3, 224, 224)
+    if input_shape is None:
+        return default, data_format
+    shape = tuple(input_shape) if isinstance(input_shape, Sequence) else ()
+    if (
+        len(shape) != 3
+        or shape[2 if last else 0] is None
+        or not all(side is None or (isinstance(side, int) and side > 0) for side in shape)
+    ):
         layout = "(height, width, channels)" if last else "(channels, height, width)"
         raise ValueError(
-            f"input_shape={input_shape!r} is not {layout} without the batch. Give for example "
-            f"{(224, 224, 3) if last else (3, 224, 224)}; height and width may be None."
+            f"input_shape={input_shape!r} is not {layout} without the batch, in positive integers. "
+            f"Give for example {default}; height and width may be None."
         )
-    return (input_shape[0], input_shape[1]) if last else (input_shape[1], input_shape[2])
+    return shape, data_format
+
+
+def image_size(input_shape: tuple[int | None, ...], data_format: str) -> Size:
+    """Height and width of an `input_shape`."""
+    height, width = input_shape[:2] if data_format == "channels_last" else input_shape[1:]
+    return height, width

@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.errors import as_pair, positive, rates
+from keras_vit.errors import above_zero, as_pair, not_negative, positive, rates
 from keras_vit.layers import MeanPooling, MixerBlock, PatchEmbedding
-from keras_vit.models.image_model import ImageModel, classify, image_size, normalise
+from keras_vit.models.image_model import (
+    ImageModel,
+    classify,
+    expose_arguments,
+    image_layout,
+    image_size,
+    normalise,
+)
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@expose_arguments
 class MLPMixer(ImageModel):
     """An MLP-Mixer of any size; its defaults are Mixer-B/16 as its authors released it.
 
@@ -26,7 +34,8 @@ class MLPMixer(ImageModel):
     Args:
         num_classes: Classes of the zero-initialised head; 0: no head, returns the features.
         input_shape: `(height, width, channels)`; with `data_format="channels_first"`:
-            `(channels, height, width)`. Patches at the border are filled up with zeros.
+            `(channels, height, width)`. None: 224 x 224 RGB. Patches at the border are filled
+            up with zeros.
         weights: None; or the tag of released weights (`keras_vit.list_weights`); or a file to
             load (`keras_vit.load_weights`).
         classifier_activation: None for logits, or an activation such as `"softmax"`.
@@ -64,7 +73,7 @@ class MLPMixer(ImageModel):
         self,
         *,
         num_classes: int = 1000,
-        input_shape: tuple[int | None, int | None, int | None] = (224, 224, 3),
+        input_shape: tuple[int | None, int | None, int | None] | None = None,
         weights: str | Path | None = None,
         classifier_activation: str | None = None,
         include_preprocessing: bool | str = True,
@@ -83,8 +92,10 @@ class MLPMixer(ImageModel):
     ) -> None:
         patch_size = as_pair(patch_size, "patch_size")
         positive(hidden_dim=hidden_dim, depth=depth)
+        not_negative(num_classes=num_classes)
+        above_zero(norm_epsilon=norm_epsilon)
         rates(stochastic_depth=stochastic_depth)
-        data_format = data_format or keras.config.image_data_format()
+        input_shape, data_format = image_layout(input_shape, data_format)
         tokens_mlp_dim = hidden_dim // 2 if tokens_mlp_dim is None else tokens_mlp_dim
         channels_mlp_dim = 4 * hidden_dim if channels_mlp_dim is None else channels_mlp_dim
         mixer_grid(input_shape, patch_size, data_format)
@@ -115,7 +126,7 @@ class MLPMixer(ImageModel):
         )(tokens)
         x["pooled"] = MeanPooling(dtype=dtype, name="pooling")(x["encoder_norm"])
         x["pre_logits"] = x["pooled"]
-        x["logits"] = classify(x["pre_logits"], num_classes, classifier_activation)
+        x["logits"] = classify(x["pre_logits"], num_classes, classifier_activation, dtype)
         self._assemble(arguments, images, x)
 
     @property
@@ -129,6 +140,7 @@ class MLPMixer(ImageModel):
         Raises:
             ValueError: The size has other patches: what the model has learned is bound to them.
         """
+        input_shape = self._other_shape(input_shape)
         grid = mixer_grid(input_shape, self.patch_size, self.data_format)
         if grid != self.position_grid:
             rows, columns = self.position_grid
@@ -137,7 +149,7 @@ class MLPMixer(ImageModel):
                 f"An MLP-Mixer mixes the {rows} x {columns} it was built for and no others: resize "
                 f"images to {rows * self.patch_size[0]} x {columns * self.patch_size[1]} pixels."
             )
-        return self._copy_with({"input_shape": tuple(input_shape)})
+        return self._copy_with({"input_shape": input_shape})
 
 
 def mixer_grid(

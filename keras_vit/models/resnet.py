@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.errors import one_of, positive
+from keras_vit.errors import not_negative, one_of, positive
 from keras_vit.layers import ResidualUnit, ResNetStem
 from keras_vit.layers.residual import GROUPS, VERSIONS
-from keras_vit.models.image_model import ImageModel, classify, image_size, normalise
+from keras_vit.models.image_model import (
+    ImageModel,
+    classify,
+    expose_arguments,
+    image_layout,
+    normalise,
+)
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@expose_arguments
 class BiTResNet(ImageModel):
     """A ResNet with group norm and weight standardisation; its defaults are BiT-R50x1's.
 
@@ -27,7 +34,8 @@ class BiTResNet(ImageModel):
     Args:
         num_classes: Classes of the zero-initialised head; 0: no head, returns the features.
         input_shape: `(height, width, channels)`, or `(None, None, channels)` for images of any
-            size. With `data_format="channels_first"`: `(channels, height, width)`.
+            size. With `data_format="channels_first"`: `(channels, height, width)`. None: 224 x 224
+            RGB.
         weights: None; or the tag of released weights (`keras_vit.list_weights`); or a file to
             load (`keras_vit.load_weights`).
         classifier_activation: None for logits, or an activation such as `"softmax"`.
@@ -59,7 +67,7 @@ class BiTResNet(ImageModel):
         self,
         *,
         num_classes: int = 1000,
-        input_shape: tuple[int | None, int | None, int | None] = (224, 224, 3),
+        input_shape: tuple[int | None, int | None, int | None] | None = None,
         weights: str | Path | None = None,
         classifier_activation: str | None = None,
         include_preprocessing: bool | str = True,
@@ -71,13 +79,13 @@ class BiTResNet(ImageModel):
         name: str | None = None,
         dtype: Any = None,
     ) -> None:
-        depths = tuple(depths)
+        depths = stages(depths, "depths")
         if not depths:
             raise ValueError(
                 "depths=() has no stage. Give the units of each, such as (3, 4, 6, 3)."
             )
-        data_format = data_format or keras.config.image_data_format()
-        image_size(input_shape, data_format)
+        not_negative(num_classes=num_classes)
+        input_shape, data_format = image_layout(input_shape, data_format)
         one_of(version, "version", VERSIONS)
         dtype = keras.dtype_policies.get(dtype)
         arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
@@ -94,7 +102,7 @@ class BiTResNet(ImageModel):
         x["pooled"] = x["pre_logits"] = keras.layers.GlobalAveragePooling2D(
             data_format="channels_last", dtype=dtype, name="pooling"
         )(x["pre_logits_2d"])
-        x["logits"] = classify(x["pre_logits"], num_classes, classifier_activation)
+        x["logits"] = classify(x["pre_logits"], num_classes, classifier_activation, dtype)
         self._assemble(arguments, images, x)
 
     def with_input_shape(self, input_shape: tuple[int | None, int | None, int | None]) -> Self:
@@ -107,7 +115,18 @@ class BiTResNet(ImageModel):
         >>> model.with_input_shape((None, None, 3)).input_shape
         (None, None, None, 3)
         """
-        return self._copy_with({"input_shape": tuple(input_shape)})
+        return self._copy_with({"input_shape": self._other_shape(input_shape)})
+
+
+def stages(depths: Sequence[int], argument: str) -> tuple[int, ...]:
+    """The units of each stage of a ResNet, or a ValueError."""
+    if not isinstance(depths, Sequence):
+        raise ValueError(
+            f"{argument}={depths!r} must be the units of each stage, such as (3, 4, 6, 3)."
+        )
+    units = tuple(depths)
+    positive(**{f"{argument}[{stage}]": number for stage, number in enumerate(units)})
+    return units
 
 
 def resnet_features(
@@ -120,8 +139,6 @@ def resnet_features(
     dtype: Any,
 ) -> dict[str, Any]:
     """The stem and the stages of a ResNet over normalised images, by name; channels last."""
-    for stage, depth in enumerate(depths, 1):
-        positive(**{f"depths[{stage - 1}]": depth})
     if data_format == "channels_first":
         # Convolutions of channels_first images do not run on TensorFlow's CPU kernels.
         images = keras.layers.Permute((2, 3, 1), dtype="float32", name="channels_last")(images)

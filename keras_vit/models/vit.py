@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.errors import as_pair, one_of, positive, rates
+from keras_vit.errors import above_zero, as_pair, finite, not_negative, one_of, positive, rates
 from keras_vit.layers import (
     AttentionPooling,
     ClassToken,
@@ -27,10 +27,16 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.attention import heads_divide
 from keras_vit.layers.merging import merging_schedule
-from keras_vit.layers.positions import copy_into
 from keras_vit.models.hybrid import feature_stride
-from keras_vit.models.image_model import ImageModel, classify, image_size, normalise
-from keras_vit.models.resnet import resnet_features
+from keras_vit.models.image_model import (
+    ImageModel,
+    classify,
+    expose_arguments,
+    image_layout,
+    image_size,
+    normalise,
+)
+from keras_vit.models.resnet import resnet_features, stages
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -44,6 +50,7 @@ PIXELS_OF_ANY_SIZE = 224
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@expose_arguments
 class VisionTransformer(ImageModel):
     """A Vision Transformer of any size; its defaults are ViT-B/16 as its authors released it.
 
@@ -54,7 +61,7 @@ class VisionTransformer(ImageModel):
         num_classes: Classes of the zero-initialised head; 0: no head, returns the features.
         input_shape: `(height, width, channels)`, or `(None, None, channels)` for images of any
             size, to which position embeddings are then resampled inside the graph. With
-            `data_format="channels_first"`: `(channels, height, width)`.
+            `data_format="channels_first"`: `(channels, height, width)`. None: 224 x 224 RGB.
         weights: None; or the tag of released weights (`keras_vit.list_weights`); or a file to
             load (`keras_vit.load_weights`). By a model's name, as in `ViTB16(weights=...)`, what
             is not stated here follows the weights: activation, epsilon, normalisation.
@@ -111,7 +118,7 @@ class VisionTransformer(ImageModel):
         self,
         *,
         num_classes: int = 1000,
-        input_shape: tuple[int | None, int | None, int | None] = (224, 224, 3),
+        input_shape: tuple[int | None, int | None, int | None] | None = None,
         weights: str | Path | None = None,
         classifier_activation: str | None = None,
         include_preprocessing: bool | str = True,
@@ -143,6 +150,8 @@ class VisionTransformer(ImageModel):
     ) -> None:
         patch_size = as_pair(patch_size, "patch_size")
         positive(hidden_dim=hidden_dim, depth=depth)
+        not_negative(num_classes=num_classes, num_registers=num_registers)
+        above_zero(norm_epsilon=norm_epsilon)
         heads_divide(hidden_dim, num_heads)
         one_of(pooling, "pooling", POOLINGS)
         one_of(position_embedding, "position_embedding", POSITION_EMBEDDINGS)
@@ -156,17 +165,25 @@ class VisionTransformer(ImageModel):
                 f'as "learned", or 0 for token_merging={token_merging!r} and '
                 f"patch_dropout={patch_dropout!r}."
             )
-        data_format = data_format or keras.config.image_data_format()
+        input_shape, data_format = image_layout(input_shape, data_format)
         mlp_dim = 4 * hidden_dim if mlp_dim is None else mlp_dim
         class_token = pooling in ("token", None) if class_token is None else class_token
         if pooling == "token" and not class_token:
             raise ValueError(
                 'pooling="token" needs the class token. Leave class_token out, or pool by "gap".'
             )
+        if representation_size is not None:
+            positive(representation_size=representation_size)
+        if layer_scale is not None:
+            finite(layer_scale=layer_scale)
         size = image_size(input_shape, data_format)
-        resnet = None if resnet is None else tuple(resnet)
+        resnet = None if resnet is None else stages(resnet, "resnet")
         stride = feature_stride(resnet)
-        position_grid = position_grid or position_grid_of(size, patch_size, stride)
+        position_grid = (
+            position_grid_of(size, patch_size, stride)
+            if position_grid is None
+            else as_pair(position_grid, "position_grid")
+        )
         dtype = keras.dtype_policies.get(dtype)
         arguments = {k: v for k, v in locals().items() if k not in DERIVED}
         num_prefix = int(class_token) + num_registers
@@ -251,7 +268,6 @@ class VisionTransformer(ImageModel):
             pooled = tokens
         x["pooled"] = x["pre_logits"] = pooled
         if representation_size is not None:
-            positive(representation_size=representation_size)
             x["pre_logits"] = keras.layers.Dense(
                 representation_size,
                 activation="tanh",
@@ -259,7 +275,7 @@ class VisionTransformer(ImageModel):
                 dtype=dtype,
                 name="pre_logits",
             )(pooled)
-        x["logits"] = classify(x["pre_logits"], num_classes, classifier_activation)
+        x["logits"] = classify(x["pre_logits"], num_classes, classifier_activation, dtype)
         self._assemble(arguments, images, x)
 
     @property
@@ -291,11 +307,12 @@ class VisionTransformer(ImageModel):
         >>> model.with_input_shape((48, 24, 3)).get_layer("position_embedding").grid
         (6, 3)
         """
+        input_shape = self._other_shape(input_shape)
         size = image_size(input_shape, self.data_format)
         grid = self.position_grid
         if None not in size:
             grid = position_grid_of(size, self.patch_size, feature_stride(self.resnet))
-        return self._copy_with({"input_shape": tuple(input_shape), "position_grid": grid})
+        return self._copy_with({"input_shape": input_shape, "position_grid": grid})
 
     def with_token_merging(self, token_merging: int | Sequence[int]) -> Self:
         """A copy with the same weights that merges this many patches in each block; 0: none.
@@ -319,19 +336,6 @@ class VisionTransformer(ImageModel):
     def _feature_sources(self, name: str) -> Any:
         last_block = f"block_{self.depth - 1}"
         return self._features.get(f"{last_block if name == 'encoder_norm' else name}_sources")
-
-    def _copy_layer(self, own: keras.layers.Layer, new: keras.layers.Layer) -> None:
-        if isinstance(new, PositionEmbedding):
-            new.resample_from(own)
-            return
-        relative = getattr(getattr(new, "attention", None), "relative_positions", None)
-        if relative is None:
-            super()._copy_layer(own, new)
-            return
-        relative.resample_from(own.attention.relative_positions)
-        for before, after in zip(own.weights, new.weights, strict=True):
-            if before.shape == after.shape:
-                copy_into(after, before)
 
 
 def position_grid_of(

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.training.losses import SigmoidCrossentropy
+from keras_vit.errors import positive
+from keras_vit.training.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training.optimizers import OPTIMIZERS, TableOptimizer
 from keras_vit.training.parameter_groups import (
     KERNELS_DECAY,
@@ -32,10 +33,10 @@ def compile_model(
 ) -> None:
     """Compiles a model as the recipe says: schedule, optimizer, groups, loss, metrics, EMA, SAM.
 
-    Labels are one-hot rows, as `keras_vit.data.pipeline(..., num_classes=...)` gives them. With
-    `recipe.accumulation`, `fit` takes that many batches for an update, each of
-    `recipe.batch_size / recipe.accumulation` images. A new head, all zeros, gets
-    `recipe.head_bias`.
+    Labels are integers or one-hot rows, as `keras_vit.data.pipeline` gives them without and with
+    `num_classes`; mixup and CutMix mix rows. With `recipe.accumulation`, `fit` takes that many
+    batches for an update, each of `recipe.batch_size / recipe.accumulation` images. A new head,
+    all zeros, gets `recipe.head_bias`.
 
     Args:
         model: Any Keras model that gives logits.
@@ -46,7 +47,8 @@ def compile_model(
         **options: What else `keras.Model.compile` takes, such as `jit_compile`.
 
     Raises:
-        ValueError: The warm-up takes all steps, a parameter has no group, or nothing would train.
+        ValueError: `total_steps` is below 1, the warm-up takes all of them, a parameter has no
+            group, or nothing would train.
 
     Example:
 
@@ -67,16 +69,11 @@ def compile_model(
     freeze(model, groups)
     _set_head_bias(model, recipe.head_bias)
     schedule = schedule_of(recipe, total_steps)
-    losses = {
-        "softmax": keras.losses.CategoricalCrossentropy(
-            from_logits=True, label_smoothing=recipe.label_smoothing
-        ),
-        "sigmoid": SigmoidCrossentropy(label_smoothing=recipe.label_smoothing),
-    }
+    losses = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
     model.compile(
         optimizer_of(recipe, schedule, groups, getattr(model, "num_heads", None)),
-        losses[recipe.loss],
-        metrics=[keras.metrics.CategoricalAccuracy(name="accuracy")],
+        losses[recipe.loss](recipe.label_smoothing),
+        metrics=[LabelAccuracy()],
         **options,
     )
     sharpness_aware(model, _rho(recipe, schedule), recipe.alpha)
@@ -98,11 +95,12 @@ def schedule_of(
     >>> [round(float(schedule(step)), 6) for step in (50, 150, 250)]
     [0.0015, 0.003, 0.0003]
     """
+    positive(total_steps=total_steps)
     warmup_steps = recipe.warmup_steps(total_steps)
     if warmup_steps >= total_steps:
         raise ValueError(
             f"A warm-up of {warmup_steps} steps leaves nothing of {total_steps}. "
-            f"recipe.scaled(steps={total_steps}) shortens both."
+            f"recipe.scaled(steps={total_steps}), or --steps {total_steps}, shortens both."
         )
     return make_schedule(
         recipe.decay,

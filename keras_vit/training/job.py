@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-import shutil
+import shlex
 import sys
 import time
 import warnings
@@ -19,14 +19,35 @@ import keras_vit
 from keras_vit import data, evaluation
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.evaluation.prediction import predict_split
+from keras_vit.files import atomic_write, write_text
+from keras_vit.manifest import read_manifest
 from keras_vit.models import model_arguments
+from keras_vit.output_folder import OutputFolder
 from keras_vit.training import recipes
 from keras_vit.training.fitting import History, fit
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.recipes import SAM_RHO, Recipe
+from keras_vit.training.run_identity import OtherRunError
 
 USUAL_RHO = 0.05  # of SAM's own paper (Foret et al. 2021), for models that the table leaves out
 NEIGHBOURS = 20
+
+# What a run leaves in its folder, and what it needs only until it is complete.
+RUN_FILES = (
+    "model.keras",
+    "best.keras",
+    "config.json",
+    "history.csv",
+    "report.json",
+    "report.md",
+    "calibration.png",
+    "confusion.png",
+    "curves.png",
+    "mistakes.png",
+    "saved_models/*",
+    "tensorboard/*",
+)
+SCRATCH_FILES = ("checkpoints/*", "halves/*")
 
 
 @dataclass(frozen=True)
@@ -50,7 +71,8 @@ class Job:
         tensorboard: Write logs for TensorBoard.
         on_bad_file: `"skip"` files that cannot be decoded, or `"raise"`.
         resume: Go on with a run that was interrupted.
-        overwrite: Replace what is in `out`, and forget an interrupted run.
+        overwrite: Replace a former run in `out`, and forget an interrupted one. Files that no run
+            has written stay.
     """
 
     data: str
@@ -78,17 +100,33 @@ class Job:
     overwrite: bool = False
 
     @property
-    def partial(self) -> Path:
-        """Where the run lies until it is complete: nobody mistakes half a run for a whole one."""
-        return self.out.with_name(f"{self.out.name}.partial")
+    def output(self) -> OutputFolder:
+        """The folder of the run, and the one where it lies until it is complete."""
+        read = [self.data, self.data_dir, self.weights]
+        return OutputFolder(
+            self.out,
+            "run",
+            f"{Path(os.path.abspath(self.out)).name}.partial",
+            results=RUN_FILES,
+            scratch=SCRATCH_FILES,
+            protected=[Path(path) for path in read if path is not None],
+            resumable=True,
+        )
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What must agree for two calls to be one run."""
+        stated = asdict(replace(self, resume=False, overwrite=False, out=Path()))
+        return {name: str(value) for name, value in stated.items()}
 
 
 def train(job: Job, say: Callable[[str], None] = print) -> evaluation.ClassificationReport:
     """Trains, evaluates, and writes everything under `job.out`.
 
     The folder appears when it is complete: `model.keras`, `saved_models/NAME/1/`, `report.json`,
-    `report.md` with its pictures, `history.csv` and `config.json`. Until then the run lies in
-    `OUT.partial`, from where `job.resume` continues it as if it had never stopped.
+    `report.md` with its images, `history.csv`, `config.json`, and `SHA256SUMS` of them all. Until
+    then the run lies in `OUT.partial`, from where `job.resume` continues it as if it had never
+    stopped. Nothing is deleted that no run has written (`keras_vit.output_folder`).
 
     Args:
         job: What to train on what.
@@ -99,12 +137,61 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
 
     Raises:
         FileExistsError: `job.out` is not empty, or an interrupted run lies beside it, and neither
-            `resume` nor `overwrite` says what to do.
+            `resume` nor `overwrite` says what to do; or it holds files that no run has written.
+        FileNotFoundError: There is no run to resume.
+        BlockingIOError: Another process trains into this folder.
         FloatingPointError: The loss stopped being finite; the message says at which step.
-        ValueError: An option is unknown or out of range.
+        OSError: A file cannot be written, or the finished run not moved to its place.
+        ValueError: An option is unknown or out of range, or `job.out` is a place that must not be
+            replaced.
     """
     recipe = _recipe(job)  # what is misspelt should not wait for the data
-    _take_place(job)
+    output = job.output
+    found = read_manifest(output.place)
+    finished = found is not None and found.kind == output.kind
+    if job.resume and finished and not output.workspace.exists():
+        say(f"{job.out} is finished: there is nothing to resume.")
+        return _stored_report(output.place)
+    with output.opened(overwrite=job.overwrite, resume=job.resume) as folder:
+        if output.is_finished():
+            _check_identity(job, folder)
+        else:
+            _write_run(job, recipe, folder, say)
+            output.finish()
+        output.publish(say)
+    report, facts = _stored_report(output.place), _stored_facts(output.place)
+    say(f"\n{report}\n")
+    for line in facts["beside"]:
+        say(line)
+    say(
+        f"{facts['seconds']:.0f} s; written to {job.out}: "
+        + ", ".join(sorted(path.name for path in job.out.iterdir()))
+    )
+    say(f"next: keras-vit predict {shlex.quote(str(job.out))} PHOTO")
+    return report
+
+
+def _stored_facts(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "report.json").read_text("utf-8"))
+
+
+def _stored_report(folder: Path) -> evaluation.ClassificationReport:
+    return evaluation.ClassificationReport.from_dict(_stored_facts(folder)["report"])
+
+
+def _check_identity(job: Job, folder: Path) -> None:
+    """Refuses to call a finished run the result of other options."""
+    stored = json.loads((folder / "config.json").read_text("utf-8"))["identity"]
+    for name, value in job.identity.items():
+        if stored.get(name) != value:
+            raise OtherRunError(
+                f"The run at {folder} was made with {name}={stored.get(name)}, not {value}. Give "
+                "the same options with --resume, or --overwrite."
+            )
+
+
+def _write_run(job: Job, recipe: Recipe, folder: Path, say: Callable[[str], None]) -> None:
+    """Everything of the run, in the folder where it lies until it is complete."""
     started = time.time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # what they say, the report says below
@@ -118,8 +205,6 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
     say(f"{splits!r}")
     if splits.report.unreadable or splits.report.ignored:
         say(f"left out: {splits.report}")
-    folder = job.partial
-    folder.mkdir(parents=True, exist_ok=True)
     model, history = _trained(job, recipe, splits, folder, say)
     labels, scores = predict_split(model, splits.val, recipe.batch_size)
     report = evaluation.classification_report(labels, scores, splits.class_names)
@@ -129,11 +214,12 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
         "data": {name: len(split) for name, split in splits.items()},
         "bad_files": [[str(path), reason] for path, reason in splits.report],
         "ignored": [[str(path), reason] for path, reason in splits.report.ignored],
-        "beside": _beside(job, recipe, splits, report.accuracy, say),
+        "beside": _beside(job, recipe, splits, report.accuracy, folder, say),
     }
     config = _config(job, recipe, model)
-    model.save(folder / "model.keras")
-    (folder / "config.json").write_text(json.dumps(config, indent=2, default=str), "utf-8")
+    with atomic_write(folder / "model.keras") as temporary:
+        model.save(temporary)
+    write_text(folder / "config.json", json.dumps(config, indent=2, default=str))
     evaluation.write_report(
         folder,
         report,
@@ -143,42 +229,10 @@ def train(job: Job, say: Callable[[str], None] = print) -> evaluation.Classifica
         split=splits.val,
         history=history,
         config=config,
-        name=job.out.name,
+        name=job.output.place.name,
     )
-    saved_model = folder / "saved_models" / job.out.name / "1"
+    saved_model = folder / "saved_models" / job.output.place.name / "1"
     keras_vit.export_model(model, saved_model, overwrite=True)
-    for rest in ("checkpoints", "halves"):
-        shutil.rmtree(folder / rest, ignore_errors=True)
-    shutil.rmtree(job.out, ignore_errors=True)
-    os.replace(folder, job.out)
-    say(f"\n{report}\n")
-    for line in facts["beside"]:
-        say(line)
-    say(
-        f"{facts['seconds']:.0f} s; written to {job.out}: "
-        + ", ".join(sorted(path.name for path in job.out.iterdir()))
-    )
-    return report
-
-
-def _take_place(job: Job) -> None:
-    """Refuses to write over what somebody may want, and says what to do."""
-    if job.resume:
-        if not job.partial.is_dir():
-            raise FileNotFoundError(
-                f"There is no interrupted run at {job.partial}. Leave --resume out to start one."
-            )
-        return
-    if job.overwrite:
-        shutil.rmtree(job.partial, ignore_errors=True)
-        return
-    if job.out.exists() and any(job.out.iterdir()):
-        raise FileExistsError(f"{job.out} is not empty. Give another --out, or --overwrite.")
-    if any(job.partial.glob("checkpoints/*")):
-        raise FileExistsError(
-            f"An interrupted run lies at {job.partial}. Continue it with --resume, "
-            "or start again with --overwrite."
-        )
 
 
 def _recipe(job: Job) -> Recipe:
@@ -248,7 +302,6 @@ def _trained(
             return model, {}
     if job.lora is not None:
         say(f"LoRA trains {enable_lora(model, job.lora):,} parameters")
-    stated = asdict(replace(job, resume=False, overwrite=False, out=Path()))
     history = fit(
         model,
         recipe,
@@ -256,7 +309,7 @@ def _trained(
         folder,
         seed=job.seed,
         say=say,
-        identity={name: str(value) for name, value in stated.items()},
+        identity=job.identity,
         patience=job.patience,
         tensorboard=job.tensorboard,
     )
@@ -283,14 +336,19 @@ def _first_look(
 
 
 def _beside(
-    job: Job, recipe: Recipe, splits: data.Splits, accuracy: float, say: Callable[[str], None]
+    job: Job,
+    recipe: Recipe,
+    splits: data.Splits,
+    accuracy: float,
+    folder: Path,
+    say: Callable[[str], None],
 ) -> list[str]:
     """What the digits allow: scikit-learn's classifiers on the same split, and on the halves."""
     if job.data != "digits":
         return []
     say("now scikit-learn's own split, the first half against the second, for comparison")
     halves = data.load("digits/half")
-    model, _ = _trained(job, recipe, halves, job.partial / "halves", say)
+    model, _ = _trained(job, recipe, halves, folder / "halves", say)
     labels, scores = predict_split(model, halves.val)
     half = evaluation.classification_report(labels, scores, halves.class_names).accuracy
     lines = []
@@ -311,6 +369,7 @@ def _config(job: Job, recipe: Recipe, model: Any) -> dict[str, Any]:
     return {
         "command": " ".join(["keras-vit", *sys.argv[1:]]),
         "job": asdict(job),
+        "identity": job.identity,
         "recipe": asdict(recipe),
         "model": keras.saving.serialize_keras_object(model)["config"],
         "versions": {

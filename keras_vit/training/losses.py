@@ -1,25 +1,98 @@
-"""The loss of the released pre-training that Keras does not have; softmax's is Keras's own."""
+"""Losses and the metric of the recipes: they take integer labels as well as one-hot rows."""
 
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_vit.errors import rates
+
+
+def one_hot_labels(y_true: Any, y_pred: Any) -> Any:
+    """Labels as rows of the shape of `y_pred`: integers become one-hot, rows stay as they are.
+
+    Args:
+        y_true: Integers `(batch,)` or `(batch, 1)` of any dtype, or rows `(batch, classes)`.
+        y_pred: Scores `(batch, classes)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.training.losses import one_hot_labels
+    >>> np.asarray(one_hot_labels(np.array([2, 0]), np.zeros((2, 3)))).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    classes = y_pred.shape[-1]
+    if len(y_true.shape) == len(y_pred.shape):
+        if y_true.shape[-1] == classes:
+            return y_true
+        if y_true.shape[-1] == 1:
+            y_true = ops.squeeze(y_true, axis=-1)
+    return ops.one_hot(ops.cast(y_true, "int32"), classes, dtype="float32")
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class SigmoidCrossentropy(keras.losses.Loss):
-    """One yes-or-no question a class: summed over the classes, averaged over the batch.
+class SoftmaxCrossentropy(keras.losses.CategoricalCrossentropy):
+    """`keras.losses.CategoricalCrossentropy` of logits that takes integer labels, too.
 
-    Keras's `BinaryCrossentropy` averages over the classes, a thousand times less for ImageNet.
-    Source: big_vision's `sigmoid_xent`, the loss of its pre-training.
-
-    Takes labels `(batch, classes)` in [0, 1], one-hot, mixed or several of them 1, and logits
-    `(batch, classes)`; computes in float32.
+    Labels are integers `(batch,)`, or rows `(batch, classes)` in [0, 1], one-hot or mixed.
 
     Args:
         label_smoothing: Share of a label that is spread over all classes, in [0, 1).
         reduction: As for every Keras loss.
         name: Name of the loss.
+
+    Raises:
+        ValueError: `label_smoothing` is out of range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.training.losses import SoftmaxCrossentropy
+    >>> loss = SoftmaxCrossentropy(label_smoothing=0.1)
+    >>> logits = np.array([[1.0, 0.0], [0.0, 3.0]])
+    >>> float(loss(np.array([0, 1]), logits)) == float(loss(np.eye(2), logits))
+    True
+    """
+
+    takes_integer_labels = True
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        reduction: str = "sum_over_batch_size",
+        name: str = "softmax_crossentropy",
+        **kwargs: Any,
+    ) -> None:
+        rates(label_smoothing=label_smoothing)
+        super().__init__(
+            **{"from_logits": True, **kwargs},
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+            name=name,
+        )
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return super().call(one_hot_labels(y_true, y_pred), y_pred)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SigmoidCrossentropy(keras.losses.Loss):
+    """One yes-or-no question per class: summed over the classes, averaged over the batch.
+
+    Keras's `BinaryCrossentropy` averages over the classes, a thousand times less for ImageNet.
+    Source: big_vision's `sigmoid_xent`, the loss of its pre-training.
+
+    Takes integer labels `(batch,)` or labels `(batch, classes)` in [0, 1], one-hot, mixed or
+    several of them 1, and logits `(batch, classes)`; computes in float32.
+
+    Args:
+        label_smoothing: Share of a label that is spread over all classes, in [0, 1).
+        reduction: As for every Keras loss.
+        name: Name of the loss.
+
+    Raises:
+        ValueError: `label_smoothing` is out of range.
 
     Example:
 
@@ -29,6 +102,8 @@ class SigmoidCrossentropy(keras.losses.Loss):
     1.3863
     """
 
+    takes_integer_labels = True
+
     def __init__(
         self,
         label_smoothing: float = 0.0,
@@ -37,11 +112,13 @@ class SigmoidCrossentropy(keras.losses.Loss):
         **kwargs: Any,
     ) -> None:
         super().__init__(reduction=reduction, name=name, **kwargs)
+        rates(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
+        self.from_logits = True
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         logits = ops.cast(y_pred, "float32")
-        labels = ops.cast(y_true, "float32")
+        labels = ops.cast(one_hot_labels(y_true, y_pred), "float32")
         if self.label_smoothing:
             labels = labels * (1 - self.label_smoothing) + self.label_smoothing / labels.shape[-1]
         # -labels log p - (1 - labels) log(1 - p), with log p = -softplus(-logits).
@@ -50,3 +127,26 @@ class SigmoidCrossentropy(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LabelAccuracy(keras.metrics.CategoricalAccuracy):
+    """`keras.metrics.CategoricalAccuracy` that takes integer labels, too.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.training.losses import LabelAccuracy
+    >>> accuracy = LabelAccuracy()
+    >>> accuracy.update_state(np.array([0, 1]), np.eye(2))
+    >>> accuracy.update_state(np.eye(2), np.array([[1.0, 0.0], [1.0, 0.0]]))
+    >>> float(accuracy.result())
+    0.75
+    """
+
+    def __init__(self, name: str = "accuracy", dtype: Any = None) -> None:
+        super().__init__(name=name, dtype=dtype)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        return super().update_state(one_hot_labels(y_true, y_pred), y_pred, sample_weight)

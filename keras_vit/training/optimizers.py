@@ -64,7 +64,7 @@ class TableOptimizer(keras.optimizers.Optimizer):
         **kwargs: Any,
     ) -> None:
         one_of(state_dtype, "state_dtype", STATE_DTYPES)
-        if weight_decay < 0 or (schedule_peak is not None and schedule_peak <= 0):
+        if not weight_decay >= 0 or not (schedule_peak is None or schedule_peak > 0):
             raise ValueError(
                 f"weight_decay={weight_decay!r} must be 0 or more, and "
                 f"schedule_peak={schedule_peak!r} above 0 or None."

@@ -42,9 +42,9 @@ class ParameterGroup:
                 f"pattern={self.pattern!r} is no regular expression: {error}. "
                 r"""Give for example r"block_0/.*".""",
             ) from error
-        if self.weight_decay < 0:
+        if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay={self.weight_decay!r} must be 0 or more.")
-        if self.learning_rate <= 0:
+        if not self.learning_rate > 0:
             raise ValueError(
                 f"learning_rate={self.learning_rate!r} must be above 0. "
                 "To freeze parameters give trainable=False."

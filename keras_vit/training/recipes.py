@@ -6,16 +6,42 @@ Figures are those of the sources; where a source leaves one out, the row says wh
 """
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_vit.data import Augmentation
 from keras_vit.errors import nearest, one_of, positive
+from keras_vit.errors import rates as check_rates
 from keras_vit.models.variants import vit_arguments
 
 IMAGENET = 1_281_167  # training images
 IMAGENET_21K = 12_746_000  # without the 51,200 that AugReg keeps for validation
+
+
+# What a recipe's numbers may be, beside the integers that count something.
+_RATES = ("label_smoothing", "dropout", "stochastic_depth", "ema")
+_RANGES: list[tuple[str, str, Callable[[float], bool]]] = [
+    ("learning_rate", "a number above 0, such as 0.001", lambda x: x > 0),
+    ("clip_norm", "a number above 0, such as 1.0, or None", lambda x: x > 0),
+    ("layer_decay", "a number in (0, 1], such as 0.65; 1 changes nothing", lambda x: 0 < x <= 1),
+    *(
+        (name, f"a number of 0 or more, such as {example}", lambda x: x >= 0)
+        for name, example in {
+            "epochs": 90,
+            "steps": 500,
+            "examples": 50_000,
+            "warmup": 0.1,
+            "weight_decay": 0.05,
+            "end": 0.0,
+            "mixup": 0.2,
+            "cutmix": 1.0,
+            "rho": 0.05,
+            "rho_min": 0.05,
+            "alpha": 0.6,
+        }.items()
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -59,6 +85,9 @@ class Recipe:
         scaling: How the learning rate follows the batch: `"linear"` (Goyal et al. 2017) or
             `"sqrt"` (for Adam, Malladi et al. 2022).
         learning_rates: What the source says to try.
+
+    Raises:
+        ValueError: A number is out of range, or a name unknown.
     """
 
     source: str
@@ -102,6 +131,14 @@ class Recipe:
         one_of(self.decay_follows, "decay_follows", ("learning_rate", "schedule"))
         if self.epochs <= 0 and self.steps <= 0:
             raise ValueError(f"epochs={self.epochs}, steps={self.steps}: give one of them.")
+        positive(
+            image_size=self.image_size, batch_size=self.batch_size, accumulation=self.accumulation
+        )
+        check_rates(**{name: getattr(self, name) for name in _RATES})
+        for name, accepted, fits in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and fits(value)):
+                raise ValueError(f"{name}={value!r} is out of range. Give {accepted}.")
 
     def rates(self, accepted: Container[str]) -> dict[str, float]:
         """Dropout and stochastic depth where they are above 0 and among a model's arguments."""
@@ -113,10 +150,10 @@ class Recipe:
         return self.steps or self.epochs * -(-examples // self.batch_size)
 
     def warmup_steps(self, total_steps: int) -> int:
-        """Updates of the warm-up."""
+        """Updates of the warm-up; where it is a fraction, it leaves at least one update."""
         if self.warmup >= 1 or not self.warmup:
             return int(self.warmup)
-        return max(round(self.warmup * total_steps), 1)
+        return min(max(round(self.warmup * total_steps), 1), total_steps - 1)
 
     def scaled(self, steps: int | None = None, batch_size: int | None = None) -> "Recipe":
         """The recipe for another length or batch, as a smaller machine may want it.

@@ -7,6 +7,7 @@ part of g that is orthogonal to it, which narrows the gap between both losses, a
 with the learning rate.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -55,9 +56,9 @@ def sharpness_aware(model: keras.Model, rho: Rho | None = 0.05, alpha: float = 0
         model.__dict__.pop("train_step", None)
         model.train_function = None
         return
-    if not callable(rho) and rho <= 0:
+    if not callable(rho) and not 0 < rho < math.inf:
         raise ValueError(f"rho={rho!r} must be above 0, for instance 0.05; None switches SAM off.")
-    if alpha < 0:
+    if not 0 <= alpha < math.inf:
         raise ValueError(f"alpha={alpha!r} must be 0 or more, for instance 0.6; 0 is SAM.")
 
     def perturbed(weights: list[Any], gradients: Gradients, iterations: Any) -> list[Any]:

@@ -32,7 +32,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         multipliers: Of `"stair"`: times the peak from each boundary on.
 
     Raises:
-        ValueError: The decay is unknown; the warm-up takes the whole training; or boundaries and
+        ValueError: The decay is unknown, `peak` is not above 0, the warm-up takes the whole
+            training, or boundaries and
             multipliers are not as many.
 
     Example:
@@ -59,6 +60,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         super().__init__()
         one_of(decay, "decay", DECAYS)
+        if not 0 < peak < math.inf:
+            raise ValueError(f"peak={peak!r} must be a learning rate above 0, such as 0.001.")
         if not 0 <= warmup_steps < total_steps:
             raise ValueError(
                 f"warmup_steps={warmup_steps} must be 0 or more and fewer than "

@@ -186,13 +186,13 @@ def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
 # --- files that are no photographs
 
 BAD = {
-    "a/cut.jpg": (encode(PICTURE, "JPEG")[:400], "JPEG"),
-    "a/cut.png": (encode(PICTURE, "PNG")[:60], ""),
+    "a/cut.jpg": (encode(PICTURE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
+    "a/cut.png": (encode(PICTURE, "PNG")[:60], "the PNG file is damaged or incomplete"),
     "a/empty.jpg": (b"", "the file is empty"),
-    "b/text.jpg": (b"not a photograph at all", "Unknown image file format"),
+    "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
     "b/moving.webp": (
         encode(PICTURE, "WEBP", save_all=True, append_images=[PICTURE.rotate(180)]),
-        "Animated WebP",
+        "an animated WebP file, which is not supported",
     ),
 }
 
@@ -211,10 +211,7 @@ def test_bad_files_are_skipped_and_reported(bad_folder: Path) -> None:
     reasons = {f"{path.parent.name}/{path.name}": reason for path, reason in splits.report}
     assert set(reasons) == {*BAD, "b/broken link.png"}
     for name, (_, expected) in BAD.items():
-        assert expected in reasons[name]
-        assert reasons[name]
-        assert "{{" not in reasons[name]
-        assert "\n" not in reasons[name]
+        assert reasons[name] == expected
         assert f"{name}: {reasons[name]}" in str(splits.report)
     assert reasons["b/broken link.png"] == "No such file or directory"
     used = {*names(splits.train), *names(splits.val)}
@@ -316,7 +313,7 @@ DISORDER = {
     "leak": (
         {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png", "val.txt": b"a/1.png"},
         ValueError,
-        "1.png is listed in train.txt and again in val.txt",
+        "1.png is listed in val.txt and in train.txt: a photograph belongs to one split",
     ),
     "empty val": (
         {**{f"train/{c}/1.png": plain(1) for c in "ab"}, "val/notes.txt": b""},
@@ -343,6 +340,9 @@ def test_disorder_is_explained(tmp_path: Path, name: str) -> None:
     [
         ({"val_fraction": 0.0}, "val_fraction=0.0 must lie between 0 and 1"),
         ({"val_fraction": 1.0}, "val_fraction=1.0 must lie between 0 and 1"),
+        ({"val_fraction": float("nan")}, "val_fraction=nan must lie between 0 and 1"),
+        ({"seed": -1}, "seed=-1 must be an integer, 0 or more"),
+        ({"max_pixels": 0}, "max_pixels=0 must be a whole number of at least 1"),
         (
             {"on_bad_file": "ignore"},
             "on_bad_file='ignore' is not known. Give one of: 'skip', 'raise'",

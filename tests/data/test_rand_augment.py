@@ -158,7 +158,7 @@ def test_in_training_images() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rand_augment": (0, 10)}, "number=0 must be a whole number"),
+        ({"rand_augment": (0, 10)}, "number=0 must be an integer"),
         ({"rand_augment": (2, 31)}, "magnitude=31 must lie between 0 and 30"),
         ({"rand_augment": (2, 9), "operations": ("blur",)}, "operation='blur' is not known"),
         ({"rand_augment": (2, 9), "operations": ()}, r"operations=\(\) is empty"),

@@ -91,6 +91,11 @@ def test_errors() -> None:
         knn_accuracy(*TRAIN, *TEST, k=201)
     with pytest.raises(ValueError, match="temperature=0"):
         knn_accuracy(*TRAIN, *TEST, temperature=0)
+    for folds in (0, 1, 2.5):
+        with pytest.raises(ValueError, match=f"folds={folds} must be an integer"):
+            linear_probe(*TRAIN, *TEST, folds=folds)
+    with pytest.raises(ValueError, match="seed=-1"):
+        linear_probe(*TRAIN, *TEST, seed=-1)
     with pytest.raises(ValueError, match="two training examples each; class 1 has 1"):
         linear_probe(np.eye(3), [0, 0, 1], np.eye(3), [0, 0, 1])
     with pytest.raises(ValueError, match="of 1 classes"):

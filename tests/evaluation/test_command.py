@@ -85,14 +85,29 @@ def test_own_classes(
 
 
 def test_errors(
-    file: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: Path,
+    photographs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    def no_features(*_: object) -> None:
+        raise AssertionError("what the labels rule out waits for no features")
+
+    monkeypatch.setattr("keras_vit.evaluation.command.features", no_features)
     others = write(tmp_path, {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
     for arguments, words in (
         ((file,), "evaluate needs --data"),
-        ((file, "--data", others), "tells 2 classes (dark, light), and the data has 3 (a, b, c)"),
+        (
+            (file, "--data", others),
+            "predicts 2 classes (dark, light), and the data has 3 (a, b, c)",
+        ),
         ((file, "--data", photographs, "--split", "test"), "split='test' is not known"),
-        ((file, "--data", photographs, "--knn", 99), "k=99 neighbours do not exist among 32"),
+        (
+            (file, "--data", photographs, "--knn", 99),
+            "--knn: k=99 neighbours do not exist among 32",
+        ),
+        ((file, "--data", photographs, "--fewshot", 1, 17), "--fewshot: shots=17 is more than any"),
         ((tmp_path / "none.keras", "--data", photographs), "There is no model"),
     ):
         assert run(*arguments) == 2

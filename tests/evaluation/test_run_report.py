@@ -1,6 +1,7 @@
 """Calibration, mistakes, model card, and the folder that a run leaves."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -74,10 +75,37 @@ def test_mistakes_are_the_surest_wrong_ones() -> None:
 
 @pytest.mark.parametrize("function", [calibration, worst_mistakes])
 def test_errors(function) -> None:
-    with pytest.raises(ValueError, match=r"no probabilities\. Of logits take keras\.ops\.softmax"):
+    with pytest.raises(ValueError, match=r"not probabilities\. Apply keras\.ops\.softmax"):
         function(LABELS, LOGITS)
     with pytest.raises(ValueError, match=r"\(399,\) labels do not match \(400, 3\)"):
         function(LABELS[1:], PROBABILITIES)
+
+
+def test_what_is_out_of_range() -> None:
+    digits = data.ArraySplit("val", NAMES, np.zeros((3, 8, 8, 1), np.uint8), np.arange(3))
+    for call, words in (
+        (lambda: calibration(LABELS + 1, PROBABILITIES), "Labels lie from 1 to 3"),
+        (lambda: calibration(LABELS / 2, PROBABILITIES), "Labels are float64"),
+        (lambda: calibration(LABELS, np.nan * PROBABILITIES), "not finite"),
+        (lambda: worst_mistakes(LABELS, PROBABILITIES, count=0), "count=0"),
+        (lambda: pictures(digits, [3]), "indices from 3 to 3"),
+        (lambda: pictures(digits, [-1, 1]), "indices from -1 to 1"),
+        (lambda: pictures(digits, [0], channels=2), "channels=2"),
+        (lambda: classification_report(LABELS - 1, LOGITS, NAMES), "Labels lie from -1"),
+        (lambda: classification_report(LABELS, LOGITS, NAMES[:2]), "one column per class"),
+        (lambda: classification_report(LABELS, LOGITS * np.inf, NAMES), "400 of 400 examples"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_history_that_is_not_finite_is_refused(value: float, tmp_path: Path) -> None:
+    report, out = classification_report(LABELS, LOGITS, NAMES), tmp_path / "out"
+    history = {"loss": [1.0, value]}
+    with pytest.raises(ValueError, match=rf"loss is {value} in epoch 2: the training diverged"):
+        write_report(out, report, {}, labels=LABELS, logits=LOGITS, history=history)
+    assert not out.exists()
 
 
 def test_pictures_in_the_order_asked_for(tmp_path: Path) -> None:
@@ -172,7 +200,7 @@ def test_card_has_hugging_faces_sections_and_every_fact() -> None:
 
 def test_card_of_an_untested_class_and_nothing_known() -> None:
     card = model_card("pets", classification_report([0, 0], [0, 0], ["cat", "dog"]), {})
-    assert "Never tested, for want of validation images: dog." in card
+    assert "Not tested, as there are no validation images: dog." in card
     assert "95 % interval 34.2% to 100.0%" in card  # Wilson, 2 of 2
     assert "None" not in card
 
@@ -213,6 +241,57 @@ def test_folder(tmp_path: Path) -> None:
     card = (tmp_path / "ビオラ" / "report.md").read_text("utf-8")
     assert "# ビオラ" in card
     assert all(f"]({name})" in card for name in plots)
+
+
+def test_commands_name_the_folder_of_the_run(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = classification_report(LABELS, LOGITS, NAMES)
+    facts = {"labels": LABELS, "logits": LOGITS}
+    write_report(tmp_path / "partial", report, {}, **facts, run="runs/my photos")
+    card = (tmp_path / "partial" / "report.md").read_text("utf-8")
+    assert "\n# my photos\n" in card
+    assert "\nkeras-vit predict 'runs/my photos' photo.jpg\n" in card
+    assert 'load_model("runs/my photos/model.keras")' in card
+    write_report(tmp_path / "here", report, {}, **facts)
+    card = (tmp_path / "here" / "report.md").read_text("utf-8")
+    assert f"\nkeras-vit predict {tmp_path / 'here'} photo.jpg\n" in card
+
+
+def full_disk_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the writing of the one file fail as on a full disk, whoever writes it."""
+    move = os.replace
+
+    def fail(source: str, target: str) -> None:
+        if Path(target).name == name:
+            raise OSError(28, "No space left on device")
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["report.json", "report.md", "confusion.png", "calibration.png", "curves.png", "mistakes.png"],
+)
+def test_a_full_disk_leaves_the_former_report(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("tensorflow")
+    split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
+    report = classification_report([0, 1], [0, 1], ("a", "b"))
+    options = {"labels": [0, 1], "logits": 9 * np.eye(2), "split": split}
+
+    def write(loss: float) -> None:
+        write_report(tmp_path, report, {}, **options, history={"loss": [loss]})
+
+    write(1.0)
+    before = (tmp_path / name).read_bytes()
+    full_disk_at(name, monkeypatch)
+    with pytest.raises(OSError, match=name):
+        write(2.0)
+    assert (tmp_path / name).read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_a_sheet_without_mistakes(tmp_path: Path) -> None:

@@ -303,11 +303,20 @@ def test_results_of_another_model_are_refused(calls: list, tmp_path: Path) -> No
         run_vtab(trainer(calls), tmp_path, identity="a", **one)
     with pytest.raises(ValueError, match="sweep is empty"):
         run_vtab(trainer(calls), tmp_path, sweep=(), **one)
+    with pytest.raises(ValueError, match="tasks is empty"):
+        run_vtab(trainer(calls), tmp_path, tasks=())
 
 
-def test_finetuning_learns() -> None:
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_finetuning_learns(data_format: str) -> None:
     model = keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=3
+        patch_size=4,
+        hidden_dim=16,
+        depth=1,
+        num_heads=2,
+        input_shape=(16, 8, 3) if data_format == "channels_last" else (3, 16, 8),
+        data_format=data_format,
+        num_classes=3,
     )
     before = [np.array(w) for w in model.get_weights()]
     random = np.random.default_rng(0)
@@ -323,8 +332,33 @@ def test_finetuning_learns() -> None:
     assert accuracy >= 0.95  # chance: 0.5
     for one, other in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)  # a copy was trained
-    with pytest.raises(ValueError, match="accumulate=3 equal parts"):
-        finetuning(model)(task("camelyon"), split, split, replace(setting, accumulate=3))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"learning_rate": float("nan")},
+        {"learning_rate": 0.0},
+        {"steps": 0},
+        {"batch_size": -1},
+        {"image_size": 0},
+        {"warmup": -1},
+        {"accumulate": 0},
+        {"accumulate": 3},
+        {"seed": -1},
+    ],
+)
+def test_settings_out_of_range(change: dict[str, Any]) -> None:
+    (name,) = change
+    with pytest.raises(ValueError, match=f"{name}="):
+        replace(Setting(), **change)
+
+
+@pytest.mark.parametrize("accuracy", [float("nan"), 1.5])
+def test_what_is_not_an_accuracy_is_refused(accuracy: float, calls: list, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"train returned {accuracy} for caltech101"):
+        run_vtab(lambda *_: accuracy, tmp_path, tasks=TASKS[:1], say=lambda _: None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_command_line(

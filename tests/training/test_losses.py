@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training.losses import SigmoidCrossentropy
+from keras_vit.training.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 
 LOSSES = {
     "sigmoid": SigmoidCrossentropy,
-    "softmax": lambda **options: keras.losses.CategoricalCrossentropy(from_logits=True, **options),
+    "softmax": SoftmaxCrossentropy,
 }
 
 
@@ -41,6 +41,22 @@ def test_the_sigmoid_loss_under_low_precision_and_large_logits() -> None:
     np.testing.assert_allclose(float(smooth), wanted, rtol=1e-5)
 
 
-def test_the_loss_comes_back_from_its_configuration() -> None:
-    saved = keras.saving.serialize_keras_object(SigmoidCrossentropy(label_smoothing=0.1))
-    assert keras.saving.deserialize_keras_object(saved).label_smoothing == 0.1
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_integer_labels_are_one_hot_rows(name: str, label_smoothing: float) -> None:
+    logits = np.random.default_rng(0).normal(size=(6, 300)).astype("float32")
+    integers = np.array([0, 299, 257, 1, 2, 258])  # 257 and more are no integers in bfloat16
+    loss = LOSSES[name](label_smoothing=label_smoothing, reduction=None)
+    wanted = np.asarray(loss(np.eye(300, dtype="float32")[integers], logits))
+    for labels in (integers, integers[:, None], integers.astype("uint16")):
+        np.testing.assert_array_equal(np.asarray(loss(labels, logits)), wanted)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_loss_comes_back_from_its_configuration(name: str) -> None:
+    saved = keras.saving.serialize_keras_object(LOSSES[name](label_smoothing=0.1))
+    loaded = keras.saving.deserialize_keras_object(saved)
+    assert (type(loaded), loaded.label_smoothing) == (LOSSES[name], 0.1)
+    assert loaded.from_logits
+    with pytest.raises(ValueError, match=r"label_smoothing=1\.5"):
+        LOSSES[name](label_smoothing=1.5)

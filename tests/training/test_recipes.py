@@ -10,7 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.training import recipes
 from keras_vit.training.compiling import compile_model, optimizer_of, schedule_of
-from keras_vit.training.losses import SigmoidCrossentropy
+from keras_vit.training.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.recipes import RECIPES, SAM_RHO, Recipe, bit_hyperrule, get
 from tests.models.test_common import SIZES, pixels
@@ -38,6 +38,15 @@ def test_every_row_is_complete(name: str) -> None:
     small = recipe.scaled(steps=20, batch_size=16)
     assert small.total_steps(123) == 20
     assert 0 < small.warmup_steps(20) < 20
+
+
+@pytest.mark.parametrize(("total", "warmup"), [(1, 0), (2, 1), (100, 10)])
+def test_a_fraction_of_warm_up_leaves_an_update(total: int, warmup: int) -> None:
+    """A batch as large as a small data set makes one update per epoch."""
+    recipe = get("finetune_small")
+    assert recipe.warmup == 0.1
+    assert recipe.warmup_steps(total) == warmup
+    assert float(schedule_of(recipe, total)(warmup)) == pytest.approx(recipe.learning_rate)
 
 
 def test_figures_of_the_sources() -> None:
@@ -128,7 +137,7 @@ def test_losses_and_plain_steps() -> None:
     model = small_vit()
     compile_model(model, get("finetune/flowers"), 500, jit_compile=False)
     assert isinstance(model.optimizer, MomentumSGD)
-    assert isinstance(model.loss, keras.losses.CategoricalCrossentropy)
+    assert isinstance(model.loss, SoftmaxCrossentropy)
     assert "train_step" not in vars(model)
     compile_model(model, get("sam/ViT-S/16").scaled(steps=10), 10)
     assert "train_step" in vars(model)
@@ -150,3 +159,46 @@ def test_errors_say_the_fix() -> None:
     with pytest.raises(ValueError, match="epochs=0, steps=0"):
         replace(get("digits"), epochs=0)
     assert recipes.RECIPES is RECIPES
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", np.nan),
+        ("learning_rate", np.inf),
+        ("learning_rate", 0.0),
+        ("learning_rate", -1e-3),
+        ("label_smoothing", 1.5),
+        ("label_smoothing", np.nan),
+        ("weight_decay", -0.1),
+        ("weight_decay", np.nan),
+        ("dropout", 1.0),
+        ("ema", -0.5),
+        ("batch_size", 0),
+        ("batch_size", 2.5),
+        ("accumulation", 0),
+        ("image_size", -224),
+        ("clip_norm", 0.0),
+        ("layer_decay", 1.1),
+        ("mixup", -0.2),
+        ("warmup", -1),
+        ("steps", -1),
+        ("rho", np.nan),
+    ],
+)
+def test_numbers_out_of_range(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|at least 1)"):
+        replace(get("finetune_small"), **{name: value})
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"steps": -5}, {"batch_size": 1.5}])
+def test_scaled_to_numbers_out_of_range(options: dict[str, float]) -> None:
+    name, value = next(iter(options.items()))
+    with pytest.raises(ValueError, match=f"{name}={value} .* at least 1"):
+        get("finetune/flowers").scaled(**options)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5])
+def test_total_steps_out_of_range(steps: float) -> None:
+    with pytest.raises(ValueError, match=f"total_steps={steps} .* at least 1"):
+        compile_model(small_vit(), get("digits"), steps)

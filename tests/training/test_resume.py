@@ -480,7 +480,7 @@ def test_batches_that_end_early_are_an_error(tmp_path: Path) -> None:
     [
         ({"every_seconds": None}, "Neither every_seconds nor every_steps"),
         ({"every_seconds": -1}, "every_seconds=-1 must be 0 or more"),
-        ({"every_steps": 0}, "every_steps=0 must be a whole number"),
+        ({"every_steps": 0}, "every_steps=0 must be an integer"),
         ({"keep": 0}, "keep=0 must be"),
     ],
 )

@@ -1,0 +1,101 @@
+"""Layers made of layers, whose sublayers keep their precision, quantization and frozen state."""
+
+from typing import Any
+
+import keras
+from keras import dtype_policies
+from keras.dtype_policies import DTypePolicyMap
+
+from keras_vit.backend import track_variables_anew
+from keras_vit.layers.dense import Dense
+
+
+class CompositeLayer(keras.layers.Layer):
+    """A layer made of sublayers.
+
+    Subclasses create every sublayer by `sublayer`, in `__init__` or in `build`. What a user changes
+    on one afterwards is part of `get_config`: `block.mlp.trainable = False`,
+    `block.attention.quantize("int8")`, a sublayer's `dtype_policy`. A `DTypePolicyMap` reaches all
+    sublayers, under the paths `block/mlp/dense_0` and so on. Under a quantized policy the dense
+    sublayers are quantized and the others compute in the policy it was made from.
+
+    Args:
+        sublayers: Changed arguments of sublayers by their name, as `get_config` returns them.
+    """
+
+    def __init__(self, sublayers: dict[str, dict[str, Any]] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # A tuple: Keras would track a dictionary, and names of what it tracks are saved.
+        self._sublayer_arguments = tuple((sublayers or {}).items())
+
+    def sublayer(self, cls: Any, *args: Any, name: str, **kwargs: Any) -> Any:
+        """Creates a sublayer under this layer's policy, or as `sublayers` says."""
+        changed = dict(dict(self._sublayer_arguments).get(name, {}))
+        if config := changed.pop("quantization_config", None):
+            changed["quantization_config"] = keras.saving.deserialize_keras_object(config)
+        arguments = {"dtype": self._policy_for(cls), "trainable": self.trainable, **changed}
+        return cls(*args, name=name, **arguments, **kwargs)
+
+    def _policy_for(self, cls: Any) -> Any:
+        policy = self.dtype_policy
+        quantizable = isinstance(cls, type) and issubclass(cls, Dense | CompositeLayer)
+        if isinstance(policy, DTypePolicyMap) or policy.quantization_mode is None or quantizable:
+            return policy
+        return dtype_policies.get(policy.name.split("_from_")[-1])
+
+    def _changed_sublayers(self) -> dict[str, dict[str, Any]]:
+        """What `sublayer` has to be told to create each as it is now."""
+        changed = dict(self._sublayer_arguments)  # of those that `build` has yet to create
+        for layer in self._flatten_layers(include_self=False, recursive=False):
+            arguments: dict[str, Any] = {}
+            policy = dtype_policies.serialize(layer.dtype_policy)
+            if policy != dtype_policies.serialize(self._policy_for(type(layer))):
+                arguments["dtype"] = policy
+            if layer.trainable != self.trainable:
+                arguments["trainable"] = layer.trainable
+            if config := getattr(layer, "quantization_config", None):
+                arguments["quantization_config"] = keras.saving.serialize_keras_object(config)
+            if isinstance(layer, CompositeLayer) and (sublayers := layer._changed_sublayers()):
+                arguments["sublayers"] = sublayers
+            changed.pop(layer.name, None)
+            if arguments:
+                changed[layer.name] = arguments
+        return changed
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """Quantizes all dense sublayers, as `keras.layers.Dense.quantize` does each.
+
+        Args:
+            mode: `"int8"`, `"int4"` or `"float8"`.
+            type_check: Not used: Keras's signature.
+            config: A `keras.quantizers.QuantizationConfig`, or None for the mode's default.
+
+        Raises:
+            NotImplementedError: There is no dense sublayer, or the mode needs calibration data.
+        """
+        del type_check
+        if mode in ("gptq", "awq"):
+            raise NotImplementedError(
+                f"{type(self).__name__} cannot be quantized to mode={mode!r} alone: it is "
+                "calibrated on the inputs of a whole model. Call model.quantize with a "
+                'configuration, or give one of "int8", "int4", "float8".'
+            )
+        dense = [layer for layer in self._flatten_layers() if isinstance(layer, Dense)]
+        # All quantized already: the first of them says so.
+        dense = [layer for layer in dense if layer.quantization_mode is None] or dense
+        if not dense:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no dense sublayer, and Keras quantizes no other kind. "
+                "Quantize the layers that have one, or the whole model: model.quantize."
+            )
+        for layer in dense:
+            layer.quantize(mode, config=config)
+        track_variables_anew(self)
+
+    def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
+        # Under a quantized policy Keras calls this: here it is the dense sublayers that differ.
+        return self.call(*args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        config, changed = super().get_config(), self._changed_sublayers()
+        return {**config, "sublayers": changed} if changed else config

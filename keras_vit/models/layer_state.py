@@ -1,0 +1,84 @@
+"""What layers hold beside their arguments: what is frozen, their dtype policies, their weights."""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any, TypeAlias
+
+import keras
+from keras.dtype_policies import DTypePolicyMap
+
+Layer: TypeAlias = keras.layers.Layer
+Policy: TypeAlias = keras.DTypePolicy
+
+
+def sublayers(layer: Layer) -> list[Layer]:
+    """The layers directly inside a layer or a model."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def layers_beside(model: keras.Model) -> list[Layer]:
+    """Layers that are attributes of a model and no part of its graph."""
+    names = {layer.name for layer in model.layers}
+    return [layer for layer in sublayers(model) if layer.name not in names]
+
+
+def trainable_changes(
+    layer: Layer, trainable: bool = True, prefix: str = ""
+) -> Iterator[tuple[str, bool]]:
+    """The layers inside whose `trainable` is not that of the layer around them, by path."""
+    for inner in sublayers(layer):
+        path = prefix + inner.name
+        if inner.trainable != trainable:
+            yield path, inner.trainable
+        yield from trainable_changes(inner, inner.trainable, f"{path}/")
+
+
+def set_trainable(model: Layer, frozen: Collection[str], thawed: Collection[str]) -> None:
+    """Freezes and thaws layers as `trainable_changes` listed them."""
+
+    def walk(layer: Layer, trainable: bool, prefix: str) -> None:
+        for inner in sublayers(layer):
+            path = prefix + inner.name
+            wanted = path in thawed or (trainable and path not in frozen)
+            if inner.trainable != wanted:
+                inner.trainable = wanted  # and that of all layers inside
+            walk(inner, wanted, f"{path}/")
+
+    walk(model, True, "")
+
+
+def copy_weights(source: Layer, target: Layer) -> None:
+    """Sets the weights of a layer to those of its equal; positions are resampled to its grid."""
+    for own, new in zip(source._flatten_layers(), target._flatten_layers(), strict=True):
+        if hasattr(new, "resample_from"):
+            new.resample_from(own)
+            continue
+        # Not get_weights: quantizing leaves another order than building a quantized layer.
+        store: dict[str, Any] = {}
+        own.save_own_variables(store)
+        new.load_own_variables({k: keras.ops.convert_to_numpy(v) for k, v in store.items()})
+
+
+def settle_policies(model: keras.Model) -> None:
+    """Gives each layer its entry of a `DTypePolicyMap` in the place of the map.
+
+    Under a map, Keras 3.15 loses the scales of quantized layers when it saves them.
+    """
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer.dtype_policy, DTypePolicyMap) and layer.path is not None:
+            layer._dtype_policy = layer.dtype_policy[layer.path]
+
+
+def policy_map(policy: Policy, changes: dict[str, Policy]) -> Policy:
+    """A `DTypePolicyMap` of a policy, or of another map, with changes by path."""
+    entries: dict[str, Policy] = {}
+    if isinstance(policy, DTypePolicyMap):
+        policy, entries = policy.default_policy, dict(policy)
+    return DTypePolicyMap(policy, {**entries, **changes})
+
+
+def map_names(policy: Policy, path: str) -> bool:
+    """Whether a policy is a map with an entry for this path."""
+    return isinstance(policy, DTypePolicyMap) and any(
+        re.fullmatch(pattern, path) for pattern in policy
+    )

@@ -1,0 +1,77 @@
+"""Makes one write of a process fail: the n-th file opened, renamed or removed below a folder."""
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# Events of Python's audit hooks that change a file system, and how many paths they begin with.
+CHANGES = {
+    "os.rename": 2,
+    "os.remove": 1,
+    "os.rmdir": 1,
+    "os.mkdir": 1,
+    "os.chmod": 1,
+    "os.truncate": 1,
+    "os.link": 2,
+    "os.symlink": 2,
+}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+@dataclass
+class Fault:
+    """Which write fails, and which one it was; `happened` is None when there were fewer."""
+
+    folder: str
+    number: int
+    error: int
+    seen: int = 0
+    happened: str | None = None
+    events: list[str] = field(default_factory=list)
+
+    def look(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            paths = [path] if isinstance(flags, int) and flags & WRITING else []
+        else:
+            paths = list(arguments[: CHANGES.get(event, 0)])
+        paths = [os.fsdecode(path) for path in paths if isinstance(path, str | bytes | os.PathLike)]
+        if not any(os.path.abspath(path).startswith(self.folder) for path in paths):
+            return
+        self.seen += 1
+        self.events.append(f"{event} {paths}")
+        if self.seen > self.number and self.happened is None:
+            self.happened = self.events[-1]
+            raise OSError(self.error, os.strerror(self.error), paths[0])
+
+
+_armed: list[Fault] = []
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if _armed and (event == "open" or event in CHANGES):
+        fault = _armed[0]
+        _armed.clear()  # what the fault itself does is not looked at
+        try:
+            fault.look(event, arguments)
+        finally:
+            _armed.append(fault)
+
+
+sys.addaudithook(_hook)  # it cannot be removed, but does nothing while no fault is armed
+
+
+@contextmanager
+def fault(folder: Path, number: int, error: int = errno.ENOSPC) -> Iterator[Fault]:
+    """Lets write `number`, counted from 0, below `folder` fail once."""
+    armed = Fault(os.path.abspath(folder), number, error)
+    _armed.append(armed)
+    try:
+        yield armed
+    finally:
+        _armed.clear()

@@ -1,0 +1,484 @@
+"""What a user of `keras.applications` does with a model, done with every family of ours."""
+
+import copy
+import gc
+import inspect
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.models import ImageModel
+from tests.models.test_common import JIT, ONE_BLOCK, build, pixels, predict
+
+# Every layer that the package has, in small models.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "class token": ("token", {}),
+    "gap": ("gap", {}),
+    "map": ("map", {}),
+    "all tokens": ("all_tokens", {}),
+    "registers": ("relative", {}),
+    "swiglu": ("dinov2_giant", {}),
+    "merging": ("token", {"token_merging": 3, "patch_dropout": 0.2, "remat": True}),
+    "merging, all tokens": ("all_tokens", {"token_merging": 3}),
+    "hybrid": ("hybrid", {}),
+    "mixer": ("mixer", {}),
+    "bit": ("bit", {}),
+}
+ARCHITECTURES = ("class token", "hybrid", "mixer", "bit")
+MIDDLE = {"bit": "stage_1_unit_1"}
+IMAGES = pixels(4, 32, 32, 3)
+
+
+def make(family: str, **changes: Any) -> ImageModel:
+    kind, arguments = FAMILIES[family]
+    return build(kind, **{**arguments, **changes})
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def architecture(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def outputs(model: keras.Model) -> list[np.ndarray]:
+    return [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(model(IMAGES))]
+
+
+def assert_equal_outputs(one: keras.Model, other: keras.Model) -> None:
+    first, second = outputs(one), outputs(other)
+    assert len(first) == len(second)
+    for a, b in zip(first, second, strict=True):
+        assert np.abs(a).max() > 0
+        np.testing.assert_array_equal(a, b)
+
+
+def reloaded(model: keras.Model, folder: Path) -> keras.Model:
+    model.save(folder / "reloaded.keras")
+    return keras.saving.load_model(folder / "reloaded.keras")
+
+
+def vector(features: Any) -> Any:
+    """What a classifier goes on top of: the mean of tokens or of a grid, where there are some."""
+    pooling = {3: keras.layers.GlobalAveragePooling1D, 4: keras.layers.GlobalAveragePooling2D}
+    return pooling[len(features.shape)]()(features) if len(features.shape) > 2 else features
+
+
+def fit_once(model: keras.Model, images: np.ndarray = IMAGES) -> None:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, jit_compile=JIT)
+    history = model.fit(images, np.arange(len(images)) % 3, batch_size=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+
+
+# -- functional transfer learning ------------------------------------------------------------------
+
+
+def test_a_new_head_on_the_output_is_saved_and_reloaded(family: str, tmp_path: Path) -> None:
+    base = make(family, num_classes=0)
+    model = keras.Model(base.input, keras.layers.Dense(3)(vector(base.output)))
+    assert_equal_outputs(reloaded(model, tmp_path), model)
+
+
+def test_a_model_up_to_a_middle_layer_is_saved_and_reloaded(family: str, tmp_path: Path) -> None:
+    base = make(family)
+    middle = keras.Model(base.input, base.get_layer(MIDDLE.get(family, "block_0")).output)
+    assert_equal_outputs(reloaded(middle, tmp_path), middle)
+
+
+@pytest.mark.parametrize("layout", ["tokens", "grid"])
+def test_feature_models_are_saved_reloaded_and_copied(
+    family: str, layout: str, tmp_path: Path
+) -> None:
+    middle = {"bit": "stage_1"}.get(family, "block_0")
+    features = make(family).feature_model([middle, "pooled"], format=layout)
+    assert_equal_outputs(reloaded(features, tmp_path), features)
+    if layout == "grid":
+        assert_equal_outputs(copy.deepcopy(features), features)
+
+
+def test_from_the_config_of_a_functional_model(architecture: str) -> None:
+    base = make(architecture, num_classes=0)
+    model = keras.Model(base.input, keras.layers.Dense(3)(base.output))
+    other = keras.Model.from_config(model.get_config())
+    other.set_weights(model.get_weights())
+    assert_equal_outputs(other, model)
+
+
+def test_all_layers_but_the_last(architecture: str) -> None:
+    model = make(architecture)
+    headless = keras.Model(model.input, model.layers[:-1][-1].output)
+    np.testing.assert_array_equal(
+        outputs(headless)[0], outputs(model.feature_model("pre_logits"))[0]
+    )
+
+
+def test_a_frozen_base_is_trained_under_a_new_head_and_then_as_a_whole(
+    architecture: str, tmp_path: Path
+) -> None:
+    base = make(architecture, num_classes=0)
+    base.trainable = False
+    images = keras.Input((32, 32, 3))
+    model = keras.Model(images, keras.layers.Dense(3)(base(images, training=False)))
+    before = base.get_weights()
+    fit_once(model)
+    assert len(model.trainable_variables) == 2
+    for was, now in zip(before, base.get_weights(), strict=True):
+        np.testing.assert_array_equal(was, now)
+    loaded = reloaded(model, tmp_path)
+    assert len(loaded.trainable_variables) == 2
+    assert_equal_outputs(loaded, model)
+    if architecture == "class token":  # Keras does the rest: one family is enough
+        base.trainable = True
+        fit_once(model)
+        assert any((was != now).any() for was, now in zip(before, base.get_weights(), strict=True))
+
+
+# -- copies ----------------------------------------------------------------------------------------
+
+
+def by_clone(model: keras.Model) -> keras.Model:
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    return clone
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "clone_model": by_clone,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "copy": lambda model: model.copy(),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_copies(architecture: str, way: str) -> None:
+    model = make(architecture)
+    other = COPIES[way](model)
+    # Keras clones the graph, of whatever class the model is.
+    assert type(other) is type(model) or way == "clone_model"
+    assert_equal_outputs(other, model)
+    other.set_weights([weight + 1 for weight in other.get_weights()])
+    assert (outputs(other)[0] != outputs(model)[0]).any()
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_a_functional_model_around_ours_is_copied(way: str) -> None:
+    base = make("class token", num_classes=0)
+    model = keras.Model(base.input, keras.layers.Dense(3)(base.output))
+    if way != "copy":  # a method of ours
+        assert_equal_outputs(COPIES[way](model), model)
+
+
+# -- freezing --------------------------------------------------------------------------------------
+
+INSIDE = {
+    "class token": "block_1/mlp",
+    "hybrid": "block_1/attention/query_key_value",
+    "mixer": "block_0/token_mixing",
+    "bit": "stage_1_unit_1/conv_1",
+}
+
+
+def inside(model: keras.Model, path: str) -> keras.layers.Layer:
+    first, *names = path.split("/")
+    layer = model.get_layer(first)
+    for name in names:
+        layer = next(inner for inner in layer._flatten_layers() if inner.name == name)
+    return layer
+
+
+def trainable(model: keras.Model) -> list[str]:
+    return sorted(variable.path for variable in model.trainable_variables)
+
+
+def frozen_inside(model: keras.Model, path: str) -> None:
+    inside(model, path).trainable = False
+
+
+def frozen_but_for(model: keras.Model, path: str) -> None:
+    for layer in model.layers:
+        layer.trainable = False
+    inside(model, path).trainable = True
+
+
+@pytest.mark.parametrize("freeze", [frozen_inside, frozen_but_for])
+def test_freezing_inside_a_block_is_kept(
+    architecture: str, freeze: Callable[..., None], tmp_path: Path
+) -> None:
+    model = make(architecture)
+    everything = trainable(model)
+    freeze(model, INSIDE[architecture])
+    kept = trainable(model)
+    assert 0 < len(kept) < len(everything)
+    clone = keras.models.clone_model(model)
+    for other in (
+        reloaded(model, tmp_path),
+        model.copy(),
+        model.with_input_shape((32, 32, 3)),
+        clone,
+    ):
+        assert trainable(other) == kept
+    # The new head is there to be trained, whatever was frozen.
+    head = ["head/bias", "head/kernel"]
+    assert trainable(model.with_classifier(7)) == sorted({*kept, *head})
+
+
+def test_a_frozen_model_is_frozen_when_reloaded(tmp_path: Path) -> None:
+    model = make("class token")
+    model.trainable = False
+    loaded = reloaded(model, tmp_path)
+    assert not loaded.trainable
+    assert not loaded.trainable_variables
+    loaded.trainable = True
+    assert len(loaded.trainable_variables) == len(make("class token").trainable_variables)
+
+
+def quantized(model: ImageModel, *args: Any, **options: Any) -> ImageModel:
+    gc.freeze()  # Keras collects garbage once per kernel that it deletes: a third of a second each
+    model.quantize(*args, **options)
+    gc.unfreeze()
+    return model
+
+
+# -- precision and quantization --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
+    architecture: str, mode: str, tmp_path: Path
+) -> None:
+    model = make(architecture, **ONE_BLOCK.get(architecture, {"depth": 1}))
+    exact = outputs(model)[0]
+    quantized(model, mode)
+    assert (outputs(model)[0] != exact).any()
+    for other in (reloaded(model, tmp_path), model.copy(), reloaded(model.copy(), tmp_path)):
+        assert other.get_layer("head").quantization_mode == mode
+        assert_equal_outputs(other, model)
+    headed = model.with_classifier(3)
+    assert len(headed.get_layer("head").trainable_variables) == 2
+    np.testing.assert_array_equal(
+        outputs(headed.feature_model("pre_logits"))[0],
+        outputs(model.feature_model("pre_logits"))[0],
+    )
+    assert headed.copy().get_layer("head").quantization_mode is None
+    with pytest.raises(ValueError, match="copy before you quantize"):
+        model.copy(dtype="mixed_bfloat16")
+
+
+def test_quantizers_of_ones_own_are_saved(tmp_path: Path) -> None:
+    weights_only = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    model = quantized(make("class token", depth=1), config=weights_only)
+    plain = quantized(make("class token", depth=1), "int8")
+    assert (outputs(plain)[0] != outputs(model)[0]).any()
+    for other in (reloaded(model, tmp_path), model.copy()):
+        assert_equal_outputs(other, model)
+
+
+@pytest.mark.parametrize("mode", ["gptq", "awq"])
+def test_calibration_on_text_is_refused(mode: str) -> None:
+    configs = {"gptq": keras.quantizers.GPTQConfig, "awq": keras.quantizers.AWQConfig}
+    config = configs[mode](dataset=list(IMAGES), tokenizer=str)
+    model = make("class token")
+    with pytest.raises(ValueError, match=r'token ids.*Give "int8", "int4" or "float8"'):
+        model.quantize(config=config)
+    assert model.get_layer("head").quantization_mode is None
+
+
+def test_a_map_of_policies_is_honoured_by_the_head_as_well(tmp_path: Path) -> None:
+    map_of = keras.dtype_policies.DTypePolicyMap
+    policies = {"block_0/mlp/.*": "bfloat16", "head": "mixed_bfloat16"}
+    wanted = {path: keras.DTypePolicy(policy) for path, policy in policies.items()}
+    model = make("class token", dtype=map_of("float32", wanted))
+    assert policies == {path: policy.name for path, policy in wanted.items()}
+    for one in (model, reloaded(model, tmp_path), model.copy()):
+        assert one.get_layer("head").compute_dtype == "bfloat16"
+        assert one.get_layer("head").variable_dtype == "float32"
+        assert one.get_layer("block_0").mlp.dense_1.variable_dtype == "bfloat16"
+        assert one.get_layer("block_1").mlp.dense_1.variable_dtype == "float32"
+    unnamed = make("class token", dtype=map_of("mixed_bfloat16", {"block_0": wanted["head"]}))
+    assert unnamed.get_layer("head").compute_dtype == "float32"
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "float64"])
+def test_the_policy_of_the_program_is_that_of_the_model(policy: str) -> None:
+    if policy == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("JAX has 64 bits only where it is told to")
+    keras.config.set_dtype_policy(policy)
+    model = make("class token")
+    assert model.get_layer("block_0").dtype_policy.name == policy
+    assert keras.backend.standardize_dtype(model(IMAGES).dtype) == "float32"
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+
+def test_weights_are_read_and_set(architecture: str) -> None:
+    model, other = make(architecture), make(architecture)
+    other.set_weights([weight + 1 for weight in model.get_weights()])
+    assert (outputs(other)[0] != outputs(model)[0]).any()
+    other.set_weights(model.get_weights())
+    assert_equal_outputs(other, model)
+
+
+def test_weights_files(architecture: str, tmp_path: Path) -> None:
+    model, other = make(architecture), make(architecture)
+    other.set_weights([weight + 1 for weight in model.get_weights()])
+    model.save_weights(tmp_path / "m.weights.h5")
+    other.load_weights(tmp_path / "m.weights.h5")
+    assert_equal_outputs(other, model)
+
+
+# -- building on it --------------------------------------------------------------------------------
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Scaled(keras_vit.VisionTransformer):
+    """With an argument of its own, and a layer beside the graph."""
+
+    def __init__(self, scale: float, num_classes: int = 5, **kwargs: Any) -> None:
+        super().__init__(num_classes=num_classes, **kwargs)
+        self.scale = scale
+        self.probe = keras.layers.Dense(2)
+        self.probe.build((None, num_classes))
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        return self.probe(super().call(inputs, training=training)) * self.scale
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "scale": self.scale}
+
+
+def test_a_subclass_with_arguments_of_its_own(tmp_path: Path) -> None:
+    sizes = {"patch_size": 8, "hidden_dim": 32, "depth": 1, "num_heads": 2}
+    model = Scaled(3.0, input_shape=(32, 32, 3), **sizes)
+    model.get_layer("head").set_weights([np.ones((32, 5)), np.arange(5.0)])
+    assert model.hidden_dim == 32
+    for other in (reloaded(model, tmp_path), model.copy()):
+        assert type(other) is Scaled
+        assert other.scale == 3
+        assert_equal_outputs(other, model)
+    with pytest.raises(ValueError, match=r"'hidden_dm'.*Did you mean 'hidden_dim'"):
+        Scaled(scale=3.0, hidden_dm=32)
+    with pytest.raises(ValueError, match=r"'scal'.*Did you mean 'scale'"):
+        Scaled(scal=3.0)
+
+
+def test_a_layer_as_an_attribute(architecture: str) -> None:
+    model = make(architecture)
+    variables = len(model.variables)
+    model.probe = keras.layers.Dense(2)
+    model.probe.build((None, 5))
+    assert tuple(model.probe(model(IMAGES)).shape) == (4, 2)
+    assert len(model.variables) == variables + 2
+
+
+def test_arguments_are_attributes_to_read(architecture: str) -> None:
+    model = make(architecture)
+    for name in inspect.signature(type(model)).parameters:
+        assert hasattr(model, name)
+    assert (model.num_classes, model.data_format) == (5, "channels_last")
+    with pytest.raises(AttributeError):
+        model.data_format = "channels_first"
+    assert not hasattr(model, "nothing_of_this_name")
+
+
+def test_in_a_sequential_model(architecture: str, tmp_path: Path) -> None:
+    base = make(architecture, num_classes=0)
+    model = keras.Sequential([keras.Input((32, 32, 3)), base, keras.layers.Dense(3)])
+    assert_equal_outputs(reloaded(model, tmp_path), model)
+
+
+def test_over_the_frames_of_a_video(tmp_path: Path) -> None:
+    base = make("class token")
+    videos = keras.Input((2, 32, 32, 3))
+    model = keras.Model(videos, keras.layers.TimeDistributed(base)(videos))
+    frames = IMAGES.reshape(2, 2, 32, 32, 3)
+    found = predict(model, frames).reshape(4, 5)
+    np.testing.assert_allclose(found, outputs(base)[0], atol=1e-5)
+    np.testing.assert_array_equal(predict(reloaded(model, tmp_path), frames).reshape(4, 5), found)
+
+
+def test_two_towers_share_one_backbone(tmp_path: Path) -> None:
+    base = make("class token", num_classes=0)
+    left, right = keras.Input((32, 32, 3)), keras.Input((32, 32, 3))
+    features = keras.layers.concatenate([base(left), base(right)])
+    model = keras.Model([left, right], keras.layers.Dense(1)(features))
+    assert len(model.trainable_variables) == len(base.trainable_variables) + 2
+    both = [IMAGES, IMAGES[::-1].copy()]
+    loaded = reloaded(model, tmp_path)
+    assert len(loaded.trainable_variables) == len(model.trainable_variables)
+    np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(m(both)) for m in (loaded, model)))
+
+
+def test_summary_and_layers_by_name(architecture: str) -> None:
+    model, lines = make(architecture), []
+    model.summary(print_fn=lambda line, **_: lines.append(line), expand_nested=True)
+    assert "head" in "\n".join(lines)
+    for layer in model.layers:
+        assert model.get_layer(layer.name) is layer
+    assert model.get_layer(index=len(model.layers) - 1) is model.layers[-1]
+
+
+# -- the layout of images --------------------------------------------------------------------------
+
+
+def test_channels_first_is_the_default_where_keras_says_so(architecture: str) -> None:
+    sizes = {"class token": "ViT-Ti/16", "hybrid": "R+ViT-Ti/16", "mixer": "Mixer-S/32"}
+    name = sizes.get(architecture, "BiT-R50x1")
+    keras.config.set_image_data_format("channels_first")
+    with keras.StatelessScope(initialize_variables=False):
+        model = keras_vit.create(name)
+        assert model.input_shape == (None, 3, 224, 224)
+        assert (model.image_size, model.channels) == ((224, 224), 3)
+        grid = model.feature_model(["images", model.feature_names[-5]], format="grid")
+        assert len(grid.output_shape) == 2
+    small = make(architecture, input_shape=(3, 32, 24))
+    assert (small.image_size, small.channels) == ((32, 24), 3)
+    middle = small.feature_model({"bit": "stage_1"}.get(architecture, "block_0"), format="grid")
+    keras.config.set_image_data_format("channels_last")
+    last = make(architecture, input_shape=(32, 24, 3))
+    last.set_weights(small.get_weights())
+    images = pixels(2, 32, 24, 3)
+    np.testing.assert_allclose(
+        predict(small, images.transpose(0, 3, 1, 2)), predict(last, images), atol=1e-5
+    )
+    wanted = predict(
+        last.feature_model({"bit": "stage_1"}.get(architecture, "block_0"), format="grid"), images
+    )
+    np.testing.assert_allclose(
+        predict(middle, images.transpose(0, 3, 1, 2)), wanted.transpose(0, 3, 1, 2), atol=1e-5
+    )
+
+
+# -- export ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras exports it there")
+def test_export_to_tensorflow(architecture: str, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    loaded = reloaded(make(architecture), tmp_path)
+    loaded.export(tmp_path / "saved_model", format="tf_saved_model", verbose=False)
+    served = tf.saved_model.load(tmp_path / "saved_model").serve(IMAGES.astype("float32"))
+    np.testing.assert_allclose(served.numpy(), outputs(loaded)[0], atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="Keras exports it there")
+def test_export_to_torch(architecture: str, tmp_path: Path) -> None:
+    import torch
+
+    loaded = reloaded(make(architecture), tmp_path)
+    loaded.export(tmp_path / "model.pt2", format="torch", verbose=False)
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    image = torch.from_numpy(IMAGES[:1].astype("float32"))
+    np.testing.assert_allclose(program(image).detach().numpy(), outputs(loaded)[0][:1], atol=1e-5)

@@ -1,0 +1,220 @@
+"""The command line's options: their ranges, and what works before Keras is imported."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import keras_vit
+from keras_vit import cli
+from keras_vit_arguments import RANGES, UsageError, make_parser, parse
+
+ROOT = Path(__file__).parents[1]
+REQUIRED = {
+    "train": ["--data", "no/such/folder"],
+    "predict": ["no/such/model", "photo.jpg"],
+    "evaluate": ["no/such/model", "--data", "no/such/folder"],
+    "inspect": ["no/such/model", "photo.jpg", "--out", "out"],
+    "export": ["no/such/model", "--out", "out"],
+    "plan": ["ViT-B/16"],
+    "augment": ["--data", "no/such/folder", "--out", "sheet.png"],
+}
+NEVER = ("nan", "inf", "-1", "1e400", "many", "")
+# Every option that is a number, and values that it refuses besides `NEVER`.
+REFUSED = {
+    ("train", "--batch-size"): ("0", "1.5", "65537"),
+    ("train", "--epochs"): ("0", "0.5", "1000000000000"),
+    ("train", "--image-size"): ("0", "100000", "224x224"),
+    ("train", "--learning-rate"): ("0", "-1e-3", "100"),
+    ("train", "--lora"): ("0", "100000"),
+    ("train", "--patience"): ("0",),
+    ("train", "--seed"): ("4294967296",),
+    ("train", "--steps"): ("0", "-3"),
+    ("train", "--val-fraction"): ("0", "1", "1.5"),
+    ("predict", "--top"): ("0",),
+    ("evaluate", "--accumulate"): ("0",),
+    ("evaluate", "--batch-size"): ("0",),
+    ("evaluate", "--fewshot"): ("0",),
+    ("evaluate", "--image-size"): ("0", "100000"),
+    ("evaluate", "--knn"): ("0",),
+    ("evaluate", "--learning-rates"): ("0",),
+    ("evaluate", "--seeds"): ("0",),
+    ("evaluate", "--steps"): ("0",),
+    ("inspect", "--top"): ("0",),
+    ("export", "--image-size"): ("0", "100000"),
+    ("plan", "--batch-size"): ("0",),
+    ("plan", "--image-size"): ("0", "100000"),
+    ("plan", "--num-classes"): ("1.0",),
+    ("augment", "--image-size"): ("0",),
+    ("augment", "--pictures"): ("0", "101"),
+    ("augment", "--seed"): ("0.5",),
+    ("augment", "--versions"): ("0", "101"),
+}
+
+
+def numeric_options() -> set[tuple[str, str]]:
+    """Every option of every command that is a number by the name of its type, or by `RANGES`."""
+    (commands,) = (
+        action
+        for action in make_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    found = set()
+    for command, parser in commands.choices.items():
+        for action in parser._actions:
+            assert action.type not in (int, float), f"{command} {action.dest} has no range"
+            if action.type in RANGES.values():
+                found.add((command, action.option_strings[0]))
+    return found
+
+
+def test_every_number_has_a_range_and_a_row() -> None:
+    assert numeric_options() == REFUSED.keys()
+
+
+@pytest.mark.parametrize(("command", "option"), REFUSED)
+def test_numbers_out_of_range(
+    command: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in (*NEVER, *REFUSED[command, option]):
+        assert cli.main([command, *REQUIRED[command], option, value]) == 2
+        printed, error = capsys.readouterr()
+        assert not printed
+        assert error.startswith(f"keras-vit: argument {option}")
+        assert error.count("\n") == 1
+        if value != "-1e-3":  # which argparse may take for an option
+            assert repr(value) in error
+            assert "Give a" in error
+
+
+def test_the_ends_of_a_range_are_accepted() -> None:
+    for option, low, high in (("--image-size", 1, 4096), ("--num-classes", 0, 1_000_000)):
+        for value in (low, high):
+            options = parse(["plan", "ViT-B/16", option, str(value)])
+            assert options[option[2:].replace("-", "_")] == value
+    given = parse(["train", "--data", "x", "--learning-rate", "1e-3", "--seed", "0"])
+    assert (given["learning_rate"], given["seed"]) == (1e-3, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["evaluate", "m"], "evaluate needs --data"),
+        (["evaluate", "m", "--vtab"], "--vtab needs --out"),
+        (["evaluate", "m", "--vtab", "--out", "x", "--accumulate", "3"], "--accumulate 3 does not"),
+        (["augment", "--data", "digits", "--out", "folder"], "argument --out: 'folder'"),
+        (["augment", "--data", "digits", "--out", "sheet.txt"], "argument --out: 'sheet.txt'"),
+        (["trian"], "invalid choice: 'trian'"),
+        (["train"], "required: --data"),
+        (["train", "--data", "x", "--sam\x1b[2J"], "--sam\\x1b[2J"),
+        (["train", "--data", "x", "--two\nlines"], "unrecognized arguments: --two lines"),
+        (["plan", "ViT-B/16", "--precision", "int4"], "'int4'"),
+    ],
+)
+def test_usage_errors(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError):
+        parse(arguments)
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert error.isascii()
+    assert error.rstrip("\n").isprintable()
+
+
+def command_line(*arguments: str, **environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "keras_vit_command", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+@pytest.fixture
+def no_backend(tmp_path: Path) -> str:
+    """A PYTHONPATH on which to import Keras or a backend fails."""
+    for name in ("keras", "tensorflow", "jax", "torch", "numpy"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")
+    return os.pathsep.join([str(tmp_path), str(ROOT)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ([], 2, "print the most probable classes of images"),
+        (["--help"], 0, "print the most probable classes of images"),
+        (["train", "--help"], 0, "example: keras-vit train"),
+        (["--version"], 0, f"keras-vit {keras_vit.__version__}\n"),
+        (["train", "--epochs", "0"], 2, "argument --epochs: '0' is not accepted"),
+        (["predict"], 2, "the following arguments are required: model, IMAGE"),
+        (["list"], 1, "was imported"),  # the test's own check
+    ],
+)
+def test_help_and_usage_errors_import_no_backend(
+    arguments: list[str], status: int, words: str, no_backend: str
+) -> None:
+    process = command_line(*arguments, PYTHONPATH=no_backend)
+    printed, error = process.communicate()
+    assert process.returncode == status
+    assert words in (error if status else printed)
+    assert "Traceback" not in error
+
+
+def test_a_failing_import_is_one_line() -> None:
+    process = command_line("list", KERAS_BACKEND="teapot")
+    _, error = process.communicate()
+    assert process.returncode == 2
+    assert error.startswith("keras-vit: ")
+    assert "teapot" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not send SIGINT to one process")
+def test_stopped_while_importing(tmp_path: Path) -> None:
+    (tmp_path / "keras.py").write_text(
+        "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+    )
+    process = command_line("list", PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (130, "keras-vit: stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("raised", "line"),
+    [
+        (KeyError("kernel"), "KeyError: 'kernel' (KERAS_VIT_TRACEBACK=1 shows where)"),
+        (AssertionError(), "AssertionError (KERAS_VIT_TRACEBACK=1 shows where)"),
+        (ValueError("a\n  b\x1b[0m"), "a b\\x1b[0m"),
+        (OSError(28, "No space left on device", "a/b"), "No space left on device: a/b"),
+        (FileNotFoundError("There is no model."), "There is no model."),
+        (MemoryError(), "MemoryError (KERAS_VIT_TRACEBACK=1 shows where)"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "'utf-8' codec can't decode"),
+    ],
+)
+def test_any_error_is_one_line(
+    raised: Exception,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(**_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(cli, "_plan", fail)
+    monkeypatch.delenv("KERAS_VIT_TRACEBACK", raising=False)
+    assert cli.main(["plan", "ViT-B/16"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"keras-vit: {line}")
+    assert error.count("\n") == 1
+    monkeypatch.setenv("KERAS_VIT_TRACEBACK", "1")
+    with pytest.raises(type(raised)):
+        cli.main(["plan", "ViT-B/16"])

@@ -1,0 +1,183 @@
+"""Names of classes and files are text wherever they are printed, written or drawn."""
+
+import json
+import shlex
+from html.parser import HTMLParser
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import cli, data
+from keras_vit.errors import printable
+from keras_vit.evaluation import classification_report, write_report
+from keras_vit.evaluation.model_card import model_card
+from tests.hostile import NAMES
+
+image = pytest.importorskip("PIL.Image")
+PLAIN = tuple(f"class {i}" for i in range(len(NAMES)))
+LABELS = np.arange(2 * len(NAMES)) % len(NAMES)
+LOGITS = 9.0 * np.eye(len(NAMES))[np.roll(LABELS, 1)]  # all wrong
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = keras_vit.VisionTransformer(
+        patch_size=8,
+        hidden_dim=8,
+        depth=1,
+        num_heads=2,
+        input_shape=(8, 8, 3),
+        num_classes=len(NAMES) - 1,
+    )
+    model.class_names = NAMES[:-1]  # JSON, and so .keras, holds no bytes that are not UTF-8
+    model.save(path := tmp_path_factory.mktemp("models") / "m.keras")
+    return path
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / f"{name.replace('/', '')}.png" for name in NAMES]
+    for i, file in enumerate(files):
+        image.new("RGB", (8, 8), (9 * i, 0, 0)).save(file)
+    return files
+
+
+def test_predict(
+    model_file: Path,
+    photographs: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
+    broken = photographs[0].with_name("[bold]\x1b[2J.png")
+    broken.write_bytes(b"no image")
+    files = [str(file) for file in (*photographs, broken)]
+    assert cli.main(["predict", str(model_file), *files, "--top", "99"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.replace("\n", "").isprintable()
+    for name in (*NAMES[:-1], *files):
+        assert f" {printable(name)} " in printed
+    assert printed.count("%") == len(photographs) * (len(NAMES) - 1)
+    assert "cannot be read" in printed
+
+
+def test_errors_that_echo_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in NAMES:
+        for arguments in (["predict", f"no/{name}", "x.png"], ["plan", name], ["list", f"x{name}"]):
+            assert cli.main(arguments) == 2
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1
+            assert error.rstrip("\n").isprintable()
+
+
+def test_a_printed_report() -> None:
+    report = str(classification_report(LABELS, LOGITS, NAMES))
+    lines = report.splitlines()
+    assert len(lines) == len(NAMES) + 6
+    assert all(line.isprintable() for line in lines)
+    for name, line in zip(NAMES, lines[2:], strict=False):
+        assert line.startswith(printable(name))
+
+
+class Page(HTMLParser):
+    """Tags of a page in their order, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def card(names: tuple[str, ...]) -> str:
+    """A card with the names wherever it has one of a user's."""
+    report = classification_report(LABELS, LOGITS, names)
+    return "\n".join(
+        model_card(
+            name,
+            report,
+            {"beside": [name], "bad_files": [[name, name]], "data": {name: 3}},
+            {
+                "command": f"keras-vit train --data {name}",
+                "job": {"data": name, "weights": name},
+                "recipe": {"source": name},
+            },
+            run=Path("runs") / name.replace("/", ""),
+        )
+        for name in names
+    )
+
+
+def test_the_model_card() -> None:
+    markdown_it = pytest.importorskip("markdown_it")
+    reader = markdown_it.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    page, plain = Page(reader.render(card(NAMES))), Page(reader.render(card(PLAIN)))
+    assert page.tags == plain.tags
+    for name in NAMES:
+        shown = printable(name)
+        # Title, heading of the data, file and reason, weights, recipe, and the tables' rows.
+        assert page.text.count(shown) >= 6 + len(NAMES)
+
+
+def test_commands_of_the_card_can_be_pasted() -> None:
+    report = classification_report(LABELS, LOGITS, PLAIN)
+    for name in NAMES:
+        text = model_card("m", report, {}, run=Path("runs") / name.replace("/", ""))
+        (line,) = (line for line in text.splitlines() if line.startswith("keras-vit predict"))
+        words = shlex.split(line)
+        assert words == [
+            "keras-vit",
+            "predict",
+            f"runs/{printable(name.replace('/', ''))}",
+            "photo.jpg",
+        ]
+        (line,) = (line for line in text.splitlines() if line.startswith("model = "))
+        compile(line, "card", "exec")
+
+
+def test_the_folder_of_a_run(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("tensorflow")
+    pixels = np.zeros((len(LABELS), 8, 8, 3), np.uint8)
+    split = data.ArraySplit("val", NAMES, pixels, LABELS)
+    report = classification_report(LABELS, LOGITS, NAMES)
+    facts = {"bad_files": [[name, "empty"] for name in NAMES]}
+    write_report(tmp_path, report, facts, labels=LABELS, logits=LOGITS, split=split)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "report.json",
+        "report.md",
+        "confusion.png",
+        "calibration.png",
+        "mistakes.png",
+    }
+    record = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert [name for name, _ in record["bad_files"]] == list(NAMES)
+    assert [scores["name"] for scores in record["report"]["classes"]] == list(NAMES)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 3e38])
+def test_what_is_not_finite_is_not_a_prediction(
+    value: float, tmp_path: Path, photographs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = keras_vit.VisionTransformer(
+        patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=2
+    )
+    head = model.get_layer("head")
+    head.kernel.assign(np.full(head.kernel.shape, value))  # 3e38 is finite, its logits are not
+    model.save(tmp_path / "m.keras")
+    assert cli.main(["predict", str(tmp_path / "m.keras"), str(photographs[2])]) == 2
+    printed, error = capsys.readouterr()
+    assert "nan" not in printed
+    assert str(tmp_path / "m.keras") in error
+    scores = keras.ops.convert_to_numpy(model(np.zeros((2, 8, 8, 3))))
+    with pytest.raises(ValueError, match="not finite"):
+        classification_report([0, 1], scores, ("a", "b"))

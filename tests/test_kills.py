@@ -1,0 +1,117 @@
+"""`keras-vit train` as a real process, killed again and again: it ends with the same weights."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.manifest import read_manifest, sha256
+from tests.conftest import REPOSITORY
+
+image = pytest.importorskip("PIL.Image")
+pytest.importorskip("tensorflow")
+
+KILLS = 50
+# Checkpoints are written all the time, so that kills meet them, too.
+CODE = """
+import functools, sys, keras_vit_command
+import keras_vit.training.fitting as fitting
+fitting.ResumableRun = functools.partial(fitting.ResumableRun, every_seconds=0.0, every_steps=2)
+sys.exit(keras_vit_command.main())
+"""
+OPTIONS = ["--epochs", "12", "--batch-size", "8", "--image-size", "16", "--learning-rate", "0.001"]
+
+
+def photographs(folder: Path) -> None:
+    chance = np.random.default_rng(0)
+    for channel, name in enumerate(("green", "red")):
+        (folder / name).mkdir(parents=True)
+        for i in range(20):
+            pixels = chance.integers(0, 60, (20, 24, 3)).astype("uint8")
+            pixels[..., 1 - channel] += 150
+            image.fromarray(pixels).save(folder / name / f"{i}.jpg")
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "KERAS_BACKEND": keras.backend.backend(),
+        "GLIBC_TUNABLES": "",  # or the command would start itself anew
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", CODE, "train", "--data", "photos", "--out", "run", *OPTIONS, *more],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def mode(folder: Path) -> list[str]:
+    """What a user types next."""
+    if (folder / "run").exists() or any((folder / "run.partial/checkpoints").glob("step-*")):
+        return ["--resume"]
+    return []
+
+
+def finished_weights(folder: Path) -> list[np.ndarray]:
+    manifest = read_manifest(folder / "run")
+    assert manifest is not None
+    assert manifest.complete
+    for name, digest in manifest.sums.items():
+        assert sha256(folder / "run" / name) == digest, name
+    names = {path.name for path in (folder / "run").iterdir()} - {".lock"}
+    assert "checkpoints" not in names
+    assert (folder / "run/saved_models/run/1/saved_model.pb").is_file()
+    leftovers = [path for path in folder.rglob(".*") if path.name != ".lock"]
+    assert not leftovers, leftovers
+    return keras.saving.load_model(folder / "run/model.keras", compile=False).get_weights()
+
+
+@pytest.mark.slow
+def test_fifty_kills(tmp_path: Path) -> None:
+    """At random moments of start, training, report and export; each chain ends the same."""
+    chance, whole = random.Random(), tmp_path / "whole"
+    photographs(whole / "photos")
+    began = time.monotonic()
+    process = start(whole)
+    printed, _ = process.communicate()
+    seconds = time.monotonic() - began
+    assert process.returncode == 0, printed
+    wanted = finished_weights(whole)
+    kills, chains, moments = 0, 0, []
+    while kills < KILLS:
+        folder = tmp_path / f"chain{chains}"
+        photographs(folder / "photos")
+        (folder / "run.txt").write_text("mine")
+        photos = {path: sha256(path) for path in sorted((folder / "photos").rglob("*.jpg"))}
+        while True:
+            process = start(folder, *mode(folder))
+            # Late enough to be in the work, and at times so late that it ends by itself.
+            wait = chance.uniform(0, 1.15 * seconds) if kills < KILLS else 600
+            try:
+                printed, _ = process.communicate(timeout=wait)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                kills += 1
+                moments.append(round(wait, 1))
+                assert {path: sha256(path) for path in photos} == photos
+                continue
+            assert process.returncode == 0, (moments, printed)
+            break
+        for one, other in zip(finished_weights(folder), wanted, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=str(moments))
+        assert (folder / "run.txt").read_text() == "mine"
+        chains += 1
+    print(f"{kills} kills in {chains} runs of {seconds:.0f} s, after {moments} s")

@@ -1,0 +1,425 @@
+"""Whatever a user gives as `--out`, nothing that is not ours is gone."""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from keras_vit.folder_lock import LOCK
+from keras_vit.manifest import MANIFEST, own_files, read_manifest, write_manifest
+from keras_vit.output_folder import OutputFolder
+from keras_vit.training.job import RUN_FILES, SCRATCH_FILES, Job, train
+
+MODES = {"plain": {}, "--overwrite": {"overwrite": True}, "--resume": {"resume": True}}
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def former_run(folder: Path, note: str = "former") -> Path:
+    """A finished run, as `publish` leaves it."""
+    for name in ("model.keras", "report.md", "saved_models/x/1/saved_model.pb"):
+        write(folder / name, note)
+    files = ["model.keras", "report.md", "saved_models/x/1/saved_model.pb"]
+    write_manifest(folder, "run", files, complete=True)
+    return folder
+
+
+def interrupted_run(folder: Path) -> Path:
+    write(folder / "checkpoints/step-000000003.safetensors", "state")
+    write(folder / "history.csv", "epoch\n0\n")
+    write_manifest(folder, "run", complete=False)
+    return folder
+
+
+def readable_by_root_alone(path: Path) -> Path:
+    path.mkdir()
+    path.chmod(0o500)
+    return path
+
+
+def on_a_mount(path: Path) -> Path:
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home with photographs, documents and a working directory, which is also the current one."""
+    home = tmp_path / "home"
+    for i in range(3):
+        write(home / f"photos/cat/{i}.jpg", f"cat {i}")
+        write(home / f"photos/dog/{i}.jpg", f"dog {i}")
+    write(home / "documents/thesis.tex", "years of work")
+    write(home / "documents/model.keras", "somebody's model")
+    write(home / "work/notes.txt", "notes")
+    write(home / "photos.partial/old.jpg", "photographs, too")
+    monkeypatch.chdir(home / "work")
+    monkeypatch.setattr(Path, "home", lambda: home)
+    yield home
+    for mount in home.rglob("mount"):
+        subprocess.run(["umount", "-l", mount], capture_output=True)
+
+
+def linked(path: Path, target: str) -> Path:
+    path.symlink_to(target)
+    return path
+
+
+# What is given as --out, and what there is before; all names are relative to the home.
+PLACES: dict[str, Callable[[Path], str | Path]] = {
+    "the photographs": lambda home: home / "photos",
+    "the photographs, relative": lambda home: "../photos",
+    "the photographs, with a slash": lambda home: "../photos/",
+    "the photographs, roundabout": lambda home: "../photos/cat/..",
+    "in the photographs": lambda home: home / "photos/run",
+    "deep in the photographs": lambda home: home / "photos/cat/runs/1",
+    "a class of the photographs": lambda home: home / "photos/cat",
+    "what holds the photographs": lambda home: home,
+    "above what holds them": lambda home: home.parent,
+    "a photograph": lambda home: home / "photos/cat/0.jpg",
+    "the working directory": lambda home: ".",
+    "the working directory, empty name": lambda home: "",
+    "the working directory, by name": lambda home: home / "work",
+    "the working directory, roundabout": lambda home: "../work/../work",
+    "the parent": lambda home: "..",
+    "two up": lambda home: "../..",
+    "the root": lambda home: "/",
+    "the temporary files of all": lambda home: "/tmp",
+    "a home of the system": lambda home: "/root",
+    "above the homes": lambda home: "/root/..",
+    "foreign files": lambda home: home / "documents",
+    "foreign files beside": lambda home: former_run(home / "photos2") and home / "photos",
+    "a file": lambda home: home / "work/notes.txt",
+    "a link to photographs": lambda home: linked(home / "work/l", "../photos"),
+    "a link to foreign files": lambda home: linked(home / "work/l", "../documents"),
+    "a link to an empty folder": lambda home: (home / "e").mkdir() or linked(home / "l", "e"),
+    "a link to a former run": lambda home: former_run(home / "r") and linked(home / "l", "r"),
+    "a broken link": lambda home: linked(home / "work/l", "nowhere"),
+    "through a link into photographs": lambda home: linked(home / "work/l", "../photos") / "run",
+    "a link back up": lambda home: linked(home / "work/l", "..") / "photos",
+    "a mount": lambda home: on_a_mount(home / "mount"),
+    "a mount with a run": lambda home: former_run(on_a_mount(home / "mount")),
+    "on a mount": lambda home: on_a_mount(home / "mount") / "run",
+    "read-only": lambda home: readable_by_root_alone(home / "locked"),
+    "in a read-only folder": lambda home: readable_by_root_alone(home / "locked") / "run",
+    "a device": lambda home: "/dev/null",
+    "below a file": lambda home: home / "work/notes.txt/run",
+    "new": lambda home: home / "runs/new",
+    "new, of two": lambda home: home / "work/a/b/c",
+    "empty": lambda home: (home / "empty").mkdir() or home / "empty",
+    "a former run": lambda home: former_run(home / "runs/a"),
+    "a former run with notes": lambda home: (
+        write(former_run(home / "runs/a") / "notes.txt", "mine").parent
+    ),
+    "a former run with a folder": lambda home: write(
+        former_run(home / "runs/a") / "saved_models/x/2/mine.pb", "mine"
+    ).parents[3],
+    "a former run, changed": lambda home: (
+        write(former_run(home / "runs/a") / "report.md", "edited by hand").parent
+    ),
+    "a former run with a link": lambda home: (
+        linked(former_run(home / "runs/a") / "more", "../../photos").parent
+    ),
+    "an interrupted run": lambda home: interrupted_run(home / "runs/a.partial").with_name("a"),
+    "an interrupted run with notes": lambda home: write(
+        interrupted_run(home / "runs/a.partial") / "notes.txt", "mine"
+    ).parent.with_name("a"),
+    "an interrupted run beside a former": lambda home: interrupted_run(
+        former_run(home / "runs/a").with_name("a.partial")
+    ).with_name("a"),
+    "a foreign .partial": lambda home: write(
+        home / "runs/a.partial/model.keras", "mine"
+    ).parent.with_name("a"),
+    "a foreign .previous": lambda home: write(
+        home / "runs/a.previous/model.keras", "mine"
+    ).parent.with_name("a"),
+    "a .partial that is a link": lambda home: linked(
+        home / "work/a.partial", "../documents"
+    ).with_name("a"),
+    "a forged list": lambda home: (
+        write(
+            home / "forged" / MANIFEST,
+            '# keras_vit {"kind": "run", "complete": true, "replaces": true}\n'
+            + f"{hashlib.sha256(b'years of work').hexdigest()}  ../documents/thesis.tex\n",
+        ).parent
+    ),
+    "a list through a link": lambda home: (
+        linked(former_run(home / "runs/a") / "docs", "../../documents")
+        and write(
+            home / "runs/a" / MANIFEST,
+            '# keras_vit {"kind": "run", "complete": true, "replaces": true}\n'
+            + f"{hashlib.sha256(b'years of work').hexdigest()}  docs/thesis.tex\n",
+        ).parent
+    ),
+    "a sha256sum of somebody": lambda home: (
+        write(home / "documents" / MANIFEST, f"{'0' * 64}  thesis.tex\n").parent
+    ),
+}
+REPLACED = {"a former run", "a former run with notes", "a former run with a folder"} | {
+    "a former run, changed",
+    "a former run with a link",
+    "a list through a link",
+    "a forged list",
+}
+RESUMED = {"an interrupted run", "an interrupted run with notes"}
+NEW = {"new", "new, of two", "empty", "on a mount"}
+
+
+def contents(root: Path) -> dict[str, str]:
+    """What every file and link below `root` holds, by path."""
+    found = {}
+    for place, folders, files in os.walk(root):
+        for name in files + folders:
+            path = Path(place, name)
+            if path.is_symlink():
+                found[os.fspath(path)] = f"-> {os.readlink(path)}"
+            elif path.is_file():
+                found[os.fspath(path)] = path.read_text()
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", PLACES)
+def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
+    out = PLACES[case](home)
+    place = Path(os.path.abspath(out))
+    before = contents(home)
+    ours = {
+        os.fspath(folder / name)
+        for folder in (place, Path(f"{place}.partial"))
+        if folder.is_dir() and not folder.is_symlink()
+        for name in own_files(folder)
+    } | {path for path in before if "/checkpoints/" in path or path.endswith("history.csv")}
+    permitted = {"read-only", "in a read-only folder"} if os.getuid() == 0 else set()
+    works = case in permitted | NEW | REPLACED | RESUMED | {"an interrupted run beside a former"}
+    output = Job(str(home / "photos"), Path(out)).output
+    try:
+        with output.opened(**MODES[mode]) as folder:
+            write(folder / "model.keras", "new")
+            write(folder / "checkpoints/step-000000009.safetensors", "state")
+            output.finish()
+            output.publish()
+        assert works
+    except (OSError, ValueError) as error:
+        message = str(error)
+        assert "\n" not in message
+        assert message.endswith((".", "1", "start one")) or ": " in message, message
+        untouched = contents(home)
+        if mode != "--resume" or case not in RESUMED | {"an interrupted run beside a former"}:
+            assert {p: untouched.get(p) for p in before} == before
+    else:
+        assert (place / "model.keras").read_text() == "new"
+        assert not (place / "checkpoints").exists()
+        assert not Path(f"{place}.partial").exists()
+        expected = case in permitted or (
+            case in NEW
+            if mode == "plain"
+            else case in RESUMED
+            if mode == "--resume"
+            else case in NEW | REPLACED | RESUMED | {"an interrupted run beside a former"}
+        )
+        assert expected, "this was to be refused"
+    after = contents(home)
+    kept = list(after.values())
+    for path, text in before.items():
+        if path not in ours:
+            assert after.get(path) == text or text in kept, f"{path} is gone"
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(PLACES) >= 40
+    assert set(PLACES) >= NEW | REPLACED | RESUMED
+
+
+def test_other_peoples_files_stay_where_they_were(home: Path) -> None:
+    out = former_run(home / "runs/a")
+    write(out / "notes.txt", "mine")
+    write(out / "saved_models/x/1/warmup.txt", "mine, too")
+    output = Job("digits", out).output
+    with output.opened(overwrite=True) as folder:
+        write(folder / "model.keras", "new")
+        output.finish()
+        write(out / "appeared.txt", "while it trained")
+        output.publish()
+    assert {path.name for path in (home / "runs").iterdir()} == {"a"}
+    assert (out / "notes.txt").read_text() == "mine"
+    assert (out / "saved_models/x/1/warmup.txt").read_text() == "mine, too"
+    assert (out / "appeared.txt").read_text() == "while it trained"
+    assert not (out / "report.md").exists()
+    assert (out / "model.keras").read_text() == "new"
+
+
+def test_a_model_that_was_exported_again_belongs_to_the_run(home: Path) -> None:
+    """Its own manifest counts; a further version, exported by the user, stays."""
+    out = home / "runs/a"
+    exported = out / "saved_models/a/1"
+    output = Job("digits", out).output
+    with output.opened() as folder:
+        write(folder / "saved_models/a/1/saved_model.pb", "graph")
+        write_manifest(folder / "saved_models/a/1", "SavedModel", ["saved_model.pb"], complete=True)
+        output.finish()
+        output.publish()
+    for version, text in ((exported, "again"), (exported.with_name("2"), "version 2")):
+        write(version / "saved_model.pb", text)
+        write_manifest(version, "SavedModel", ["saved_model.pb"], complete=True)
+    with output.opened(overwrite=True) as folder:
+        write(folder / "model.keras", "new")
+        output.finish()
+        output.publish()
+    assert {path.name for path in (home / "runs").iterdir()} == {"a"}
+    assert not exported.exists()
+    assert (out / "saved_models/a/2/saved_model.pb").read_text() == "version 2"
+
+
+def test_an_edited_file_is_kept_aside(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = former_run(home / "runs/a")
+    write(out / "model.keras", "edited")
+    output = Job("digits", out).output
+    with output.opened(overwrite=True) as folder:
+        write(folder / "model.keras", "new")
+        output.finish()
+        output.publish()
+    assert (home / "runs/a.previous/model.keras").read_text() == "edited"
+    assert "a.previous keeps files of the former" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("obstacle", ["link", "file", "folder"])
+def test_a_place_taken_meanwhile_costs_nothing(obstacle: str, home: Path) -> None:
+    """The last move fails: the run stays complete, and `--resume` only moves it."""
+    out = home / "runs/a"
+    output = Job("digits", out).output
+    with output.opened() as folder:
+        write(folder / "model.keras", "new")
+        output.finish()
+        if obstacle == "link":
+            out.symlink_to("../documents")
+        else:
+            write(out if obstacle == "file" else out / "x.txt", "theirs")
+        with pytest.raises(OSError, match=r"a\.partial.*--resume"):
+            output.publish()
+    assert output.is_finished()
+    before = contents(home / "documents")
+    if obstacle == "link":
+        out.unlink()
+    else:
+        out.rename(home / "elsewhere")
+    with output.opened(resume=True):
+        assert output.is_finished()
+        output.publish()
+    assert (out / "model.keras").read_text() == "new"
+    assert contents(home / "documents") == before
+
+
+@pytest.mark.parametrize("stage", range(7))
+def test_a_kill_while_moving(stage: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two renames or deletions the next attempt finds everything it needs."""
+    out = former_run(home / "runs/a")
+    write(out / "notes.txt", "mine")
+    output = Job("digits", out).output
+    calls = []
+
+    class Killed(BaseException):
+        pass
+
+    def counted(function: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object, **options: object) -> None:
+            calls.append(arguments)
+            if len(calls) > stage:
+                raise Killed
+            function(*arguments, **options)
+
+        return call
+
+    def publish() -> None:
+        with output.opened(overwrite=True) as folder:
+            write(folder / "model.keras", "new")
+            output.finish()
+            monkeypatch.setattr(os, "rename", counted(os.rename))
+            monkeypatch.setattr(Path, "unlink", counted(Path.unlink))
+            output.publish()
+
+    with pytest.raises(Killed):
+        publish()
+    monkeypatch.undo()
+    monkeypatch.chdir(home / "work")
+    if output.workspace.exists():
+        with output.opened(resume=True):
+            output.publish()
+    assert (out / "model.keras").read_text() == "new"
+    assert "mine" in contents(home / "runs").values()
+
+
+def test_a_second_process_is_told_so(home: Path, run_python: Callable[..., str]) -> None:
+    output = Job("digits", home / "runs/a").output
+    other = (
+        "import sys, pathlib; from keras_vit.training.job import Job\n"
+        "for mode in ({}, {'overwrite': True}, {'resume': True}):\n"
+        "    try:\n"
+        "        with Job('digits', pathlib.Path(sys.argv[1])).output.opened(**mode): print('in')\n"
+        "    except (BlockingIOError, FileExistsError) as error: print(error)\n"
+    )
+    with output.opened() as folder:
+        write(folder / "checkpoints/step-000000001.safetensors", "state")
+        refusals = run_python(other, None, str(home / "runs/a")).splitlines()
+        assert len(refusals) == 3
+        for refusal in refusals:
+            assert f"process {os.getpid()} on " in refusal
+        assert (folder / "checkpoints/step-000000001.safetensors").exists()
+    # This process has let go of it without finishing, as one that was killed.
+    refusal, *others = run_python(other, None, str(home / "runs/a")).splitlines()
+    assert "Continue it with --resume" in refusal
+    assert others == ["in", "in"]
+
+
+def test_a_lock_of_another_machine_is_respected(home: Path) -> None:
+    output = Job("digits", home / "runs/a").output
+    with output.opened() as folder:
+        pass
+    holder = json.loads((folder / LOCK).read_text())
+    (folder / LOCK).write_text(json.dumps({**holder, "boot": "another", "machine": "node7"}))
+    with (
+        pytest.raises(BlockingIOError, match=r"on node7 since .* delete "),
+        output.opened(overwrite=True),
+    ):
+        pass
+    (folder / LOCK).unlink()
+    with output.opened(overwrite=True):
+        pass
+
+
+def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
+    names = ["plain.txt", "with space.txt", "back\\slash.txt", "line\nbreak.txt", "ü\udcff.txt"]
+    for name in names:
+        (tmp_path / name).write_text(name.encode("utf-8", "replace").decode())
+    write_manifest(tmp_path, "run", names, complete=True)
+    found = read_manifest(tmp_path)
+    assert found is not None
+    assert set(found.sums) == set(names)
+    assert sorted(own_files(tmp_path)) == sorted([*names, MANIFEST])
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", MANIFEST], cwd=tmp_path, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_overwrite_refuses_photographs_from_python(home: Path) -> None:
+    """The call by which a whole collection was lost."""
+    before = contents(home)
+    with pytest.raises(ValueError, match=r"is, holds or lies in .*photos"):
+        train(Job(str(home / "photos"), home / "photos", overwrite=True), say=lambda _: None)
+    assert contents(home) == before
+
+
+def test_patterns_match_what_a_run_writes() -> None:
+    output = OutputFolder(Path("a"), "run", "a.partial", RUN_FILES, SCRATCH_FILES)
+    assert output.workspace == Path.cwd() / "a.partial"

@@ -1,0 +1,336 @@
+"""What users of Keras do without a second thought: it works, or one sentence says what to do."""
+
+import functools
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.models.test_common import pixels
+
+CLASSES = 5
+IMAGES = pixels(8, 16, 16, 3).astype("float32")
+LABELS = np.arange(8) % CLASSES
+ROWS = np.eye(CLASSES, dtype="float32")[LABELS]
+SPARSE = keras.losses.SparseCategoricalCrossentropy
+CATEGORICAL = keras.losses.CategoricalCrossentropy
+
+
+def small_vit(**changes: Any) -> keras_vit.VisionTransformer:
+    sizes = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "num_heads": 2, "num_classes": CLASSES}
+    return keras_vit.VisionTransformer(**{**sizes, "input_shape": (16, 16, 3), **changes})
+
+
+def compiled(loss: Any = None, **changes: Any) -> keras_vit.VisionTransformer:
+    model = small_vit(**changes)
+    loss = SPARSE(from_logits=True) if loss is None else loss
+    # Off JAX, small graphs take longer to compile than to run.
+    jit_compile = keras.backend.backend() == "jax"
+    model.compile("sgd", loss, metrics=["accuracy"], jit_compile=jit_compile)
+    return model
+
+
+@pytest.fixture(scope="module")
+def survivor() -> keras_vit.VisionTransformer:
+    """One model for all that does not look at its weights: JAX takes seconds to compile each."""
+    return compiled()
+
+
+def arrays(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return {"x": images, "y": labels}
+
+
+def tensorflow_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    tf = pytest.importorskip("tensorflow")
+    return {"x": tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)}
+
+
+def generator(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return {"x": ((images[i : i + 4], labels[i : i + 4]) for i in (0, 4))}
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
+        super().__init__()
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        part = slice(4 * index, 4 * index + 4)
+        return self.images[part], self.labels[part]
+
+
+def py_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return {"x": Batches(images, labels)}
+
+
+def torch_loader(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.tensor(images), torch.tensor(labels))
+    return {"x": torch.utils.data.DataLoader(data, batch_size=4)}
+
+
+SOURCES = [arrays, tensorflow_dataset, generator, py_dataset, torch_loader]
+Source = Callable[[np.ndarray, np.ndarray], dict[str, Any]]
+
+
+# --- A loss that takes logits for probabilities, or the other way round
+
+
+@pytest.mark.parametrize(
+    ("loss", "activation", "message"),
+    [
+        ("sparse_categorical_crossentropy", None, r"SparseCategoricalCrossentropy\(from_logits=T"),
+        ("SparseCategoricalCrossentropy", "linear", 'classifier_activation="softmax"'),
+        ("categorical_crossentropy", None, r"\.CategoricalCrossentropy\(from_logits=True\)"),
+        ("crossentropy", None, "expects probabilities"),
+        ("bce", None, 'classifier_activation="sigmoid"'),
+        ("categorical_focal_crossentropy", None, "CategoricalFocalCrossentropy"),
+        (keras.losses.BinaryFocalCrossentropy, None, "BinaryFocalCrossentropy"),
+        (keras.losses.binary_crossentropy, None, "binary_crossentropy expects probabilities"),
+        (SPARSE(), None, "SparseCategoricalCrossentropy expects probabilities"),
+        ([SPARSE()], None, "expects probabilities"),
+        ({"head": "sparse_categorical_crossentropy"}, None, "expects probabilities"),
+        (SPARSE(from_logits=True), "softmax", "from_logits=False"),
+        (
+            functools.partial(keras.losses.categorical_crossentropy, from_logits=True),
+            "softmax",
+            "returns probabilities",
+        ),
+        (SPARSE(from_logits=True), None, None),
+        (functools.partial(keras.losses.binary_crossentropy, from_logits=True), None, None),
+        ("sparse_categorical_crossentropy", "softmax", None),
+        ("mse", None, None),
+    ],
+)
+def test_compile_warns_of_a_loss_that_takes_logits_for_probabilities(
+    loss: Any, activation: str | None, message: str | None
+) -> None:
+    model = small_vit(classifier_activation=activation)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.compile("adam", loss)
+    ours = [str(one.message) for one in caught if "expects" in str(one.message)]
+    assert len(ours) == (message is not None)
+    if message is not None:
+        assert caught[0].filename == __file__
+        assert re.search(message, ours[0])
+
+
+def test_who_loads_a_compiled_model_is_not_warned_again(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="expects probabilities"):
+        model = compiled("sparse_categorical_crossentropy")
+    model.save(tmp_path / "model.keras")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert keras.saving.load_model(tmp_path / "model.keras").compiled
+
+
+# --- Labels as integers and as one-hot rows
+
+
+def test_recipes_take_integers_and_rows_alike(tmp_path: Path) -> None:
+    recipe = replace(keras_vit.recipes.get("digits"), label_smoothing=0.1).scaled(steps=4)
+    model = small_vit()
+    keras_vit.compile_model(model, recipe, 4, jit_compile=keras.backend.backend() == "jax")
+    model.fit(IMAGES, LABELS, batch_size=4, epochs=2, verbose=0)
+    found = [model.evaluate(IMAGES, y, verbose=0) for y in (LABELS, LABELS[:, None], ROWS)]
+    np.testing.assert_allclose(found[1:], found[:1] * 2, rtol=1e-6)
+    logits = model.predict(IMAGES, verbose=0)
+    expected = CATEGORICAL(from_logits=True, label_smoothing=0.1)(ROWS, logits)
+    accuracy = (logits.argmax(-1) == LABELS).mean()
+    np.testing.assert_allclose(found[0], [float(expected), accuracy], rtol=1e-5)
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.evaluate(IMAGES, LABELS, verbose=0), found[0], rtol=1e-5)
+
+
+MISMATCHES: dict[str, tuple[Any, np.ndarray, np.ndarray, str]] = {
+    "rows, sparse loss": (SPARSE(from_logits=True), IMAGES, ROWS, r"labels\.argmax\(-1\)"),
+    "integers, one-hot loss": (CATEGORICAL(from_logits=True), IMAGES, LABELS, "to_categorical"),
+    "integers, binary loss": (
+        keras.losses.BinaryCrossentropy(from_logits=True),
+        IMAGES,
+        LABELS[:, None],
+        "to_categorical",
+    ),
+    "classes": (CATEGORICAL(from_logits=True), IMAGES, ROWS[:, :3], r"with_classifier\(3\)"),
+    "grey": (None, IMAGES[..., :1], LABELS, r"repeat\(images, 3, axis=3\)"),
+    "with alpha": (None, IMAGES[..., [0, 1, 2, 0]], LABELS, "Convert them to 3 channels"),
+    "layout": (None, IMAGES.transpose(0, 3, 1, 2), LABELS, r"\(0, 2, 3, 1\)"),
+    "size": (None, IMAGES[:, :8], LABELS, r"which takes \(None, 16, 16, 3\)\. Resize them"),
+    "above": (None, IMAGES, LABELS + 1, "Label 5 is not a class .* from 0 to 4"),
+    "below": (None, IMAGES, LABELS - 1.0, "Label -1.0 is not a class"),
+    "column": (None, IMAGES, LABELS[:, None] * 7, "Label 7 is not a class"),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
+def test_what_does_not_fit_is_one_error(source: Source, case: str) -> None:
+    loss, images, labels, message = MISMATCHES[case]
+    model = compiled(loss)
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=message) as raised:
+            method(**source(images, labels), verbose=0)
+        assert "\n" not in str(raised.value)
+    if images.shape != IMAGES.shape:
+        with pytest.raises(ValueError, match=message):
+            model.predict(source(images, labels)["x"], verbose=0)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("where", [0, 7])  # in the first batch, and in the second
+def test_labels_outside_the_classes_are_found_in_every_source(
+    source: Source, where: int, survivor: Any
+) -> None:
+    labels = LABELS.copy()
+    labels[where] = 9
+    before = survivor.get_weights()
+    with pytest.raises(ValueError, match="Label 9 is not a class"):
+        survivor.fit(**source(IMAGES, labels), verbose=0)
+    for old, new in zip(before, survivor.get_weights(), strict=True):
+        assert np.isfinite(new).all()
+        assert where or source is generator or np.array_equal(old, new)
+
+
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
+def test_labels_outside_the_classes_are_found_in_validation(source: Source, survivor: Any) -> None:
+    given = tuple(source(IMAGES, LABELS + 1).values())
+    validation = given if len(given) > 1 else given[0]
+    with pytest.raises(ValueError, match="Label 5 is not a class"):
+        survivor.fit(IMAGES, LABELS, 4, validation_data=validation, verbose=0)
+
+
+def test_an_ignored_class_is_not_outside() -> None:
+    model = compiled(SPARSE(from_logits=True, ignore_class=-1))
+    labels = np.where(LABELS == 2, -1, LABELS)
+    for source in (arrays, tensorflow_dataset):
+        assert np.isfinite(model.evaluate(**source(IMAGES, labels), verbose=0)).all()
+
+
+# --- Pixels
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_images_in_0_1_are_warned_of_once(source: Source, survivor: Any) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        survivor.fit(**source(IMAGES / 255, LABELS), verbose=0)
+    ours = [str(one.message) for one in caught if "The images range" in str(one.message)]
+    assert len(ours) == 1
+    assert "from 0 to 1" in ours[0]
+    assert "include_preprocessing=False" in ours[0]
+
+
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
+def test_evaluate_and_predict_warn_of_pixels_too(source: Source, survivor: Any) -> None:
+    with pytest.warns(UserWarning, match="multiply them by 255"):
+        survivor.evaluate(**source(IMAGES / 255, LABELS), verbose=0)
+    with pytest.warns(UserWarning, match="multiply them by 255"):
+        survivor.predict(source(IMAGES / 255, LABELS)["x"], verbose=0)
+
+
+def test_no_warning_of_images_as_they_should_be(survivor: Any) -> None:
+    scaled = IMAGES / 127.5 - 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        survivor.predict(IMAGES, verbose=0)
+        survivor.predict(IMAGES.astype("uint8") // 255, verbose=0)
+        survivor.predict(np.zeros_like(IMAGES), verbose=0)
+        compiled(include_preprocessing=False).predict(scaled, verbose=0)
+    assert not [one for one in caught if "images range" in str(one.message)]
+
+
+# --- A failure leaves the model usable
+
+
+def tensorflow_errors() -> tuple[type[Exception], ...]:
+    """What TensorFlow makes of an error in the data."""
+    if keras.backend.backend() != "tensorflow":
+        return ()
+    import tensorflow as tf
+
+    return (tf.errors.OpError,)
+
+
+TENSORFLOW_ERRORS = tensorflow_errors()
+
+
+class Broken(keras.callbacks.Callback):
+    """Fails where it is told to."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+
+        def fail(*args: Any, **kwargs: Any) -> None:
+            raise RuntimeError("broken on purpose")
+
+        setattr(self, where, fail)
+
+
+def failing_batches() -> Iterator[Any]:
+    yield IMAGES[:4], LABELS[:4]
+    raise OSError("the disk is gone")
+
+
+# What our checks leave to Keras, and what fails when a step is traced: images without a batch.
+FAILURES: dict[str, Callable[[Any], Any]] = {
+    "fit, one image": lambda m: m.fit(IMAGES[0], np.zeros(16), verbose=0),
+    "fit, data that fail": lambda m: m.fit(failing_batches(), verbose=0),
+    "fit, weights that fail": lambda m: m.fit(
+        IMAGES, LABELS, sample_weight=np.ones((8, 3)), verbose=0
+    ),
+    "fit, callback": lambda m: m.fit(
+        IMAGES, LABELS, verbose=0, callbacks=[Broken("on_train_batch_end")]
+    ),
+    "fit, callback of an epoch": lambda m: m.fit(
+        IMAGES, LABELS, verbose=0, callbacks=[Broken("on_epoch_begin")]
+    ),
+    "evaluate, one image": lambda m: m.evaluate(IMAGES[0], np.zeros(16), verbose=0),
+    "evaluate, callback": lambda m: m.evaluate(
+        IMAGES, LABELS, verbose=0, callbacks=[Broken("on_test_batch_end")]
+    ),
+    "predict, one image": lambda m: m.predict(IMAGES[0], verbose=0),
+    "predict, callback": lambda m: m.predict(
+        IMAGES, verbose=0, callbacks=[Broken("on_predict_batch_end")]
+    ),
+    "train_on_batch, one image": lambda m: m.train_on_batch(IMAGES[0], np.zeros(16)),
+    "train_on_batch, rows": lambda m: m.train_on_batch(IMAGES, ROWS),
+    "fit, rows": lambda m: m.fit(IMAGES, ROWS, verbose=0),
+    "test_on_batch, rows": lambda m: m.test_on_batch(IMAGES, ROWS),
+    "predict_on_batch, one image": lambda m: m.predict_on_batch(IMAGES[0]),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_failure_leaves_a_model_that_trains(case: str, survivor: Any) -> None:
+    before = survivor.get_weights()
+    with pytest.raises((ValueError, TypeError, RuntimeError, OSError, *TENSORFLOW_ERRORS)):
+        FAILURES[case](survivor)
+    if not case.startswith("fit, "):
+        for old, new in zip(before, survivor.get_weights(), strict=True):
+            np.testing.assert_array_equal(new, old)
+    assert survivor.predict(IMAGES, verbose=0).shape == (8, CLASSES)
+    assert np.isfinite(survivor.fit(IMAGES, LABELS, verbose=0).history["loss"]).all()
+    assert np.isfinite(survivor.evaluate(IMAGES, LABELS, verbose=0)).all()
+
+
+@pytest.mark.parametrize("case", ["fit, one image", "train_on_batch, one image"])
+def test_a_failure_leaves_a_model_that_has_never_trained(case: str) -> None:
+    model = compiled()
+    with pytest.raises((ValueError, TypeError, RuntimeError, OSError, *TENSORFLOW_ERRORS)):
+        FAILURES[case](model)
+    history = model.fit(IMAGES, LABELS, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    assert 0 <= history["accuracy"][0] <= 1
