@@ -19,7 +19,7 @@ from keras_vit.checkpoints.families import FAMILIES
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.loading import load_checkpoint
 from keras_vit.checkpoints.opening import open_checkpoint
-from keras_vit.checkpoints.sums import checked_file_beside
+from keras_vit.checkpoints.sums import check_file_in_thread
 from keras_vit.errors import known_arguments
 from keras_vit.models import ImageModel
 from keras_vit.models.hybrid import feature_stride
@@ -81,7 +81,7 @@ def from_checkpoint(
         path, layout = checked_file(row), layout or row.layout
         overrides = {**row.arguments, **overrides}
     with (
-        checked_file_beside(path, sha256) as checked,
+        check_file_in_thread(path, sha256) as checked,
         open_checkpoint(path, layout, None, checked, max_parameters) as checkpoint,
     ):
         constructor = FAMILIES[checkpoint.family].model

@@ -16,7 +16,7 @@ from keras_vit.checkpoints.families import FAMILIES, family_of
 from keras_vit.checkpoints.layout import Checkpoint, Tensors
 from keras_vit.checkpoints.opening import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
-from keras_vit.checkpoints.sums import checked_file_beside
+from keras_vit.checkpoints.sums import check_file_in_thread
 from keras_vit.checkpoints.tensors import Array, Shape, side_by_side
 
 
@@ -79,7 +79,7 @@ def load_weights(
     if not path.is_file() and (row := find_for_model(str(file), model)) is not None:
         path, layout = checked_file(row), layout or row.layout
     with (
-        checked_file_beside(path, sha256) as checked,
+        check_file_in_thread(path, sha256) as checked,
         open_checkpoint(path, layout, model, checked) as checkpoint,
     ):
         return load_checkpoint(model, bound, path, checkpoint, fresh, file_grid, checked)

@@ -44,7 +44,7 @@ _KINDS = {
 def kind_of_file(path: Path) -> str | None:
     """What stands at `path` where it is not a regular file, such as `"a folder"`; else None."""
     mode = path.stat().st_mode
-    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def check_regular(path: Path) -> None:
@@ -61,7 +61,7 @@ def check_regular(path: Path) -> None:
 
 
 @contextmanager
-def checked_file_beside(path: Path, sha256: str | None = None) -> Iterator[Callable[[], str]]:
+def check_file_in_thread(path: Path, sha256: str | None = None) -> Iterator[Callable[[], str]]:
     """`check_file` in a thread of its own while the block reads the file.
 
     Yields the function that waits for the result; call it before the values are used. An error in
