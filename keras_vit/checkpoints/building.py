@@ -19,7 +19,7 @@ from keras_vit.checkpoints.families import FAMILIES
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.loading import load_checkpoint
 from keras_vit.checkpoints.opening import open_checkpoint
-from keras_vit.checkpoints.sums import check_file
+from keras_vit.checkpoints.sums import check_file_in_thread
 from keras_vit.errors import known_arguments
 from keras_vit.models import ImageModel
 from keras_vit.models.hybrid import feature_stride
@@ -80,13 +80,17 @@ def from_checkpoint(
     if not path.is_file() and (row := find_named(str(file))) is not None:
         path, layout = checked_file(row), layout or row.layout
         overrides = {**row.arguments, **overrides}
-    digest = check_file(path, sha256)
-    with open_checkpoint(path, layout, max_parameters=max_parameters) as checkpoint:
+    with (
+        check_file_in_thread(path, sha256) as checked,
+        open_checkpoint(path, layout, None, checked, max_parameters) as checkpoint,
+    ):
         constructor = FAMILIES[checkpoint.family].model
         known_arguments(constructor, overrides)
         arguments = _arguments(checkpoint, overrides, file_grid, path, max_parameters)
         model = constructor(**arguments)
-        report = load_checkpoint(model, bindings(model), path, checkpoint, fresh, file_grid, digest)
+        report = load_checkpoint(
+            model, bindings(model), path, checkpoint, fresh, file_grid, checked
+        )
     model.load_report = report
     return model
 

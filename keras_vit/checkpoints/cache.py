@@ -1,8 +1,13 @@
 """Released weights on disk: fetched once, whole or not at all, and the same ever after."""
 
+import base64
 import hashlib
 import json
 import os
+import re
+import urllib.error
+import urllib.request
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,7 @@ import numpy as np
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.opening import open_container
 from keras_vit.checkpoints.released import Weights
-from keras_vit.checkpoints.sums import sha256_of
+from keras_vit.checkpoints.sums import digest_of
 from keras_vit.files import write_text
 
 LEDGER = "sha256.json"
@@ -26,7 +31,8 @@ def cache_folder() -> Path:
 def checked_file(row: Weights) -> Path:
     """The file of a row of the catalogue, fetched if need be, and verified.
 
-    SHA-256 of the file and of each of its tensors is written down at first use (`sha256.json`
+    A download is compared with the sum that its host publishes. SHA-256 of the file and of each
+    of its tensors is written down at first use (`sha256.json`
     beside it). Every later use compares the file, and on a difference says which tensors changed.
 
     Raises:
@@ -36,7 +42,7 @@ def checked_file(row: Weights) -> Path:
     path = cache_folder() / row.file_name
     if not path.is_file():
         _fetch(row, path)
-    digest = sha256_of(path)
+    digest = digest_of(path)
     ledger = path.with_name(LEDGER)
     known = _read(ledger)
     if path.name not in known:
@@ -69,12 +75,53 @@ def _fetch(row: Weights, path: Path) -> None:
             f"elsewhere and put it at {path}"
         ) from error
     try:
+        _compare_with_published(row.url, part)
         with open_container(part):  # an error page is no file of weights
             pass
     except CheckpointError:
         part.unlink()
         raise
     os.replace(part, path)
+
+
+def _compare_with_published(url: str, path: Path) -> None:
+    """Compares a download with the sum that its host publishes, where it publishes one.
+
+    Hugging Face has the SHA-256 of large files in `X-Linked-ETag`, Google Storage an MD5 in
+    `x-goog-hash`.
+    """
+    headers = _headers(url)
+    etag = headers.get("X-Linked-ETag", "").strip('"')
+    hashes = ",".join(headers.get_all("x-goog-hash", []))
+    if re.fullmatch("[0-9a-f]{64}", etag):
+        algorithm, published = "sha256", etag
+    elif md5 := re.search(r"\bmd5=([^, ]+)", hashes):
+        algorithm, published = "md5", base64.b64decode(md5[1]).hex()
+    else:
+        return
+    found = digest_of(path, algorithm)
+    if found != published:
+        raise CheckpointError(
+            f"What came from {url} has {algorithm} {found}, where its host publishes {published}: "
+            "the download is damaged. Fetch it again."
+        )
+
+
+def _headers(url: str) -> Message:
+    """The headers of the first answer: behind a redirect the sum is no longer told."""
+
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    request = urllib.request.Request(url, method="HEAD")
+    try:
+        with urllib.request.build_opener(Stay).open(request, timeout=30) as answer:
+            return answer.headers
+    except urllib.error.HTTPError as redirect:
+        return redirect.headers
+    except OSError:  # the file came, so this host does not answer questions about it
+        return Message()
 
 
 def _tensor_digests(path: Path) -> dict[str, str]:

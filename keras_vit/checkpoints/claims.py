@@ -48,7 +48,7 @@ def check_claims(
         sound = all(type(number) is int and number >= 0 for number in numbers)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise CheckpointError(
-            f"The configuration in {path} is not one of a model of keras_vit ({error!r}): "
+            f"The configuration in {path} is not that of a keras_vit model ({error!r}): "
             "it is damaged, or was made by another package."
         ) from error
     if not sound:

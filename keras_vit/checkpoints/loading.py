@@ -1,6 +1,6 @@
 """From a file into a model, in two steps: everything is checked and computed, then assigned."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from keras_vit.checkpoints.families import FAMILIES, family_of
 from keras_vit.checkpoints.layout import Checkpoint, Tensors
 from keras_vit.checkpoints.opening import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
-from keras_vit.checkpoints.sums import check_file
+from keras_vit.checkpoints.sums import check_file_in_thread
 from keras_vit.checkpoints.tensors import Array, Shape, side_by_side
 
 
@@ -47,7 +47,7 @@ def load_weights(
             or `"flexivit"`; None recognises it by the names in the file.
         file_grid: Rows and columns of the file's position embeddings, where they are no square.
         sha256: The SHA-256 sum that the file must have. What `save_weights` wrote carries its own,
-            which is always compared; the report has the sum of every file.
+            which is always compared; of other files the report has the sum.
 
     Returns:
         A `LoadReport`: what became of every tensor.
@@ -66,22 +66,23 @@ def load_weights(
     >>> file = tempfile.mkdtemp() + "/model.npz"
     >>> keras_vit.checkpoints.save_weights(model, file, layout="google")
     >>> larger = keras_vit.VisionTransformer(**sizes, num_classes=5, input_shape=(48, 64, 3))
-    >>> print(keras_vit.checkpoints.load_weights(larger, file))  # doctest: +ELLIPSIS
+    >>> print(keras_vit.checkpoints.load_weights(larger, file))
     model.npz (google): 21 loaded, 1 resized, 2 fresh, 2 ignored
       resized  position_embedding  1 x 49 x 16  4 x 4 -> 6 x 8, zoom
       fresh    head/kernel         16 x 5       10 classes in the file, 5 in the model
       fresh    head/bias           5            10 classes in the file, 5 in the model
       ignored  head/kernel         16 x 10      10 classes in the file, 5 in the model
       ignored  head/bias           10           10 classes in the file, 5 in the model
-      sha256   ...
     """
     bound = bindings(model)
     path = Path(file)
     if not path.is_file() and (row := find_for_model(str(file), model)) is not None:
         path, layout = checked_file(row), layout or row.layout
-    digest = check_file(path, sha256)
-    with open_checkpoint(path, layout, model) as checkpoint:
-        return load_checkpoint(model, bound, path, checkpoint, fresh, file_grid, digest)
+    with (
+        check_file_in_thread(path, sha256) as checked,
+        open_checkpoint(path, layout, model, checked) as checkpoint,
+    ):
+        return load_checkpoint(model, bound, path, checkpoint, fresh, file_grid, checked)
 
 
 def load_checkpoint(
@@ -91,7 +92,7 @@ def load_checkpoint(
     checkpoint: Checkpoint,
     fresh: Sequence[str],
     file_grid: Grid | None,
-    sha256: str,
+    checked: Callable[[], str],
 ) -> LoadReport:
     """Computes everything, then assigns it: see `load_weights`."""
     if checkpoint.family != family_of(model):
@@ -106,6 +107,7 @@ def load_checkpoint(
     new_values = [
         (b.variable, values) for b in bound if (values := _values(b, tensors)) is not None
     ]
+    sha256 = checked()
     # Nothing has changed so far, and nothing below can fail.
     new_values.reverse()
     while new_values:

@@ -1,9 +1,10 @@
 """Any file of weights as a `Checkpoint`: container by suffix, layout by names, notes on top."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -48,6 +49,7 @@ def open_checkpoint(
     path: Path,
     layout: str | None = None,
     model: keras.Model | None = None,
+    checked: Callable[[], Any] = lambda: None,
     max_parameters: int | None = None,
 ) -> Iterator[Checkpoint]:
     """The tensors of a file under canonical names, readable while the context is open.
@@ -56,6 +58,7 @@ def open_checkpoint(
         path: The file.
         layout: Name of its layout; None recognises it.
         model: A model like the one whose weights a `.weights.h5` file holds.
+        checked: Called before Keras reads a file: raises where its sum is wrong.
         max_parameters: As for `load_model`, of a `.keras` file.
 
     Raises:
@@ -64,6 +67,7 @@ def open_checkpoint(
     """
     check_regular(path)
     if path.name.endswith(SUFFIXES):
+        checked()
         yield read_keras_file(path, model, max_parameters)
         return
     with open_container(path) as container:

@@ -42,7 +42,7 @@ class LoadReport:
         layout: The layout it is in.
         entries: One `Entry` a tensor.
         notes: What the caller should know, such as another activation than the file's origin has.
-        sha256: SHA-256 sum of the file.
+        sha256: SHA-256 sum of the file; empty for one that carries its own, which was compared.
 
     Example:
 

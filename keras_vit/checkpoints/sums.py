@@ -9,10 +9,12 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.files import write_bytes
@@ -42,7 +44,7 @@ _KINDS = {
 def kind_of_file(path: Path) -> str | None:
     """What stands at `path` where it is not a regular file, such as `"a folder"`; else None."""
     mode = path.stat().st_mode
-    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def check_regular(path: Path) -> None:
@@ -58,32 +60,56 @@ def check_regular(path: Path) -> None:
         raise CheckpointError(f"{path} is {kind}: give a regular file.")
 
 
+@contextmanager
+def check_file_in_thread(path: Path, sha256: str | None = None) -> Iterator[Callable[[], str]]:
+    """`check_file` in a thread of its own while the block reads the file.
+
+    Yields the function that waits for the result; call it before the values are used. An error in
+    the block counts for less than a wrong sum, which explains it.
+    """
+    _check_argument(sha256)
+    check_regular(path)
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(check_file, path, sha256).result
+        try:
+            yield result
+        except Exception:
+            result()
+            raise
+
+
 def check_file(path: Path, sha256: str | None = None) -> str:
-    """The SHA-256 of a file, compared with every sum that is known of it.
+    """Compares a file with every SHA-256 sum that is known of it.
 
     These are the one that the file carries, the one in a `SHA256SUMS` beside it, and `sha256`.
+
+    Returns:
+        The sum of the file; empty for a file that carries its own, where no other was asked for.
 
     Raises:
         FileNotFoundError: There is no such file.
         CheckpointError: One of the sums is another, or it is not a regular file.
         ValueError: `sha256` is not 64 hexadecimal digits.
     """
-    if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
-        raise ValueError(f"sha256={sha256!r} is not a SHA-256 sum: give 64 hexadecimal digits.")
+    _check_argument(sha256)
     check_regular(path)
-    place, carried = _find_seal(path)
-    found, own = _digests(path, place)
-    if carried and own != carried:
+    seal = _find_seal(path)
+    if seal and _sum_without(path, seal.place) != seal.value:
         raise CheckpointError(
             f"{path} ({path.stat().st_size:,} bytes) is damaged: the SHA-256 of its content is not "
             "the one that was written into it. Fetch it again, or take an earlier checkpoint."
         )
+    places = {path, Path(os.path.realpath(path))}
+    listed = [beside for place in places if (beside := _sums_beside(place))]
+    if seal and sha256 is None and not listed:
+        return ""  # reading a large file twice would take as long as loading it
+    found = digest_of(path)
     if sha256 is not None and found != sha256.lower():
         raise CheckpointError(
             f"{path} has SHA-256 {found}, not sha256={sha256!r}: it is damaged, or another file."
         )
-    for place_of_sums in {path, Path(os.path.realpath(path))}:
-        _compare_with_sums(place_of_sums, found)
+    for sums, name in listed:
+        _compare_with_sums(sums, name, found)
     return found
 
 
@@ -111,7 +137,8 @@ def verify_sums(file: str | Path) -> None:
     """
     path = Path(file)
     check_regular(path)
-    _compare_with_sums(path, sha256_of(path))
+    if beside := _sums_beside(path):
+        _compare_with_sums(*beside, digest_of(path))
 
 
 def write_sums(folder: str | Path) -> None:
@@ -128,27 +155,36 @@ def write_sums(folder: str | Path) -> None:
         relative = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in relative.parts)
         if path.is_file() and not (path.is_symlink() or hidden or relative == Path(SUMS_FILE)):
-            lines.append(_line(sha256_of(path), os.fsencode(relative.as_posix())))
+            lines.append(_line(digest_of(path), os.fsencode(relative.as_posix())))
     write_bytes(folder / SUMS_FILE, b"".join(lines))
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    return _digests(path, None)[0]
+def digest_of(path: Path, algorithm: str = "sha256") -> str:
+    """The sum of a file, in hexadecimal digits."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with path.open("rb") as file:
+        _update(digest, file)
+    return digest.hexdigest()
 
 
 def write_seal(path: Path) -> None:
     """Puts the sum of a file's bytes where `UNSET_SEAL` stands in it."""
-    place, value = _find_seal(path)
-    assert place is not None
-    assert value == _UNSET
+    seal = _find_seal(path)
+    assert seal is not None
+    assert seal.value == _UNSET
     with path.open("r+b") as file:
-        file.seek(place)
-        file.write(_digests(path, place)[1].encode())
+        file.seek(seal.place)
+        file.write(_sum_without(path, seal.place).encode())
 
 
-def _find_seal(path: Path) -> tuple[int | None, str]:
-    """Where a file carries its sum, and the sum; `(None, "")` when it carries none."""
+class _Seal(NamedTuple):
+    """The sum that a file carries, and where in the file."""
+
+    place: int
+    value: str
+
+
+def _find_seal(path: Path) -> _Seal | None:
     start = max(0, path.stat().st_size - _SEARCHED)
     with path.open("rb") as file:
         head = file.read(_SEARCHED)
@@ -156,37 +192,37 @@ def _find_seal(path: Path) -> tuple[int | None, str]:
         tail = file.read()
     for offset, part in ((0, head), (start, tail)):
         if match := _SEAL.search(part):
-            return offset + match.start(1), match[1].decode()
+            return _Seal(offset + match.start(1), match[1].decode())
         if SEAL_KEY.encode() in part:
             raise CheckpointError(
                 f"{path} is damaged: the SHA-256 sum near byte {offset:,} cannot be read. "
                 "Fetch it again, or take an earlier checkpoint."
             )
-    return None, ""
+    return None
 
 
-def _digests(path: Path, seal: int | None) -> tuple[str, str]:
-    """SHA-256 of a file, and of the file as it was before its sum was put at byte `seal`."""
-    whole = hashlib.sha256()
+def _sum_without(path: Path, seal: int) -> str:
+    """The SHA-256 of a file as it was before its sum was put at byte `seal`."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        if seal is None:
-            _update(file, [whole])
-            return whole.hexdigest(), ""
-        _update(file, [whole], seal)
-        own = whole.copy()
-        whole.update(file.read(len(_UNSET)))
-        own.update(_UNSET.encode())
-        _update(file, [whole, own])
-    return whole.hexdigest(), own.hexdigest()
+        _update(digest, file, seal)
+        file.seek(len(_UNSET), os.SEEK_CUR)
+        digest.update(_UNSET.encode())
+        _update(digest, file)
+    return digest.hexdigest()
 
 
-def _update(file: BufferedReader, digests: Iterable[Any], count: int | None = None) -> None:
-    """Feeds the next `count` bytes of a file to the digests; None for all that follow."""
+def _update(digest: Any, file: BufferedReader, count: int | None = None) -> None:
+    """Feeds the next `count` bytes of a file to a digest; None for all that follow."""
     while block := file.read(_CHUNK if count is None else min(count, _CHUNK)):
-        for digest in digests:
-            digest.update(block)
+        digest.update(block)
         if count is not None:
             count -= len(block)
+
+
+def _check_argument(sha256: str | None) -> None:
+    if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
+        raise ValueError(f"sha256={sha256!r} is not a SHA-256 sum: give 64 hexadecimal digits.")
 
 
 def _line(digest: str, name: bytes) -> bytes:
@@ -195,24 +231,27 @@ def _line(digest: str, name: bytes) -> bytes:
     return b"\\" * (escaped != name) + digest.encode() + b"  " + escaped + b"\n"
 
 
-def _compare_with_sums(path: Path, digest: str) -> None:
+def _sums_beside(path: Path) -> tuple[Path, str] | None:
+    """The `SHA256SUMS` in the folder of a file, and the name of the file in it."""
     sums = path.with_name(SUMS_FILE)
-    if not sums.is_file() or path.name == SUMS_FILE:
-        return
+    return (sums, path.name) if sums.is_file() and path.name != SUMS_FILE else None
+
+
+def _compare_with_sums(sums: Path, file: str, digest: str) -> None:
     listed = _read_sums(sums)
-    known = listed.get(os.fsencode(path.name))
+    known = listed.get(os.fsencode(file))
     if known is None:
         # A name that was damaged, unless all that is listed is there: then the file was added.
         missing = [name for name in listed if not (sums.parent / os.fsdecode(name)).exists()]
         if missing:
             raise CheckpointError(
-                f"{sums} does not list {path.name}, but {os.fsdecode(missing[0])}, which is not "
+                f"{sums} does not list {file}, but {os.fsdecode(missing[0])}, which is not "
                 f"there: one of them is damaged. Delete {SUMS_FILE} if you renamed the file."
             )
     elif known != digest:
         raise CheckpointError(
-            f"{path} has SHA-256 {digest}, and {SUMS_FILE} beside it says {known}: it is damaged "
-            f"or was replaced. Restore it, or delete {SUMS_FILE} if you replaced it."
+            f"{sums.with_name(file)} has SHA-256 {digest}, and {SUMS_FILE} beside it says {known}: "
+            f"it is damaged or was replaced. Restore it, or delete {SUMS_FILE} if you replaced it."
         )
 
 

@@ -1,5 +1,11 @@
 """Released weights by name, fetched once and verified ever after."""
 
+import base64
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +120,69 @@ def test_an_error_page_is_no_file_of_weights(row: Weights) -> None:
     with pytest.raises(CheckpointError):
         from_checkpoint(row.name)
     assert not list(cache.cache_folder().glob("*.npz"))
+
+
+@pytest.fixture
+def host(row: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """The same file behind a host like Hugging Face's or Google's, which tells its sum."""
+    content = Path(row.url.removeprefix("file://")).read_bytes()
+    told: dict[str, str] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            redirects = "X-Linked-ETag" in told and self.path != "/store.npz"
+            self.send_response(302 if redirects else 200)
+            if redirects:
+                self.send_header("Location", "/store.npz")
+            for name, value in told.items() if self.path != "/store.npz" else ():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "0" if redirects else str(len(content)))
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.do_HEAD()
+            if self.path == "/store.npz" or "X-Linked-ETag" not in told:
+                self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    def publish(**headers: str) -> None:
+        told.clear()
+        told.update({name.replace("_", "-"): value for name, value in headers.items()})
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/model.npz"
+    monkeypatch.setattr(catalogue, "RELEASED", (replace(row, url=url),))
+    yield publish
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_download_is_held_against_the_sum_that_its_host_publishes(
+    host: Any, row: Weights
+) -> None:
+    content = Path(row.url.removeprefix("file://")).read_bytes()
+    sha256, md5 = hashlib.sha256(content).hexdigest(), hashlib.md5(content).digest()
+    right = [
+        {"X_Linked_ETag": f'"{sha256}"'},
+        {"x_goog_hash": f"crc32c=AAAAAA==,md5={base64.b64encode(md5).decode()}"},
+        {},
+    ]
+    for headers in right:
+        host(**headers)
+        assert_same_weights(from_checkpoint(row.name), small())
+        (cache.cache_folder() / row.file_name).unlink()
+    wrong = [
+        {"X_Linked_ETag": f'"{"0" * 64}"'},
+        {"x_goog_hash": f"md5={base64.b64encode(bytes(16)).decode()}"},
+    ]
+    for headers in wrong:
+        host(**headers)
+        with pytest.raises(CheckpointError, match="the download is damaged"):
+            from_checkpoint(row.name)
+        assert not list(cache.cache_folder().glob("*.npz"))
 
 
 def test_offline_it_says_what_to_fetch_and_where_to_put_it(row: Weights) -> None:
