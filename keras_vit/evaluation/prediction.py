@@ -75,11 +75,11 @@ def preparation(model: Any) -> dict[str, Any]:
 
     A Keras model of another kind gets them resized and cropped at the centre.
     """
-    height, width, channels = model.input_shape[1:]
+    height, width = getattr(model, "image_size", model.input_shape[1:3])
     own = getattr(model, "evaluation", {})
     arguments = {
         "image_size": (height or 224, width or 224),
-        "channels": channels,
+        "channels": getattr(model, "channels", model.input_shape[-1]),
         "evaluation": own.get("mode", "crop"),
     }
     if "crop_fraction" in own:
