@@ -15,7 +15,7 @@ import keras_vit
 
 run, *photographs = map(Path, sys.argv[1:])
 model = keras.saving.load_model(run / "model.keras")
-folder = keras_vit.export_model(model, Path("saved_models") / run.name / "1", overwrite=True)
+folder = keras_vit.export_model(model, Path("saved_models") / run.name / "1")
 
 # From here on nothing needs keras_vit: this is what a server does.
 served = tf.saved_model.load(str(folder)).signatures["serving_default"]

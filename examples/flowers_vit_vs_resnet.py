@@ -20,6 +20,7 @@ import keras
 
 import keras_vit
 from keras_vit import data, evaluation, recipes
+from keras_vit.files import write_text
 from keras_vit.training.fitting import fit
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -78,7 +79,7 @@ def main() -> None:
             f"| {report.macro.f1:.3f} | {minutes:.1f} |\n"
         )
     print(text)
-    (options.out / "table.md").write_text(text + tables, "utf-8")
+    write_text(options.out / "table.md", text + tables)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ def guard_step(
         variables: Gives groups of variables in the order of the step's state.
     """
     step = getattr(model, name)
-    done = False
 
     def jax_step(state: Any, iterator: Any) -> Any:
         try:
@@ -55,20 +54,34 @@ def guard_step(
                 model._jax_state_synced = True  # nothing newer is elsewhere
             raise
 
+    layout: Any = None
+
     def tensorflow_step(iterator: Any) -> Any:
-        nonlocal done
+        nonlocal layout
+        given = _label_layout(iterator)
+        if layout not in (None, given):
+            setattr(model, name, None)
+            getattr(model, f"make_{name}")()
+            return getattr(model, name)(iterator)
         try:
             outputs = step(iterator)
         except BaseException:
-            if not done:
+            if layout is None:
                 setattr(model, name, None)
             raise
-        done = True
+        layout = given
         return outputs
 
     guarded = {"jax": jax_step, "tensorflow": tensorflow_step}.get(keras.backend.backend())
     if guarded is not None:
         setattr(model, name, guarded)
+
+
+def _label_layout(iterator: Any) -> list[Any]:
+    """Ranks of what a TensorFlow iterator gives, and the width of its rows."""
+    specs = keras.tree.flatten(getattr(iterator, "element_spec", ()))
+    shapes = [getattr(spec, "shape", None) for spec in specs]  # a strategy's specs have none
+    return [None if s is None else ("row", s[-1]) if s.rank == 2 else s.rank for s in shapes]
 
 
 def compile_on_cpu(model: keras.Model) -> None:

@@ -88,8 +88,8 @@ class CompiledModel(keras.Model):
         data["x"] = trained.data(data.get("x"), data.get("y"))
         validation = data.get("validation_data")
         if isinstance(validation, tuple | list):
-            x, y, *_ = (*validation, None)
-            data["validation_data"] = (validated.data(x, y), *validation[1:])
+            x, *rest = validation
+            data["validation_data"] = (validated.data(x, rest[0] if rest else None), *rest)
         elif validation is not None:
             data["validation_data"] = validated.data(validation)
         try:

@@ -135,8 +135,9 @@ class DataCheck:
     def __init__(self, model: Any, labels: bool = True) -> None:
         self.error: Exception | None = None  # TensorFlow raises another in its place
         self.model_name = model.name
-        self.classes = getattr(model, "num_classes", None)
-        self.off = self.classes is None
+        classes = getattr(model, "num_classes", None)
+        self.off = classes is None
+        self.classes: int = classes or 0
         if self.off:
             return
         self.axis = 1 if model.data_format == "channels_first" else 3
@@ -324,7 +325,6 @@ class DataCheck:
             self._first_pixels(x if of_pixels else None)
             return True
 
-        @tf.autograph.experimental.do_not_convert
         def check(number: Any, element: Any) -> Any:
             x, y, _ = keras.utils.unpack_x_y_sample_weight(element)
             x, y = (_leaf(x) if of_pixels else 0), (_leaf(y) if of_labels else 0)
@@ -335,7 +335,7 @@ class DataCheck:
             tf.cond(to_look, lambda: tf.py_function(look, [x, y], tf.bool), lambda: True)
             return element
 
-        return dataset.enumerate().map(check)
+        return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(check))
 
 
 class _CheckedDataset(keras.utils.PyDataset):

@@ -1,7 +1,7 @@
 """What callbacks remember from epoch to epoch, and the CSV logs that they write."""
 
 import csv
-import os
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.files import write_bytes
 from keras_vit.training.state_file import StateFile
 
 # What Keras's own callbacks remember from epoch to epoch. Others say it by `state_dict()`.
@@ -52,12 +53,11 @@ def continue_logs(callbacks: Sequence[keras.callbacks.Callback], epoch: int) -> 
                 with path.open(newline="") as file:
                     header, *rows = list(csv.reader(file, delimiter=callback.sep)) or [[]]
                 kept = [row for row in rows if row and row[0].isdigit() and int(row[0]) < epoch]
-                part = path.with_name(f".{path.name}.part")
-                with part.open("w", newline="") as file:
-                    csv.writer(file, delimiter=callback.sep).writerows(
-                        [header, *kept] if header else []
-                    )
-                os.replace(part, path)
+                text = io.StringIO(newline="")
+                csv.writer(text, delimiter=callback.sep).writerows(
+                    [header, *kept] if header else []
+                )
+                write_bytes(path, text.getvalue().encode())
 
 
 def _named(

@@ -1,12 +1,14 @@
 """Watching a run: progress, logs, early stopping, the best model, and a stop at a lost loss."""
 
 import importlib.util
+import io
 import math
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import keras
 
 from keras_vit import backend
 from keras_vit.errors import positive
+from keras_vit.files import atomic_write, write_bytes
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -201,6 +204,76 @@ class Progress(_EveryStep):
         sys.stdout.flush()
 
 
+class HistoryLog(keras.callbacks.CSVLogger):
+    """Keras's `CSVLogger`, whose file is replaced as a whole after each epoch.
+
+    A kill or a full disk leaves the rows of the epochs before.
+
+    Example:
+
+    >>> import keras, numpy, pathlib, tempfile
+    >>> from keras_vit.training.callbacks import HistoryLog
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
+    >>> x = numpy.zeros((4, 3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder) / "history.csv"
+    ...     _ = model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[HistoryLog(file)])
+    ...     file.read_text().splitlines()
+    ['epoch,loss,val_loss', '0,0.0,NA', '1,0.0,NA']
+    """
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        path = Path(self.filename)
+        self.before = path.read_bytes() if self.append and path.exists() else b""
+        self.append_header = not self.before
+        self.csv_file = io.StringIO(newline="")
+        self.writer = self.keys = None
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        write_bytes(self.filename, self.before + self.csv_file.getvalue().encode())
+
+
+class BestModel(keras.callbacks.ModelCheckpoint):
+    """Keras's `ModelCheckpoint` of the best epoch, whose file is replaced as a whole.
+
+    A kill or a full disk leaves the best model of the epochs before.
+
+    Args:
+        path: The file, `.keras`.
+        monitor: What tells the best epoch, such as `"val_accuracy"`.
+
+    Example:
+
+    >>> from keras_vit.training.callbacks import BestModel
+    >>> BestModel("runs/best.keras", "val_accuracy").save_best_only
+    True
+    """
+
+    def __init__(self, path: str | os.PathLike[str], monitor: str = "val_loss") -> None:
+        super().__init__(str(path), monitor, save_best_only=True)
+        self.path = Path(path)
+        self.best: Any
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        best = self.best
+        try:
+            with suppress(_NotImproved), atomic_write(self.path) as temporary:
+                temporary.unlink()
+                self.filepath = str(temporary)
+                super().on_epoch_end(epoch, logs)
+                if not temporary.exists():
+                    raise _NotImproved
+        except BaseException:
+            self.best = best  # which is what the file holds
+            raise
+
+
+class _NotImproved(Exception):
+    """Nothing was saved, and the file stays what it is."""
+
+
 def watching(
     folder: str | os.PathLike[str],
     images_per_step: int,
@@ -224,8 +297,8 @@ def watching(
         say: Where the lines of progress go; None for the terminal.
 
     Returns:
-        `Progress`, `StopAtNonFiniteLoss`, and Keras's `CSVLogger`, `ModelCheckpoint`,
-        `EarlyStopping` and `TensorBoard`, as asked for.
+        `Progress`, `StopAtNonFiniteLoss`, `HistoryLog`, and as asked for `BestModel` and Keras's
+        `EarlyStopping` and `TensorBoard`.
 
     Raises:
         ValueError: `patience` below 1, or without a `monitor`.
@@ -237,7 +310,7 @@ def watching(
     >>> from keras_vit.training.callbacks import watching
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [type(callback).__name__ for callback in watching(folder, 32, patience=5)]
-    ['StopAtNonFiniteLoss', 'CSVLogger', 'ModelCheckpoint', 'EarlyStopping', 'Progress']
+    ['StopAtNonFiniteLoss', 'HistoryLog', 'BestModel', 'EarlyStopping', 'Progress']
     """
     if patience is not None:
         positive(patience=patience)
@@ -247,10 +320,9 @@ def watching(
     folder.mkdir(parents=True, exist_ok=True)
     # First, so that nothing lost is logged or kept; Progress last, after the others' own lines.
     chosen: list[keras.callbacks.Callback] = [StopAtNonFiniteLoss()]
-    chosen.append(keras.callbacks.CSVLogger(str(folder / "history.csv")))
+    chosen.append(HistoryLog(str(folder / "history.csv")))
     if monitor is not None:
-        best = str(folder / "best.keras")
-        chosen.append(keras.callbacks.ModelCheckpoint(best, monitor, save_best_only=True))
+        chosen.append(BestModel(folder / "best.keras", monitor))
     if patience is not None:
         chosen.append(keras.callbacks.EarlyStopping(monitor, patience=patience))
     if tensorboard:

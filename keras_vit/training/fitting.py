@@ -62,17 +62,18 @@ def fit(
         f"{model.name}: {model.count_params():,} parameters, {epochs} epochs of {per_epoch} "
         f"steps of {batch_size} images"
     )
-    channels, classes = model.input_shape[-1], len(splits.class_names)
+    prepared = preparation(model)
+    classes = len(splits.class_names)
 
     def batches(start_step: int) -> Any:
-        return data.pipeline(
+        examples = data.pipeline(
             splits.train,
             recipe.image_size,
             batch_size,
             training=True,
             seed=seed,
             augment=recipe.augmentation,
-            channels=channels,
+            channels=prepared["channels"],
             num_classes=classes,
             mixup=recipe.mixup,
             cutmix=recipe.cutmix,
@@ -80,10 +81,11 @@ def fit(
             repeat=True,
             start_step=start_step,
         )
+        return in_data_format(model, examples)
 
     validation = data.pipeline(
         splits.val,
-        **preparation(model),
+        **prepared,
         batch_size=batch_size,
         num_classes=classes,
         cache=None,
@@ -95,7 +97,27 @@ def fit(
         epochs,
         per_epoch,
         callbacks=[*watching(folder, images_per_step=batch_size, **watch), *callbacks],
-        validation_data=validation,
+        validation_data=in_data_format(model, validation),
         verbose=0,  # Progress, among the callbacks, says more
     ).history
     return {name: [float(value) for value in values] for name, values in history.items()}
+
+
+def in_data_format(model: Any, batches: Any) -> Any:
+    """Batches of `data.pipeline`, whose channels are last, as a `channels_first` model takes them.
+
+    Example:
+
+    >>> import keras_vit
+    >>> from keras_vit.training.fitting import in_data_format
+    >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=8, depth=1, num_heads=1,
+    ...     input_shape=(1, 8, 8), data_format="channels_first")
+    >>> batches = keras_vit.data.pipeline(keras_vit.data.load("digits").val, 8, 32, channels=1)
+    >>> tuple(in_data_format(model, batches).element_spec[0].shape)
+    (None, 1, 8, 8)
+    """
+    if getattr(model, "data_format", "channels_last") == "channels_last":
+        return batches
+    import tensorflow as tf
+
+    return batches.map(lambda images, labels: (tf.transpose(images, (0, 3, 1, 2)), labels))

@@ -26,6 +26,8 @@ def one_hot_labels(y_true: Any, y_pred: Any) -> Any:
     if len(y_true.shape) == len(y_pred.shape):
         if y_true.shape[-1] == classes:
             return y_true
+        if y_true.shape[-1] is None:  # rows, unless this fails
+            return ops.reshape(y_true, ops.shape(y_pred))
         if y_true.shape[-1] == 1:
             y_true = ops.squeeze(y_true, axis=-1)
     return ops.one_hot(ops.cast(y_true, "int32"), classes, dtype="float32")

@@ -1,6 +1,7 @@
 """A table of results on disk that grows by whole rows."""
 
 import csv
+import errno
 import io
 import os
 import tempfile
@@ -58,6 +59,7 @@ class ResultsTable:
 
         Raises:
             ValueError: The file has other columns.
+            OSError: The row could not be written.
         """
         header = _line(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,11 +72,15 @@ class ResultsTable:
                 f"{self.path} has the columns {there.strip()}, and the new row {header.strip()}. "
                 "Give another folder."
             )
-        line = ("" if text.endswith("\n") else "\n") + _line(row.values())
+        line = (("" if text.endswith("\n") else "\n") + _line(row.values())).encode()
         # One write to a file opened to append: whole, and behind those of others.
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:
-            os.write(file, line.encode())
+            if os.write(file, line) < len(line):  # what was written will be passed over
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file)
+        except OSError as error:
+            raise type(error)(error.errno, os.strerror(error.errno or 0), str(self.path)) from error
         finally:
             os.close(file)
 

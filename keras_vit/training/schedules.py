@@ -33,8 +33,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Raises:
         ValueError: The decay is unknown, `peak` is not above 0, the warm-up takes the whole
-            training, or boundaries and
-            multipliers are not as many.
+            training, or boundaries and multipliers are not as many.
 
     Example:
 

@@ -15,7 +15,6 @@ import json
 import math
 import os
 import re
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ import keras
 from keras_vit import data
 from keras_vit.errors import one_of, positive
 from keras_vit.evaluation.prediction import predict_split
+from keras_vit.files import atomic_write, write_text
 from keras_vit.models import BiTResNet, ImageModel, MLPMixer, VisionTransformer
 from keras_vit.models.cost import Cost, mixer_cost, resnet_cost, vit_cost
 from keras_vit.training.callbacks import NonFiniteLossError
@@ -236,7 +236,7 @@ def _run(
     except NonFiniteLossError as error:
         say(f"{trial.name}: {error}")
         accuracy, seen = math.nan, len(splits.val)
-    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    _remove_checkpoints(run / "checkpoints")
     return {
         "name": trial.name,
         **trial.about,
@@ -251,6 +251,15 @@ def _run(
         "backend": keras.backend.backend(),
         "identity": identity,
     }
+
+
+def _remove_checkpoints(folder: Path) -> None:
+    """Deletes the files that `ResumableRun` wrote, and the folder when nothing else lies there."""
+    for pattern in ("step-[0-9]*.safetensors", ".step-[0-9]*.part*"):
+        for path in folder.glob(pattern):
+            path.unlink()
+    if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _images_seen(recipe: Recipe, splits: data.Splits) -> int:
@@ -464,8 +473,10 @@ def write_study(
     pages = [options.out / "table.md", *([options.markdown] if options.markdown else [])]
     for page in pages:
         picture = page.with_suffix(".png")
-        plot(picture)
-        page.write_text(f"{text}\n\n![{title}]({picture.name})\n", "utf-8")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(picture) as temporary:
+            plot(temporary)
+        write_text(page, f"{text}\n\n![{title}]({picture.name})\n")
     print(f"written to {options.out}: results.csv, table.md, table.png")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.training.fitting import fit
 from tests.models.test_common import pixels
 
 CLASSES = 5
@@ -334,3 +335,16 @@ def test_a_failure_leaves_a_model_that_has_never_trained(case: str) -> None:
     history = model.fit(IMAGES, LABELS, verbose=0).history
     assert np.isfinite(history["loss"]).all()
     assert 0 <= history["accuracy"][0] <= 1
+
+
+def test_a_channels_first_model_trains_on_the_same_images(tmp_path: Path) -> None:
+    """The same weights, data and steps: the same loss as with the channels last."""
+    digits = keras_vit.data.load("digits")
+    recipe = keras_vit.recipes.get("digits").scaled(steps=2, batch_size=64)
+    losses = []
+    for data_format, shape in (("channels_last", (8, 8, 1)), ("channels_first", (1, 8, 8))):
+        keras.utils.set_random_seed(0)
+        model = small_vit(patch_size=4, num_classes=10, input_shape=shape, data_format=data_format)
+        history = fit(model, recipe, digits, tmp_path / data_format, monitor=None, say=str)
+        losses.append([*history["loss"], *history["val_loss"]])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
