@@ -253,7 +253,10 @@ def quantized(model: ImageModel, *args: Any, **options: Any) -> ImageModel:
 # -- precision and quantization --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+@pytest.mark.parametrize(
+    ("architecture", "mode"),
+    [*((kind, "int8") for kind in ARCHITECTURES), ("class token", "int4"), ("mixer", "float8")],
+)
 def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
     architecture: str, mode: str, tmp_path: Path
 ) -> None:
@@ -433,34 +436,37 @@ def test_summary_and_layers_by_name(architecture: str) -> None:
 
 
 def test_channels_first_is_the_default_where_keras_says_so(architecture: str) -> None:
-    sizes = {"class token": "ViT-Ti/16", "hybrid": "R+ViT-Ti/16", "mixer": "Mixer-S/32"}
-    name = sizes.get(architecture, "BiT-R50x1")
     keras.config.set_image_data_format("channels_first")
-    with keras.StatelessScope(initialize_variables=False):
-        model = keras_vit.create(name)
-        assert model.input_shape == (None, 3, 224, 224)
-        assert (model.image_size, model.channels) == ((224, 224), 3)
-        grid = model.feature_model(["images", model.feature_names[-5]], format="grid")
-        assert len(grid.output_shape) == 2
-    small = make(architecture, input_shape=(3, 32, 24))
-    assert (small.image_size, small.channels) == ((32, 24), 3)
-    middle = small.feature_model({"bit": "stage_1"}.get(architecture, "block_0"), format="grid")
+    model = make(architecture, input_shape=None)
+    assert model.input_shape == (None, 3, 224, 224)
+    assert (model.image_size, model.channels) == ((224, 224), 3)
+    first = make(architecture, input_shape=(3, 32, 24))
+    assert (first.image_size, first.channels) == ((32, 24), 3)
     keras.config.set_image_data_format("channels_last")
     last = make(architecture, input_shape=(32, 24, 3))
-    last.set_weights(small.get_weights())
-    images = pixels(2, 32, 24, 3)
-    np.testing.assert_allclose(
-        predict(small, images.transpose(0, 3, 1, 2)), predict(last, images), atol=1e-5
-    )
-    wanted = predict(
-        last.feature_model({"bit": "stage_1"}.get(architecture, "block_0"), format="grid"), images
-    )
-    np.testing.assert_allclose(
-        predict(middle, images.transpose(0, 3, 1, 2)), wanted.transpose(0, 3, 1, 2), atol=1e-5
-    )
+    last.set_weights(first.get_weights())
+    images, middle = pixels(2, 32, 24, 3), {"bit": "stage_1"}.get(architecture, "block_0")
+    for name, layout in ((middle, "grid"), ("logits", "tokens")):
+        found, wanted = (
+            predict(model.feature_model(name, format=layout), x)
+            for model, x in ((first, images.transpose(0, 3, 1, 2)), (last, images))
+        )
+        found = found.transpose(0, 2, 3, 1) if layout == "grid" else found
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 # -- export ----------------------------------------------------------------------------------------
+
+
+def test_a_loaded_model_is_called_before_keras_exports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `export(format="onnx")` wants it: "The model provided has never called." """
+    loaded = reloaded(make("class token", input_shape=(None, None, 3)), tmp_path)
+    called = []
+    monkeypatch.setattr(keras.Model, "export", lambda self, *_, **__: called.append(self._called))
+    loaded.export(tmp_path / "model.onnx", format="onnx")
+    assert called == [True]
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras exports it there")
