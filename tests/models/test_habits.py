@@ -24,8 +24,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "all tokens": ("all_tokens", {}),
     "registers": ("relative", {}),
     "swiglu": ("dinov2_giant", {}),
-    "merging": ("token", {"token_merging": 3, "patch_dropout": 0.2, "remat": True}),
-    "merging, all tokens": ("all_tokens", {"token_merging": 3}),
+    "merging": ("token", {"depth": 2, "token_merging": 3, "patch_dropout": 0.2, "remat": True}),
+    "merging, all tokens": ("all_tokens", {"depth": 2, "token_merging": 3}),
     "hybrid": ("hybrid", {}),
     "mixer": ("mixer", {}),
     "bit": ("bit", {}),
@@ -37,7 +37,7 @@ IMAGES = pixels(4, 32, 32, 3)
 
 def make(family: str, **changes: Any) -> ImageModel:
     kind, arguments = FAMILIES[family]
-    return build(kind, **{**arguments, **changes})
+    return build(kind, **{**ONE_BLOCK.get(kind, {"depth": 1}), **arguments, **changes})
 
 
 @pytest.fixture(params=FAMILIES)
@@ -182,8 +182,8 @@ def test_a_functional_model_around_ours_is_copied(way: str) -> None:
 # -- freezing --------------------------------------------------------------------------------------
 
 INSIDE = {
-    "class token": "block_1/mlp",
-    "hybrid": "block_1/attention/query_key_value",
+    "class token": "block_0/mlp",
+    "hybrid": "block_0/attention/query_key_value",
     "mixer": "block_0/token_mixing",
     "bit": "stage_1_unit_1/conv_1",
 }
@@ -260,7 +260,7 @@ def quantized(model: ImageModel, *args: Any, **options: Any) -> ImageModel:
 def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
     architecture: str, mode: str, tmp_path: Path
 ) -> None:
-    model = make(architecture, **ONE_BLOCK.get(architecture, {"depth": 1}))
+    model = make(architecture)
     exact = outputs(model)[0]
     quantized(model, mode)
     assert (outputs(model)[0] != exact).any()
@@ -280,8 +280,8 @@ def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
 
 def test_quantizers_of_ones_own_are_saved(tmp_path: Path) -> None:
     weights_only = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
-    model = quantized(make("class token", depth=1), config=weights_only)
-    plain = quantized(make("class token", depth=1), "int8")
+    model = quantized(make("class token"), config=weights_only)
+    plain = quantized(make("class token"), "int8")
     assert (outputs(plain)[0] != outputs(model)[0]).any()
     for other in (reloaded(model, tmp_path), model.copy()):
         assert_equal_outputs(other, model)
@@ -307,7 +307,7 @@ def test_a_map_of_policies_is_honoured_by_the_head_as_well(tmp_path: Path) -> No
         assert one.get_layer("head").compute_dtype == "bfloat16"
         assert one.get_layer("head").variable_dtype == "float32"
         assert one.get_layer("block_0").mlp.dense_1.variable_dtype == "bfloat16"
-        assert one.get_layer("block_1").mlp.dense_1.variable_dtype == "float32"
+        assert one.get_layer("block_0").norm_1.variable_dtype == "float32"
     unnamed = make("class token", dtype=map_of("mixed_bfloat16", {"block_0": wanted["head"]}))
     assert unnamed.get_layer("head").compute_dtype == "float32"
 
@@ -446,13 +446,11 @@ def test_channels_first_is_the_default_where_keras_says_so(architecture: str) ->
     last = make(architecture, input_shape=(32, 24, 3))
     last.set_weights(first.get_weights())
     images, middle = pixels(2, 32, 24, 3), {"bit": "stage_1"}.get(architecture, "block_0")
-    for name, layout in ((middle, "grid"), ("logits", "tokens")):
-        found, wanted = (
-            predict(model.feature_model(name, format=layout), x)
-            for model, x in ((first, images.transpose(0, 3, 1, 2)), (last, images))
-        )
-        found = found.transpose(0, 2, 3, 1) if layout == "grid" else found
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    found, wanted = (
+        predict(model.feature_model(middle, format="grid"), x)
+        for model, x in ((first, images.transpose(0, 3, 1, 2)), (last, images))
+    )
+    np.testing.assert_allclose(found.transpose(0, 2, 3, 1), wanted, atol=1e-5)
 
 
 # -- export ----------------------------------------------------------------------------------------
@@ -462,7 +460,7 @@ def test_a_loaded_model_is_called_before_keras_exports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `export(format="onnx")` wants it: "The model provided has never called." """
-    loaded = reloaded(make("class token", input_shape=(None, None, 3)), tmp_path)
+    loaded = reloaded(make("class token"), tmp_path)
     called = []
     monkeypatch.setattr(keras.Model, "export", lambda self, *_, **__: called.append(self._called))
     loaded.export(tmp_path / "model.onnx", format="onnx")
@@ -475,7 +473,8 @@ def test_export_to_tensorflow(architecture: str, tmp_path: Path) -> None:
 
     loaded = reloaded(make(architecture), tmp_path)
     loaded.export(tmp_path / "saved_model", format="tf_saved_model", verbose=False)
-    served = tf.saved_model.load(tmp_path / "saved_model").serve(IMAGES.astype("float32"))
+    artifact = tf.saved_model.load(tmp_path / "saved_model")
+    served = artifact.serve(IMAGES.astype("float32"))
     np.testing.assert_allclose(served.numpy(), outputs(loaded)[0], atol=1e-5)
 
 
