@@ -230,6 +230,13 @@ class ImageModel(CompiledModel):
         >>> features = model.feature_model(["block_0", "pre_logits"], format="grid")
         >>> tuple(features(np.ones((1, 32, 32, 3)))["block_0"].shape)
         (1, 4, 4, 16)
+
+        A grid of one feature is a backbone for KerasHub's tasks, which pool over it: pass
+        `backbone=model.feature_model("encoder_norm", format="grid")` to
+        `keras_hub.models.ImageClassifier`; of a `BiTResNet`, the feature is `"pre_logits_2d"`.
+
+        >>> model.feature_model("encoder_norm", format="grid").output_shape
+        (None, 4, 4, 16)
         """
         if format not in ("tokens", "grid"):
             raise ValueError(f'format={format!r} is not known. Give "tokens" or "grid".')

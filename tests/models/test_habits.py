@@ -24,8 +24,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "all tokens": ("all_tokens", {}),
     "registers": ("relative", {}),
     "swiglu": ("dinov2_giant", {}),
-    "merging": ("token", {"token_merging": 3, "patch_dropout": 0.2, "remat": True}),
-    "merging, all tokens": ("all_tokens", {"token_merging": 3}),
+    "merging": ("token", {"depth": 2, "token_merging": 3, "patch_dropout": 0.2, "remat": True}),
+    "merging, all tokens": ("all_tokens", {"depth": 2, "token_merging": 3}),
     "hybrid": ("hybrid", {}),
     "mixer": ("mixer", {}),
     "bit": ("bit", {}),
@@ -37,7 +37,7 @@ IMAGES = pixels(4, 32, 32, 3)
 
 def make(family: str, **changes: Any) -> ImageModel:
     kind, arguments = FAMILIES[family]
-    return build(kind, **{**arguments, **changes})
+    return build(kind, **{**ONE_BLOCK.get(kind, {"depth": 1}), **arguments, **changes})
 
 
 @pytest.fixture(params=FAMILIES)
@@ -182,8 +182,8 @@ def test_a_functional_model_around_ours_is_copied(way: str) -> None:
 # -- freezing --------------------------------------------------------------------------------------
 
 INSIDE = {
-    "class token": "block_1/mlp",
-    "hybrid": "block_1/attention/query_key_value",
+    "class token": "block_0/mlp",
+    "hybrid": "block_0/attention/query_key_value",
     "mixer": "block_0/token_mixing",
     "bit": "stage_1_unit_1/conv_1",
 }
@@ -253,11 +253,14 @@ def quantized(model: ImageModel, *args: Any, **options: Any) -> ImageModel:
 # -- precision and quantization --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+@pytest.mark.parametrize(
+    ("architecture", "mode"),
+    [*((kind, "int8") for kind in ARCHITECTURES), ("class token", "int4"), ("mixer", "float8")],
+)
 def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
     architecture: str, mode: str, tmp_path: Path
 ) -> None:
-    model = make(architecture, **ONE_BLOCK.get(architecture, {"depth": 1}))
+    model = make(architecture)
     exact = outputs(model)[0]
     quantized(model, mode)
     assert (outputs(model)[0] != exact).any()
@@ -277,8 +280,8 @@ def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
 
 def test_quantizers_of_ones_own_are_saved(tmp_path: Path) -> None:
     weights_only = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
-    model = quantized(make("class token", depth=1), config=weights_only)
-    plain = quantized(make("class token", depth=1), "int8")
+    model = quantized(make("class token"), config=weights_only)
+    plain = quantized(make("class token"), "int8")
     assert (outputs(plain)[0] != outputs(model)[0]).any()
     for other in (reloaded(model, tmp_path), model.copy()):
         assert_equal_outputs(other, model)
@@ -304,7 +307,7 @@ def test_a_map_of_policies_is_honoured_by_the_head_as_well(tmp_path: Path) -> No
         assert one.get_layer("head").compute_dtype == "bfloat16"
         assert one.get_layer("head").variable_dtype == "float32"
         assert one.get_layer("block_0").mlp.dense_1.variable_dtype == "bfloat16"
-        assert one.get_layer("block_1").mlp.dense_1.variable_dtype == "float32"
+        assert one.get_layer("block_0").norm_1.variable_dtype == "float32"
     unnamed = make("class token", dtype=map_of("mixed_bfloat16", {"block_0": wanted["head"]}))
     assert unnamed.get_layer("head").compute_dtype == "float32"
 
@@ -433,34 +436,35 @@ def test_summary_and_layers_by_name(architecture: str) -> None:
 
 
 def test_channels_first_is_the_default_where_keras_says_so(architecture: str) -> None:
-    sizes = {"class token": "ViT-Ti/16", "hybrid": "R+ViT-Ti/16", "mixer": "Mixer-S/32"}
-    name = sizes.get(architecture, "BiT-R50x1")
     keras.config.set_image_data_format("channels_first")
-    with keras.StatelessScope(initialize_variables=False):
-        model = keras_vit.create(name)
-        assert model.input_shape == (None, 3, 224, 224)
-        assert (model.image_size, model.channels) == ((224, 224), 3)
-        grid = model.feature_model(["images", model.feature_names[-5]], format="grid")
-        assert len(grid.output_shape) == 2
-    small = make(architecture, input_shape=(3, 32, 24))
-    assert (small.image_size, small.channels) == ((32, 24), 3)
-    middle = small.feature_model({"bit": "stage_1"}.get(architecture, "block_0"), format="grid")
+    model = make(architecture, input_shape=None)
+    assert model.input_shape == (None, 3, 224, 224)
+    assert (model.image_size, model.channels) == ((224, 224), 3)
+    first = make(architecture, input_shape=(3, 32, 24))
+    assert (first.image_size, first.channels) == ((32, 24), 3)
     keras.config.set_image_data_format("channels_last")
     last = make(architecture, input_shape=(32, 24, 3))
-    last.set_weights(small.get_weights())
-    images = pixels(2, 32, 24, 3)
-    np.testing.assert_allclose(
-        predict(small, images.transpose(0, 3, 1, 2)), predict(last, images), atol=1e-5
+    last.set_weights(first.get_weights())
+    images, middle = pixels(2, 32, 24, 3), {"bit": "stage_1"}.get(architecture, "block_0")
+    found, wanted = (
+        predict(model.feature_model(middle, format="grid"), x)
+        for model, x in ((first, images.transpose(0, 3, 1, 2)), (last, images))
     )
-    wanted = predict(
-        last.feature_model({"bit": "stage_1"}.get(architecture, "block_0"), format="grid"), images
-    )
-    np.testing.assert_allclose(
-        predict(middle, images.transpose(0, 3, 1, 2)), wanted.transpose(0, 3, 1, 2), atol=1e-5
-    )
+    np.testing.assert_allclose(found.transpose(0, 2, 3, 1), wanted, atol=1e-5)
 
 
 # -- export ----------------------------------------------------------------------------------------
+
+
+def test_a_loaded_model_is_called_before_keras_exports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `export(format="onnx")` wants it: "The model provided has never called." """
+    loaded = reloaded(make("class token"), tmp_path)
+    called = []
+    monkeypatch.setattr(keras.Model, "export", lambda self, *_, **__: called.append(self._called))
+    loaded.export(tmp_path / "model.onnx", format="onnx")
+    assert called == [True]
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras exports it there")
@@ -469,7 +473,8 @@ def test_export_to_tensorflow(architecture: str, tmp_path: Path) -> None:
 
     loaded = reloaded(make(architecture), tmp_path)
     loaded.export(tmp_path / "saved_model", format="tf_saved_model", verbose=False)
-    served = tf.saved_model.load(tmp_path / "saved_model").serve(IMAGES.astype("float32"))
+    artifact = tf.saved_model.load(tmp_path / "saved_model")
+    served = artifact.serve(IMAGES.astype("float32"))
     np.testing.assert_allclose(served.numpy(), outputs(loaded)[0], atol=1e-5)
 
 

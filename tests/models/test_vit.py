@@ -27,6 +27,25 @@ from tests.models.test_common import SIZES, build, pixels, predict
         ({"weights": "augreg_in21"}, ["augreg_in21", "augreg_in21k"]),
         ({"hidden_dim": 30, "num_heads": 3, "position_embedding": "sincos2d"}, ["30", "4"]),
         ({"activation": "gelu_tan"}, ["gelu_tan"]),
+        ({"input_shape": (32.0, 32, 3)}, ["(32.0, 32, 3)", "positive integers"]),
+        ({"input_shape": (-32, 32, 3)}, ["(-32, 32, 3)", "positive integers"]),
+        ({"input_shape": 32}, ["input_shape=32", "(height, width, channels)"]),
+        ({"data_format": "NCHW"}, ["'NCHW'", "'channels_first'"]),
+        ({"num_classes": -1}, ["num_classes=-1", "at least 0"]),
+        ({"num_classes": 5.0}, ["num_classes=5.0", "integer"]),
+        ({"num_registers": -1}, ["num_registers=-1", "at least 0"]),
+        ({"hidden_dim": 32.0}, ["hidden_dim=32.0"]),
+        ({"mlp_dim": 0}, ["mlp_dim=0"]),
+        ({"representation_size": 0}, ["representation_size=0"]),
+        ({"position_grid": (0, 4)}, ["position_grid=(0, 4)"]),
+        ({"resnet": (1, 0)}, ["resnet[1]=0"]),
+        ({"resnet": 3}, ["resnet=3", "(3, 4, 6, 3)"]),
+        ({"norm_epsilon": 0.0}, ["norm_epsilon=0.0", "above 0"]),
+        ({"norm_epsilon": float("nan")}, ["norm_epsilon=nan", "finite"]),
+        ({"layer_scale": float("inf")}, ["layer_scale=inf", "finite"]),
+        ({"dropout": "a lot"}, ["dropout='a lot'", "[0, 1)"]),
+        ({"patch_dropout": float("nan")}, ["patch_dropout=nan", "[0, 1)"]),
+        ({"stochastic_depth": -0.1}, ["stochastic_depth=-0.1", "[0, 1)"]),
     ],
 )
 def test_errors_say_what_was_given_and_what_is_accepted(arguments: dict, words: list[str]) -> None:
@@ -91,6 +110,11 @@ def test_imagenet_preprocessing_equals_its_definition(data_format: str) -> None:
     np.testing.assert_allclose(predict(model.feature_model("images"), images), wanted, atol=1e-5)
     with pytest.raises(ValueError, match="5"):
         build("token", include_preprocessing="imagenet", input_shape=(32, 32, 5))
+
+
+def test_weights_for_other_channels_are_not_resized() -> None:
+    with pytest.raises(ValueError, match=r"4 channels.*for 3\."):
+        build("token").with_input_shape((32, 32, 4))
 
 
 def test_no_head_returns_features() -> None:
