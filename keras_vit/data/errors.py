@@ -19,6 +19,11 @@ class DatasetUnavailableError(RuntimeError):
     """A TFDS data set is neither prepared on this machine nor within reach of it."""
 
 
+def too_large(size: str, max_pixels: int) -> str:
+    """The reason for a size such as "10000 x 10000"."""
+    return f"the image has {size} pixels, more than max_pixels={max_pixels} in all"
+
+
 def undecodable_reason(contents: bytes, error: Exception) -> str:
     """Why a file cannot be decoded, in the same words whatever decoded it.
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ._imports import tf
+from .errors import too_large
 
 # A 64-megapixel camera fits (9248 x 6936); decoded, this is 192 MiB of RGB.
 MAX_PIXELS = 2**26
@@ -68,8 +69,8 @@ def check_pixels(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
     """An assertion that an image of `(height, width)` is not larger than `max_pixels`."""
     shape = tf.cast(shape, tf.int64)
     sizes = tf.strings.reduce_join(tf.strings.as_string(shape[::-1]), separator=" x ")
-    words = f" pixels, more than max_pixels={max_pixels} in all"
-    message = tf.strings.join(["the image has ", sizes, words])
+    before, after = too_large("|", max_pixels).split("|")
+    message = tf.strings.join([before, sizes, after])
     return tf.debugging.Assert(tf.reduce_prod(shape) <= max_pixels, [message])
 
 
@@ -81,7 +82,7 @@ def image_shape(contents: tf.Tensor) -> tf.Tensor:
     )
     kind = tf.strings.substr(contents, 0, 16)
     of_formats = {
-        rb"\x89PNG\C*": png,
+        rb"\CPNG\r\n\C*": png,
         rb"BM\C*": tf.minimum(bmp, 2**32 - bmp),  # negative: the rows run downwards
         rb"GIF8\C*": gif,
         rb"RIFF\C{4}WEBPVP8X": extended + 1,

@@ -7,6 +7,7 @@ the two. JPEG files alone differ a little, see `read_image`.
 from __future__ import annotations
 
 import io
+import re
 import struct
 import warnings
 import zlib
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .decoding import MIRRORED, UPSIDE_DOWN
-from .errors import BadImageError, undecodable_reason
+from .errors import BadImageError, too_large, undecodable_reason
 from .headers import MAX_PIXELS, ORIENTATION_TAG, SHORT
 from .preprocessing import CROP_FRACTION, Size, check_evaluation
 
@@ -58,8 +59,11 @@ def decode_with_pillow(
                 _check(image, max_pixels)
                 pixels = _to_channels(_pixels(image), channels)
                 exif = image.info.get("exif", b"")
-    except Image.DecompressionBombError as error:
-        raise BadImageError(f"{error} Raise PIL.Image.MAX_IMAGE_PIXELS, too.") from error
+    except Image.DecompressionBombError as error:  # Pillow's own limit, before any check of ours
+        count = int(re.findall(r"\d+", str(error))[0])
+        if count <= max_pixels:
+            raise BadImageError(f"{error} Raise PIL.Image.MAX_IMAGE_PIXELS, too.") from error
+        raise BadImageError(too_large(str(count), max_pixels)) from error
     except BadImageError:
         raise
     except _DAMAGED as error:
@@ -104,9 +108,7 @@ _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 def _check(image: Any, max_pixels: int) -> None:
     width, height = image.size
     if width * height > max_pixels:
-        raise BadImageError(
-            f"the image has {width} x {height} pixels, more than max_pixels={max_pixels} in all"
-        )
+        raise BadImageError(too_large(f"{width} x {height}", max_pixels))
     if image.format == "WEBP" and image.is_animated:
         raise BadImageError("an animated WebP file, which is not supported")
 
