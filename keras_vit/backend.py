@@ -94,6 +94,12 @@ def remat(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
     Args:
         constants: Integers that `function` gets behind its other arguments.
     """
+    if is_tensorflow():
+        import tensorflow as tf
+
+        # A variable as an argument is counted twice by an eager tape: as that, and as a variable.
+        recomputed = keras.remat(lambda *arguments: function(*arguments, *constants))
+        return lambda *arguments: recomputed(*map(tf.convert_to_tensor, arguments))
     if keras.backend.backend() != "jax" or _jax_is_accelerated():
         return keras.remat(lambda *arguments: function(*arguments, *constants))
     import jax

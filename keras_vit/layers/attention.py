@@ -153,7 +153,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         query, key, value = (ops.reshape(part, shape) for part in parts)
         bias: Any = None
         if self.relative_positions is not None:
-            bias = self.relative_positions(query)[:, :, :first]
+            bias = ops.cast(self.relative_positions(query), query.dtype)[:, :, :first]
         elif sizes is not None:
             bias = proportional_bias(sizes, query.dtype)
         return query if first is None else query[:, :first], key, value, bias
@@ -188,7 +188,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         heads = attention(query, key, value, bias, dropout)
         shape = (-1, *ops.shape(query)[1:2], tokens.shape[-1])
         outputs = self.output_projection(ops.reshape(heads, shape))
-        return self.output_dropout(outputs, training=training), key
+        return self.cast(self.output_dropout(outputs, training=training)), key
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape

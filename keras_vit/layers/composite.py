@@ -3,7 +3,7 @@
 from typing import Any
 
 import keras
-from keras import dtype_policies
+from keras import dtype_policies, ops
 from keras.dtype_policies import DTypePolicyMap
 
 from keras_vit.backend import track_variables_anew
@@ -35,6 +35,13 @@ class CompositeLayer(keras.layers.Layer):
             changed["quantization_config"] = keras.saving.deserialize_keras_object(config)
         arguments = {"dtype": self._policy_for(cls), "trainable": self.trainable, **changed}
         return cls(*args, name=name, **arguments, **kwargs)
+
+    def cast(self, outputs: Any) -> Any:
+        """What sublayers return, in this layer's dtype: a `DTypePolicyMap` may give them another.
+
+        TensorFlow adds no two dtypes, and a layer's outputs have the dtype of its own policy.
+        """
+        return ops.cast(outputs, self.compute_dtype)
 
     def _policy_for(self, cls: Any) -> Any:
         policy = self.dtype_policy

@@ -38,6 +38,10 @@ class Dense(keras.layers.Dense):
             outputs = self.activation(outputs)
         return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units))
 
+    def enable_lora(self, rank: int, lora_alpha: Any = None, **options: Any) -> None:
+        # Keras's `build` forgets the constructor's alpha.
+        super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, **options)
+
     def quantize(self, mode: Any = None, type_check: bool = True, **options: Any) -> None:
         policy: Any = self.dtype_policy
         if isinstance(policy, DTypePolicyMap):

@@ -112,7 +112,7 @@ class MLP(CompositeLayer):
     def call(self, tokens: Any, training: bool | None = None) -> Any:
         hidden = self.activation_function(self.dense_0(tokens))
         hidden = self.dropout_0(hidden, training=training)
-        return self.dropout_1(self.dense_1(hidden), training=training)
+        return self.cast(self.dropout_1(self.dense_1(hidden), training=training))
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
@@ -204,11 +204,11 @@ class EncoderBlock(CompositeLayer):
 
     def _encode(self, z: Any, training: bool | None, first: int | None) -> Any:
         # `training` is handed on by name: a rematerialized pass runs outside Keras's call context.
-        on = {"training": training}
-        attended, _ = self.attention.attend(self.norm_0(z), first=first, **on)
+        attended, _ = self.attention.attend(self.norm_0(z), training=training, first=first)
         z = z if first is None else z[:, :first]
-        z = z + self.drop_0(self.scale_0(attended), **on)  # equation 2
-        return z + self.drop_1(self.scale_1(self.mlp(self.norm_1(z), **on)), **on)  # eq. 3
+        z = z + self.cast(self.drop_0(self.scale_0(attended), training=training))  # equation 2
+        mixed = self.scale_1(self.mlp(self.norm_1(z), training=training))
+        return z + self.cast(self.drop_1(mixed, training=training))  # equation 3
 
     def call(self, tokens: Any, training: bool | None = None, first: int | None = None) -> Any:
         if self.remat and training:

@@ -226,16 +226,17 @@ class MergingEncoderBlock(EncoderBlock):
     def _encode_merged(
         self, z: Any, sources: Any, training: bool | None, first: int | None
     ) -> tuple[Any, Any]:
-        on = {"training": training}
         sizes = None if sources is None else token_sizes(sources, ops.shape(z)[1])
-        attended, keys = self.attention.attend(self.norm_0(z), sizes, **on)
-        z = z + self.drop_0(self.scale_0(attended), **on)  # equation 2 of the ViT paper
+        attended, keys = self.attention.attend(self.norm_0(z), sizes, training=training)
+        # Equations 2 and 3 of the ViT paper.
+        z = z + self.cast(self.drop_0(self.scale_0(attended), training=training))
         if self.merge or sources is None:
             metric = ops.mean(keys, axis=2)
             matching = bipartite_soft_matching(metric, self.merge, self.num_prefix_tokens)
             z, sources = merge_tokens(matching, z, sizes, sources)
         z = z if first is None else z[:, :first]
-        return z + self.drop_1(self.scale_1(self.mlp(self.norm_1(z), **on)), **on), sources  # eq. 3
+        mixed = self.scale_1(self.mlp(self.norm_1(z), training=training))
+        return z + self.cast(self.drop_1(mixed, training=training)), sources
 
     def call(  # type: ignore[override]  # it gives the sources as well
         self,
@@ -297,6 +298,9 @@ class UnmergeTokens(keras.layers.Layer):
     >>> tuple(keras_vit.layers.UnmergeTokens()(tokens, sources).shape)
     (1, 3, 4)
     """
+
+    def build(self, tokens_shape: Shape, sources_shape: Shape) -> None:
+        """Creates nothing: there are no weights."""
 
     def call(self, tokens: Any, sources: Any) -> Any:
         return take_tokens(tokens, sources)

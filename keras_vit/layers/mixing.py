@@ -87,8 +87,10 @@ class MixerBlock(CompositeLayer):
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
         def block(x: Any) -> Any:
-            x = x + self.drop_0(self._mix_tokens(self.norm_0(x)), training=training)
-            return x + self.drop_1(self.channel_mixing(self.norm_1(x)), training=training)
+            mixed = self._mix_tokens(self.norm_0(x))
+            x = x + self.cast(self.drop_0(mixed, training=training))
+            mixed = self.channel_mixing(self.norm_1(x))
+            return x + self.cast(self.drop_1(mixed, training=training))
 
         return rematerialize(self, block, tokens) if self.remat and training else block(tokens)
 

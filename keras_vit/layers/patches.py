@@ -10,6 +10,17 @@ from keras_vit.errors import as_pair, one_of
 Shape = tuple[int | None, ...]
 
 
+def check_data_format(data_format: str | None) -> str:
+    """The given format, or that of Keras's configuration; a ValueError for any other value."""
+    if data_format not in (None, "channels_last", "channels_first"):
+        raise ValueError(
+            f"data_format={data_format!r} is not known. "
+            'Give "channels_last", "channels_first" or None (the Keras configuration).'
+        )
+    found: str = data_format or keras.config.image_data_format()
+    return found
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Patches(keras.layers.Layer):
     """Cuts images into non-overlapping patches, without any weights.
@@ -41,12 +52,7 @@ class Patches(keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.patch_size = as_pair(patch_size, "patch_size")
-        self.data_format = keras.config.image_data_format() if data_format is None else data_format
-        if self.data_format not in ("channels_last", "channels_first"):
-            raise ValueError(
-                f"data_format={data_format!r} is not known. "
-                'Give "channels_last", "channels_first" or None (the Keras configuration).'
-            )
+        self.data_format = check_data_format(data_format)
 
     def _height_width_channels(self, shape: Shape) -> Shape:
         if len(shape) != 4:
@@ -182,10 +188,21 @@ class TokensToGrid(keras.layers.Layer):
     Called with tokens `(batch, prefix + grid_h * grid_w, hidden_dim)` and the patches
     `(batch, grid_h, grid_w, ...)`, of which only the shape is read; returns
     `(batch, grid_h, grid_w, hidden_dim)`, or `(batch, hidden_dim, grid_h, grid_w)` under
-    `data_format="channels_first"`. The first `num_prefix_tokens` (class token, registers) go.
+    `data_format="channels_first"`.
+
+    Args:
+        num_prefix_tokens: Tokens in front that are left out: class token and registers.
+        data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
 
     Raises:
         ValueError: The tokens are fewer than the patches, as in training under patch dropout.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> tokens, patches = keras.ops.ones((2, 13, 8)), keras.ops.ones((2, 4, 3, 8))
+    >>> tuple(keras_vit.layers.TokensToGrid()(tokens, patches).shape)
+    (2, 4, 3, 8)
     """
 
     def __init__(
@@ -193,7 +210,10 @@ class TokensToGrid(keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
-        self.data_format = keras.config.image_data_format() if data_format is None else data_format
+        self.data_format = check_data_format(data_format)
+
+    def build(self, tokens_shape: Shape, patches_shape: Shape) -> None:
+        """Creates nothing: there are no weights."""
 
     def call(self, tokens: Any, patches: Any) -> Any:
         _, grid_h, grid_w, _ = ops.shape(patches)

@@ -56,6 +56,9 @@ class MeanPooling(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
 
+    def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
+        """Creates nothing: there are no weights."""
+
     def call(self, tokens: Any, sources: Any = None) -> Any:
         patches = tokens[:, self.num_prefix_tokens :]
         if sources is None:
@@ -129,14 +132,14 @@ class AttentionPooling(CompositeLayer):
         batch, length, hidden_dim = ops.shape(tokens)
         heads = (self.num_heads, self.head_dim)
         probe = ops.broadcast_to(ops.cast(self.probe, tokens.dtype), (batch, 1, hidden_dim))
-        query = ops.reshape(self.query(probe), (-1, 1, *heads))
-        key_value = ops.reshape(self.key_value(tokens), (-1, length, 2, *heads))
+        query = ops.reshape(self.cast(self.query(probe)), (-1, 1, *heads))
+        key_value = ops.reshape(self.cast(self.key_value(tokens)), (-1, length, 2, *heads))
         bias = None
         if sources is not None:
             bias = proportional_bias(token_sizes(sources, length), query.dtype)
         attended = attention(query, key_value[:, :, 0], key_value[:, :, 1], bias)
-        pooled = self.output_projection(ops.reshape(attended, (-1, 1, hidden_dim)))
-        return (pooled + self.mlp(self.norm(pooled), training=training))[:, 0]
+        pooled = self.cast(self.output_projection(ops.reshape(attended, (-1, 1, hidden_dim))))
+        return (pooled + self.cast(self.mlp(self.norm(pooled), training=training)))[:, 0]
 
     def compute_output_shape(
         self, tokens_shape: Shape, sources_shape: Shape | None = None

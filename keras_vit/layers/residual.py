@@ -118,7 +118,7 @@ class ResNetStem(_Residual):
         # Without a norm values may be negative, and a border of zeros would win over them.
         x = self.padded(x, 1, float("-inf"))
         padding = "same" if self.rules.padding == "same" else "valid"
-        return ops.max_pool(x, 3, 2, padding, data_format="channels_last")
+        return self.cast(ops.max_pool(x, 3, 2, padding, data_format="channels_last"))
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:
         batch, height, width, _ = images_shape
@@ -193,14 +193,14 @@ class ResidualUnit(_Residual):
             shortcut = self.projection_norm(self.projection(x))
         y = ops.relu(self.norm_1(self.conv_1(x)))
         y = ops.relu(self.norm_2(self.conv_2(self.padded(y, 1))))
-        return ops.relu(shortcut + self.norm_3(self.conv_3(y)))
+        return ops.relu(self.cast(shortcut) + self.cast(self.norm_3(self.conv_3(y))))
 
     def _version_2(self, x: Any) -> Any:
         y = ops.relu(self.norm_1(x))
         shortcut = x if self.projection is None else self.projection(y)
         y = ops.relu(self.norm_2(self.conv_1(y)))
         y = ops.relu(self.norm_3(self.conv_2(self.padded(y, 1))))
-        return shortcut + self.conv_3(y)
+        return self.cast(shortcut) + self.cast(self.conv_3(y))
 
     def call(self, images: Any, training: bool | None = None) -> Any:
         unit = self._version_1 if self.version == 1 else self._version_2

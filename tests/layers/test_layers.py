@@ -249,6 +249,7 @@ def test_resampling_is_scipys_zoom(new: tuple[int, int]) -> None:
         (lambda: layers.Patches(16), (32, 32, 3), ["(32, 32, 3)", "batch", "images[None]"]),
         (lambda: layers.Patches(0), None, ["patch_size=0"]),
         (lambda: layers.Patches(4, "last"), None, ["'last'", "channels_last"]),
+        (lambda: layers.TokensToGrid(1, "first"), None, ["'first'", "channels_first"]),
         (lambda: layers.MultiHeadSelfAttention(5), TOKENS, ["num_heads=5", "hidden_dim=32"]),
         (lambda: layers.PositionEmbedding((3, 3)), TOKENS, ["17 tokens", "3 x 3", "10"]),
         (lambda: layers.PositionEmbedding((4, 4), "rope"), None, ["'rope'", "'learned'"]),

@@ -1,0 +1,145 @@
+"""Every public layer with every argument away from its default, and inputs that it takes."""
+
+import inspect
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit import layers
+
+TOKENS, IMAGES, FIRST = (2, 17, 32), (2, 32, 24, 3), (2, 3, 32, 24)
+PATCHES, QUERIES = (2, 4, 4, 5), (2, 17, 4, 8)
+SOURCES = np.stack([np.arange(34), np.arange(34)[::-1]]).astype("int32") // 2
+
+
+class Case(NamedTuple):
+    """A layer and what it is called with: an array for each of `inputs`, by argument."""
+
+    cls: Any
+    arguments: dict[str, Any]
+    inputs: dict[str, Any]
+
+
+def case(cls: Any, inputs: Any = TOKENS, more: Any = None, **arguments: Any) -> Case:
+    first = list(inspect.signature(cls.call).parameters)[1]
+    return Case(cls, arguments, {first: inputs, **(more or {})})
+
+
+BLOCK: dict[str, Any] = {
+    "num_heads": 4,
+    "mlp_dim": 24,
+    "dropout": 0.1,
+    "attention_dropout": 0.2,
+    "stochastic_depth": 0.3,
+    "activation": "gelu",
+    "norm_epsilon": 1e-5,
+    "layer_scale": 0.5,
+    "remat": True,
+}
+CASES: dict[str, Case] = {
+    "mlp": case(layers.MLP, mlp_dim=24, activation="swiglu", dropout=0.1),
+    "attention_pooling": case(
+        layers.AttentionPooling,
+        more={"sources": SOURCES},
+        num_heads=4,
+        mlp_dim=24,
+        activation="gelu",
+        norm_epsilon=1e-5,
+    ),
+    "class_token": case(layers.ClassToken),
+    "dense": case(
+        layers.Dense,
+        units=24,
+        activation="relu",
+        kernel_initializer="he_normal",
+        bias_initializer="ones",
+        kernel_regularizer="l2",
+        bias_regularizer="l1",
+        activity_regularizer="l2",
+        kernel_constraint="non_neg",
+        bias_constraint="non_neg",
+    ),
+    "dense_lora": case(layers.Dense, units=24, use_bias=False, lora_rank=2, lora_alpha=3.0),
+    "dropout": case(layers.Dropout, rate=0.5, noise_shape=(None, 1, 32), seed=3),
+    "encoder_block": case(layers.EncoderBlock, **BLOCK, relative_length=17),
+    "layer_scale": case(layers.LayerScale, initial=0.5),
+    "mean_pooling": case(layers.MeanPooling, more={"sources": SOURCES}, num_prefix_tokens=1),
+    "merging_block": case(
+        layers.MergingEncoderBlock,
+        more={"sources": SOURCES},
+        **BLOCK,
+        merge=3,
+        num_prefix_tokens=2,
+    ),
+    "mixer_block": case(
+        layers.MixerBlock,
+        tokens_mlp_dim=8,
+        channels_mlp_dim=24,
+        stochastic_depth=0.2,
+        activation="gelu",
+        norm_epsilon=1e-5,
+        remat=True,
+    ),
+    "attention": case(
+        layers.MultiHeadSelfAttention,
+        num_heads=4,
+        dropout=0.1,
+        attention_dropout=0.2,
+        relative_length=17,
+    ),
+    "patch_dropout": case(layers.PatchDropout, rate=0.5, num_prefix_tokens=1, seed=3),
+    "patch_embedding": case(
+        layers.PatchEmbedding,
+        FIRST,
+        hidden_dim=32,
+        patch_size=(16, 5),
+        data_format="channels_first",
+        padding="same",
+    ),
+    "patches": case(layers.Patches, FIRST, patch_size=(16, 8), data_format="channels_first"),
+    "position_embedding": case(
+        layers.PositionEmbedding,
+        (2, 18, 32),
+        more={"patches": PATCHES},
+        grid=(3, 5),
+        kind="learned_2d",
+        num_prefix_tokens=2,
+    ),
+    "register_tokens": case(layers.RegisterTokens, num_tokens=3, after=2),
+    "relative_position_bias": case(layers.RelativePositionBias, QUERIES, max_length=9),
+    "resnet_stem": case(layers.ResNetStem, IMAGES, width=32, version=1),
+    "residual_unit": case(
+        layers.ResidualUnit, (2, 7, 6, 64), width=32, strides=2, version=1, remat=True
+    ),
+    "standardized_conv": case(
+        layers.StandardizedConv2D,
+        IMAGES,
+        filters=8,
+        kernel_size=3,
+        strides=2,
+        padding="valid",
+        variance_epsilon=1e-10,
+        deviation_epsilon=0.0,
+    ),
+    "stochastic_depth": case(layers.StochasticDepth, rate=0.5, seed=3, rescale=False),
+    "token_pooling": case(layers.TokenPooling),
+    "tokens_to_grid": case(
+        layers.TokensToGrid,
+        (2, 18, 32),
+        more={"patches": PATCHES},
+        num_prefix_tokens=2,
+        data_format="channels_first",
+    ),
+    "unmerge_tokens": case(layers.UnmergeTokens, more={"sources": SOURCES}),
+}
+
+
+def arrays(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The inputs of a case: random where only a shape is given."""
+    random = np.random.default_rng(1)
+    return {
+        name: given
+        if isinstance(given, np.ndarray)
+        else random.normal(size=given).astype("float32")
+        for name, given in inputs.items()
+    }
