@@ -6,7 +6,7 @@
 The ViT paper's table 8 (position embeddings) and figure 9 (class token against global average
 pooling, which want other learning rates), and the heads that came later. Every row is the mean of
 three seeds: an hour of CPU time, on two cores half of it. Killed, it goes on where it was. Writes
-results.csv, table.md and table.png to --out. Needs keras_vit[train].
+results.csv, table.md and table.png to --out. Needs keras3-vit[train].
 """
 
 from collections.abc import Sequence

@@ -7,7 +7,7 @@
 "How to train your ViT?" (Steiner et al. 2022) trains ten models for every augmentation, weight
 decay, and dropout with stochastic depth. Rows are called as its files are, and added to one
 results.csv in --out, which further cells, also of other processes, may share. The defaults are one
-cell of a small model at 64 pixels: two minutes on two CPU cores. Needs keras_vit[train].
+cell of a small model at 64 pixels: two minutes on two CPU cores. Needs keras3-vit[train].
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     python examples/export_savedmodel.py runs/flowers photo.jpg
 
-Ten seconds; prints the classes of each photograph. Needs keras_vit[tensorflow].
+Ten seconds; prints the classes of each photograph. Needs keras3-vit[tensorflow].
 """
 
 import sys

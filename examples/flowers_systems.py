@@ -5,7 +5,7 @@
 
 Four models of about 600,000 parameters at 64 pixels, each trained four times on as many images.
 With 1,800 photographs to learn from that is half an hour on two CPU cores. Killed, it goes on
-where it was. Writes results.csv, table.md and table.png to --out. Needs keras_vit[train].
+where it was. Writes results.csv, table.md and table.png to --out. Needs keras3-vit[train].
 """
 
 import math

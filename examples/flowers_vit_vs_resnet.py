@@ -7,7 +7,7 @@
 The report that this follows fine-tuned ViT-Base/16 on five kinds of flowers (95.6 %) beside a
 ResNet (68.9 %). Prints a table of every class for both (its table 4) and one of both models (its
 table 5), and writes them to --out. About ten minutes on two CPU cores for ViT-Ti/16 on 1,800
-photographs, and three times that for a ResNet-50. Needs keras_vit[train].
+photographs, and three times that for a ResNet-50. Needs keras3-vit[train].
 """
 
 import argparse

@@ -14,7 +14,7 @@ with their label, and 1,000 held-out ones:
 
 So the colours are learned, but labels are not yet spared: 0.35 % on average is less than the 1.5 %
 that 1,000 pictures leave open. The paper gains 2 % with 300 million pictures; here they are 4,000,
-twelve times. --pretext-steps takes more. Needs keras_vit[train].
+twelve times. --pretext-steps takes more. Needs keras3-vit[train].
 """
 
 import argparse

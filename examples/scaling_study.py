@@ -9,7 +9,7 @@ around one model, and hybrids, BiT and Mixer stand beside it; each sees as many 
 of CIFAR-10's size the 24 models take under an hour on two cores. `docs/scaling_study.md` has what
 --steps 300 gives on 4,000 pictures: 37 % for the base model, 44 % for the largest BiT. Killed, it
 goes on where it was. Writes results.csv, a row for each model, table.md and table.png to --out.
-Needs keras_vit[train].
+Needs keras3-vit[train].
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
     python examples/train_digits.py
 
-About a minute on two CPU cores; 98.9 % of the 360 held-out digits. Needs keras_vit[train].
+About a minute on two CPU cores; 98.9 % of the 360 held-out digits. Needs keras3-vit[train].
 """
 
 import keras

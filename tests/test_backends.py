@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit.version import install_command
 from tests.models.test_common import (
     EVERY_LAYER,
     WITHOUT_GRADIENT,
@@ -127,7 +128,7 @@ def test_a_machine_without_tensorflow(run_python: Callable[..., str], tmp_path: 
         "try: keras_vit.data.pipeline(keras_vit.data.load('digits').val, 8, 4)\n"
         "except ImportError as error: print(error)"
     )
-    assert "keras_vit[tensorflow]" in run_python(code, None, str(tmp_path))
+    assert install_command("tensorflow") in run_python(code, None, str(tmp_path))
 
 
 def test_importing_costs_little_beside_keras(run_python: Callable[..., str]) -> None:

@@ -56,6 +56,7 @@ def run(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_train_writes_everything(run: Path, photographs: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert names == {
+        "SHA256SUMS",
         "model.keras",
         "saved_models",
         "report.json",

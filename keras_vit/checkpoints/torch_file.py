@@ -16,6 +16,7 @@ from keras_vit.checkpoints.tensors import (
     check_declared_size,
     checked_float32,
 )
+from keras_vit.version import install_command
 
 # Where training scripts put the weights among the rest of their state.
 NESTED = ("model", "state_dict", "model_state_dict", "teacher")
@@ -33,7 +34,7 @@ def open_torch(path: Path) -> Iterator[Container]:
         import torch
     except ImportError as error:
         raise ImportError(
-            f"Reading {path.name} needs PyTorch: pip install 'keras_vit[torch]'. "
+            f"Reading {path.name} needs PyTorch: {install_command('torch')}. "
             "Or give the same weights as .safetensors or .npz, which need nothing."
         ) from error
     is_zip = zipfile.is_zipfile(path)

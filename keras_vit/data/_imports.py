@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from keras_vit.version import install_command
+
 __all__ = ["require", "tensorflow_datasets", "tf"]
 
 
@@ -30,12 +32,12 @@ class _LazyModule:
 
 
 def require(name: str, install: str) -> Any:
-    """Imports the module `name`, or raises an `ImportError` that says what to install."""
+    """Imports the module `name`, or raises an `ImportError` with the command that installs it."""
     try:
         with _quietly(name):
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        message = f"keras_vit.data needs {error.name}: pip install '{install}'"
+        message = f"keras_vit.data needs {error.name}: {install}"
         raise ImportError(message, name=error.name) from error
 
 
@@ -70,5 +72,5 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import tensorflow_datasets
 else:
-    tf = _LazyModule("tensorflow", "keras_vit[tensorflow]")
-    tensorflow_datasets = _LazyModule("tensorflow_datasets", "keras_vit[tensorflow]")
+    tf = _LazyModule("tensorflow", install_command("tensorflow"))
+    tensorflow_datasets = _LazyModule("tensorflow_datasets", install_command("tensorflow"))

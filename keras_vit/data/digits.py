@@ -8,8 +8,8 @@ from .splits import ArraySplit, Splits
 
 def load_digits(source: str, val_fraction: float, seed: int) -> Splits:
     """ "digits": a stratified split. "digits/half": the halves of scikit-learn's own example."""
-    datasets = require("sklearn.datasets", "scikit-learn")
-    selection = require("sklearn.model_selection", "scikit-learn")
+    datasets = require("sklearn.datasets", "pip install scikit-learn")
+    selection = require("sklearn.model_selection", "pip install scikit-learn")
     pixels, labels = datasets.load_digits(return_X_y=True)
     images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)  # stored as 0..16
     how = (

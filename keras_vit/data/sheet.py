@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.errors import positive, printable
 from keras_vit.files import atomic_write
+from keras_vit.version import install_command
 
 from ._imports import require
 from .augmentation import Augmentation, get_augmentation
@@ -64,7 +65,7 @@ def augmentation_sheet(
         ...     augmentation_sheet(load("digits").train, f"{folder}/sheet.png", 8, channels=1)
     """
     positive(pictures=pictures, versions=versions)
-    figure_class = require("matplotlib.figure", "keras_vit[plots]").Figure
+    figure_class = require("matplotlib.figure", install_command("plots")).Figure
     path = Path(path)
     _check_path(path, overwrite)
     count = min(pictures, len(split))
@@ -106,7 +107,9 @@ def augmentation_sheet(
 
 
 def _check_path(path: Path, overwrite: bool) -> None:
-    formats = require("matplotlib.backend_bases", "keras_vit[plots]").FigureCanvasBase.filetypes
+    formats = require(
+        "matplotlib.backend_bases", install_command("plots")
+    ).FigureCanvasBase.filetypes
     if path.is_dir():
         raise FileExistsError(f"{printable(path)} is a folder: give a file, such as sheet.png.")
     if path.suffix[1:].lower() not in formats:

@@ -100,7 +100,9 @@ def is_dataset_name(name: str, data_dir: str | None) -> bool:
 
 def load_tfds(name: str, data_dir: str | None, val_fraction: float) -> Splits:
     """Splits of the TFDS data set `name`; validation is cut from the end of train where missing."""
-    require("importlib_resources", "importlib_resources")  # TFDS needs it and does not declare it
+    require(
+        "importlib_resources", "pip install importlib_resources"
+    )  # TFDS needs it and does not declare it
     builder = _builder(name, data_dir)
     features, keys = builder.info.features, builder.info.supervised_keys
     kinds = tensorflow_datasets.features

@@ -11,6 +11,7 @@ from keras_vit.evaluation.calibration import Calibration
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
 from keras_vit.files import atomic_write
+from keras_vit.version import install_command
 
 
 def _figure(width: float, height: float) -> Any:
@@ -18,7 +19,7 @@ def _figure(width: float, height: float) -> Any:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ImportError(
-            "Plots need matplotlib: pip install 'keras_vit[plots]'", name="matplotlib"
+            f"Plots need matplotlib: {install_command('plots')}", name="matplotlib"
         ) from error
     # A Figure of its own, not pyplot's: no window, no global state to leak between runs.
     return Figure(figsize=(width, height), layout="constrained", dpi=120)

@@ -13,6 +13,7 @@ from keras_vit.errors import as_pair, one_of
 from keras_vit.files import atomic_write, write_text
 from keras_vit.models import ImageModel
 from keras_vit.output_folder import OutputFolder
+from keras_vit.version import install_command
 
 FORMATS = ("tf_saved_model",)
 SAVED_MODEL_FILES = ("saved_model.pb", "fingerprint.pb", "variables/*", "assets/*")
@@ -156,7 +157,7 @@ def _write_in_tensorflow_process(
         reason = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
         if "No module named 'tensorflow'" in done.stderr:
             raise ImportError(
-                "A SavedModel needs TensorFlow: pip install 'keras_vit[tensorflow]'",
+                f"A SavedModel needs TensorFlow: {install_command('tensorflow')}",
                 name="tensorflow",
             )
         raise RuntimeError(f"The TensorFlow process that writes the SavedModel: {reason[0]}")

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.version import install_command
+
 HEAT = "inferno"
 _WIDTH = 4.8  # inches
 
@@ -19,7 +21,7 @@ def figure(height: float, width: float = _WIDTH) -> Any:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ImportError(
-            "Plots need matplotlib: pip install 'keras_vit[plots]'", name="matplotlib"
+            f"Plots need matplotlib: {install_command('plots')}", name="matplotlib"
         ) from error
     return Figure(figsize=(width, height), layout="constrained", dpi=160)
 

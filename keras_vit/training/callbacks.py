@@ -17,6 +17,7 @@ import keras
 from keras_vit import backend
 from keras_vit.errors import positive
 from keras_vit.files import atomic_write, write_bytes
+from keras_vit.version import DISTRIBUTION
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -331,7 +332,7 @@ def watching(
 
 
 def _tensorboard(folder: Path) -> keras.callbacks.Callback:
-    needed = {"tensorboard": "tensorboard", "tensorflow": "keras_vit[tensorflow]"}
+    needed = {"tensorboard": "tensorboard", "tensorflow": f"{DISTRIBUTION}[tensorflow]"}
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         install = " ".join(f"'{needed[name]}'" for name in missing)

@@ -1,5 +1,7 @@
 """Importing `keras_vit.data` costs nothing, and a missing package is named with its remedy."""
 
+from keras_vit.version import install_command
+
 
 def test_import_is_light_and_a_missing_package_is_explained(run_python) -> None:
     # On JAX, because Keras itself imports TensorFlow on its own backend. Keras also takes Pillow
@@ -19,4 +21,4 @@ except ImportError as error:
 """
     light, explained = run_python(code, backend="jax").splitlines()
     assert light == "[] False"
-    assert explained == "keras_vit.data needs tensorflow: pip install 'keras_vit[tensorflow]'"
+    assert explained == f"keras_vit.data needs tensorflow: {install_command('tensorflow')}"
