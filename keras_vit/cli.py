@@ -197,6 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     augment.add_argument("--versions", type=int, default=7, help="augmented pictures in a row")
     augment.add_argument("--seed", type=int, default=0, help="of the augmentation")
     augment.add_argument("--data-dir", help="where TensorFlow data sets lie prepared")
+    augment.add_argument("--overwrite", action="store_true", help="replace the file --out")
 
     listing = command(
         "list", _list, "list the models, or released weights", "keras-vit list 'ViT-B*' --weights"

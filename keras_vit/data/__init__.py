@@ -15,6 +15,8 @@ from .erasing import random_erasing
 from .errors import BadImageError, DatasetUnavailableError
 from .folder import FileSplit
 from .guarding import attempt
+from .headers import MAX_PIXELS
+from .image_files import read_image
 from .input_pipeline import pipeline
 from .loading import load
 from .mixing import cut_pairs, mix_pairs
@@ -23,11 +25,11 @@ from .rand_augment import OPERATIONS, rand_augment
 from .sheet import augmentation_sheet
 from .splits import ArraySplit, FileReport, Split, Splits
 from .tfds import TFDSSplit
-from .verification import read_image
 
 __all__ = [
     "AUGMENTATIONS",
     "EVALUATION",
+    "MAX_PIXELS",
     "OPERATIONS",
     "ArraySplit",
     "Augmentation",

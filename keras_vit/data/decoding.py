@@ -2,17 +2,31 @@
 
 The training pipeline, the evaluation and the exported SavedModel all decode with this one function.
 It decodes a part alone where that is all that is wanted, which is less work for a JPEG file.
-TensorFlow's own decoder needs help in four places, each handled below: palettes of BMP files,
-animated WebP files (it writes past its buffer), four-channel WebP files, and EXIF orientation.
+TensorFlow's own decoder needs help in six places, each handled below: palettes of BMP files,
+animated WebP files (it writes past its buffer), four-channel WebP files, GIF frames smaller than
+their canvas (and all further frames, which it decodes), EXIF orientation, and the size of images,
+which it does not limit.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ._imports import tf
+from .headers import (
+    BMP,
+    GIF,
+    JPEG,
+    MAX_PIXELS,
+    check_pixels,
+    chunk_orientation,
+    first_frame,
+    image_shape,
+    jpeg_orientation,
+    starts_with,
+)
 
 # From the (height, width) of an upright picture, an int32 tensor, to the part that is wanted: an
 # int32 tensor (top, left, height, width).
@@ -21,23 +35,20 @@ Crop = Callable[[Any], Any]
 # Suffixes of files that hold what TensorFlow 2.21 decodes.
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
-# Orientation (tag 0x0112, one short) in the first directory of an EXIF block, little or big endian.
-# \C is any byte; every byte that is spelt out is ASCII, so RE2's UTF-8 mode reads it as a byte.
-_ORIENTATION = (
-    r"\C{2,60}Exif\x00\x00\C*?"
-    r"(?:\x12\x01\x03\x00\x01\x00\x00\x00([\x01-\x08])"
-    r"|\x01\x12\x00\x03\x00\x00\x00\x01\x00([\x01-\x08]))\C*"
-)
-_JPEG = b"\xff\xd8\xff"  # how a JPEG file begins
-_EXIF_BYTES = 1024  # cameras write the EXIF block first, and its first directory first
 
-
-def decode_image(contents: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+def decode_image(
+    contents: tf.Tensor,
+    channels: int = 3,
+    crop: Crop | None = None,
+    *,
+    max_pixels: int | None = MAX_PIXELS,
+    upright: bool = False,
+) -> tf.Tensor:
     """Decodes one JPEG, PNG, BMP, GIF or WebP file. A graph function, also callable eagerly.
 
-    Grey, palette, 16-bit (the high 8 bits), CMYK and transparent pictures all come out as RGB, or
-    all as grey; transparency is dropped, not blended. Of an animated GIF comes the first frame. A
-    JPEG file with an EXIF orientation comes out upright.
+    Grey, palette, 16-bit (the high 8 bits), CMYK and transparent images all come out as RGB, or
+    all as grey; transparency is dropped, not blended. An animated GIF gives its first frame, on a
+    black canvas where it does not fill it. A file with an EXIF orientation comes out upright.
 
     Args:
         contents: scalar string tensor, the bytes of the file.
@@ -45,6 +56,9 @@ def decode_image(contents: tf.Tensor, channels: int = 3, crop: Crop | None = Non
         crop: from the `(height, width)` of the upright picture to the box `(top, left, height,
             width)` to decode, both int32 tensors; None for the whole picture. Along the border of
             the box of a JPEG file, colours are a few levels off those of the whole picture.
+        max_pixels: height times width that is accepted, read from the header before anything is
+            decoded; None for any size.
+        upright: the file is known to have no EXIF orientation, and is not searched for one.
 
     Returns:
         uint8 tensor of shape `(height, width, channels)`, values 0..255.
@@ -52,7 +66,8 @@ def decode_image(contents: tf.Tensor, channels: int = 3, crop: Crop | None = Non
     Raises:
         ValueError: channels is neither 1 nor 3.
         tf.errors.InvalidArgumentError: the bytes are no such picture, or only part of one, or an
-            animated WebP (TensorFlow 2.21 corrupts memory on those).
+            animated WebP (TensorFlow 2.21 corrupts memory on those), or a larger image than
+            `max_pixels`.
 
     Example:
         >>> import tensorflow as tf
@@ -60,13 +75,26 @@ def decode_image(contents: tf.Tensor, channels: int = 3, crop: Crop | None = Non
         >>> decode_image(png).shape.as_list()
         [4, 6, 3]
     """
-    image = tf.cond(
-        _starts_with(contents, _JPEG),
-        lambda: _decode_jpeg(contents, channels, crop),
-        lambda: _decode_other(contents, channels, crop),
+    return decode_and_orientation(contents, channels, crop, max_pixels, upright)[0]
+
+
+def decode_and_orientation(
+    contents: tf.Tensor,
+    channels: int,
+    crop: Crop | None = None,
+    max_pixels: int | None = MAX_PIXELS,
+    upright: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What `decode_image` returns, and the EXIF orientation, uint8 1..8."""
+    image, orientation = tf.cond(
+        starts_with(contents, JPEG),
+        lambda: _decode_jpeg(contents, channels, crop, max_pixels, upright),
+        lambda: _decode_other(contents, channels, crop, max_pixels, upright),
     )
+    if not upright:
+        image = tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
     image.set_shape((None, None, channels))
-    return image
+    return image, orientation
 
 
 def crop_to_box(image: tf.Tensor, box: tf.Tensor) -> tf.Tensor:
@@ -93,35 +121,21 @@ def to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
     return image
 
 
-def _starts_with(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
-    return tf.strings.substr(contents, 0, len(magic)) == magic
-
-
-def _bytes(contents: tf.Tensor, start: Any, length: int) -> tf.Tensor:
-    return tf.io.decode_raw(tf.strings.substr(contents, start, length), tf.uint8)
-
-
 def _refuse_animated_webp(contents: tf.Tensor) -> tf.Tensor:
     """An assertion: no extended WebP header (VP8X) with the animation bit of its flags, byte 20."""
     extended = tf.strings.regex_full_match(
         tf.strings.substr(contents, 0, 20), r"RIFF\C{4}WEBPVP8X\C{4}"
     )
-    animated = extended & tf.reduce_any(tf.bitwise.bitwise_and(_bytes(contents, 0, 21)[20:], 2) > 0)
-    return tf.debugging.Assert(~animated, ["Animated WebP files are not supported."])
+    flags = tf.io.decode_raw(tf.strings.substr(contents, 0, 21), tf.uint8)[20:]
+    animated = extended & tf.reduce_any(tf.bitwise.bitwise_and(flags, 2) > 0)
+    return tf.debugging.Assert(~animated, ["an animated WebP file, which is not supported"])
 
 
 def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
     """TensorFlow returns the palette's indices: look their colours (blue, green, red, 0) up."""
     header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
-    palette = tf.reshape(_bytes(contents, 14 + header_size, 1024), (-1, 4))
-    return tf.gather(palette[:, 2::-1], tf.cast(indices[..., 0], tf.int32))
-
-
-def is_upright_jpeg(contents: bytes) -> bool:
-    """Whether a file can be decoded by `decode_upright_jpeg`."""
-    turned = r"[\x00-\xff]".join(_ORIENTATION.split(r"\C")).encode()
-    found = re.fullmatch(turned, contents[:_EXIF_BYTES])
-    return contents.startswith(_JPEG) and (not found or b"\x01" in found.groups())
+    palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 1024), tf.uint8)
+    return tf.gather(tf.reshape(palette, (-1, 4))[:, 2::-1], tf.cast(indices[..., 0], tf.int32))
 
 
 def decode_upright_jpeg(
@@ -149,53 +163,73 @@ def _jpeg_pixels(contents: tf.Tensor, channels: int, box: Crop | None) -> tf.Ten
     return to_channels(image, channels)
 
 
-def _decode_jpeg(contents: tf.Tensor, channels: int, crop: Crop | None) -> tf.Tensor:
-    orientation = _orientation(contents)
+def _decode_jpeg(
+    contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As it is stored, and its orientation."""
+    if max_pixels is not None:
+        check = check_pixels(tf.io.extract_jpeg_shape(contents)[:2], max_pixels)
+        with tf.control_dependencies([check]):
+            contents = tf.identity(contents)
+    if upright:
+        return _jpeg_pixels(contents, channels, crop), tf.constant(1, tf.uint8)
+    orientation = jpeg_orientation(contents)
+    box = None if crop is None else partial(_stored_box, crop, orientation)
+    return _jpeg_pixels(contents, channels, box), orientation
 
-    def box(shape: tf.Tensor) -> tf.Tensor:
-        assert crop is not None
-        wanted = crop(tf.where(orientation > 4, shape[::-1], shape))
-        return _stored_box(wanted, shape, orientation)
 
-    image = _jpeg_pixels(contents, channels, None if crop is None else box)
-    return tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
-
-
-def _decode_other(contents: tf.Tensor, channels: int, crop: Crop | None) -> tf.Tensor:
-    with tf.control_dependencies([_refuse_animated_webp(contents)]):
-        # channels=0 keeps what the file has; asking for 3 fails on BMP, GIF or WebP variants.
-        image = tf.io.decode_image(contents, channels=0, expand_animations=False)
+def _decode_other(
+    contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As it is stored, and its orientation."""
+    checks = [_refuse_animated_webp(contents)]
+    if max_pixels is not None:
+        checks.append(check_pixels(image_shape(contents), max_pixels))
+    with tf.control_dependencies(checks):
+        contents = tf.identity(contents)
     image = tf.cond(
-        _starts_with(contents, b"BM") & (tf.shape(image)[-1] == 1),
+        starts_with(contents, GIF),
+        lambda: _decode_gif(contents, max_pixels),
+        # channels=0 keeps what the file has; asking for 3 fails on BMP, GIF or WebP variants.
+        lambda: tf.io.decode_image(contents, channels=0, expand_animations=False),
+    )
+    image = tf.cond(
+        starts_with(contents, BMP) & (tf.shape(image)[-1] == 1),
         lambda: _apply_bmp_palette(image, contents),
         lambda: image,
     )
+    orientation = tf.constant(1, tf.uint8) if upright else chunk_orientation(contents)
     if crop is not None:
-        image = crop_to_box(image, crop(tf.shape(image)[:2]))
-    return to_channels(image, channels)
+        shape = tf.shape(image)[:2]
+        image = crop_to_box(
+            image, crop(shape) if upright else _stored_box(crop, orientation, shape)
+        )
+    return to_channels(image, channels), orientation
 
 
-def _orientation(contents: tf.Tensor) -> tf.Tensor:
-    """EXIF orientation, 1..8; 1 (upright) where the file does not say."""
-    header = tf.strings.substr(contents, 0, _EXIF_BYTES)
-    value = tf.strings.regex_replace(header, _ORIENTATION, r"\1\2", replace_global=False)
-    return tf.cond(
-        tf.strings.length(value) == 1,
-        lambda: tf.io.decode_raw(value, tf.uint8)[0],
-        lambda: tf.constant(1, tf.uint8),
-    )
+def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
+    """The first frame alone, at its place: TensorFlow decodes all, and makes the canvas too small.
+
+    The canvas is as large as the header says, or larger where the frame reaches beyond it.
+    """
+    frame, box, canvas = first_frame(contents)
+    with tf.control_dependencies([] if max_pixels is None else [check_pixels(canvas, max_pixels)]):
+        image = tf.io.decode_image(frame, channels=3, expand_animations=False)
+    margins = tf.stack([box[:2], canvas - box[:2] - box[2:]], axis=1)
+    return tf.pad(image, tf.concat([margins, [[0, 0]]], 0))
 
 
-def _stored_box(box: tf.Tensor, shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Where a box of the upright picture lies in the picture as stored, of `shape`.
+def _stored_box(crop: Crop, orientation: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """Where the box of the upright image lies in the image as stored, of `shape`.
 
     The way back of `_upright`: what was mirrored last is mirrored first.
     """
+    upright = tf.where(orientation > 4, shape[::-1], shape)
+    box = crop(upright)
 
     def turned() -> tf.Tensor:
-        upright = tf.where(orientation > 4, shape[::-1], shape)
         # Top and left count from the other side where the picture is mirrored.
-        mirrored = tf.stack([_any_of(orientation, _UPSIDE_DOWN), _any_of(orientation, _MIRRORED)])
+        mirrored = tf.stack([_any_of(orientation, UPSIDE_DOWN), _any_of(orientation, MIRRORED)])
         corner = tf.where(mirrored, upright - box[:2] - box[2:], box[:2])
         found = tf.stack([corner, box[2:]])
         return tf.reshape(tf.where(orientation > 4, found[:, ::-1], found), (4,))
@@ -204,8 +238,8 @@ def _stored_box(box: tf.Tensor, shape: tf.Tensor, orientation: tf.Tensor) -> tf.
 
 
 # What undoes each orientation: a transpose (5 to 8), then mirroring left and right, up and down.
-_MIRRORED = (2, 3, 6, 7)
-_UPSIDE_DOWN = (3, 4, 7, 8)
+MIRRORED = (2, 3, 6, 7)
+UPSIDE_DOWN = (3, 4, 7, 8)
 
 
 def _any_of(orientation: tf.Tensor, cases: tuple[int, ...]) -> tf.Tensor:
@@ -219,5 +253,5 @@ def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
         return tf.cond(applies, lambda: change(image), lambda: image)
 
     image = when(orientation > 4, lambda x: tf.transpose(x, (1, 0, 2)), image)
-    image = when(_any_of(orientation, _MIRRORED), lambda x: tf.reverse(x, (1,)), image)
-    return when(_any_of(orientation, _UPSIDE_DOWN), lambda x: tf.reverse(x, (0,)), image)
+    image = when(_any_of(orientation, MIRRORED), lambda x: tf.reverse(x, (1,)), image)
+    return when(_any_of(orientation, UPSIDE_DOWN), lambda x: tf.reverse(x, (0,)), image)

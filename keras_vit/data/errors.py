@@ -1,5 +1,15 @@
 """What can be wrong with data, as types that a caller can catch."""
 
+import re
+
+_FORMATS = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"BM": "BMP",
+    b"GIF8": "GIF",
+    b"RIFF": "WebP",
+}
+
 
 class BadImageError(ValueError):
     """Files that should be photographs cannot be decoded; the message says which and why."""
@@ -7,3 +17,30 @@ class BadImageError(ValueError):
 
 class DatasetUnavailableError(RuntimeError):
     """A TFDS data set is neither prepared on this machine nor within reach of it."""
+
+
+def too_large(size: str, max_pixels: int) -> str:
+    """The reason for a size such as "10000 x 10000"."""
+    return f"the image has {size} pixels, more than max_pixels={max_pixels} in all"
+
+
+def undecodable_reason(contents: bytes, error: Exception) -> str:
+    """Why a file cannot be decoded, in the same words whatever decoded it.
+
+    Args:
+        contents: the bytes of the file.
+        error: what the decoder raised. Of TensorFlow's, the assertions of `decode_image` are
+            taken over; the rest names operators and nodes, which say nothing of the file.
+
+    Example:
+        >>> undecodable_reason(b"<html>", ValueError())
+        'not a JPEG, PNG, BMP, GIF or WebP file'
+    """
+    # In a graph, and called eagerly.
+    asserted = re.search(r"(?:assertion failed: \[|Summarized data: b')(.*?)[\]']", str(error))
+    if asserted:
+        return asserted[1]
+    for magic, name in _FORMATS.items():
+        if contents.startswith(magic):
+            return f"the {name} file is damaged or incomplete"
+    return "not a JPEG, PNG, BMP, GIF or WebP file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections import defaultdict
@@ -16,6 +17,9 @@ from ._imports import tf
 from .decoding import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
 from .errors import BadImageError
 from .guarding import attempt
+from .headers import MAX_PIXELS
+from .image_files import irregular
+from .listings import read_listing, refuse_overlap
 from .splits import FileReport, Split, Splits, pass_order
 from .verification import checked_files
 
@@ -42,8 +46,10 @@ class FileSplit(Split):
             grey picture, so that predictions still line up with `labels()`; without, files that
             cannot be decoded are skipped and the number of batches is not known beforehand. Both
             are told on stderr.
-        upright_jpeg: every file is known to be a JPEG file without a turn in its EXIF, and can be
-            decoded without looking.
+        upright: every file is known to have no EXIF orientation, and is not searched for one.
+        jpeg: every file is known to be a JPEG file; with `upright`, nothing is looked at before
+            it is decoded.
+        max_pixels: as in `decode_image`; verified files have been checked.
     """
 
     can_fail = True
@@ -55,10 +61,13 @@ class FileSplit(Split):
         files: Sequence[Path],
         labels: Sequence[int] | np.ndarray,
         verified: bool = False,
-        upright_jpeg: bool = False,
+        upright: bool = False,
+        jpeg: bool = False,
+        max_pixels: int | None = MAX_PIXELS,
     ):
         self.name, self.class_names = name, class_names
-        self.verified, self.upright_jpeg = verified, upright_jpeg
+        self.verified, self.upright, self.jpeg = verified, upright, jpeg
+        self.max_pixels = max_pixels
         self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
         self._labels = np.asarray(labels, np.int32)
@@ -83,11 +92,16 @@ class FileSplit(Split):
     @cached_property
     def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.device("CPU"), tf.init_scope():
-            return tf.constant([str(file) for file in self.files]), tf.constant(self._labels)
+            # Bytes, as the file system has them: a name need not be UTF-8.
+            return tf.constant(list(map(os.fsencode, self.files))), tf.constant(self._labels)
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
-        decode = decode_upright_jpeg if self.upright_jpeg else decode_image
-        return decode(tf.io.read_file(example), channels, crop)
+        contents = tf.io.read_file(example)
+        if self.verified and self.upright and self.jpeg:
+            return decode_upright_jpeg(contents, channels, crop)
+        # The size of a verified file is known: to check it again would slow small images down.
+        max_pixels = None if self.verified else self.max_pixels
+        return decode_image(contents, channels, crop, max_pixels=max_pixels, upright=self.upright)
 
     def decode_or_replace(
         self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
@@ -104,17 +118,22 @@ class FileSplit(Split):
 
 
 def load_folder(
-    folder: Path, val_fraction: float, seed: int, on_bad_file: str, verify: bool
+    folder: Path,
+    val_fraction: float,
+    seed: int,
+    on_bad_file: str,
+    verify: bool,
+    max_pixels: int | None,
 ) -> Splits:
     """Finds the layout of `folder`, checks its files and makes the splits."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file: {LAYOUTS}")
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
     report = FileReport()
-    plain = False
+    upright = jpeg = False
     if verify:
         files = [file for part in examples.values() for file, _ in part]
-        unreadable, plain = checked_files(files)
+        unreadable, upright, jpeg = checked_files(files, max_pixels)
         report = replace(report, unreadable=tuple(unreadable))
         _tell(report, len(files), on_bad_file)
         examples = _without(examples, {file for file, _ in unreadable})
@@ -124,7 +143,14 @@ def load_folder(
     label = {name: index for index, name in enumerate(class_names)}
     splits = {
         name: FileSplit(
-            name, class_names, [f for f, _ in part], [label[c] for _, c in part], verify, plain
+            name,
+            class_names,
+            [f for f, _ in part],
+            [label[c] for _, c in part],
+            verify,
+            upright,
+            jpeg,
+            max_pixels,
         )
         for name, part in examples.items()
     }
@@ -171,8 +197,8 @@ def _from_listings(
     folder: Path, listings: dict[str, Path]
 ) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
     class_names = _class_names(folder)
-    examples = {name: _read_listing(path, class_names) for name, path in listings.items()}
-    _refuse_overlap(examples, listings)
+    examples = {name: read_listing(path, class_names) for name, path in listings.items()}
+    refuse_overlap(examples, listings)
     return examples, class_names, []
 
 
@@ -223,44 +249,11 @@ def _scan(
                 ignored.append((path, "a folder within a class folder"))
             elif path.suffix.lower() not in IMAGE_SUFFIXES:
                 ignored.append((path, f"not one of {' '.join(IMAGE_SUFFIXES)}"))
+            elif kind := irregular(path):
+                ignored.append((path, kind))  # reading it might never end
             else:
                 examples.append((path, name))
     return examples, ignored
-
-
-def _read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, str]]:
-    examples = []
-    for number, line in enumerate(listing.read_text(encoding="utf-8").splitlines(), start=1):
-        name = line.strip()
-        if not name:
-            continue
-        path = Path(name)
-        if path.is_absolute() or len(path.parts) < 2 or path.parts[0] not in class_names:
-            raise ValueError(
-                f"{listing}, line {number}: {name!r} does not start with a class folder beside the "
-                f"listing ({', '.join(class_names)}); write paths such as {class_names[0]}/1.jpg"
-            )
-        if not (listing.parent / path).is_file():
-            raise FileNotFoundError(
-                f"{listing}, line {number}: there is no file {listing.parent / path}. "
-                "Put it there or remove the line."
-            )
-        examples.append((listing.parent / path, path.parts[0]))
-    if not examples:
-        raise ValueError(f"{listing} lists no file: write paths such as {class_names[0]}/1.jpg")
-    return examples
-
-
-def _refuse_overlap(examples: Examples, listings: dict[str, Path]) -> None:
-    listed: dict[Path, Path] = {}
-    for name, part in examples.items():
-        for file, _ in part:
-            if file in listed:
-                raise ValueError(
-                    f"{file} is listed in {listed[file].name} and again in {listings[name].name}: "
-                    "a photograph belongs to one split, once"
-                )
-            listed[file] = listings[name]
 
 
 def _stratified(

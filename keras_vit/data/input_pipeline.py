@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 from keras_vit.errors import as_pair, one_of
@@ -103,8 +104,10 @@ def pipeline(
     """
     size = as_pair(image_size, "image_size")
     augmentation = get_augmentation(split.augment if augment is None else augment)
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} must be 1 or more")
+    if not isinstance(batch_size, Integral) or batch_size < 1:
+        raise ValueError(f"batch_size={batch_size!r} must be an integer, 1 or more")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ValueError(f"seed={seed!r} must be an integer, 0 or more")
     one_of(evaluation, "evaluation", EVALUATION)
     if start_step < 0 or (start_step and not repeat):
         raise ValueError(f"start_step={start_step} must be 0 or more, and 0 without repeat=True")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from pathlib import Path
 
-from keras_vit.errors import one_of
+from keras_vit.errors import one_of, positive
 
 from .digits import load_digits
 from .folder import LAYOUTS, load_folder
+from .headers import MAX_PIXELS
 from .splits import Splits
 from .tfds import is_dataset_name, load_tfds
 
@@ -21,6 +23,7 @@ def load(
     seed: int = 0,
     on_bad_file: str = "skip",
     verify: bool = True,
+    max_pixels: int | None = MAX_PIXELS,
 ) -> Splits:
     """Finds labelled images by name and splits them reproducibly.
 
@@ -33,7 +36,7 @@ def load(
               `test`); `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
               or `FOLDER/<class>/*` alone, split stratified. A class is called as its folder, and
               labels follow the sorted names. JPEG, PNG, BMP, GIF and WebP files by their suffix;
-              EXIF orientation of JPEG files is honoured;
+              EXIF orientation is honoured;
             - a TFDS data set such as "tf_flowers" or "cifar10", prepared or within reach.
         data_dir: where TFDS looks for prepared data sets and puts new ones.
         val_fraction: share of the images for validation where the source has no such split.
@@ -42,6 +45,9 @@ def load(
             train on, with a warning and in `report`; or "raise".
         verify: decode every file of a folder once, now, to find those that cannot be. Without,
             they are skipped as they are met.
+        max_pixels: height times width that an image of a folder may have, read from its header
+            before it is decoded; larger ones count as files that cannot be decoded. None for any
+            size.
 
     Returns:
         `Splits`, with `train`, `val`, `class_names` and a `report` of the files left out.
@@ -60,13 +66,17 @@ def load(
     """
     if not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction={val_fraction} must lie between 0 and 1, for instance 0.2")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ValueError(f"seed={seed!r} must be an integer, 0 or more")
+    if max_pixels is not None:
+        positive(max_pixels=max_pixels)
     one_of(on_bad_file, "on_bad_file", ("skip", "raise"))
     name = os.fspath(source)
     if name in ("digits", "digits/half"):
         return load_digits(name, val_fraction, seed)
     path = Path(name).expanduser()
     if path.exists():
-        return load_folder(path, val_fraction, seed, on_bad_file, verify)
+        return load_folder(path, val_fraction, seed, on_bad_file, verify, max_pixels)
     prepared = None if data_dir is None else os.fspath(data_dir)
     if isinstance(source, os.PathLike) or _looks_like_a_path(name, prepared):
         raise FileNotFoundError(f"There is no {name}: {LAYOUTS}")

@@ -61,10 +61,15 @@ def evaluation_image(
         [32, 32, 3]
     """
     size = as_pair(image_size, "image_size")
+    check_evaluation(mode, crop_fraction)
+    return _as_float(EVALUATION[mode](image, size, crop_fraction), size, image.shape[-1])
+
+
+def check_evaluation(mode: str, crop_fraction: float) -> None:
+    """Raises a ValueError for an unknown mode or a fraction out of range."""
     one_of(mode, "mode", EVALUATION)
     if not 0 < crop_fraction <= 1:
         raise ValueError(f"crop_fraction={crop_fraction} must lie in (0, 1], for instance 0.875")
-    return _as_float(EVALUATION[mode](image, size, crop_fraction), size, image.shape[-1])
 
 
 def training_image(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import positive
+from keras_vit.errors import positive, printable
+from keras_vit.files import atomic_write
 
 from ._imports import require
 from .augmentation import Augmentation, get_augmentation
@@ -28,6 +30,7 @@ def augmentation_sheet(
     versions: int = 7,
     seed: int = 0,
     channels: int = 3,
+    overwrite: bool = False,
 ) -> None:
     """Draws pictures of a split, each beside what training makes of it in its first passes.
 
@@ -46,10 +49,13 @@ def augmentation_sheet(
         versions: augmented pictures beside each.
         seed: as in `pipeline`.
         channels: 3, or 1 for grey.
+        overwrite: replace the file that is there.
 
     Raises:
         ImportError: matplotlib is missing.
-        ValueError: an argument out of range or an unknown name.
+        ValueError: an argument out of range, an unknown name, or a path without the suffix of a
+            format that matplotlib writes.
+        FileExistsError: there is a file already, and `overwrite` is False; or a folder.
 
     Example:
         >>> import tempfile
@@ -58,6 +64,9 @@ def augmentation_sheet(
         ...     augmentation_sheet(load("digits").train, f"{folder}/sheet.png", 8, channels=1)
     """
     positive(pictures=pictures, versions=versions)
+    figure_class = require("matplotlib.figure", "keras_vit[plots]").Figure
+    path = Path(path)
+    _check_path(path, overwrite)
     count = min(pictures, len(split))
     chosen = DecodedSplit(split, channels, np.linspace(0, len(split) - 1, count).astype(int))
     names = split.class_names
@@ -78,7 +87,6 @@ def augmentation_sheet(
         **options,
     ).take(versions)
     columns = [*originals.as_numpy_iterator(), *training.as_numpy_iterator()]
-    figure_class = require("matplotlib.figure", "keras_vit[plots]").Figure
     figure = figure_class(figsize=(1.6 * len(columns), 1.8 * count), layout="constrained", dpi=100)
     axes = figure.subplots(count, len(columns), squeeze=False)
     mixed = bool(mixup or cutmix)
@@ -92,7 +100,24 @@ def augmentation_sheet(
                 cell.set_title(shares(labels[row], names), fontsize=6)
     settings = [f"mixup {mixup}"] * bool(mixup) + [f"CutMix {cutmix}"] * bool(cutmix)
     figure.suptitle("; ".join([str(augmentation), *settings]), fontsize=7, wrap=True)
-    figure.savefig(path)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary)
+
+
+def _check_path(path: Path, overwrite: bool) -> None:
+    formats = require("matplotlib.backend_bases", "keras_vit[plots]").FigureCanvasBase.filetypes
+    if path.is_dir():
+        raise FileExistsError(f"{printable(path)} is a folder: give a file, such as sheet.png.")
+    if path.suffix[1:].lower() not in formats:
+        raise ValueError(
+            f"{printable(path)} has no suffix of an image: give one of {', '.join(sorted(formats))}"
+            ", such as sheet.png."
+        )
+    if os.path.lexists(path) and not overwrite:
+        raise FileExistsError(
+            f"{printable(path)} exists. Give another file, or overwrite=True (on the command line "
+            "--overwrite)."
+        )
 
 
 def shares(label: np.ndarray, names: tuple[str, ...]) -> str:

@@ -1,13 +1,17 @@
 """`decode_image` against Pillow, file by file."""
 
 import io
+import re
+import struct
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from keras_vit.data import decode_image
-from keras_vit.data.decoding import decode_upright_jpeg, is_upright_jpeg
+from keras_vit.data import BadImageError, decode_image
+from keras_vit.data.decoding import decode_and_orientation, decode_upright_jpeg
+from keras_vit.data.pillow import decode_with_pillow
 from tests.data.pictures import PICTURE, PIXELS, encode
 
 tf = pytest.importorskip("tensorflow")
@@ -57,6 +61,9 @@ def test_equals_pillow(name: str, channels: int) -> None:
     assert image.dtype == np.uint8
     assert image.shape == (24, 32, channels)
     np.testing.assert_allclose(image.astype(int), expected.astype(int), atol=tolerance)
+    pillow = decode_with_pillow(FILES[name], channels)
+    assert (pillow.dtype, pillow.shape) == (image.dtype, image.shape)
+    np.testing.assert_allclose(pillow.astype(int), image.astype(int), atol=tolerance)
 
 
 def test_grey_stays_exactly_grey() -> None:
@@ -65,27 +72,173 @@ def test_grey_stays_exactly_grey() -> None:
     for channels in (1, 3):
         expected = np.repeat(levels[..., None], channels, axis=-1)
         np.testing.assert_array_equal(decode_image(png, channels), expected)
+        np.testing.assert_array_equal(decode_with_pillow(png, channels), expected)
 
 
 def test_sixteen_bits_keep_the_high_eight() -> None:
     deep = (np.arange(64, dtype=np.uint16) * 1021).reshape(8, 8)
     png = encode(Image.fromarray(deep), "PNG")
     np.testing.assert_array_equal(decode_image(png, 1)[..., 0], deep >> 8)
+    np.testing.assert_array_equal(decode_with_pillow(png, 1)[..., 0], deep >> 8)
 
 
-@pytest.mark.parametrize("endian", ["<", ">"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation_comes_out_upright(orientation: int, endian: str) -> None:
-    exif = Image.Exif()
-    exif.endian = endian
-    exif[0x010F] = "A camera's maker"
-    exif[0x0112] = orientation
-    exif[0x0131] = "software"
-    jpeg = encode(PICTURE, "JPEG", quality=95, exif=exif)
-    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(jpeg)))).astype(int)
-    image = decode_image(jpeg).numpy().astype(int)
-    assert image.shape == expected.shape
-    np.testing.assert_allclose(image, expected, atol=LOSSY["JPEG"])
+def exif_block(orientation: int, endian: str, entries_before: int = 3) -> bytes:
+    """A TIFF directory by hand: Pillow writes little-endian ones alone into PNG and WebP files."""
+    entries = [(0x0100 + i, 3, 1, 7) for i in range(entries_before)]
+    entries += [(0x0112, 3, 1, orientation), (0x0131, 3, 1, 5)]
+    packed = b"".join(struct.pack(f"{endian}HHIHxx", *entry) for entry in entries)
+    mark = b"II*\x00" if endian == "<" else b"MM\x00*"
+    # The directory need not follow the header at once.
+    return (
+        mark
+        + struct.pack(f"{endian}I", 12)
+        + bytes(4)
+        + struct.pack(f"{endian}H", len(entries))
+        + packed
+        + bytes(4)
+    )
+
+
+def jpeg_segment(marker: int, data: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def jpeg_with_exif(exif: bytes, before: bytes = b"") -> bytes:
+    jpeg = encode(PICTURE, "JPEG", quality=95)
+    return jpeg[:2] + before + jpeg_segment(0xE1, b"Exif\x00\x00" + exif) + jpeg[2:]
+
+
+def png_with_exif(exif: bytes, at_end: bool) -> bytes:
+    png = encode(PICTURE, "PNG")
+    place = len(png) - 12 if at_end else 33
+    return png[:place] + png_chunk(b"eXIf", exif) + png[place:]
+
+
+# What may stand before the EXIF block of a JPEG file: a JFIF header with a thumbnail, comments,
+# a colour profile, XMP, a comment that looks like an EXIF segment, and fill bytes.
+BEFORE = (
+    jpeg_segment(0xE0, b"JFIF\x00" + bytes(200))
+    + jpeg_segment(0xFE, b"a comment of more than sixty bytes " * 40)
+    + jpeg_segment(0xE2, b"ICC_PROFILE\x00" + bytes(3000))
+    + jpeg_segment(0xE1, b"http://ns.adobe.com/xap/1.0/\x00<x/>")
+    + jpeg_segment(0xFE, jpeg_segment(0xE1, b"Exif\x00\x00" + exif_block(3, ">")))
+    + b"\xff\xff"
+)
+WITH_EXIF = {
+    "jpeg, first": lambda exif: jpeg_with_exif(exif),
+    "jpeg, behind other segments": lambda exif: jpeg_with_exif(exif, BEFORE),
+    "png": lambda exif: png_with_exif(exif, at_end=False),
+    "png, at its end": lambda exif: png_with_exif(exif, at_end=True),
+    "webp": lambda exif: encode(PICTURE, "WEBP", lossless=True, exif=exif),
+    "webp, with JPEG's prefix": lambda exif: encode(
+        PICTURE, "WEBP", lossless=True, exif=b"Exif\x00\x00" + exif
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_EXIF)
+def test_exif_orientation_comes_out_upright(kind: str) -> None:
+    decode = tf.function(decode_image, input_signature=[tf.TensorSpec((), tf.string)])
+    for endian in "<>":
+        for orientation in range(1, 9):
+            file = WITH_EXIF[kind](exif_block(orientation, endian))
+            expected = ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB")
+            image = decode(file).numpy().astype(int)
+            assert image.shape == (*expected.size[::-1], 3)
+            atol = LOSSY["JPEG"] if kind.startswith("jpeg") else 0
+            np.testing.assert_allclose(image, np.asarray(expected).astype(int), atol=atol)
+            pillow = decode_with_pillow(file).astype(int)
+            np.testing.assert_allclose(pillow, image, atol=atol)
+
+
+DAMAGED_EXIF = {
+    "nothing": b"",
+    "no directory": b"II*\x00\xff\xff\xff\xff",
+    "another byte order": b"XX" + exif_block(6, "<")[2:],
+    "too many entries": exif_block(6, "<")[:12] + b"\xff\xff" + exif_block(6, "<", 0)[14:26],
+    "cut": exif_block(6, "<")[:40],
+    "orientation 9": exif_block(9, ">"),
+    "orientation 0": exif_block(0, ">"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED_EXIF)
+def test_damaged_exif_is_read_alike_by_both_decoders(name: str) -> None:
+    file = jpeg_with_exif(DAMAGED_EXIF[name])
+    turned = name == "too many entries"  # the entry is there, and of what follows there is nothing
+    assert decode_image(file).shape == ((32, 24, 3) if turned else (24, 32, 3))
+    assert decode_with_pillow(file).shape == decode_image(file).shape
+
+
+def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, int]) -> bytes:
+    gif = encode(frame, "GIF")
+    at = gif.index(b"\x2c\x00\x00\x00\x00")
+    place = struct.pack("<HH", left, top)
+    return gif[:6] + struct.pack("<HH", *canvas) + gif[10 : at + 1] + place + gif[at + 5 :]
+
+
+@pytest.mark.parametrize(
+    ("left", "top", "canvas", "shape"),
+    [
+        (0, 0, (32, 24), (24, 32)),
+        (5, 3, (40, 50), (50, 40)),
+        (0, 26, (32, 50), (50, 32)),
+        (9, 4, (10, 10), (28, 41)),  # beyond its canvas, which Pillow enlarges as well
+        (0, 0, (0, 0), (24, 32)),
+    ],
+)
+def test_a_gif_frame_lies_where_its_file_says(left, top, canvas, shape) -> None:
+    frame = PICTURE.quantize(16)
+    gif = gif_with_frame(frame, left, top, canvas)
+    expected = np.zeros((*shape, 3), np.uint8)
+    expected[top : top + 24, left : left + 32] = np.asarray(frame.convert("RGB"))
+    np.testing.assert_array_equal(decode_image(gif), expected)
+    np.testing.assert_array_equal(decode_with_pillow(gif), expected)
+
+
+def test_a_transparent_gif_is_black_where_nothing_is_drawn() -> None:
+    frame = PICTURE.quantize(16)
+    gif = encode(frame, "GIF", transparency=3)
+    shown = np.asarray(frame)[..., None] != 3
+    assert not shown.all()
+    expected = np.asarray(frame.convert("RGB")) * shown
+    np.testing.assert_array_equal(decode_image(gif), expected)
+    np.testing.assert_array_equal(decode_with_pillow(gif), expected)
+
+
+LARGE = {
+    "png": encode(Image.new("1", (10_000, 10_000)), "PNG"),
+    "gif": gif_with_frame(PICTURE.quantize(16), 0, 0, (60_000, 60_000)),
+    "webp": encode(Image.new("L", (9000, 9000)), "WEBP", quality=1, method=0),
+    "bmp": encode(PICTURE, "BMP")[:18] + struct.pack("<ii", 10_000, -10_000) + FILES["bmp"][26:],
+    "jpeg": re.sub(  # the size alone is another one
+        rb"(?s)(\xff\xc0...).{4}",
+        lambda found: found[1] + struct.pack(">HH", 10_000, 10_000),
+        encode(PICTURE, "JPEG"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_images_are_refused_before_they_are_decoded(name: str) -> None:
+    message = r"the image has [\dx ]+ pixels, more than max_pixels=67108864 in all"
+    decode = tf.function(decode_image)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        decode(tf.constant(LARGE[name]))
+    with pytest.raises(BadImageError, match=message):
+        decode_with_pillow(LARGE[name])
+
+
+def test_the_bound_on_pixels_can_be_moved() -> None:
+    for name in ("jpeg", "png", "bmp", "gif", "webp", "webp, lossless", "webp, RGBA"):
+        for decode in (decode_image, decode_with_pillow):
+            assert decode(FILES[name], max_pixels=24 * 32).shape == (24, 32, 3)
+            with pytest.raises((tf.errors.InvalidArgumentError, BadImageError), match="32 x 24"):
+                decode(FILES[name], max_pixels=24 * 32 - 1)
 
 
 BOX = (3, 5, 11, 17)  # top, left, height, width
@@ -105,9 +258,7 @@ def test_a_part_is_the_part_of_the_whole(name: str, channels: int) -> None:
     whole = decode_image(FILES[name], channels).numpy()
     part = decode_image(FILES[name], channels, lambda shape: tf.constant(BOX))
     check_part(part, whole, name.startswith("jpeg"))
-    upright = is_upright_jpeg(FILES[name])
-    assert upright == name.startswith("jpeg")
-    if upright:
+    if name.startswith("jpeg"):
         np.testing.assert_array_equal(decode_upright_jpeg(FILES[name], channels), whole)
         part = decode_upright_jpeg(FILES[name], channels, lambda shape: tf.constant(BOX))
         check_part(part, whole, lossy=True)
@@ -118,7 +269,7 @@ def test_a_part_of_a_turned_picture(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     jpeg = encode(PICTURE, "JPEG", quality=95, exif=exif)
-    assert is_upright_jpeg(jpeg) == (orientation == 1)
+    assert decode_and_orientation(jpeg, 3)[1] == orientation
     whole = decode_image(jpeg).numpy()
     shapes = []
 
@@ -164,9 +315,13 @@ BROKEN = {
 def test_broken_files_are_refused(name: str, wrap) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
         wrap(decode_image)(tf.constant(BROKEN[name]))
+    with pytest.raises(BadImageError):
+        decode_with_pillow(BROKEN[name])
 
 
 @pytest.mark.parametrize("channels", [0, 2, 4])
 def test_other_channels_are_refused(channels: int) -> None:
     with pytest.raises(ValueError, match=rf"channels={channels} .* 3 \(RGB\) or 1"):
         decode_image(FILES["png"], channels)
+    with pytest.raises(ValueError, match=rf"channels={channels} .* 3 \(RGB\) or 1"):
+        decode_with_pillow(FILES["png"], channels)

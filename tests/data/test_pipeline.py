@@ -225,7 +225,9 @@ def test_fits_on_every_backend(folder_split) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
+        ({"batch_size": 0}, "batch_size=0 must be an integer, 1 or more"),
+        ({"batch_size": 2.5}, "batch_size=2.5 must be an integer, 1 or more"),
+        ({"seed": -1}, "seed=-1 must be an integer, 0 or more"),
         ({"image_size": -1}, "image_size=-1 is not a size"),
         ({"augment": "strong"}, "augment='strong' is not known. Give one of: 'inception'"),
         ({"evaluation": "fast"}, "evaluation='fast' is not known. Give one of: 'crop', 'stretch'"),

@@ -43,3 +43,29 @@ def test_command(tmp_path: Path, capsys) -> None:
     assert f"written to {sheet}" in capsys.readouterr().out
     assert cli.main([*command, "--recipe", "dei"]) == 2
     assert "deit" in capsys.readouterr().err
+    written = sheet.read_bytes()
+    assert cli.main([*command, "--recipe", "deit"]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert sheet.read_bytes() == written
+    assert cli.main([*command, "--recipe", "deit", "--pictures", "1", "--overwrite"]) == 0
+    assert sheet.read_bytes() != written
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("sheet", ValueError, "has no suffix of an image: give one of .*png"),
+        ("sheet.txt", ValueError, "has no suffix of an image"),
+        ("folder", FileExistsError, "folder is a folder: give a file, such as sheet.png"),
+        ("theirs.png", FileExistsError, "theirs.png exists. Give another file, or overwrite=True"),
+    ],
+)
+def test_paths_that_are_refused(tmp_path: Path, name: str, error: type, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "theirs.png").write_bytes(b"theirs")
+    before = sorted(tmp_path.iterdir())
+    split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1])
+    with pytest.raises(error, match=message):
+        augmentation_sheet(split, tmp_path / name, 8)
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "theirs.png").read_bytes() == b"theirs"

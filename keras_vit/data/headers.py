@@ -1,0 +1,242 @@
+"""What the header of an encoded image says before it is decoded, inside a TensorFlow graph.
+
+The size, so that a few bytes cannot ask for gigabytes; the EXIF orientation, wherever the format
+keeps it; and the place of a GIF's first frame on its canvas. A damaged header is left to the
+decoder to refuse: bytes beyond the end of a file read as zeros.
+
+Numbers are products of their bytes with a constant matrix. Summed one by one they would make a
+graph of thousands of nodes, and every pipeline would take a second longer to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ._imports import tf
+from .errors import too_large
+
+# A 64-megapixel camera fits (9248 x 6936); decoded, this is 192 MiB of RGB.
+MAX_PIXELS = 2**26
+
+JPEG, PNG, BMP, GIF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8"
+
+ORIENTATION_TAG, SHORT = 0x0112, 3
+
+# Segments, chunks or steps of four GIF blocks that are looked at. libpng writes chunks of 8 KiB:
+# enough for files of 128 MiB, and a hostile file takes a second.
+_MOST_CHUNKS = 2**14
+_ZEROS = 32 * b"\x00"  # behind a file: as many as are ever read at once
+
+
+def _places(width: int, *numbers: tuple[int, int, str]) -> np.ndarray:
+    """The matrix from `width` bytes to numbers, each of (first byte, count of bytes, order)."""
+    matrix = np.zeros((len(numbers), width), np.int64)
+    for row, (first, count, order) in zip(matrix, numbers, strict=True):
+        powers = 256 ** np.arange(count, dtype=np.int64)
+        row[first : first + count] = powers[::-1] if order == "big" else powers
+    return matrix
+
+
+# Heights and widths in the first 30 bytes.
+_SIZES = _places(
+    30,
+    *((20, 4, "big"), (16, 4, "big")),  # PNG
+    *((22, 4, "little"), (18, 4, "little")),  # BMP
+    *((8, 2, "little"), (6, 2, "little")),  # GIF: the canvas
+    *((27, 3, "little"), (24, 3, "little")),  # WebP, extended: each less one
+    *((28, 2, "little"), (26, 2, "little")),  # WebP, lossy: of 14 bits
+    *((21, 4, "little"), (21, 4, "little")),  # WebP, lossless: 14 bits each, less one
+)
+_LENGTHS = _places(8, (0, 4, "big"), (4, 4, "little"))  # of a chunk of PNG and of WebP
+_FRAME = _places(10, *((first, 2, "little") for first in (3, 1, 7, 5)))  # top, left, height, width
+_DIRECTORY = {order: _places(8, (4, 4, order)) for order in ("little", "big")}
+_COUNT = {order: _places(2, (0, 2, order)) for order in ("little", "big")}
+_ENTRY = {  # tag, type, count, and the first number
+    order: _places(12, (0, 2, order), (2, 2, order), (4, 4, order), (8, 2, order))
+    for order in ("little", "big")
+}
+
+
+def starts_with(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
+    """Whether a file begins with these bytes."""
+    return tf.strings.substr(contents, 0, len(magic)) == magic
+
+
+def check_pixels(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
+    """An assertion that an image of `(height, width)` is not larger than `max_pixels`."""
+    shape = tf.cast(shape, tf.int64)
+    sizes = tf.strings.reduce_join(tf.strings.as_string(shape[::-1]), separator=" x ")
+    before, after = too_large("|", max_pixels).split("|")
+    message = tf.strings.join([before, sizes, after])
+    return tf.debugging.Assert(tf.reduce_prod(shape) <= max_pixels, [message])
+
+
+def image_shape(contents: tf.Tensor) -> tf.Tensor:
+    """Height and width, int64, that a PNG, BMP, GIF or WebP header states; zeros for others."""
+    head = _read(_padded(contents), _int64(0), 30)
+    png, bmp, gif, extended, lossy, packed = tf.unstack(
+        tf.reshape(tf.linalg.matvec(_SIZES, head), (6, 2)), 6
+    )
+    kind = tf.strings.substr(contents, 0, 16)
+    of_formats = {
+        rb"\CPNG\r\n\C*": png,
+        rb"BM\C*": tf.minimum(bmp, 2**32 - bmp),  # negative: the rows run downwards
+        rb"GIF8\C*": gif,
+        rb"RIFF\C{4}WEBPVP8X": extended + 1,
+        rb"RIFF\C{4}WEBPVP8 ": lossy % 2**14,
+        rb"RIFF\C{4}WEBPVP8L": packed // [2**14, 1] % 2**14 + 1,
+    }
+    shape = tf.zeros(2, tf.int64)
+    for pattern, found in of_formats.items():
+        shape = tf.where(tf.strings.regex_full_match(kind, pattern), found, shape)
+    return shape
+
+
+def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
+    """The EXIF orientation of a JPEG file, uint8 1..8; 1 (upright) where it has none."""
+    size, padded = _length(contents), _padded(contents)
+
+    def segment(at: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        first, marker, high, low = tf.unstack(_read(padded, at, 4), 4)
+        after = at + 2 + high * 256 + low
+        # Fill bytes and what is no marker are passed over one by one, as decoders do.
+        filling = (first != 0xFF) | (marker == 0) | (marker == 0xFF)
+        # The image's data follow the start of scan.
+        last = ~filling & ((marker == 0xDA) | (marker == 0xD9) | (after < at + 4))
+        is_exif = ~filling & (marker == 0xE1)
+        is_exif &= tf.strings.substr(padded, at + 4, 6) == b"Exif\x00\x00"
+        return tf.where(last, size, tf.where(filling, at + 1, after)), at + 10, after, is_exif
+
+    return _read_exif(_first_chunk(contents, _int64(2), segment))
+
+
+def chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
+    """The EXIF orientation of a PNG or WebP file; 1 (upright) where it has none, or of others."""
+    png, size, padded = starts_with(contents, PNG), _length(contents), _padded(contents)
+
+    def chunk(at: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        # PNG: length, type, data, checksum. WebP: type, length, data, padding to an even length.
+        lengths = tf.linalg.matvec(_LENGTHS, _read(padded, at, 8))
+        length = tf.where(png, lengths[0], lengths[1])
+        after = at + 8 + length
+        kind = tf.strings.substr(padded, at + tf.where(png, _int64(4), _int64(0)), 4)
+        is_exif = kind == tf.where(png, b"eXIf", b"EXIF")
+        return after + tf.where(png, _int64(4), length % 2), at + 8, after, is_exif
+
+    is_webp = starts_with(contents, b"RIFF")
+    start = tf.where(png, _int64(8), tf.where(is_webp, _int64(12), size))
+    return _read_exif(_first_chunk(contents, start, chunk))
+
+
+def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The first frame of a GIF file, and where it lies.
+
+    Returns:
+        A GIF file of this frame alone; the frame's int32 (top, left, height, width); int32
+        `(height, width)` of the canvas, which is enlarged where the frame reaches beyond it.
+    """
+    padded, size = _padded(contents), tf.strings.length(contents)
+    values = tf.cast(tf.io.decode_raw(padded, tf.uint8), tf.int32)
+
+    def colours(flags: tf.Tensor) -> tf.Tensor:  # bytes of a palette
+        return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
+
+    def after_blocks(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The place behind blocks of data, each with its length before it; 0 is the last."""
+
+        def step(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            for _ in range(4):  # the loop costs more than its body
+                length = values[at]
+                at = tf.minimum(at + tf.where(length > 0, length + 1, 0), size)
+            return at, count + 1
+
+        at, count = tf.while_loop(
+            lambda at, count: (values[at] > 0) & (count < _MOST_CHUNKS),
+            step,
+            (tf.minimum(at, size), count),
+        )
+        return tf.minimum(at + 1, size), count + 1
+
+    at, count = tf.while_loop(
+        lambda at, count: (values[at] == 0x21) & (count < _MOST_CHUNKS),  # an extension
+        lambda at, count: after_blocks(at + 2, count),
+        (tf.minimum(13 + colours(values[10]), size), 0),
+    )
+    head = values[at : at + 10]
+    end, _ = after_blocks(at + 11 + colours(head[9]), count)
+    box = tf.linalg.matvec(_FRAME.astype(np.int32), head)
+    # At the origin of its canvas, where TensorFlow leaves it as it is.
+    pixels = tf.strings.substr(padded, at + 5, tf.maximum(end - at - 5, 0))
+    alone = tf.strings.join(
+        [tf.strings.substr(padded, 0, at + 1), b"\x00\x00\x00\x00", pixels, b";"]
+    )
+    canvas = tf.cast(image_shape(contents), tf.int32)
+    return alone, box, tf.maximum(canvas, box[:2] + box[2:])
+
+
+def _first_chunk(
+    contents: tf.Tensor, start: tf.Tensor, chunk: Callable[[tf.Tensor], tuple[tf.Tensor, ...]]
+) -> tf.Tensor:
+    """The data of the first chunk that holds EXIF, or nothing.
+
+    Args:
+        contents: the file.
+        start: where its first chunk begins.
+        chunk: from the place of a chunk to (the place of the next one, begin and end of its data,
+            whether it holds EXIF).
+    """
+    size = _length(contents)
+
+    def step(
+        at: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, count: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        following, begin, end, is_exif = chunk(at)
+        return tf.where(is_exif, size, following), begin, tf.where(is_exif, end, begin), count + 1
+
+    _, begin, end, _ = tf.while_loop(
+        lambda at, begin, end, count: (at < size) & (count < _MOST_CHUNKS),
+        step,
+        (start, _int64(0), _int64(0), 0),
+    )
+    return tf.strings.substr(contents, tf.minimum(begin, size), end - begin)
+
+
+def _read_exif(exif: tf.Tensor) -> tf.Tensor:
+    """The orientation in the first directory of an EXIF block."""
+    exif = tf.strings.regex_replace(exif, r"^Exif\x00\x00", "")  # some WebP files repeat it
+    size, padded, big = _length(exif), _padded(exif), starts_with(exif, b"MM\x00*")
+    known = big | starts_with(exif, b"II*\x00")
+
+    def numbers(values: tf.Tensor, places: dict[str, np.ndarray]) -> tf.Tensor:
+        matrix = tf.where(big, places["big"], places["little"])
+        return tf.matmul(tf.reshape(values, (-1, matrix.shape[1])), matrix, transpose_b=True)
+
+    directory = tf.minimum(numbers(_read(padded, _int64(0), 8), _DIRECTORY)[0, 0], size)
+    first = tf.minimum(directory + 2, size)
+    count = numbers(_read(padded, directory, 2), _COUNT)[0, 0]
+    count = tf.minimum(count, (size - first) // 12)
+    entries = numbers(_read(padded, first, 12 * count), _ENTRY)
+    matching = tf.reduce_all(entries[:, :3] == [ORIENTATION_TAG, SHORT, 1], axis=1)
+    value = tf.concat([tf.boolean_mask(entries[:, 3], matching), [1]], 0)[0]
+    return tf.cast(tf.where(known & (value > 0) & (value < 9), value, 1), tf.uint8)
+
+
+def _padded(contents: tf.Tensor) -> tf.Tensor:
+    return tf.strings.join([contents, _ZEROS])
+
+
+def _read(padded: tf.Tensor, start: tf.Tensor, count: Any) -> tf.Tensor:
+    """int64 values of the bytes from `start` on, which lies within the file."""
+    part = tf.strings.substr(padded, start, tf.cast(count, tf.int64))
+    return tf.cast(tf.io.decode_raw(part, tf.uint8), tf.int64)
+
+
+def _length(contents: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.strings.length(contents), tf.int64)
+
+
+def _int64(value: int) -> tf.Tensor:
+    return tf.constant(value, tf.int64)

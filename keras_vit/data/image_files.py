@@ -1,0 +1,114 @@
+"""Image files on disk: what kind of file it is, its pixels, and why it has none."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit import backend
+from keras_vit.errors import as_pair, positive
+
+from ._imports import tf
+from .decoding import decode_image
+from .errors import BadImageError, undecodable_reason
+from .headers import MAX_PIXELS
+from .pillow import decode_with_pillow, evaluation_array
+from .preprocessing import evaluation_image
+
+_KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
+
+
+def irregular(path: Path) -> str | None:
+    """What a path is that is not a regular file: reading it might never end. Follows links.
+
+    Example:
+        >>> irregular(Path("/"))
+        'a folder, not a regular file'
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return None  # reading it will say why it cannot be read
+    if stat.S_ISREG(mode):
+        return None
+    kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "a special file")
+    return f"{kind}, not a regular file"
+
+
+def read_contents(path: Path) -> bytes:
+    """The bytes of an image file.
+
+    Raises:
+        OSError: it cannot be read.
+        BadImageError: it is not a regular file, or is empty.
+    """
+    if kind := irregular(path):
+        raise BadImageError(kind)
+    contents = path.read_bytes()
+    if not contents:
+        raise BadImageError("the file is empty")
+    return contents
+
+
+def read_image(
+    file: str | Path,
+    image_size: int | tuple[int, int],
+    channels: int = 3,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    **evaluation: Any,
+) -> np.ndarray | str:
+    """One file as the evaluation sees it, or in words why it cannot be decoded.
+
+    TensorFlow decodes and resizes where it is the backend. On the others Pillow and NumPy do, to
+    the same pixels but for JPEG files: TensorFlow decodes these with a faster, less accurate
+    transform. Over 61 real photographs at 224 pixels the mean difference is 0.93 of 255 levels, and
+    the largest 8.4.
+
+    Args:
+        file: an image file.
+        image_size: int or `(height, width)` of the result.
+        channels: 3, or 1 for grey.
+        max_pixels: height times width that is accepted, read before anything is decoded.
+        **evaluation: `mode` and `crop_fraction` of `evaluation_image`.
+
+    Returns:
+        float32 array `(height, width, channels)`, values 0..255; or the reason, a string.
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Example:
+        >>> read_image("nowhere.jpg", 224)
+        'No such file or directory'
+    """
+    size = as_pair(image_size, "image_size")
+    positive(max_pixels=max_pixels)
+    try:
+        contents = read_contents(Path(file))
+        if not backend.is_tensorflow():
+            pixels = decode_with_pillow(contents, channels, max_pixels)
+            return evaluation_array(pixels, size, **evaluation)
+        image = _decode_with_tensorflow(contents, channels, max_pixels)
+    except OSError as error:
+        return error.strerror or str(error)
+    except BadImageError as error:
+        return str(error)
+    return evaluation_image(image, size, **evaluation).numpy()
+
+
+def _decode_with_tensorflow(contents: bytes, channels: int, max_pixels: int) -> tf.Tensor:
+    try:
+        return decode_image(contents, channels, max_pixels=max_pixels)
+    except tf.errors.InvalidArgumentError as error:
+        raise BadImageError(undecodable_reason(contents, error)) from error

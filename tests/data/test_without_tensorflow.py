@@ -1,0 +1,139 @@
+"""Pillow and NumPy, where TensorFlow is not the backend, see what the pipeline sees."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.data import decode_image, evaluation_image
+from keras_vit.data.pillow import decode_with_pillow, evaluation_array
+from tests.conftest import REPOSITORY
+
+# TensorFlow decodes JPEG files with a fast transform, Pillow with an exact one. Measured over 61
+# photographs, four modes, 96 and 224 pixels: at most 8.4 of 255 levels, and 1.16 in the mean of an
+# image.
+MOST, MEAN = 9.0, 1.25
+
+
+def photographs(shared: Path) -> list[Path]:
+    return sorted((shared / "photos" / "flowers").glob("*/*.jpg"))[::75]
+
+
+@pytest.mark.parametrize("mode", ["crop", "stretch", "stretch_bicubic", "big_vision"])
+def test_resizing_is_the_same(mode: str) -> None:
+    pytest.importorskip("tensorflow")
+    random = np.random.default_rng(0)
+    for shape in ((60, 90), (33, 47), (224, 224), (7, 300), (40, 24)):
+        for size in ((32, 32), (64, 48), (224, 224), (40, 24)):
+            image = random.integers(0, 256, (*shape, 3)).astype("uint8")
+            expected = evaluation_image(image, size, mode).numpy()
+            found = evaluation_array(image, size, mode)
+            assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+            # big_vision rounds down to whole levels, and what is nearly one falls to either side.
+            np.testing.assert_allclose(found, expected, atol=1 if mode == "big_vision" else 0.02)
+
+
+@pytest.mark.parametrize("mode", ["crop", "stretch_bicubic"])
+def test_real_photographs_are_nearly_the_same(shared: Path, mode: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    for file in photographs(shared):
+        contents = file.read_bytes()
+        expected = evaluation_image(decode_image(contents), 96, mode).numpy()
+        found = evaluation_array(decode_with_pillow(contents), (96, 96), mode)
+        differences = np.abs(found - expected)
+        assert differences.max() <= MOST
+        assert differences.mean() <= MEAN
+        # All of it is the transform's: with the exact one nothing is left.
+        exact = tf.io.decode_jpeg(contents, 3, dct_method="INTEGER_ACCURATE")
+        expected = evaluation_image(exact, 96, mode).numpy()
+        np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+PREDICT = """
+import sys
+from pathlib import Path
+import keras, keras_vit
+from keras_vit.evaluation.prediction import predict_files
+model = keras.saving.load_model(sys.argv[1])
+for file, guesses in predict_files(model, sys.argv[2:], top=3):
+    print(Path(file).name, guesses if isinstance(guesses, str) else [
+        (name, round(p, 5)) for name, p in guesses])
+print("tensorflow" in sys.modules)
+"""
+
+
+def test_predictions_agree_and_need_no_tensorflow(shared: Path, tmp_path: Path, run_python) -> None:
+    model = keras_vit.VisionTransformer(
+        patch_size=16, hidden_dim=32, depth=2, num_heads=2, input_shape=(64, 64, 3), num_classes=5
+    )
+    head = model.get_layer("head")  # a new one is zero
+    head.set_weights(
+        [np.random.default_rng(0).normal(size=w.shape) / 4 for w in head.get_weights()]
+    )
+    model.save(tmp_path / "model.keras")
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(photographs(shared)[0].read_bytes()[:3000])
+    text = tmp_path / "text.jpg"
+    text.write_text("no photograph")
+    missing = tmp_path / "missing.jpg"
+    files = [*photographs(shared)[:12], broken, text, missing]
+    arguments = [str(tmp_path / "model.keras"), *map(str, files)]
+    answers = {}
+    for backend in ("tensorflow", "jax"):
+        pytest.importorskip(backend)
+        *answers[backend], imported = run_python(PREDICT, backend, *arguments).splitlines()
+        assert imported == str(backend == "tensorflow")
+    for ours, theirs in zip(answers["jax"], answers["tensorflow"], strict=True):
+        guesses = ours.split(" ", 1)[1]
+        if not guesses.startswith("["):
+            assert ours == theirs
+            continue
+        expected = eval(theirs.split(" ", 1)[1])
+        for (found, p), (wanted, q) in zip(eval(guesses), expected, strict=True):
+            assert found == wanted
+            assert p == pytest.approx(q, abs=0.02)
+    assert answers["jax"][12:] == [
+        "broken.jpg the JPEG file is damaged or incomplete",
+        "text.jpg not a JPEG, PNG, BMP, GIF or WebP file",
+        "missing.jpg No such file or directory",
+    ]
+
+
+def test_an_inspection_needs_no_tensorflow(tmp_path: Path, run_python) -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip("matplotlib")
+    code = """
+import sys
+import keras_vit, numpy as np
+from PIL import Image
+folder = sys.argv[1]
+Image.fromarray(np.arange(3072, dtype="uint8").reshape(32, 32, 3)).save(folder + "/photo.png")
+model = keras_vit.VisionTransformer(
+    patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3), num_classes=2)
+print(keras_vit.inspection.inspect_files(model, [folder + "/photo.png"], folder + "/out"))
+print("tensorflow" in sys.modules)
+"""
+    assert run_python(code, "jax", str(tmp_path)) == "{}\nFalse\n"
+    assert (tmp_path / "out" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_tensorflow_reads_the_data_of_other_backends_in_silence(backend: str) -> None:
+    pytest.importorskip(backend)
+    pytest.importorskip("tensorflow")
+    code = """
+import sys, keras_vit
+assert "tensorflow" not in sys.modules
+from keras_vit.data import load, pipeline
+next(iter(pipeline(load("digits").val, 8, 8, channels=1)))
+"""
+    environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
+    environment |= {"KERAS_BACKEND": backend, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
