@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit import backend
+from keras_vit.data import MAX_PIXELS
 from keras_vit.errors import as_pair, one_of
 from keras_vit.models import ImageModel
 
@@ -24,6 +25,7 @@ def export_model(
     class_names: Sequence[str] | None = None,
     image_size: int | tuple[int, int] | None = None,
     top_k: int = 5,
+    max_pixels: int = MAX_PIXELS,
     overwrite: bool = False,
 ) -> Path:
     """Writes a classifier as a SavedModel that serves without keras_vit.
@@ -48,6 +50,7 @@ def export_model(
         image_size: Height and width that photographs are brought to; None for the model's, which
             must be given where the model takes any size.
         top_k: How many classes to name, best first.
+        max_pixels: Height times width of a file that is decoded; a larger one is not `valid`.
         overwrite: Replace what is there.
 
     Returns:
@@ -75,6 +78,7 @@ def export_model(
         "class_names": _class_names(model, class_names),
         "image_size": _image_size(model, image_size),
         "top_k": min(top_k, model.num_classes),
+        "max_pixels": max_pixels,
         "evaluation": dict(model.evaluation),
     }
     if path.exists() and not overwrite:

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.data import attempt, decode_image, evaluation_image
+from keras_vit.data import MAX_PIXELS, attempt, decode_image, evaluation_image
 from keras_vit.models import ImageModel
 
 
@@ -20,13 +20,15 @@ def write_saved_model(
     image_size: tuple[int, int],
     top_k: int,
     evaluation: dict[str, Any],
+    max_pixels: int = MAX_PIXELS,
 ) -> None:
     """Writes the SavedModel that `export_model` documents."""
     import tensorflow as tf
 
     channels = model.input_shape[-1]
     softmax = model.classifier_activation is None
-    names = tf.constant(list(class_names))
+    # As bytes: folders, and so classes, may have names that are not UTF-8.
+    names = tf.constant([name.encode("utf-8", "surrogateescape") for name in class_names])
 
     def classify(images: Any, valid: Any) -> dict[str, Any]:
         scores = model(images, training=False)
@@ -46,7 +48,7 @@ def write_saved_model(
     def read(contents: Any) -> Any:
         """Pixels of a file and True, or black and False."""
         return attempt(
-            lambda c: (prepare(decode_image(c, channels)), True),
+            lambda c: (prepare(decode_image(c, channels, max_pixels=max_pixels)), True),
             lambda _: (tf.zeros((*image_size, channels)), False),
             contents,
         )
@@ -54,8 +56,10 @@ def write_saved_model(
     def from_contents(contents: Any) -> dict[str, Any]:
         files = tf.data.Dataset.from_tensor_slices(contents)
         images = files.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        batch = images.batch(tf.maximum(tf.size(contents, tf.int64), 1)).get_single_element()
-        return classify(*batch)
+        batch = images.batch(tf.maximum(tf.size(contents, tf.int64), 1))
+        nothing = (tf.zeros((0, *image_size, channels)), tf.zeros(0, bool))
+        empty = tf.data.Dataset.from_tensors(nothing)
+        return classify(*batch.concatenate(empty).take(1).get_single_element())
 
     def from_images(images: Any) -> dict[str, Any]:
         prepared = tf.map_fn(

@@ -141,3 +141,46 @@ def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
         keras_vit.export_model(model, target)
     assert [path.name for path in target.parent.iterdir()] == ["1"]
     assert (target / "precious").read_text() == "kept"
+
+
+HOSTILE = """
+import sys
+import numpy as np
+import tensorflow as tf
+served = tf.saved_model.load(sys.argv[1])
+contents, images = (served.signatures[name] for name in ("serving_default", "images"))
+for answer in (contents(contents=tf.zeros(0, tf.string)), images(images=tf.zeros((0, 9, 9, 3)))):
+    print({name: value.numpy().shape for name, value in sorted(answer.items())})
+answer = contents(contents=tf.constant([open(file, "rb").read() for file in sys.argv[2:]]))
+print(answer["valid"].numpy().tolist())
+print(answer["top_classes"].numpy()[0].tolist())
+np.save(sys.argv[1] + "/../probabilities.npy", answer["probabilities"])
+"""
+
+
+def test_serves_what_nobody_expects(tmp_path: Path, run_python: Callable[..., str]) -> None:
+    pil = pytest.importorskip("PIL.Image")
+    exif = pil.Exif()
+    exif[0x0112] = 6
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 70, 3)).astype("uint8")
+    pil.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    pil.fromarray(np.rot90(pixels, -1).copy()).save(tmp_path / "upright.png")
+    pil.new("1", (10_000, 10_000)).save(tmp_path / "large.png")
+    model = build("token")
+    wake(model)
+    names = ["[/b]", "a\nb", "\udcff", "\x1b[31m", ""]
+    keras_vit.export_model(model, tmp_path / "1", class_names=names)
+    files = [str(tmp_path / f"{name}.png") for name in ("turned", "upright", "large")]
+    from_files, from_images, valid, classes = run_python(
+        HOSTILE, "tensorflow", str(tmp_path / "1"), *files
+    ).splitlines()
+    nothing = {"probabilities": (0, 5), "top_classes": (0, 5), "top_probabilities": (0, 5)}
+    assert from_files == from_images == str({**nothing, "valid": (0,)})
+    assert valid == "[True, True, False]"
+    probabilities = np.load(tmp_path / "probabilities.npy")
+    np.testing.assert_array_equal(probabilities[0], probabilities[1])
+    expected = [name.encode("utf-8", "surrogateescape") for name in names]
+    assert classes == str([expected[i] for i in np.argsort(-probabilities[0], kind="stable")])
+    keras_vit.export_model(model, tmp_path / "2", max_pixels=40 * 70 - 1)
+    answer = run_python(HOSTILE, "tensorflow", str(tmp_path / "2"), *files)
+    assert answer.splitlines()[2] == "[False, False, False]"
