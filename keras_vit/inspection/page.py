@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.errors import printable
+from keras_vit.files import write_text
 from keras_vit.inspection.drawing import HEAT
 from keras_vit.inspection.reading import patch_pixels
 
@@ -56,7 +58,10 @@ def write_page(
     reader: str,
     failed: dict[Path, str],
 ) -> None:
-    """Writes the page; the template `page.html` beside this file says how it looks."""
+    """Writes the page; the template `page.html` beside this file says how it looks.
+
+    Names of files and classes are any text, also bytes that are not UTF-8: they are escaped.
+    """
     depth, heads, grid_h, grid_w = photographs[0].attention.shape
     data = {
         "depth": depth,
@@ -69,7 +74,7 @@ def write_page(
     pixels = patch_pixels(model)
     template = Template(files("keras_vit.inspection").joinpath("page.html").read_text("utf-8"))
     page = template.substitute(
-        title=escape(title),
+        title=escape(printable(title)),
         facts=escape(
             f"{depth} layers of {heads} heads, {grid_h} × {grid_w} patches of "
             f"{pixels[0]} × {pixels[1]} pixels"
@@ -81,14 +86,14 @@ def write_page(
         overlay=f"width:{100 * covered[1] / width:.3f}%;height:{100 * covered[0] / height:.3f}%",
         cards="\n".join(_card(i, photograph) for i, photograph in enumerate(photographs)),
         failed="".join(
-            f"<p class=note>{escape(str(file))} cannot be read: {escape(reason)}</p>"
+            f"<p class=note>{escape(printable(file))} cannot be read: {escape(reason)}</p>"
             for file, reason in failed.items()
         ),
         plots="\n".join(map(_figure, plots)),
         # "</script>" or "<!--" in a file's name would change where the element ends.
         data=json.dumps(data).replace("<", "\\u003c"),
     )
-    path.write_text(page, encoding="utf-8")
+    write_text(path, page)
 
 
 def _maps(photograph: Photograph) -> dict[str, Any]:
@@ -103,16 +108,17 @@ def _maps(photograph: Photograph) -> dict[str, Any]:
     span = np.maximum(high - low, np.finfo("float32").tiny)[:, None, None]
     scaled = (maps - low[:, None, None]) / span
     return {
-        "name": photograph.name,
+        "name": printable(photograph.name),
         "ranges": [[float(f"{x:.3g}"), float(f"{y:.3g}")] for x, y in zip(low, high, strict=True)],
         "maps": _base64(np.round(255 * scaled).astype("uint8").tobytes()),
     }
 
 
 def _card(index: int, photograph: Photograph) -> str:
-    name, (height, width) = escape(photograph.name), photograph.picture.shape[:2]
+    name, (height, width) = escape(printable(photograph.name)), photograph.picture.shape[:2]
     rows = "".join(
-        f"<li><span class=class>{escape(guess)}</span><span class=share>{share:.1%}</span>"
+        f"<li><span class=class>{escape(printable(guess))}</span>"
+        f"<span class=share>{share:.1%}</span>"
         + (f'<span class=bar style="width:{share:.1%}"></span>' if share > 0.01 else "")
         + "</li>"
         for guess, share in photograph.guesses
@@ -139,7 +145,7 @@ def _figure(plot: Plot) -> str:
 
 
 def _jpeg(picture: np.ndarray) -> str:
-    from PIL import Image  # matplotlib brings it
+    from PIL import Image
 
     pixels = np.round(255 * picture).astype("uint8")
     buffer = io.BytesIO()

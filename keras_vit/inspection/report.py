@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data import read_image
+from keras_vit.data import MAX_PIXELS, read_image
+from keras_vit.errors import positive, printable
+from keras_vit.evaluation.prediction import input_of
+from keras_vit.files import write_bytes
 from keras_vit.inspection.attention import readout_attention_of
 from keras_vit.inspection.distance import distances_of, mean_distance
 from keras_vit.inspection.drawing import draw_attention, draw_attention_distance, draw_rollout
@@ -49,6 +54,10 @@ _CAPTIONS = {
         "grey is zero.",
     ),
 }
+# What a file of ours has near its beginning: nothing else is replaced.
+_SOFTWARE = "keras_vit inspect"
+_MARKS = {".html": b'<meta name="generator" content="keras_vit inspect">'}
+_MARKS[".png"] = b"Software\x00" + _SOFTWARE.encode()
 _READERS = {"gap": "the mean of the patches", "map": "the probe of the attention pooling"}
 
 
@@ -60,6 +69,7 @@ def inspect_files(
     title: str | None = None,
     top: int = 5,
     batch_size: int = 8,
+    max_pixels: int = MAX_PIXELS,
 ) -> dict[Path, str]:
     """Writes what a model looks at in photographs: PNG plots and `index.html`.
 
@@ -70,27 +80,29 @@ def inspect_files(
         model: A Vision Transformer of this package that takes pixels 0..255.
         files: Image files of any size, brought to the model's size as `predict` does.
         out: Folder to write.
-        overwrite: Whether to replace a page that is there.
+        overwrite: Whether to replace a page and plots that this function wrote. Other files of
+            these names are never replaced.
         title: What the page calls the model; None for its name.
         top: How many classes to name.
         batch_size: Photographs at once.
+        max_pixels: Height times width of a file that is decoded.
 
     Returns:
         The files that could not be read, with the reason; the page leaves them out.
 
     Raises:
-        ValueError: The model has no attention or takes no pixels, or no file could be read.
-        FileExistsError: There is a page already.
-        ImportError: matplotlib or TensorFlow, which decodes, is not installed.
+        ValueError: The model has no attention or takes no pixels, no file could be read, or a
+            number is out of range.
+        FileExistsError: There is a page or a plot already, and `overwrite` is False; or a file of
+            that name that this function did not write.
+        NotADirectoryError: `out` is a file.
+        ImportError: matplotlib is not installed.
     """
     out = Path(out)
-    if (out / "index.html").exists() and not overwrite:
-        raise FileExistsError(
-            f"There is a page in {out} already. Give another folder, or overwrite=True (on the "
-            "command line --overwrite)."
-        )
+    positive(top=top, batch_size=batch_size, max_pixels=max_pixels)
+    _check_out(out, overwrite)
     encoder_blocks(model)
-    images, readable, failed = _read_files(model, files)
+    images, readable, failed = _read_files(model, files, max_pixels)
 
     rows, rollouts, distances, logits = [], [], [], []
     for reading in read(model, images, batch_size):
@@ -125,8 +137,33 @@ def inspect_files(
     return failed
 
 
+def _check_out(out: Path, overwrite: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"{printable(out)} is a file. Give a folder.")
+    for path in [out / "index.html", *(out / f"{name}.png" for name in _CAPTIONS)]:
+        if not os.path.lexists(path):
+            continue
+        if not _is_ours(path):
+            raise FileExistsError(
+                f"{printable(path)} was not written by keras-vit inspect, and would be replaced. "
+                "Give another folder."
+            )
+        if not overwrite:
+            raise FileExistsError(
+                f"There is a page in {printable(out)} already. Give another folder, or "
+                "overwrite=True (on the command line --overwrite)."
+            )
+
+
+def _is_ours(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _MARKS[path.suffix] in file.read(1024)
+
+
 def _read_files(
-    model: Any, files: Sequence[str | Path]
+    model: Any, files: Sequence[str | Path], max_pixels: int
 ) -> tuple[np.ndarray, list[Path], dict[Path, str]]:
     if not model.include_preprocessing:
         raise ValueError(
@@ -134,9 +171,7 @@ def _read_files(
             "include_preprocessing=True, or call attention_maps on images of your own."
         )
     first = model.data_format == "channels_first"
-    channels, height, width = (
-        model.input_shape[1:] if first else (model.input_shape[3], *model.input_shape[1:3])
-    )
+    size, channels = input_of(model)
     if channels not in (1, 3):
         raise ValueError(
             f"{model.name!r} takes {channels} channels; photographs have 3, or 1 in grey. "
@@ -144,14 +179,14 @@ def _read_files(
         )
     images, readable, failed = [], [], {}
     for file in map(Path, files):
-        found = read_image(file, (height or 224, width or 224), channels, **model.evaluation)
+        found = read_image(file, size, channels, max_pixels=max_pixels, **model.evaluation)
         if isinstance(found, str):
             failed[file] = found
         else:
             images.append(np.moveaxis(found, -1, 0) if first else found)
             readable.append(file)
     if not images:
-        reasons = "; ".join(f"{file}: {reason}" for file, reason in failed.items())
+        reasons = "; ".join(f"{printable(file)}: {reason}" for file, reason in failed.items())
         raise ValueError(f"No photograph could be read. {reasons or 'Give at least one.'}")
     return np.stack(images), readable, failed
 
@@ -162,13 +197,15 @@ def _plot(name: str, maker: Callable[[], Any], out: Path, reader: str) -> Plot:
     try:
         drawn = maker()
     except ValueError as error:  # relative positions have no similarity, and so on: it says why
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # of another model: `_check_out` saw that it is ours
         return Plot(title, str(error), None)
+    buffer = io.BytesIO()
     with warnings.catch_warnings():
         # Many tiny axes leave the layout no room at the first try; it goes on with what it has.
         warnings.filterwarnings("ignore", "constrained_layout not applied")
-        drawn.savefig(path)
-    return Plot(title, caption.format(reader=reader), path.read_bytes())
+        drawn.savefig(buffer, format="png", metadata={"Software": _SOFTWARE})
+    write_bytes(path, buffer.getvalue())
+    return Plot(title, caption.format(reader=reader), buffer.getvalue())
 
 
 def _guesses(model: Any, logits: np.ndarray, top: int) -> list[list[tuple[str, float]]]:

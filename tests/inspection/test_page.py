@@ -1,5 +1,7 @@
 """The folder that `inspect_files` and `keras-vit inspect` write."""
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +74,8 @@ def test_names_are_text(written, photographs: list[Path]) -> None:
     assert not elements.all("b")
     assert photographs[0].name in elements.text
     assert "What <Ti/16> looks at" in elements.text
-    assert "broken.jpg cannot be read" in elements.text
+    reason = "broken.jpg cannot be read: not a JPEG, PNG, BMP, GIF or WebP file"
+    assert elements.text.count(reason) == 1
 
 
 def test_the_overlays_are_the_attention(written, photographs: list[Path]) -> None:
@@ -95,6 +98,48 @@ def test_the_overlays_are_the_attention(written, photographs: list[Path]) -> Non
 def test_a_page_is_not_overwritten_by_accident(written, photographs: list[Path]) -> None:
     with pytest.raises(FileExistsError, match="overwrite"):
         inspect_files(model_of("token"), photographs, written[0])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", [*sorted(PLOTS), "index.html"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_others_wrote_stays(
+    photographs: list[Path], tmp_path: Path, name: str, overwrite: bool
+) -> None:
+    (tmp_path / name).write_bytes(b"theirs")
+    (tmp_path / "notes.txt").write_bytes(b"theirs")
+    with pytest.raises(FileExistsError, match=rf"{name} was not written by keras-vit inspect"):
+        inspect_files(model_of("registers"), photographs, tmp_path, overwrite=overwrite)
+    assert contents(tmp_path) == {name: b"theirs", "notes.txt": b"theirs"}
+
+
+def test_overwriting_replaces_and_removes_what_is_ours(
+    written, photographs: list[Path], tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(written[0], tmp_path / "out"))
+    (out / "notes.txt").write_bytes(b"theirs")
+    inspect_files(model_of("registers"), photographs, out, overwrite=True)  # no similarity
+    assert set(contents(out)) == {
+        *(PLOTS - {"position_similarity.png"}),
+        "index.html",
+        "notes.txt",
+    }
+    (tmp_path / "file").write_bytes(b"theirs")
+    with pytest.raises(NotADirectoryError, match="file is a file"):
+        inspect_files(model_of("token"), photographs, tmp_path / "file", overwrite=True)
+
+
+def test_a_name_that_is_not_utf_8(photographs: list[Path], tmp_path: Path) -> None:
+    file = Path(os.fsdecode(os.fsencode(tmp_path / "p") + b"\xff\n.png"))
+    shutil.copy(photographs[2], file)
+    missing = Path(os.fsdecode(os.fsencode(tmp_path / "missing") + b"\xfe.png"))
+    assert list(inspect_files(model_of("token"), [file, missing], tmp_path / "out")) == [missing]
+    page = (tmp_path / "out" / "index.html").read_text("utf-8")
+    assert page_data(page)["photographs"][0]["name"] == r"p\xff\n.png"
+    assert r"missing\xfe.png cannot be read: No such file or directory" in Elements(page).text
 
 
 def test_what_a_model_does_not_have_is_said(photographs: list[Path], tmp_path: Path) -> None:
