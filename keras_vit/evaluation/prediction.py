@@ -9,12 +9,18 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit.data import read_image
+from keras_vit.data._imports import tf
+from keras_vit.errors import positive
 
 Guesses = list[tuple[str, float]]
 
 
 def predict_files(
-    model: Any, files: Sequence[str | Path], top: int = 5, batch_size: int = 32
+    model: Any,
+    files: Sequence[str | Path],
+    top: int = 5,
+    batch_size: int = 32,
+    max_pixels: int = data.MAX_PIXELS,
 ) -> Iterator[tuple[Path, Guesses | str]]:
     """The classes of photographs with their probabilities, best first.
 
@@ -23,17 +29,29 @@ def predict_files(
         files: Image files of any size.
         top: How many classes to name.
         batch_size: Photographs to predict at once.
+        max_pixels: Height times width of a file that is decoded.
 
     Yields:
         Every file in order with `(class name, probability)` pairs, or with the reason why it
         cannot be decoded.
+
+    Raises:
+        ValueError: `top` or `batch_size` is below 1.
     """
-    height, width, channels = model.input_shape[1:]
-    size = (height or 224, width or 224)
+    positive(top=top, batch_size=batch_size)
+    size, channels = input_of(model)
+    first = _channels_first(model)
     for start in range(0, len(files), batch_size):
         paths = [Path(file) for file in files[start : start + batch_size]]
-        read = [read_image(p, size, channels, **model.evaluation) for p in paths]
-        images = [image for image in read if not isinstance(image, str)]
+        read = [
+            read_image(path, size, channels, max_pixels=max_pixels, **model.evaluation)
+            for path in paths
+        ]
+        images = [
+            np.moveaxis(image, -1, 0) if first else image
+            for image in read
+            if not isinstance(image, str)
+        ]
         scores = iter(_probabilities(model, np.stack(images)) if images else ())
         for path, image in zip(paths, read, strict=True):
             yield path, image if isinstance(image, str) else _best(model, next(scores), top)
@@ -66,25 +84,39 @@ def predict_split(
     batches = data.pipeline(split, batch_size=batch_size, **preparation(model))
     # Labels come with their images: a split may skip files that it cannot decode.
     labels = [its_labels for _, its_labels in batches.as_numpy_iterator()] if split.skips else None
-    scores = model.predict(batches.map(lambda images, _: images), verbose=0)
+    first = _channels_first(model)
+    images = batches.map(lambda images, _: tf.transpose(images, (0, 3, 1, 2)) if first else images)
+    scores = model.predict(images, verbose=0)
     return (split.labels() if labels is None else np.concatenate(labels)), scores
 
 
 def preparation(model: Any) -> dict[str, Any]:
-    """How `data.pipeline` brings pictures to a model: the arguments that the model decides.
+    """How `data.pipeline` brings images to a model: the arguments that the model decides.
 
-    A Keras model of another kind gets them resized and cropped at the centre.
+    A Keras model of another kind gets them resized and cropped at the centre. The channels come
+    last, as in all batches of `data.pipeline`.
     """
-    height, width, channels = model.input_shape[1:]
+    size, channels = input_of(model)
     own = getattr(model, "evaluation", {})
     arguments = {
-        "image_size": (height or 224, width or 224),
+        "image_size": size,
         "channels": channels,
         "evaluation": own.get("mode", "crop"),
     }
     if "crop_fraction" in own:
         arguments["crop_fraction"] = own["crop_fraction"]
     return arguments
+
+
+def _channels_first(model: Any) -> bool:
+    return getattr(model, "data_format", "channels_last") == "channels_first"
+
+
+def input_of(model: Any) -> tuple[tuple[int, int], int]:
+    """Height and width, 224 where a model takes any size, and the number of channels."""
+    shape = model.input_shape[1:]
+    channels, height, width = shape if _channels_first(model) else (shape[-1], *shape[:-1])
+    return (height or 224, width or 224), channels
 
 
 def _probabilities(model: Any, images: np.ndarray) -> np.ndarray:
