@@ -74,7 +74,7 @@ def test_names_are_text(written, photographs: list[Path]) -> None:
     assert not elements.all("b")
     assert photographs[0].name in elements.text
     assert "What <Ti/16> looks at" in elements.text
-    reason = "broken.jpg cannot be read: the JPEG file is damaged or incomplete"
+    reason = "broken.jpg cannot be read: not a JPEG, PNG, BMP, GIF or WebP file"
     assert elements.text.count(reason) == 1
 
 
@@ -128,7 +128,7 @@ def test_overwriting_replaces_and_removes_what_is_ours(
         "notes.txt",
     }
     (tmp_path / "file").write_bytes(b"theirs")
-    with pytest.raises(NotADirectoryError, match="file is a file. Give a folder"):
+    with pytest.raises(NotADirectoryError, match="file is a file"):
         inspect_files(model_of("token"), photographs, tmp_path / "file", overwrite=True)
 
 
