@@ -185,13 +185,16 @@ def has_gelu_kernel() -> bool:
     return keras.backend.backend() == "torch"
 
 
-def multiply_add(inputs: Any, kernel: Any, bias: Any) -> Any:
-    """The product of two matrices plus a row: compilers fuse that, torch has an operator for it."""
+def multiply_add(inputs: Any, kernel: Any, bias: Any = None) -> Any:
+    """Rows `(..., features)` times a matrix, plus a row or None: torch has one operator for it."""
     if keras.backend.backend() != "torch":
-        return keras.ops.add(keras.ops.matmul(inputs, kernel), bias)
+        outputs = keras.ops.matmul(inputs, kernel)
+        return outputs if bias is None else keras.ops.add(outputs, bias)
     import torch
 
-    return torch.addmm(*map(keras.ops.convert_to_tensor, (bias, inputs, kernel)))
+    kernel = keras.ops.convert_to_tensor(kernel).mT
+    bias = None if bias is None else keras.ops.convert_to_tensor(bias)
+    return torch.nn.functional.linear(keras.ops.convert_to_tensor(inputs), kernel, bias)
 
 
 def track_variables_anew(layer: keras.layers.Layer) -> None:

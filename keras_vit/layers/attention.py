@@ -140,7 +140,11 @@ class MultiHeadSelfAttention(CompositeLayer):
             self.relative_positions.build((batch, length, self.num_heads, self.head_dim))
 
     def _project(
-        self, tokens: Any, sizes: Any = None, first: int | None = None
+        self,
+        tokens: Any,
+        sizes: Any = None,
+        first: int | None = None,
+        training: bool | None = None,
     ) -> tuple[Any, Any, Any, Any]:
         """Queries, keys and values `(batch, length, heads, head_dim)`, and the bias or None.
 
@@ -149,7 +153,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.head_dim)
         # Split last axis first: the gradient is one concatenation. That of slices out of the
         # middle is three padded arrays and their sum, a tenth of TensorFlow's step.
-        parts = ops.split(self.query_key_value(tokens), 3, axis=-1)
+        parts = ops.split(self.query_key_value(tokens, training=training), 3, axis=-1)
         query, key, value = (ops.reshape(part, shape) for part in parts)
         bias: Any = None
         if self.relative_positions is not None:
@@ -183,11 +187,11 @@ class MultiHeadSelfAttention(CompositeLayer):
         With `sizes`, `(batch, length)`, attention is proportional: a token is attended to as that
         many equal ones would be (ToMe, equation 1). They do not go with relative positions.
         """
-        query, key, value, bias = self._project(tokens, sizes, first)
+        query, key, value, bias = self._project(tokens, sizes, first, training)
         dropout = self.probability_dropout if training else None
         heads = attention(query, key, value, bias, dropout)
         shape = (-1, *ops.shape(query)[1:2], tokens.shape[-1])
-        outputs = self.output_projection(ops.reshape(heads, shape))
+        outputs = self.output_projection(ops.reshape(heads, shape), training=training)
         return self.cast(self.output_dropout(outputs, training=training)), key
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:

@@ -13,10 +13,10 @@ from keras_vit.backend import multiply_add
 class Dense(keras.layers.Dense):
     """`keras.layers.Dense`, faster on tokens.
 
-    Takes `(..., features)` and returns `(..., units)`. All tokens of all images are the rows of one
-    matrix: gradients of the weights sum over images and tokens, which XLA's CPU compiler on JAX
-    does slower over two axes than over one, by a tenth of a training step. Where a backend has an
-    operator for product and bias in one (torch), this takes it.
+    Takes `(..., features)` and returns `(..., units)`. In training, all tokens of all images are
+    the rows of one matrix: gradients of the weights sum over images and tokens, which XLA's CPU
+    compiler on JAX does slower over two axes than over one, by a tenth of a training step. Where a
+    backend has an operator for product and bias in one (torch), this takes it.
 
     Args:
         units: Width of the outputs; it and all else as in `keras.layers.Dense`.
@@ -29,14 +29,12 @@ class Dense(keras.layers.Dense):
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
-        if self.bias is None:
-            outputs = ops.matmul(rows, self.kernel)
-        else:
-            outputs = multiply_add(rows, self.kernel, self.bias)
+        # Outside of training the batch stays an axis of its own: exports want it dynamic.
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1])) if training else inputs
+        outputs = multiply_add(rows, self.kernel, self.bias)
         if self.activation is not None:
             outputs = self.activation(outputs)
-        return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units))
+        return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units)) if training else outputs
 
     def enable_lora(self, rank: int, lora_alpha: Any = None, **options: Any) -> None:
         # Keras's `build` forgets the constructor's alpha.

@@ -110,9 +110,9 @@ class MLP(CompositeLayer):
         self.dense_1.build((*tokens_shape[:-1], self.mlp_dim))
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
-        hidden = self.activation_function(self.dense_0(tokens))
+        hidden = self.activation_function(self.dense_0(tokens, training=training))
         hidden = self.dropout_0(hidden, training=training)
-        return self.cast(self.dropout_1(self.dense_1(hidden), training=training))
+        return self.cast(self.dropout_1(self.dense_1(hidden, training=training), training=training))
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape

@@ -87,15 +87,15 @@ class MixerBlock(CompositeLayer):
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
         def block(x: Any) -> Any:
-            mixed = self._mix_tokens(self.norm_0(x))
+            mixed = self._mix_tokens(self.norm_0(x), training)
             x = x + self.cast(self.drop_0(mixed, training=training))
-            mixed = self.channel_mixing(self.norm_1(x))
+            mixed = self.channel_mixing(self.norm_1(x), training=training)
             return x + self.cast(self.drop_1(mixed, training=training))
 
         return rematerialize(self, block, tokens) if self.remat and training else block(tokens)
 
-    def _mix_tokens(self, tokens: Any) -> Any:
-        mixed = self.token_mixing(ops.transpose(tokens, (0, 2, 1)))
+    def _mix_tokens(self, tokens: Any, training: bool | None) -> Any:
+        mixed = self.token_mixing(ops.transpose(tokens, (0, 2, 1)), training=training)
         return ops.transpose(mixed, (0, 2, 1))
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:

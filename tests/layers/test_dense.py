@@ -1,0 +1,85 @@
+"""The dense layer: Keras's, and a batch that exports can leave open."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import layers
+
+
+def values(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=shape).astype("float32")
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("shape", [(3, 8), (2, 5, 8), (2, 3, 4, 8)])
+def test_it_is_that_of_keras(shape: tuple[int, ...], use_bias: bool, training: bool) -> None:
+    ours = layers.Dense(6, activation="tanh", use_bias=use_bias)
+    theirs = keras.layers.Dense(6, activation="tanh", use_bias=use_bias)
+    inputs = values(*shape)
+    theirs(inputs), ours(inputs)
+    theirs.set_weights(ours.get_weights())
+    expected = ops.convert_to_numpy(theirs(inputs))
+    found = ops.convert_to_numpy(ours(inputs, training=training))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+LAYERS: dict[str, Any] = {
+    "dense": lambda: layers.Dense(6),
+    "encoder_block": lambda: layers.EncoderBlock(4, 24, layer_scale=0.1),
+    "mixer_block": lambda: layers.MixerBlock(8, 24),
+    "attention_pooling": lambda: layers.AttentionPooling(4, 24),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="jax.export")
+def test_jax_exports_a_dynamic_batch(name: str) -> None:
+    import jax
+    from jax import export
+
+    layer, tokens = LAYERS[name](), values(5, 9, 16)
+    expected = np.asarray(layer(tokens))
+    (batch,) = export.symbolic_shape("batch")
+    spec = jax.ShapeDtypeStruct((batch, 9, 16), "float32")
+    exported = export.export(jax.jit(lambda x: layer(x, training=False)))(spec)
+    np.testing.assert_allclose(exported.call(tokens), expected, atol=1e-5)
+    assert exported.out_avals[0].shape[0] == batch
+    # What converters to ONNX cannot read: a size made of the batch and others.
+    sizes = [size for shape in _shapes(jax.make_jaxpr(layer)(tokens).jaxpr) for size in shape]
+    assert 5 * 9 not in sizes
+    assert 5 * 16 not in sizes
+
+
+def _shapes(jaxpr: Any) -> list[tuple[int, ...]]:
+    found = []
+    for equation in jaxpr.eqns:
+        found += [variable.aval.shape for variable in equation.outvars]
+        for inner in equation.params.values():
+            if hasattr(inner, "jaxpr"):
+                found += _shapes(inner.jaxpr)
+    return found
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch.export")
+def test_torch_exports_a_dynamic_batch(name: str) -> None:
+    import torch
+
+    layer, tokens = LAYERS[name](), values(5, 9, 16)
+    expected = ops.convert_to_numpy(layer(tokens))
+    batch = torch.export.Dim("batch", min=1, max=1024)
+    program = torch.export.export(
+        layer.eval(), (torch.from_numpy(values(2, 9, 16)),), dynamic_shapes=((({0: batch},),))
+    )
+    found = program.module()(torch.from_numpy(tokens))
+    np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-5)
+    products = {node.name for node in program.graph.nodes if "linear" in str(node.target)}
+    assert products
+    for node in program.graph.nodes:
+        if node.name in products:
+            assert len(node.meta["val"].shape) == 3

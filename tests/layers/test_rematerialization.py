@@ -1,0 +1,83 @@
+"""Gradients of what is computed again in the backward pass: those of what is kept."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import layers
+
+NOISE = {"stochastic_depth": 0.4}
+DROPOUT = {"dropout": 0.3, "attention_dropout": 0.3}
+
+
+def vision_transformer(remat: bool, **noise: Any) -> keras.Model:
+    return keras_vit.VisionTransformer(
+        patch_size=8,
+        hidden_dim=16,
+        depth=2,
+        num_heads=2,
+        mlp_dim=24,
+        num_classes=0,
+        input_shape=(16, 16, 3),
+        remat=remat,
+        **noise,
+    )
+
+
+def one_layer(cls: Any, shape: tuple[int, ...], **arguments: Any) -> Any:
+    def build(remat: bool, **noise: float) -> keras.Model:
+        inputs = keras.Input(shape)
+        return keras.Model(inputs, cls(remat=remat, **arguments, **noise)(inputs))
+
+    return build
+
+
+MODELS: dict[str, tuple[Any, dict[str, float]]] = {
+    "encoder_block": (
+        one_layer(layers.EncoderBlock, (9, 16), num_heads=2, mlp_dim=24, layer_scale=0.5),
+        NOISE | DROPOUT,
+    ),
+    "mixer_block": (
+        one_layer(layers.MixerBlock, (9, 16), tokens_mlp_dim=8, channels_mlp_dim=24),
+        NOISE,
+    ),
+    "residual_unit": (one_layer(layers.ResidualUnit, (5, 4, 64), width=32, strides=2), {}),
+    "vision_transformer": (vision_transformer, NOISE | DROPOUT),
+}
+CASES = [
+    (name, noisy, eager)
+    for name, (_, noise) in MODELS.items()
+    for noisy in (False, True)
+    for eager in (False, True)
+    # A few: nothing to draw in the unit, and one eager step of the whole model is slow.
+    if noisy <= bool(noise) and (noisy or name != "vision_transformer")
+]
+
+
+def gradients(name: str, noisy: bool, eager: bool, remat: bool) -> dict[str, np.ndarray]:
+    """What one step of plain SGD at a rate of 1 takes from every weight."""
+    build, noise = MODELS[name]
+    keras.utils.set_random_seed(4)
+    model = build(remat, **(noise if noisy else {}))
+    random = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(0.2 * random.normal(size=weight.shape))
+    before = {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
+    inputs = random.normal(size=(6, *model.input_shape[1:])).astype("float32")
+    targets = random.normal(size=(6, *model.output_shape[1:])).astype("float32")
+    model.compile(keras.optimizers.SGD(1.0), "mean_squared_error", run_eagerly=eager)
+    model.fit(inputs, targets, batch_size=6, verbose=0)
+    return {w.path: before[w.path] - keras.ops.convert_to_numpy(w) for w in model.weights}
+
+
+@pytest.mark.parametrize(("name", "noisy", "eager"), CASES)
+def test_gradients_are_those_of_kept_activations(name: str, noisy: bool, eager: bool) -> None:
+    kept = gradients(name, noisy, eager, remat=False)
+    again = gradients(name, noisy, eager, remat=True)
+    assert len(kept) == len(again)
+    for (path, expected), found in zip(kept.items(), again.values(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6, err_msg=path)
+    assert max(np.abs(gradient).max() for gradient in kept.values()) > 1e-3
