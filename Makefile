@@ -30,6 +30,6 @@ check: .venv/dev
 	.venv/bin/python -m pip install --quiet torch==2.13.0
 	.venv/bin/python -m pip install --quiet --editable '.[all,dev]'
 	# KerasHub's own tests of backbones; without tensorflow-text, half a gigabyte that no ViT needs.
-	.venv/bin/python -m pip install --quiet kagglehub regex
+	.venv/bin/python -m pip install --quiet kagglehub regex grain portpicker
 	.venv/bin/python -m pip install --quiet --no-deps keras-hub==0.32.0
 	touch $@

@@ -8,7 +8,7 @@ from keras_vit.checkpoints.model_file import load_model
 from keras_vit.checkpoints.released import Weights
 from keras_vit.checkpoints.report import Entry, LoadReport
 from keras_vit.checkpoints.saving import save_weights
-from keras_vit.checkpoints.sums import verify_sums, write_sums
+from keras_vit.checkpoints.sums import verify_sums
 
 __all__ = [
     "CheckpointError",
@@ -22,5 +22,4 @@ __all__ = [
     "load_weights",
     "save_weights",
     "verify_sums",
-    "write_sums",
 ]

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.files import write_bytes
+from keras_vit.manifest import MANIFEST as SUMS_FILE
 
-SUMS_FILE = "SHA256SUMS"
 SEAL_KEY = "keras_vit_sha256"
 _UNSET = "0" * 64
 # The value that stands in a file until `write_seal` puts the sum there.
@@ -124,10 +123,11 @@ def verify_sums(file: str | Path) -> None:
 
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from keras_vit.checkpoints import verify_sums, write_sums
+    >>> from keras_vit.checkpoints import verify_sums
+    >>> from keras_vit.manifest import write_manifest
     >>> file = Path(tempfile.mkdtemp()) / "report.json"
     >>> _ = file.write_text("{}")
-    >>> write_sums(file.parent)
+    >>> write_manifest(file.parent, "run", ["report.json"], complete=True)
     >>> verify_sums(file)
     >>> _ = file.write_text("[]")
     >>> verify_sums(file)
@@ -139,24 +139,6 @@ def verify_sums(file: str | Path) -> None:
     check_regular(path)
     if beside := _sums_beside(path):
         _compare_with_sums(*beside, digest_of(path))
-
-
-def write_sums(folder: str | Path) -> None:
-    """Writes `SHA256SUMS` of all files in a folder and its subfolders, for `sha256sum -c`.
-
-    Hidden files and links are left out.
-
-    Raises:
-        OSError: A file cannot be read, or the sums cannot be written.
-    """
-    folder = Path(folder)
-    lines = []
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in relative.parts)
-        if path.is_file() and not (path.is_symlink() or hidden or relative == Path(SUMS_FILE)):
-            lines.append(_line(digest_of(path), os.fsencode(relative.as_posix())))
-    write_bytes(folder / SUMS_FILE, b"".join(lines))
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
@@ -223,12 +205,6 @@ def _update(digest: Any, file: BufferedReader, count: int | None = None) -> None
 def _check_argument(sha256: str | None) -> None:
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
         raise ValueError(f"sha256={sha256!r} is not a SHA-256 sum: give 64 hexadecimal digits.")
-
-
-def _line(digest: str, name: bytes) -> bytes:
-    """A line as `sha256sum` writes it: a name with line breaks is escaped, and marked so."""
-    escaped = name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
-    return b"\\" * (escaped != name) + digest.encode() + b"  " + escaped + b"\n"
 
 
 def _sums_beside(path: Path) -> tuple[Path, str] | None:

@@ -18,6 +18,8 @@ from .input_pipeline import pipeline
 from .memory import DecodedSplit
 from .splits import Split
 
+_SOFTWARE = "keras_vit augment"  # marks what this module wrote, in PNG's metadata
+
 
 def augmentation_sheet(
     split: Split,
@@ -50,13 +52,13 @@ def augmentation_sheet(
         versions: augmented pictures beside each.
         seed: as in `pipeline`.
         channels: 3, or 1 for grey.
-        overwrite: replace the file that is there.
+        overwrite: replace a PNG file that this function wrote; never another one.
 
     Raises:
         ImportError: matplotlib is missing.
         ValueError: an argument out of range, an unknown name, or a path without the suffix of a
             format that matplotlib writes.
-        FileExistsError: there is a file already, and `overwrite` is False; or a folder.
+        FileExistsError: there is a folder, another file, or a sheet and `overwrite` is False.
 
     Example:
         >>> import tempfile
@@ -103,7 +105,8 @@ def augmentation_sheet(
     settings = [f"mixup {mixup}"] * bool(mixup) + [f"CutMix {cutmix}"] * bool(cutmix)
     figure.suptitle("; ".join([str(augmentation), *settings]), fontsize=7, wrap=True)
     with atomic_write(path) as temporary:
-        figure.savefig(temporary)
+        png = path.suffix.lower() == ".png"
+        figure.savefig(temporary, metadata={"Software": _SOFTWARE} if png else None)
 
 
 def _check_path(path: Path, overwrite: bool) -> None:
@@ -117,11 +120,25 @@ def _check_path(path: Path, overwrite: bool) -> None:
             f"{printable(path)} has no suffix of an image: give one of {', '.join(sorted(formats))}"
             ", such as sheet.png."
         )
-    if os.path.lexists(path) and not overwrite:
+    if not os.path.lexists(path):
+        return
+    if not _is_ours(path):
+        raise FileExistsError(
+            f"{printable(path)} exists, and is not a PNG file that keras-vit augment wrote: it is "
+            "not replaced. Give another file."
+        )
+    if not overwrite:
         raise FileExistsError(
             f"{printable(path)} exists. Give another file, or overwrite=True (on the command line "
             "--overwrite)."
         )
+
+
+def _is_ours(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b"Software\x00" + _SOFTWARE.encode() in file.read(1024)
 
 
 def shares(label: np.ndarray, names: tuple[str, ...]) -> str:

@@ -20,9 +20,9 @@ from keras_vit.checkpoints import (
     save_weights,
     saving,
     verify_sums,
-    write_sums,
 )
 from keras_vit.checkpoints.binding import canonical_values
+from keras_vit.manifest import all_files, write_manifest
 from tests.checkpoints.models import assert_same_weights, saved, small
 
 # Every layout that is written, in every container.
@@ -114,7 +114,7 @@ def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "a\nb\\.txt").write_text("odd")
-    write_sums(tmp_path)
+    write_manifest(tmp_path, "run", all_files(tmp_path), complete=True)
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert_same_weights(load_model(tmp_path), model)
@@ -126,7 +126,9 @@ def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
     os.replace(tmp_path / "other.keras", tmp_path / "model.keras")
     with pytest.raises(CheckpointError, match="delete SHA256SUMS if you replaced it"):
         load_model(tmp_path)
-    write_sums(tmp_path)
+    write_manifest(
+        tmp_path, "run", [n for n in all_files(tmp_path) if n != "SHA256SUMS"], complete=True
+    )
     sums = (tmp_path / "SHA256SUMS").read_bytes()
     place = sums.index(b"model.keras")
     for at in range(place - 66, place + 12):

@@ -57,7 +57,7 @@ def test_command(tmp_path: Path, capsys) -> None:
         ("sheet", ValueError, "has no suffix of an image: give one of .*png"),
         ("sheet.txt", ValueError, "has no suffix of an image"),
         ("folder", FileExistsError, "folder is a folder: give a file, such as sheet.png"),
-        ("theirs.png", FileExistsError, "theirs.png exists. Give another file, or overwrite=True"),
+        ("theirs.png", FileExistsError, "theirs.png exists, and is not a PNG file that"),
     ],
 )
 def test_paths_that_are_refused(tmp_path: Path, name: str, error: type, message: str) -> None:
@@ -66,6 +66,6 @@ def test_paths_that_are_refused(tmp_path: Path, name: str, error: type, message:
     before = sorted(tmp_path.iterdir())
     split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1])
     with pytest.raises(error, match=message):
-        augmentation_sheet(split, tmp_path / name, 8)
+        augmentation_sheet(split, tmp_path / name, 8, overwrite=True)
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "theirs.png").read_bytes() == b"theirs"
