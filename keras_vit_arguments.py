@@ -228,6 +228,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     convert.add_argument("target", metavar="OUT", type=Path, help="file to write")
     convert.add_argument("--layout", help="google, big_vision, timm or huggingface")
+    convert.add_argument(
+        "--overwrite", action="store_true", help="replace a file that convert wrote"
+    )
 
     plan = command(
         "plan",

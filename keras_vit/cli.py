@@ -168,12 +168,12 @@ def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> 
     say(f"written to {out}")
 
 
-def _convert(source: str, target: Path, layout: str | None) -> None:
+def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> None:
     from keras_vit import from_checkpoint, save_weights
 
     model = from_checkpoint(source)
     say(model.load_report)
-    save_weights(model, target, layout)
+    save_weights(model, target, layout, overwrite=overwrite)
     say(f"written to {target}")
 
 

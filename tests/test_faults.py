@@ -70,7 +70,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "convert": (
         ["convert", "model.keras", "vit.safetensors", "--layout", "timm"],
-        ["convert", "model.keras", "vit.safetensors", "--layout", "timm"],
+        ["convert", "model.keras", "vit.safetensors", "--layout", "timm", "--overwrite"],
     ),
     "evaluate": (
         ["evaluate", "model.keras", "--data", "photos", "--probe", "--cache-dir", "features"],

@@ -19,14 +19,18 @@ from keras_vit.checkpoints.layouts import layout_named
 from keras_vit.checkpoints.notes import notes_of
 from keras_vit.checkpoints.npz import save_npz
 from keras_vit.checkpoints.safetensors_file import save_safetensors
-from keras_vit.checkpoints.sums import TRAILER, kind_of_file, write_seal
+from keras_vit.checkpoints.sums import TRAILER, carries_sum, kind_of_file, write_seal
 from keras_vit.checkpoints.tensors import Array
+from keras_vit.errors import printable
 from keras_vit.files import atomic_write
 
+TRANSFORMERS_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
 WRITERS = {".npz": save_npz, ".safetensors": save_safetensors}
 
 
-def save_weights(model: keras.Model, file: str | Path, layout: str | None = None) -> None:
+def save_weights(
+    model: keras.Model, file: str | Path, layout: str | None = None, *, overwrite: bool = True
+) -> None:
     """Writes the weights of a model for this or another package.
 
     The file appears whole or not at all: it is written beside its place and moved there.
@@ -39,8 +43,12 @@ def save_weights(model: keras.Model, file: str | Path, layout: str | None = None
             `.weights.h5` are Keras's own and need no layout.
         layout: `"google"` or `"big_vision"`; and for a ViT `"timm"`, `"huggingface"` or
             `"huggingface_dinov2"`.
+        overwrite: Replace a file that this function wrote. Others are never replaced, such as the
+            released file that the weights came from.
 
     Raises:
+        FileExistsError: There is a file that this function did not write, or any file and
+            `overwrite` is False.
         CheckpointError: The layout has no place for a weight of the model.
         ValueError: The layout is unknown, or the suffix is not its own.
 
@@ -55,6 +63,7 @@ def save_weights(model: keras.Model, file: str | Path, layout: str | None = None
     (1, 1, 16)
     """
     path = Path(file)
+    _check_target(path, overwrite)
     if path.name.endswith(SUFFIXES):
         _save_keras(model, path, layout)
         return
@@ -68,6 +77,27 @@ def save_weights(model: keras.Model, file: str | Path, layout: str | None = None
         )
     with _replacing(path) as temporary:
         _write(model, temporary, chosen)
+
+
+def _check_target(path: Path, overwrite: bool) -> None:
+    """Refuses to replace what `save_weights` did not write, known by the sum that it carries."""
+    if path.is_dir():  # for transformers, whose other files come and go with the weights
+        present = [path / name for name in TRANSFORMERS_FILES if (path / name).exists()]
+        written = path / TRANSFORMERS_FILES[0]
+    else:
+        present, written = [path] if path.exists() and path.suffix else [], path
+    if not present:
+        return
+    if kind_of_file(present[0]) is None and not (written.exists() and carries_sum(written)):
+        raise FileExistsError(
+            f"{printable(present[0])} exists and was not written by keras_vit: it is not replaced. "
+            "Give another name."
+        )
+    if not overwrite:
+        raise FileExistsError(
+            f"{printable(present[0])} exists. Give another name, or overwrite=True (on the command "
+            "line --overwrite)."
+        )
 
 
 @contextmanager

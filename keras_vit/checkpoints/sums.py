@@ -159,6 +159,16 @@ def write_seal(path: Path) -> None:
         file.write(_sum_without(path, seal.place).encode())
 
 
+def carries_sum(path: Path) -> bool:
+    """Whether a file was written by `save_weights`, whose sum it carries, intact or not."""
+    if kind_of_file(path) is not None:
+        return False
+    try:
+        return _find_seal(path) is not None
+    except CheckpointError:
+        return True
+
+
 class _Seal(NamedTuple):
     """The sum that a file carries, and where in the file."""
 

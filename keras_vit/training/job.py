@@ -17,6 +17,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit import data, evaluation
+from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.files import atomic_write, write_text
@@ -315,7 +316,7 @@ def _trained(
         tensorboard=job.tensorboard,
     )
     if job.patience is not None and (folder / "best.keras").is_file():
-        return keras.saving.load_model(folder / "best.keras", compile=False), history
+        return load_model(folder / "best.keras"), history
     return (model.copy() if job.lora is None else merged(model)), history
 
 

@@ -34,7 +34,7 @@ from keras_vit.training.run_identity import (
     identity,
     place_of,
 )
-from keras_vit.training.state_file import StateFile, open_state, write_state
+from keras_vit.training.state_file import StateFile, is_state, open_state, write_state
 
 __all__ = ["DamagedCheckpointWarning", "OtherRunError", "ResumableRun"]
 
@@ -333,7 +333,7 @@ def _in_order(batches: keras.utils.PyDataset) -> Iterator[Any]:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*.safetensors"), reverse=True)
+    return sorted(folder.glob(f"step-{'[0-9]' * 9}.safetensors"), reverse=True)
 
 
 def _undamaged(folder: Path) -> Iterator[StateFile]:
@@ -356,4 +356,5 @@ def _prune(folder: Path, step: int, keep: int) -> None:
     kept = [path for path in paths if path not in past][:keep]
     parts = folder.glob(".step-*.part")
     for path in {*paths, *parts} - {*kept}:
-        path.unlink(missing_ok=True)
+        if is_state(path):
+            path.unlink(missing_ok=True)

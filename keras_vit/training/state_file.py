@@ -31,6 +31,7 @@ NAMES |= {
 KINDS = {name: dtype for dtype, name in NAMES.items()}
 
 _BLOCK = 2**24
+_METADATA = {"format": "pt", "written_by": "keras_vit"}
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,15 @@ def write_state(path: Path, arrays: Mapping[str, Any], notes: dict[str, Any]) ->
     _sync_folder(path.parent)
 
 
+def is_state(path: Path) -> bool:
+    """Whether `write_state` began this file, by the mark at its start."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    mark = json.dumps({"__metadata__": _METADATA})[:-1].encode()
+    with path.open("rb") as file:
+        return file.read(8 + len(mark))[8:] == mark
+
+
 def open_state(path: Path) -> StateFile:
     """Reads and verifies a whole file, keeping only its notes.
 
@@ -127,7 +137,7 @@ def open_state(path: Path) -> StateFile:
 
 
 def _head(tensors: Mapping[str, Any]) -> bytes:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": _METADATA}
     end = 0
     for name, value in tensors.items():
         kind = NAMES.get(np.dtype(keras.backend.standardize_dtype(value.dtype)))

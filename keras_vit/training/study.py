@@ -34,6 +34,7 @@ from keras_vit.training.callbacks import NonFiniteLossError
 from keras_vit.training.fitting import fit
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.results_table import ResultsTable, Row, Value
+from keras_vit.training.state_file import is_state
 
 # What a trial may train, and what counts its parameters and operations.
 FAMILIES: dict[str, tuple[Callable[..., ImageModel], Callable[..., Cost]]] = {
@@ -256,7 +257,7 @@ def _run(
 def _remove_checkpoints(folder: Path) -> None:
     """Deletes the files that `ResumableRun` wrote, and the folder when nothing else lies there."""
     for pattern in ("step-[0-9]*.safetensors", ".step-[0-9]*.part*"):
-        for path in folder.glob(pattern):
+        for path in filter(is_state, folder.glob(pattern)):
             path.unlink()
     if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
         folder.rmdir()

@@ -234,3 +234,31 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
         save_weights(small(), tmp_path / "link.npz", "google")
         assert (tmp_path / "link.npz").is_symlink()
         assert_same_weights(load_model(tmp_path / "real.npz"), small())
+
+
+@pytest.mark.parametrize("name", ["vit.npz", "vit.safetensors", "vit.keras", "vit.weights.h5"])
+def test_only_own_files_are_replaced(tmp_path: Path, name: str) -> None:
+    """Not the released file that the weights came from, nor anything else that lies there."""
+    layout = {".npz": "google", ".safetensors": "timm"}.get(Path(name).suffix)
+    file, model = tmp_path / name, small()
+    file.write_bytes(b"somebody's")
+    with pytest.raises(FileExistsError, match="was not written by keras_vit"):
+        save_weights(model, file, layout)
+    assert file.read_bytes() == b"somebody's"
+    file.unlink()
+    save_weights(model, file, layout)
+    written = file.read_bytes()
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        save_weights(model, file, layout, overwrite=False)
+    assert file.read_bytes() == written
+    save_weights(model, file, layout)
+
+
+def test_a_folder_for_transformers_replaces_no_other(tmp_path: Path) -> None:
+    (tmp_path / "vit").mkdir()
+    (tmp_path / "vit/config.json").write_text("{}")
+    with pytest.raises(FileExistsError, match=r"config\.json exists and was not written"):
+        save_weights(small(), tmp_path / "vit", "huggingface")
+    assert (tmp_path / "vit/config.json").read_text() == "{}"
+    save_weights(small(), tmp_path / "mine", "huggingface")
+    save_weights(small(), tmp_path / "mine", "huggingface")
