@@ -47,8 +47,10 @@ MODELS: dict[str, tuple[Any, dict[str, float]]] = {
     "residual_unit": (one_layer(layers.ResidualUnit, (5, 4, 64), width=32, strides=2), {}),
     "vision_transformer": (vision_transformer, NOISE | DROPOUT),
 }
+JAX = keras.backend.backend() == "jax"
 CASES = [
-    (name, noisy, eager)
+    # Without a compiler, JAX compiles every operator: up to half a minute for each.
+    pytest.param(name, noisy, eager, marks=[pytest.mark.slow] * (eager and JAX))
     for name, (_, noise) in MODELS.items()
     for noisy in (False, True)
     for eager in (False, True)
