@@ -38,6 +38,7 @@ def fill(model: keras.Model, seed: int = 0) -> None:
 def saved(folder: Path, layout: str = "google", **changes: Any) -> Path:
     """A file of a small model in a layout."""
     file = folder / ("model.npz" if layout in ("google", "big_vision") else "model.safetensors")
+    file.unlink(missing_ok=True)
     save_weights(small(**changes), file, layout=layout)
     return file
 
