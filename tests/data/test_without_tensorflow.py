@@ -1,5 +1,6 @@
 """Pillow and NumPy, where TensorFlow is not the backend, see what the pipeline sees."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -67,14 +68,8 @@ print("tensorflow" in sys.modules)
 
 
 def test_predictions_agree_and_need_no_tensorflow(shared: Path, tmp_path: Path, run_python) -> None:
-    model = keras_vit.VisionTransformer(
-        patch_size=16, hidden_dim=32, depth=2, num_heads=2, input_shape=(64, 64, 3), num_classes=5
-    )
-    head = model.get_layer("head")  # a new one is zero
-    head.set_weights(
-        [np.random.default_rng(0).normal(size=w.shape) / 4 for w in head.get_weights()]
-    )
-    model.save(tmp_path / "model.keras")
+    weights = shared / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
+    keras_vit.from_checkpoint(weights).save(tmp_path / "model.keras")
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(photographs(shared)[0].read_bytes()[:3000])
     text = tmp_path / "text.jpg"
@@ -87,15 +82,16 @@ def test_predictions_agree_and_need_no_tensorflow(shared: Path, tmp_path: Path, 
         pytest.importorskip(backend)
         *answers[backend], imported = run_python(PREDICT, backend, *arguments).splitlines()
         assert imported == str(backend == "tensorflow")
-    for ours, theirs in zip(answers["jax"], answers["tensorflow"], strict=True):
-        guesses = ours.split(" ", 1)[1]
-        if not guesses.startswith("["):
-            assert ours == theirs
-            continue
-        expected = eval(theirs.split(" ", 1)[1])
-        for (found, p), (wanted, q) in zip(eval(guesses), expected, strict=True):
-            assert found == wanted
-            assert p == pytest.approx(q, abs=0.02)
+    # The decoders differ (see above): sure predictions are the same, others differ a little.
+    differences = []
+    for ours, theirs in zip(answers["jax"][:12], answers["tensorflow"][:12], strict=True):
+        found, wanted = (dict(ast.literal_eval(one.split(" ", 1)[1])) for one in (ours, theirs))
+        (best, p), (_, second), *_ = wanted.items()
+        differences.append(abs(found.get(best, 0.0) - p))
+        if p - second > 0.2:
+            assert next(iter(found)) == best
+    assert np.mean(differences) < 0.03
+    assert answers["jax"][12:] == answers["tensorflow"][12:]
     assert answers["jax"][12:] == [
         "broken.jpg the JPEG file is damaged or incomplete",
         "text.jpg not a JPEG, PNG, BMP, GIF or WebP file",

@@ -76,5 +76,5 @@ def test_without_matplotlib_the_numbers_are_there_and_plots_say_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     model, images = model_of("token"), images_for("token")
     assert inspection.attention_rollout(model, images).shape == (3, 4, 3)
-    with pytest.raises(ImportError, match=r"keras_vit\[plots\]"):
+    with pytest.raises(ImportError, match=r"keras3-vit\[plots\]"):
         inspection.plot_rollout(model, images)

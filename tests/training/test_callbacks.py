@@ -191,7 +191,7 @@ def test_watching_keeps_the_log_and_the_best_model(tmp_path: Path) -> None:
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for and missing, it says what to install; it is never asked for by default."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'tensorboard' 'keras_vit\[tensorflow\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'tensorboard' 'keras3-vit\[tensorflow\]'"):
         watching(tmp_path, BATCH, tensorboard=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     chosen = watching(tmp_path, BATCH, tensorboard=True)
