@@ -170,7 +170,7 @@ def merging_schedule(token_merging: int | Sequence[int], depth: int) -> tuple[in
     if len(numbers) != depth or any(type(n) is not int or n < 0 for n in numbers):
         raise ValueError(
             f"token_merging={token_merging!r} does not say how many tokens each of {depth} blocks "
-            f"merges. Give one whole number of at least 0, such as 8, or {depth} of them."
+            f"merges. Give one integer of at least 0, such as 8, or {depth} of them."
         )
     return numbers
 

@@ -448,7 +448,7 @@ def test_disorder_is_explained(tmp_path: Path, name: str) -> None:
         ({"val_fraction": 1.0}, "val_fraction=1.0 must lie between 0 and 1"),
         ({"val_fraction": float("nan")}, "val_fraction=nan must lie between 0 and 1"),
         ({"seed": -1}, "seed=-1 must be an integer, 0 or more"),
-        ({"max_pixels": 0}, "max_pixels=0 must be a whole number of at least 1"),
+        ({"max_pixels": 0}, "max_pixels=0 must be an integer of at least 1"),
         (
             {"on_bad_file": "ignore"},
             "on_bad_file='ignore' is not known. Give one of: 'skip', 'raise'",
