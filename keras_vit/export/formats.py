@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_vit import backend
 from keras_vit.data import MAX_PIXELS
-from keras_vit.errors import as_pair, one_of
+from keras_vit.errors import as_pair, one_of, positive
 from keras_vit.files import atomic_write, write_text
 from keras_vit.models import ImageModel
 from keras_vit.output_folder import OutputFolder
@@ -80,6 +80,7 @@ def export_model(
     '1'
     """
     one_of(format, "format", FORMATS)
+    positive(top_k=top_k, max_pixels=max_pixels)
     path = Path(path)
     options = {
         "class_names": _class_names(model, class_names),
@@ -130,11 +131,18 @@ def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> list[s
 
 
 def _image_size(model: ImageModel, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    if image_size is not None:
-        return as_pair(image_size, "image_size")
     if model.data_format != "channels_last":
         raise ValueError("A channels_first model cannot be served. Rebuild it as channels_last.")
-    height, width, _ = model.input_shape[1:]
+    given = None if image_size is None else as_pair(image_size, "image_size")
+    height, width = model.image_size
+    if given is not None:
+        if (height or given[0], width or given[1]) != given:
+            raise ValueError(
+                f"image_size={image_size!r} does not fit {model.name}, which takes images of "
+                f"{height} x {width} pixels. Leave image_size out, or export "
+                f"model.with_input_shape({(*given, model.channels)})."
+            )
+        return given
     if height is None or width is None:
         raise ValueError(
             f"{model.name} takes images of any size, and photographs must be brought to one: "

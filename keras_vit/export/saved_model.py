@@ -74,7 +74,10 @@ def write_saved_model(
     )
     pixels = tf.TensorSpec((None, None, None, channels), tf.float32, "images")
     archive.add_endpoint("images", from_images, [pixels])
-    archive.write_out(str(path), verbose=False)
+    try:
+        archive.write_out(str(path), verbose=False)
+    except tf.errors.OpError as error:  # a full disk, in TensorFlow's words
+        raise OSError(f"{path} cannot be written: {error.message}") from error
 
 
 if __name__ == "__main__":
