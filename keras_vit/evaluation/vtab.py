@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data import DatasetUnavailableError, Split
-from keras_vit.errors import positive
+from keras_vit.errors import positive, printable
 from keras_vit.evaluation.arrays import check_seed
 from keras_vit.evaluation.vtab_data import task_splits
 from keras_vit.evaluation.vtab_tasks import GROUPS, TASKS, Task
@@ -146,6 +146,7 @@ def run_vtab(
 
     Raises:
         DatasetUnavailableError: No task's data is prepared.
+        FileExistsError: `out` holds a `vtab.md` that this function did not write.
         ValueError: `out` holds results of another model or sweep, or `sweep` or `tasks` is empty,
             or `train` returned no accuracy from 0 to 1.
 
@@ -166,6 +167,12 @@ def run_vtab(
     if not tasks:
         raise ValueError("tasks is empty. Give at least one Task, such as vtab_tasks.TASKS[0].")
     out = Path(out)
+    page = out / "vtab.md"
+    if page.exists() and not any((out / f"{task.name}.json").exists() for task in TASKS):
+        raise FileExistsError(
+            f"{printable(page)} exists without results beside it, and would be replaced. Give "
+            "another folder."
+        )
     out.mkdir(parents=True, exist_ok=True)
     about = {"identity": identity, "sweep": [asdict(setting) for setting in sweep]}
     accuracies: dict[str, float] = {}

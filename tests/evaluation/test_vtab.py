@@ -291,6 +291,13 @@ def test_missing_data_is_told_and_its_group_has_no_mean(calls: list, tmp_path: P
         run_vtab(trainer(calls), tmp_path / "b", data_dir=everything, say=said.append)
 
 
+def test_somebodys_table_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "vtab.md").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"vtab\.md exists without results"):
+        vtab.run_vtab(lambda *_: 0.5, tmp_path, data_dir=tmp_path, say=lambda _: None)
+    assert (tmp_path / "vtab.md").read_text() == "mine"
+
+
 def test_results_of_another_model_are_refused(calls: list, tmp_path: Path) -> None:
     one: dict[str, Any] = {"tasks": TASKS[:1], "say": lambda _: None}
     run_vtab(trainer(calls), tmp_path, identity="a", **one)
