@@ -114,4 +114,5 @@ def test_fifty_kills(tmp_path: Path) -> None:
             np.testing.assert_array_equal(one, other, err_msg=str(moments))
         assert (folder / "run.txt").read_text() == "mine"
         chains += 1
+        print(f"{kills} kills, {chains} runs with the same weights", flush=True)
     print(f"{kills} kills in {chains} runs of {seconds:.0f} s, after {moments} s")
