@@ -159,7 +159,7 @@ def test_some_faults(
 ) -> None:
     if command in ("train", "export") and keras.backend.backend() != "tensorflow":
         pytest.skip("its SavedModel is written by TensorFlow; tested there, and in full by -m slow")
-    survives(command, start, folder, lambda total: random.Random().sample(range(total), 2))
+    survives(command, start, folder, lambda total: [random.Random().randrange(total)])
     for line in filter(str.strip, capsys.readouterr().err.splitlines()):
         assert line.startswith("keras-vit: "), line
         assert "No space left" in line or "Permission denied" in line, line
