@@ -64,6 +64,14 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         temporary.write_bytes(content)
 
 
+def begins_with_mark(path: Path, mark: bytes) -> bool:
+    """Whether a regular file, no link to one, has `mark` near its beginning: who wrote it."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return mark in file.read(1024)
+
+
 def _naming(error: OSError, path: Path) -> OSError:
     """The error with the path that the caller knows: the disk's own errors have none."""
     if error.errno is None:  # a library's own words

@@ -177,7 +177,7 @@ class OutputFolder:
         return self.path.parent / path.name if self.path.name == self.place.name else path
 
     def finish(self) -> None:
-        """Declares the workspace complete: lists and sums its files, deletes the scratch.
+        """Declares the workspace complete: lists its files with their sums.
 
         From here on `publish` is all that is left, whatever happens in between.
         """

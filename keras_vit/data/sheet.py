@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.errors import positive, printable
-from keras_vit.files import atomic_write
+from keras_vit.files import atomic_write, begins_with_mark
 from keras_vit.version import install_command
 
 from ._imports import require
@@ -122,7 +122,7 @@ def _check_path(path: Path, overwrite: bool) -> None:
         )
     if not os.path.lexists(path):
         return
-    if not _is_ours(path):
+    if not begins_with_mark(path, b"Software\x00" + _SOFTWARE.encode()):
         raise FileExistsError(
             f"{printable(path)} exists, and is not a PNG file that keras-vit augment wrote: it is "
             "not replaced. Give another file."
@@ -132,13 +132,6 @@ def _check_path(path: Path, overwrite: bool) -> None:
             f"{printable(path)} exists. Give another file, or overwrite=True (on the command line "
             "--overwrite)."
         )
-
-
-def _is_ours(path: Path) -> bool:
-    if path.is_symlink() or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return b"Software\x00" + _SOFTWARE.encode() in file.read(1024)
 
 
 def shares(label: np.ndarray, names: tuple[str, ...]) -> str:

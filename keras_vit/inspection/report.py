@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.data import MAX_PIXELS, read_image
 from keras_vit.errors import positive, printable
 from keras_vit.evaluation.prediction import input_of
-from keras_vit.files import write_bytes
+from keras_vit.files import begins_with_mark, write_bytes
 from keras_vit.inspection.attention import readout_attention_of
 from keras_vit.inspection.distance import distances_of, mean_distance
 from keras_vit.inspection.drawing import draw_attention, draw_attention_distance, draw_rollout
@@ -143,7 +143,7 @@ def _check_out(out: Path, overwrite: bool) -> None:
     for path in [out / "index.html", *(out / f"{name}.png" for name in _CAPTIONS)]:
         if not os.path.lexists(path):
             continue
-        if not _is_ours(path):
+        if not begins_with_mark(path, _MARKS[path.suffix]):
             raise FileExistsError(
                 f"{printable(path)} was not written by keras-vit inspect, and would be replaced. "
                 "Give another folder."
@@ -153,13 +153,6 @@ def _check_out(out: Path, overwrite: bool) -> None:
                 f"There is a page in {printable(out)} already. Give another folder, or "
                 "overwrite=True (on the command line --overwrite)."
             )
-
-
-def _is_ours(path: Path) -> bool:
-    if path.is_symlink() or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return _MARKS[path.suffix] in file.read(1024)
 
 
 def _read_files(
