@@ -11,8 +11,8 @@ from importlib.util import find_spec
 
 from keras_vit_arguments import parse
 
-# Notes that TensorFlow's libraries write before they can be told not to.
-NOISE = (b"WARNING: All log messages before absl::InitializeLog()", b"I0000 ")
+# What TensorFlow's libraries write as they are loaded, before they can be told not to.
+NOISE = re.compile(rb"WARNING: All log messages before absl|I0000 |E0000 .* failed call to cuInit")
 
 # Commands that read their data by tf.data.
 DATA_COMMANDS = ("train", "evaluate", "augment")
@@ -42,14 +42,15 @@ def main() -> int:
 def _start() -> int:
     options = parse()  # help and usage errors need none of what follows
     _use_huge_pages()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # has no effect once TensorFlow is imported
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
-    with _without_noise():
+    with without_noise():
         from keras_vit.cli import run
 
         if options["command"] in DATA_COMMANDS and find_spec("tensorflow"):
-            import tensorflow  # noqa: F401  with any backend: it reads the data
+            from keras_vit.data._imports import require
+
+            require("tensorflow", "")  # with any backend: it reads the data
     return run(options)
 
 
@@ -101,8 +102,10 @@ def _use_huge_pages() -> None:
 
 
 @contextmanager
-def _without_noise() -> Iterator[None]:
+def without_noise() -> Iterator[None]:
     """Holds back what native code writes to standard error, and passes on all but `NOISE`."""
+    # Has no effect once TensorFlow is imported.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -114,7 +117,7 @@ def _without_noise() -> Iterator[None]:
             os.dup2(terminal, 2)
             os.close(terminal)
             held.seek(0)
-            os.write(2, b"".join(line for line in held if not line.startswith(NOISE)))
+            os.write(2, b"".join(line for line in held if not NOISE.match(line)))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,16 @@
 """TensorFlow and its kind, imported when first used: `import keras_vit` works without them."""
 
 import importlib
-import os
-import re
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from keras_vit.backend import is_tensorflow
 from keras_vit.version import install_command
+from keras_vit_command import without_noise
 
 __all__ = ["require", "tensorflow_datasets", "tf"]
-
-
-# What TensorFlow's libraries write as they are loaded, before they can be told not to.
-_NOISE = re.compile(rb"WARNING: All log messages before absl|I0000 |E0000 .* failed call to cuInit")
 
 
 class _LazyModule:
@@ -34,38 +29,25 @@ class _LazyModule:
 def require(name: str, install: str) -> Any:
     """Imports the module `name`, or raises an `ImportError` with the command that installs it."""
     try:
-        with _quietly(name):
-            return importlib.import_module(name)
+        if name.startswith("tensorflow"):
+            _import_tensorflow()
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         message = f"keras_vit.data needs {error.name}: {install}"
         raise ImportError(message, name=error.name) from error
 
 
-@contextmanager
-def _quietly(name: str) -> Iterator[None]:
-    """Holds back TensorFlow's notes about processors and plug-ins where this imports it first.
+@cache
+def _import_tensorflow() -> None:
+    """Imports it without its notes about processors and plug-ins.
 
-    That is on the JAX and torch backends, where it reads images on the processor alone: a GPU is
-    theirs.
+    On the other backends it reads images on the processor alone: a GPU is theirs.
     """
-    if not name.startswith("tensorflow") or "tensorflow" in sys.modules:
-        yield
-        return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-            if "tensorflow" in sys.modules:
-                sys.modules["tensorflow"].config.set_visible_devices([], "GPU")
-        finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
-            os.close(terminal)
-            held.seek(0)
-            os.write(2, b"".join(line for line in held if not _NOISE.match(line)))
+    with nullcontext() if "tensorflow" in sys.modules else without_noise():
+        tensorflow = importlib.import_module("tensorflow")
+        if not is_tensorflow():
+            with suppress(RuntimeError):  # someone has used it before, and a GPU with it
+                tensorflow.config.set_visible_devices([], "GPU")
 
 
 if TYPE_CHECKING:

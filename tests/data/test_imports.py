@@ -22,3 +22,20 @@ except ImportError as error:
     light, explained = run_python(code, backend="jax").splitlines()
     assert light == "[] False"
     assert explained == f"keras_vit.data needs tensorflow: {install_command('tensorflow')}"
+
+
+def test_gpus_are_left_to_the_backend(run_python) -> None:
+    # A stand-in, for there may be no GPU here; as on JAX and torch, where Keras may import
+    # TensorFlow before this package does.
+    code = """
+import os, sys, types, keras
+tensorflow = types.ModuleType("tensorflow")
+tensorflow.config = types.SimpleNamespace(set_visible_devices=lambda *seen: print("seen", *seen))
+sys.modules["tensorflow"] = tensorflow
+os.environ["GLIBC_TUNABLES"] = ""
+sys.argv = ["keras-vit", "evaluate", "none.keras", "--data", "none"]
+import keras_vit_command
+keras_vit_command.find_spec = lambda name: True
+sys.exit(keras_vit_command.exit_status(keras_vit_command._start) != 2)
+"""
+    assert run_python(code, backend="jax").splitlines() == ["seen [] GPU"]
