@@ -25,6 +25,15 @@ def shared() -> Path:
     return SHARED
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves what is marked `once` to the run on TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        skip = pytest.mark.skip(reason="the same on every backend: tested in the run on TensorFlow")
+        for item in items:
+            if item.get_closest_marker("once"):
+                item.add_marker(skip)
+
+
 @pytest.fixture(autouse=True)
 def _fresh_keras() -> Iterator[None]:
     """Every test starts from the same seed and policy, and leaves no models behind."""

@@ -51,6 +51,7 @@ def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+@pytest.mark.once
 def test_files_give_the_same_logits_and_gradients_elsewhere(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:

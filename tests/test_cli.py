@@ -205,6 +205,7 @@ def test_a_run_is_not_overwritten_by_accident(
     assert (run / "model.keras").is_file()
 
 
+@pytest.mark.once
 def test_list_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "ViT-B*"]) == 0
     printed = capsys.readouterr().out
@@ -243,6 +244,7 @@ def test_errors_are_one_line(
     assert "Traceback" not in error
 
 
+@pytest.mark.once
 def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--help"], ["train", "--help"], ["predict", "--help"]):
         with pytest.raises(SystemExit) as stop:

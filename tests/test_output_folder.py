@@ -14,6 +14,8 @@ from keras_vit.manifest import MANIFEST, own_files, read_manifest, write_manifes
 from keras_vit.output_folder import OutputFolder
 from keras_vit.training.job import RUN_FILES, SCRATCH_FILES, Job, train
 
+pytestmark = pytest.mark.once
+
 MODES = {"plain": {}, "--overwrite": {"overwrite": True}, "--resume": {"resume": True}}
 
 

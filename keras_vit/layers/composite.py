@@ -95,8 +95,9 @@ class CompositeLayer(keras.layers.Layer):
                 f"{type(self).__name__} has no dense sublayer, and Keras quantizes no other kind. "
                 "Quantize the layers that have one, or the whole model: model.quantize."
             )
+        given = {} if config is None else {"config": config}  # Keras before 3.12 takes none
         for layer in dense:
-            layer.quantize(mode, config=config)
+            layer.quantize(mode, **given)
         track_variables_anew(self)
 
     def quantized_call(self, *args: Any, **kwargs: Any) -> Any:

@@ -116,8 +116,8 @@ class VisionTransformer(ImageModel):
 
     def __init__(
         self,
+        num_classes: int = 1000,  # by keyword alone, Keras before 3.14 could not clone the model
         *,
-        num_classes: int = 1000,
         input_shape: tuple[int | None, int | None, int | None] | None = None,
         weights: str | Path | None = None,
         classifier_activation: str | None = None,

@@ -27,6 +27,8 @@ from keras_vit.checkpoints.released import Weights
 from keras_vit.models import list_models
 from tests.checkpoints.models import SIZES, assert_same_weights, saved, small
 
+pytestmark = pytest.mark.once
+
 
 def test_the_table() -> None:
     rows = list_weights()

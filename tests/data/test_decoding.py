@@ -14,6 +14,8 @@ from keras_vit.data.decoding import decode_and_orientation, decode_upright_jpeg
 from keras_vit.data.pillow import decode_with_pillow
 from tests.data.pictures import PICTURE, PIXELS, encode
 
+pytestmark = pytest.mark.once
+
 tf = pytest.importorskip("tensorflow")
 
 TRANSPARENT = PICTURE.copy()

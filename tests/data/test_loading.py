@@ -14,6 +14,8 @@ from sklearn.model_selection import train_test_split
 from keras_vit.data import BadImageError, load, pipeline, read_image
 from tests.data.pictures import PICTURE, encode, flat_folder, plain, write
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("tensorflow")
 
 

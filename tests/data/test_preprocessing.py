@@ -11,6 +11,8 @@ from PIL import Image
 from keras_vit.data import AUGMENTATIONS, Augmentation, evaluation_image, training_image
 from tests.data.pictures import PICTURE, PIXELS
 
+pytestmark = pytest.mark.once
+
 tf = pytest.importorskip("tensorflow")
 
 

@@ -9,6 +9,8 @@ from keras_vit import cli
 from keras_vit.data import ArraySplit, augmentation_sheet
 from tests.data.pictures import flat_folder
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("matplotlib")
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from keras_vit.data import DatasetUnavailableError, load, pipeline
 
+pytestmark = pytest.mark.once
+
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
 

@@ -135,7 +135,7 @@ QUANTIZED = [
 
 
 def quantizer(name: str, **arguments: Any) -> Any:
-    """A configuration of `keras.quantizers`, which Keras has since 3.13; a skip before."""
+    """A configuration of `keras.quantizers`, or a skip where Keras is older than it."""
     if not hasattr(keras.quantizers, name):
         pytest.skip(f"Keras {keras.__version__} has no {name}")
     return getattr(keras.quantizers, name)(**arguments)
@@ -163,7 +163,7 @@ def test_a_quantized_layer_is_cloned_and_saved(
     layer = case.cls(**case.arguments, dtype=DTypePolicyMap("float32"), name="one")
     model = functional(layer, inputs)
     exact = numpy(model(inputs))
-    layer.quantize(mode, config=config and config())
+    layer.quantize(mode, **({"config": config()} if config else {}))
     outputs = numpy(model(inputs))
     assert 0 < np.abs(outputs[0] - exact[0]).max() < error * np.abs(exact[0]).max()
     dense = [one for one in layer._flatten_layers() if isinstance(one, layers.Dense)]
@@ -209,9 +209,11 @@ def test_what_cannot_be_quantized_says_why(name: str, mode: str, words: list[str
     case = CASES[name]
     layer = case.cls(**case.arguments)
     layer(**arrays(case.inputs))
-    config = keras.quantizers.GPTQConfig(None, None) if mode == "gptq" else None
+    given = {}
+    if mode == "gptq":
+        given["config"] = quantizer("GPTQConfig", dataset=None, tokenizer=None)
     with pytest.raises(NotImplementedError) as error:
-        layer.quantize(mode, config=config)
+        layer.quantize(mode, **given)
     for word in words:
         assert word in str(error.value)
 

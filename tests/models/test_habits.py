@@ -278,6 +278,9 @@ def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
         model.copy(dtype="mixed_bfloat16")
 
 
+@pytest.mark.skipif(
+    not hasattr(keras.quantizers, "Int8QuantizationConfig"), reason="not in this version of Keras"
+)
 def test_quantizers_of_ones_own_are_saved(tmp_path: Path) -> None:
     weights_only = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
     model = quantized(make("class token"), config=weights_only)
@@ -289,8 +292,10 @@ def test_quantizers_of_ones_own_are_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["gptq", "awq"])
 def test_calibration_on_text_is_refused(mode: str) -> None:
-    configs = {"gptq": keras.quantizers.GPTQConfig, "awq": keras.quantizers.AWQConfig}
-    config = configs[mode](dataset=list(IMAGES), tokenizer=str)
+    name = f"{mode.upper()}Config"
+    if not hasattr(keras.quantizers, name):
+        pytest.skip(f"Keras {keras.__version__} has no {name}")
+    config = getattr(keras.quantizers, name)(dataset=list(IMAGES), tokenizer=str)
     model = make("class token")
     with pytest.raises(ValueError, match=r'token ids.*Give "int8", "int4" or "float8"'):
         model.quantize(config=config)
@@ -377,6 +382,12 @@ def test_a_subclass_with_arguments_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_layer_as_an_attribute(architecture: str) -> None:
+    images = keras.Input((4,))
+    plain = keras.Model(images, keras.layers.Dense(1)(images))
+    plain.probe = keras.layers.Dense(2)
+    plain.probe.build((None, 5))
+    if len(plain.variables) != 4:
+        pytest.skip(f"Keras {keras.__version__} does not track the attributes of Functional models")
     model = make(architecture)
     variables = len(model.variables)
     model.probe = keras.layers.Dense(2)

@@ -18,6 +18,8 @@ from keras_vit.training.callbacks import NonFiniteLossError
 from keras_vit.training.results_table import ResultsTable
 from keras_vit.training.study import FAMILIES, Trial, averaged, run_study
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("tensorflow")
 
 VIT = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 8}
