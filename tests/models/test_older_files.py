@@ -1,0 +1,25 @@
+"""Files that version 0.1 wrote before its models were described by `models/config.py` still load."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.conftest import REPOSITORY
+
+FILES = REPOSITORY / "tests" / "golden" / "keras_files"
+EXPECTED = np.load(FILES / "logits.npz")
+
+
+@pytest.mark.parametrize("kind", ["vit", "vit_merging", "hybrid", "mixer", "bit"])
+def test_an_older_file_gives_the_same_logits(kind: str) -> None:
+    file = FILES / f"{kind}.keras"
+    loaded = keras.saving.load_model(file)
+    for model in (loaded, keras_vit.checkpoints.load_model(file)):
+        logits = keras.ops.convert_to_numpy(model(EXPECTED["images"]))
+        np.testing.assert_allclose(logits, EXPECTED[kind], rtol=0, atol=2e-6)
+    assert loaded.class_names == ("ant", "bee", "cat", "dog", "elk")
+    assert loaded.get_config()["evaluation"] == {"mode": "stretch"}
+    frozen = {layer.path for layer in loaded._flatten_layers() if not layer.trainable}
+    expected = {"block_0/mlp", "block_1"} if kind == "vit" else set()
+    assert {path for path in frozen if path in ("block_0/mlp", "block_1")} == expected
