@@ -112,7 +112,7 @@ def _evaluate(
 ) -> int:
     from keras_vit.checkpoints.cache import cache_folder
     from keras_vit.data import load
-    from keras_vit.errors import one_of
+    from keras_vit.errors import check_choice
     from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 
     if vtab:
@@ -124,7 +124,7 @@ def _evaluate(
     loaded = _load_model(model)
     batch_size = batch_size or 32
     splits = load(data, data_dir=data_dir)
-    one_of(split, "split", splits)
+    check_choice(split, "split", splits)
     say(f"{loaded.name} on {splits!r}")
     if not probe and knn is None and fewshot is None:
         say(own_classes(loaded, splits[split], batch_size))

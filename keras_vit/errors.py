@@ -41,7 +41,7 @@ def _printable_character(character: str) -> str:
     return character
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
+def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`"Did you mean ...?"` for a misspelt name, or the whole list when nothing is near."""
     names = list(known)
     folded = {name.lower(): name for name in names}
@@ -51,7 +51,7 @@ def nearest(given: str, known: Iterable[str]) -> str:
     return "Known: " + ", ".join(names) + "."
 
 
-def one_of(value: Any, argument: str, known: Iterable[Any]) -> Any:
+def check_choice(value: Any, argument: str, known: Iterable[Any]) -> Any:
     """Returns `value` when it is known, or raises a ValueError that lists what is."""
     names = list(known)
     if value not in names:
@@ -72,36 +72,36 @@ def as_pair(value: int | tuple[int, int], argument: str) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-def positive(**sizes: int) -> None:
+def check_positive(**sizes: int) -> None:
     """Raises a ValueError for the first of the named sizes that is not a positive integer."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"{name}={size!r} must be an integer of at least 1.")
 
 
-def not_negative(**sizes: int) -> None:
+def check_non_negative(**sizes: int) -> None:
     """Raises a ValueError for the first of the named sizes that is not an integer of at least 0."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 0:
             raise ValueError(f"{name}={size!r} must be an integer of at least 0.")
 
 
-def finite(**values: float) -> None:
+def check_finite(**values: float) -> None:
     """Raises a ValueError for the first of the named values that is not a finite number."""
     for name, value in values.items():
         if not isinstance(value, Real) or not math.isfinite(value):
             raise ValueError(f"{name}={value!r} must be a finite number, such as 1e-6.")
 
 
-def above_zero(**values: float) -> None:
+def check_above_zero(**values: float) -> None:
     """Raises a ValueError for the first of the named values that is not finite or not above 0."""
-    finite(**values)
+    check_finite(**values)
     for name, value in values.items():
         if value <= 0:
             raise ValueError(f"{name}={value!r} must be above 0, such as 1e-6.")
 
 
-def rates(**values: float) -> None:
+def check_rate(**values: float) -> None:
     """Raises a ValueError for the first of the named rates that is outside [0, 1)."""
     for name, rate in values.items():
         if not isinstance(rate, Real) or not 0 <= rate < 1:
@@ -110,14 +110,14 @@ def rates(**values: float) -> None:
             )
 
 
-def known_arguments(cls: type, given: Iterable[str]) -> None:
+def check_arguments(cls: type, given: Iterable[str]) -> None:
     """Raises a ValueError for an argument that the constructor of `cls` does not have."""
     accepted = accepted_arguments(cls)
     for name in given:
         if name not in accepted:
             raise ValueError(
                 f"{cls.__name__} has no argument {name!r}. "
-                f"{nearest(name, accepted)} Accepted: {', '.join(accepted)}."
+                f"{did_you_mean(name, accepted)} Accepted: {', '.join(accepted)}."
             )
 
 

@@ -15,7 +15,7 @@ from keras_vit.checkpoints.layout import Checkpoint, Tensors
 from keras_vit.checkpoints.report import Entry
 from keras_vit.checkpoints.resampling import resample_channels, resample_grid, resample_patches
 from keras_vit.checkpoints.tensors import Array, Shape, Tensor
-from keras_vit.errors import nearest
+from keras_vit.errors import did_you_mean
 
 Grid = tuple[int, int]
 HEAD = ("head/kernel", "head/bias")
@@ -123,7 +123,7 @@ def _named(fresh: Sequence[str], expected: Iterable[str]) -> set[str]:
         if not matching:
             groups = {n.split("/")[0] for n in expected} | set(expected)
             raise ValueError(
-                f"fresh={pattern!r} names no weight of the model. {nearest(pattern, groups)}"
+                f"fresh={pattern!r} names no weight of the model. {did_you_mean(pattern, groups)}"
             )
         allowed |= matching
     return allowed

@@ -20,7 +20,7 @@ from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.loading import load_checkpoint
 from keras_vit.checkpoints.opening import open_checkpoint
 from keras_vit.checkpoints.sums import check_file_in_thread
-from keras_vit.errors import known_arguments
+from keras_vit.errors import check_arguments
 from keras_vit.models import ImageModel
 from keras_vit.models.hybrid import feature_stride
 from keras_vit.models.vit import position_grid_of
@@ -85,7 +85,7 @@ def from_checkpoint(
         open_checkpoint(path, layout, None, checked, max_parameters) as checkpoint,
     ):
         constructor = FAMILIES[checkpoint.family].model
-        known_arguments(constructor, overrides)
+        check_arguments(constructor, overrides)
         arguments = _arguments(checkpoint, overrides, file_grid, path, max_parameters)
         model = constructor(**arguments)
         report = load_checkpoint(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checkpoints.released import RELEASED, Weights
-from keras_vit.errors import nearest
+from keras_vit.errors import did_you_mean
 
 # Arguments by which models of one name are told from others; a family has none of another's.
 TELLING = (
@@ -69,7 +69,7 @@ def find_for_model(tag: str, model: Any) -> Weights | None:
             f"sizes. For this one: {', '.join(fitting) or 'none'}."
         )
     tags = fitting or {row.tag for row in RELEASED}
-    raise ValueError(f"No file and no released weights {tag!r}. {nearest(tag, tags)}")
+    raise ValueError(f"No file and no released weights {tag!r}. {did_you_mean(tag, tags)}")
 
 
 def find_named(name: str) -> Weights | None:
@@ -85,7 +85,7 @@ def find_named(name: str) -> Weights | None:
         return rows[name.lower()]
     known = _names_like(name)
     raise ValueError(
-        f"No file and no released weights {name!r}. {nearest(name, known)} "
+        f"No file and no released weights {name!r}. {did_you_mean(name, known)} "
         "Give MODEL:TAG, as in 'ViT-B/16:augreg_in21k'; list_weights() shows all."
     )
 

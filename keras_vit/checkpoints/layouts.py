@@ -12,7 +12,7 @@ from keras_vit.checkpoints.mixer import MIXER
 from keras_vit.checkpoints.resnet import BIT, BIT_PAPER, BIT_V1
 from keras_vit.checkpoints.tensors import Container
 from keras_vit.checkpoints.timm import DINOV2, TIMM, TIMM_IMAGENET
-from keras_vit.errors import nearest
+from keras_vit.errors import did_you_mean
 
 # In the order in which a file is tried.
 LAYOUTS: dict[str, Layout] = {
@@ -56,7 +56,7 @@ def layout_named(name: str, family: str = "vit") -> Layout:
     """The layout of this name for a family, or a ValueError that proposes the nearest."""
     name = OF_FAMILY.get((name, family), name)
     if name not in LAYOUTS:
-        raise ValueError(f"layout={name!r} is not known. {nearest(name, LAYOUTS)}")
+        raise ValueError(f"layout={name!r} is not known. {did_you_mean(name, LAYOUTS)}")
     return LAYOUTS[name]
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from keras_vit.errors import one_of
+from keras_vit.errors import check_choice
 
 from .rand_augment import check_rand_augment
 
@@ -44,7 +44,7 @@ class Augmentation:
     erasing: float = 0.0
 
     def __post_init__(self) -> None:
-        one_of(self.crop, "crop", CROPS)
+        check_choice(self.crop, "crop", CROPS)
         if not 0 < self.min_area <= 1:
             raise ValueError(f"min_area={self.min_area} must lie in (0, 1], for instance 0.05")
         low, high = self.aspect_ratio
@@ -79,4 +79,4 @@ def get_augmentation(augment: "Augmentation | str") -> Augmentation:
     """The augmentation itself, or the one that `AUGMENTATIONS` keeps under this name."""
     if isinstance(augment, Augmentation):
         return augment
-    return AUGMENTATIONS[one_of(augment, "augment", AUGMENTATIONS)]
+    return AUGMENTATIONS[check_choice(augment, "augment", AUGMENTATIONS)]

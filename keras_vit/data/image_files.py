@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import backend
-from keras_vit.errors import as_pair, positive
+from keras_vit.errors import as_pair, check_positive
 
 from ._imports import tf
 from .decoding import decode_image
@@ -93,7 +93,7 @@ def read_image(
         'No such file or directory'
     """
     size = as_pair(image_size, "image_size")
-    positive(max_pixels=max_pixels)
+    check_positive(max_pixels=max_pixels)
     try:
         contents = read_contents(Path(file))
         if not backend.is_tensorflow():

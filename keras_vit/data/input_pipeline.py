@@ -12,7 +12,7 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
-from keras_vit.errors import as_pair, one_of
+from keras_vit.errors import as_pair, check_choice
 
 from ._imports import tf
 from .augmentation import Augmentation, get_augmentation
@@ -108,7 +108,7 @@ def pipeline(
         raise ValueError(f"batch_size={batch_size!r} must be an integer, 1 or more")
     if not isinstance(seed, Integral) or seed < 0:
         raise ValueError(f"seed={seed!r} must be an integer, 0 or more")
-    one_of(evaluation, "evaluation", EVALUATION)
+    check_choice(evaluation, "evaluation", EVALUATION)
     if start_step < 0 or (start_step and not repeat):
         raise ValueError(f"start_step={start_step} must be 0 or more, and 0 without repeat=True")
     if drop_remainder and not repeat and len(split) < batch_size:

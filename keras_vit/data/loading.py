@@ -6,7 +6,7 @@ import os
 from numbers import Integral
 from pathlib import Path
 
-from keras_vit.errors import one_of, positive
+from keras_vit.errors import check_choice, check_positive
 
 from .digits import load_digits
 from .folder import LAYOUTS, load_folder
@@ -69,8 +69,8 @@ def load(
     if not isinstance(seed, Integral) or seed < 0:
         raise ValueError(f"seed={seed!r} must be an integer, 0 or more")
     if max_pixels is not None:
-        positive(max_pixels=max_pixels)
-    one_of(on_bad_file, "on_bad_file", ("skip", "raise"))
+        check_positive(max_pixels=max_pixels)
+    check_choice(on_bad_file, "on_bad_file", ("skip", "raise"))
     name = os.fspath(source)
     if name in ("digits", "digits/half"):
         return load_digits(name, val_fraction, seed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.errors import as_pair, one_of
+from keras_vit.errors import as_pair, check_choice
 
 from ._imports import tf
 from .augmentation import Augmentation
@@ -67,7 +67,7 @@ def evaluation_image(
 
 def check_evaluation(mode: str, crop_fraction: float) -> None:
     """Raises a ValueError for an unknown mode or a fraction out of range."""
-    one_of(mode, "mode", EVALUATION)
+    check_choice(mode, "mode", EVALUATION)
     if not 0 < crop_fraction <= 1:
         raise ValueError(f"crop_fraction={crop_fraction} must lie in (0, 1], for instance 0.875")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from keras_vit.errors import one_of, positive
+from keras_vit.errors import check_choice, check_positive
 
 from ._imports import tf
 
@@ -70,13 +70,13 @@ def check_rand_augment(
     number: int, magnitude: float, operations: tuple[str, ...] | None = None
 ) -> None:
     """Raises a ValueError for settings that `rand_augment` does not take."""
-    positive(number=number)
+    check_positive(number=number)
     if not 0 <= magnitude <= 30:
         raise ValueError(f"magnitude={magnitude!r} must lie between 0 and 30, for instance 10")
     if operations is not None and not operations:
         raise ValueError(f"operations={operations!r} is empty: name some, or give None for all")
     for name in operations or ():
-        one_of(name, "operation", OPERATIONS)
+        check_choice(name, "operation", OPERATIONS)
 
 
 # --- colours, as Pillow computes them

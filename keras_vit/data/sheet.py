@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import positive, printable
+from keras_vit.errors import check_positive, printable
 from keras_vit.files import atomic_write, begins_with_mark
 from keras_vit.version import install_command
 
@@ -66,7 +66,7 @@ def augmentation_sheet(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     augmentation_sheet(load("digits").train, f"{folder}/sheet.png", 8, channels=1)
     """
-    positive(pictures=pictures, versions=versions)
+    check_positive(pictures=pictures, versions=versions)
     figure_class = require("matplotlib.figure", install_command("plots")).Figure
     path = Path(path)
     _check_path(path, overwrite)

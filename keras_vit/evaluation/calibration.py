@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.evaluation.arrays import check_finite, check_labels
 
 
@@ -61,7 +61,7 @@ def calibration(labels: Any, probabilities: Any, bins: int = 15) -> Calibration:
     >>> sure_and_half_right.error
     0.5
     """
-    positive(bins=bins)
+    check_positive(bins=bins)
     labels, probabilities = probabilities_of(labels, probabilities)
     confidence = probabilities.max(axis=1)
     right = probabilities.argmax(axis=1) == labels

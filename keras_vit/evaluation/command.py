@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit import data
-from keras_vit.errors import one_of
+from keras_vit.errors import check_choice
 from keras_vit.evaluation import vtab_tasks
 from keras_vit.evaluation.features import features, weights_digest
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, check_shots, fewshot_table
@@ -71,7 +71,7 @@ def transfer_rows(
     Raises:
         ValueError: There is no split `test`, or an argument is out of range.
     """
-    tested = splits[one_of(test, "test", splits)]
+    tested = splits[check_choice(test, "test", splits)]
     # What the labels alone rule out is said before hours of features.
     labels = splits.train.labels()
     if probe:

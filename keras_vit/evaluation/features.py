@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit import data
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.evaluation.prediction import preparation
 from keras_vit.files import atomic_write
 from keras_vit.version import __version__
@@ -64,7 +64,7 @@ def features(
     >>> x.shape, y.shape
     ((360, 16), (360,))
     """
-    positive(batch_size=batch_size)
+    check_positive(batch_size=batch_size)
     backbone = model.feature_model("pre_logits")
     if len(backbone.output_shape) != 2:
         raise ValueError(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.evaluation.arrays import check_seed, checked
 
 SHOTS = (1, 5, 10, 25)
@@ -144,7 +144,7 @@ def check_shots(labels: np.ndarray, shots: int, option: str = "") -> None:
 
     The message begins with `option`, where the number comes from the command line.
     """
-    positive(shots=shots)
+    check_positive(shots=shots)
     most = int(np.bincount(labels).max())
     if shots > most:
         raise ValueError(

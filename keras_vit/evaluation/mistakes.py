@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import data
-from keras_vit.errors import one_of, positive
+from keras_vit.errors import check_choice, check_positive
 from keras_vit.evaluation.calibration import probabilities_of
 
 
@@ -59,7 +59,7 @@ def worst_mistakes(
     >>> [(mistake.index, mistake.probability) for mistake in found]
     [(1, 0.8), (2, 0.7)]
     """
-    positive(count=count)
+    check_positive(count=count)
     labels, probabilities = probabilities_of(labels, probabilities)
     predictions = probabilities.argmax(axis=1)
     confidence = probabilities.max(axis=1)
@@ -96,7 +96,7 @@ def pictures(split: data.Split, indices: Sequence[int], channels: int = 3) -> li
     >>> [image.shape for image in pictures(data.load("digits").val, [5, 3], channels=1)]
     [(8, 8, 1), (8, 8, 1)]
     """
-    one_of(channels, "channels", (1, 3))
+    check_choice(channels, "channels", (1, 3))
     if not indices:
         return []
     if min(indices) < 0 or max(indices) >= len(split):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.evaluation.arrays import checked
 
 
@@ -64,7 +64,7 @@ def check_neighbours(examples: int, k: int, option: str = "") -> None:
 
     The message begins with `option`, where the number comes from the command line.
     """
-    positive(k=k)
+    check_positive(k=k)
     if k > examples:
         raise ValueError(
             f"{option}k={k} neighbours do not exist among {examples} training examples. Give at "

@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit import data
 from keras_vit.data import read_image
 from keras_vit.data._imports import tf
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 
 Guesses = list[tuple[str, float]]
 
@@ -38,7 +38,7 @@ def predict_files(
     Raises:
         ValueError: `top` or `batch_size` is below 1.
     """
-    positive(top=top, batch_size=batch_size)
+    check_positive(top=top, batch_size=batch_size)
     size, channels = input_of(model)
     first = _channels_first(model)
     for start in range(0, len(files), batch_size):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data import DatasetUnavailableError, Split
-from keras_vit.errors import positive, printable
+from keras_vit.errors import check_positive, printable
 from keras_vit.evaluation.arrays import check_seed
 from keras_vit.evaluation.vtab_data import task_splits
 from keras_vit.evaluation.vtab_tasks import GROUPS, TASKS, Task
@@ -45,7 +45,7 @@ class Setting:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        positive(
+        check_positive(
             steps=self.steps,
             batch_size=self.batch_size,
             image_size=self.image_size,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_vit.data._imports import tf
-from keras_vit.errors import nearest
+from keras_vit.errors import did_you_mean
 
 Record = dict[str, Any]
 GROUPS = ("natural", "specialised", "structured")
@@ -161,5 +161,5 @@ def task(name: str) -> Task:
     """
     known = {row.name: row for row in TASKS}
     if name not in known:
-        raise ValueError(f"VTAB has no task {name!r}. {nearest(name, known)}")
+        raise ValueError(f"VTAB has no task {name!r}. {did_you_mean(name, known)}")
     return known[name]

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_vit import backend
 from keras_vit.data import MAX_PIXELS
-from keras_vit.errors import as_pair, one_of, positive
+from keras_vit.errors import as_pair, check_choice, check_positive
 from keras_vit.files import atomic_write, write_text
 from keras_vit.models import ImageModel
 from keras_vit.output_folder import OutputFolder
@@ -79,8 +79,8 @@ def export_model(
     >>> keras_vit.export_model(model, folder + "/pets/1", class_names=["cat", "dog"]).name
     '1'
     """
-    one_of(format, "format", FORMATS)
-    positive(top_k=top_k, max_pixels=max_pixels)
+    check_choice(format, "format", FORMATS)
+    check_positive(top_k=top_k, max_pixels=max_pixels)
     path = Path(path)
     options = {
         "class_names": _class_names(model, class_names),

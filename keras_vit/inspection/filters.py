@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.inspection.reading import as_numpy
 from keras_vit.layers import PatchEmbedding
 
@@ -37,7 +37,7 @@ def embedding_filters(model: Any, components: int = 28) -> np.ndarray:
     >>> keras_vit.inspection.embedding_filters(model, components=6).shape
     (6, 8, 8, 3)
     """
-    positive(components=components)
+    check_positive(components=components)
     kernel = embedding_kernel(model)
     available = available_components(model)
     if components > available:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.layers import AttentionPooling, EncoderBlock
 from keras_vit.layers.merging import token_sizes
 from keras_vit.models.image_model import ImageModel
@@ -117,7 +117,7 @@ def read(model: Any, images: Any, batch_size: int = 32) -> Iterator[Reading]:
     Raises:
         ValueError: The model has no encoder blocks, or the images are not such as it takes.
     """
-    positive(batch_size=batch_size)
+    check_positive(batch_size=batch_size)
     depth = len(encoder_blocks(model))
     images = _checked(model, images)
     before = ["tokens", *(f"block_{i}" for i in range(depth - 1))]

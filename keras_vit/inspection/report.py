@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data import MAX_PIXELS, read_image
-from keras_vit.errors import positive, printable
+from keras_vit.errors import check_positive, printable
 from keras_vit.evaluation.prediction import input_of
 from keras_vit.files import begins_with_mark, write_bytes
 from keras_vit.inspection.attention import readout_attention_of
@@ -99,7 +99,7 @@ def inspect_files(
         ImportError: matplotlib is not installed.
     """
     out = Path(out)
-    positive(top=top, batch_size=batch_size, max_pixels=max_pixels)
+    check_positive(top=top, batch_size=batch_size, max_pixels=max_pixels)
     _check_out(out, overwrite)
     encoder_blocks(model)
     images, readable, failed = _read_files(model, files, max_pixels)

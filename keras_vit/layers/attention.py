@@ -12,7 +12,7 @@ from keras_vit.backend import (
     masks_come_from,
     multiply_in_float32,
 )
-from keras_vit.errors import positive, rates
+from keras_vit.errors import check_positive, check_rate
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
@@ -34,9 +34,9 @@ def proportional_bias(sizes: Any, dtype: Any) -> Any:
     return ops.cast(ops.log(sizes), dtype)[:, None, None, :]
 
 
-def heads_divide(hidden_dim: int, num_heads: int) -> int:
+def check_heads(hidden_dim: int, num_heads: int) -> int:
     """The width of a head, or a ValueError when the heads do not divide the width."""
-    positive(hidden_dim=hidden_dim, num_heads=num_heads)
+    check_positive(hidden_dim=hidden_dim, num_heads=num_heads)
     if hidden_dim % num_heads:
         fitting = [n for n in range(1, min(hidden_dim, 33)) if hidden_dim % n == 0]
         raise ValueError(
@@ -112,8 +112,8 @@ class MultiHeadSelfAttention(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        positive(num_heads=num_heads)
-        rates(dropout=dropout, attention_dropout=attention_dropout)
+        check_positive(num_heads=num_heads)
+        check_rate(dropout=dropout, attention_dropout=attention_dropout)
         self.num_heads = num_heads
         self.dropout = dropout
         self.attention_dropout = attention_dropout
@@ -122,7 +122,7 @@ class MultiHeadSelfAttention(CompositeLayer):
     def build(self, tokens_shape: Shape) -> None:
         batch, length, hidden_dim = tokens_shape
         assert hidden_dim is not None
-        self.head_dim = heads_divide(hidden_dim, self.num_heads)
+        self.head_dim = check_heads(hidden_dim, self.num_heads)
         add, init = self.sublayer, projection_initializer(hidden_dim)
         self.query_key_value = add(
             Dense, 3 * hidden_dim, kernel_initializer=init, name="query_key_value"

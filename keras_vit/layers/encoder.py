@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.errors import positive, rates
+from keras_vit.errors import check_positive, check_rate
 from keras_vit.layers.activations import activation_function
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.composite import CompositeLayer
@@ -83,8 +83,8 @@ class MLP(CompositeLayer):
         self, mlp_dim: int, activation: str = "gelu_tanh", dropout: float = 0.0, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        positive(mlp_dim=mlp_dim)
-        rates(dropout=dropout)
+        check_positive(mlp_dim=mlp_dim)
+        check_rate(dropout=dropout)
         self.mlp_dim = mlp_dim
         self.activation = activation
         self.activation_function = activation_function(activation)
@@ -174,7 +174,7 @@ class EncoderBlock(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        rates(stochastic_depth=stochastic_depth)
+        check_rate(stochastic_depth=stochastic_depth)
         self.stochastic_depth = stochastic_depth
         self.norm_epsilon = norm_epsilon
         self.layer_scale = layer_scale

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import positive, rates
+from keras_vit.errors import check_positive, check_rate
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.encoder import MLP
 from keras_vit.layers.patches import Shape
@@ -59,8 +59,8 @@ class MixerBlock(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        positive(tokens_mlp_dim=tokens_mlp_dim, channels_mlp_dim=channels_mlp_dim)
-        rates(stochastic_depth=stochastic_depth)
+        check_positive(tokens_mlp_dim=tokens_mlp_dim, channels_mlp_dim=channels_mlp_dim)
+        check_rate(stochastic_depth=stochastic_depth)
         self.stochastic_depth = stochastic_depth
         self.norm_epsilon = norm_epsilon
         self.remat = remat

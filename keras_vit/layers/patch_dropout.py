@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import rates
+from keras_vit.errors import check_rate
 from keras_vit.layers.merging import take_tokens
 from keras_vit.layers.patches import Shape
 
@@ -41,7 +41,7 @@ class PatchDropout(keras.layers.Layer):
         self, rate: float, num_prefix_tokens: int = 0, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        rates(rate=rate)
+        check_rate(rate=rate)
         self.rate = rate
         self.num_prefix_tokens = num_prefix_tokens
         self.seed = seed

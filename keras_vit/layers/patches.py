@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import as_pair, one_of
+from keras_vit.errors import as_pair, check_choice
 
 Shape = tuple[int | None, ...]
 
@@ -143,7 +143,7 @@ class PatchEmbedding(Patches):
     ) -> None:
         super().__init__(patch_size, data_format, **kwargs)
         self.hidden_dim = hidden_dim
-        self.padding = one_of(padding, "padding", ("valid", "same"))
+        self.padding = check_choice(padding, "padding", ("valid", "same"))
 
     def _grid(self, shape: Shape) -> tuple[int | None, int | None]:
         if self.padding == "valid":

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_vit.layers.attention import (
     attention,
-    heads_divide,
+    check_heads,
     projection_initializer,
     proportional_bias,
 )
@@ -116,7 +116,7 @@ class AttentionPooling(CompositeLayer):
     def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
         hidden_dim = tokens_shape[-1]
         assert hidden_dim is not None
-        self.head_dim = heads_divide(hidden_dim, self.num_heads)
+        self.head_dim = check_heads(hidden_dim, self.num_heads)
         add, init = self.sublayer, projection_initializer(hidden_dim)
         self.probe = self.add_weight(
             name="probe", shape=(1, 1, hidden_dim), initializer="glorot_uniform"

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.errors import as_pair, one_of
+from keras_vit.errors import as_pair, check_choice
 from keras_vit.layers.patches import Shape
 
 
@@ -102,7 +102,7 @@ class PositionEmbedding(keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.grid = as_pair(grid, "grid")
-        self.kind = one_of(kind, "kind", self.KINDS)
+        self.kind = check_choice(kind, "kind", self.KINDS)
         self.num_prefix_tokens = num_prefix_tokens
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:

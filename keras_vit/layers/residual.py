@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_vit.errors import one_of, positive
+from keras_vit.errors import check_choice, check_positive
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.convolution import StandardizedConv2D
 from keras_vit.layers.patches import Shape
@@ -39,8 +39,8 @@ class _Residual(CompositeLayer):
 
     def __init__(self, width: int, version: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        one_of(version, "version", VERSIONS)
-        positive(width=width)
+        check_choice(version, "version", VERSIONS)
+        check_positive(width=width)
         if width % GROUPS:
             raise ValueError(
                 f"width={width!r} cannot be normalised in {GROUPS} groups. Give a multiple of "

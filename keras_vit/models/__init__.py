@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from keras_vit.errors import nearest
+from keras_vit.errors import did_you_mean
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer
 from keras_vit.models.resnet import BiTResNet
@@ -59,7 +59,7 @@ def model_arguments(name: str) -> dict[str, Any]:
         ValueError: The name is unknown; the message proposes the nearest ones.
     """
     if name not in _MODELS:
-        raise ValueError(f"No model {name!r}. {nearest(name, _MODELS)}")
+        raise ValueError(f"No model {name!r}. {did_you_mean(name, _MODELS)}")
     return dict(_MODELS[name][1])
 
 

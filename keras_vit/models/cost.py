@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_vit.errors import as_pair, nearest
+from keras_vit.errors import as_pair, did_you_mean
 from keras_vit.models.variants import (
     BIT_NAMES,
     HYBRIDS,
@@ -251,4 +251,4 @@ def cost(name: str, **options: Any) -> Cost:
         if name in names:
             return count(**{**arguments(name), **options})
     known = [known for names, *_ in _COUNTED for known in names]
-    raise ValueError(f"No cost is known for {name!r}. {nearest(name, known)}")
+    raise ValueError(f"No cost is known for {name!r}. {did_you_mean(name, known)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import keras
 import numpy as np
 
-from keras_vit.errors import known_arguments, nearest, one_of
+from keras_vit.errors import check_arguments, check_choice, did_you_mean
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.models.compiled import CompiledModel
 from keras_vit.models.layer_state import (
@@ -51,7 +51,7 @@ class ImageModel(CompiledModel):
     load_report: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        known_arguments(cls, kwargs)
+        check_arguments(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def _assemble(self, arguments: Arguments, images: Any, features: dict[str, Any]) -> None:
@@ -243,7 +243,7 @@ class ImageModel(CompiledModel):
         names = [outputs] if isinstance(outputs, str) else list(outputs)
         for name in names:
             if name not in self._features:
-                raise ValueError(f"No feature {name!r}. {nearest(name, self._features)}")
+                raise ValueError(f"No feature {name!r}. {did_you_mean(name, self._features)}")
         found = {name: self._features[name] for name in names}
         if format == "grid":
             found = {name: self._on_grid(name, feature) for name, feature in found.items()}
@@ -393,7 +393,7 @@ def normalise(images: Any, include_preprocessing: bool | str, data_format: str) 
     """Pixels 0..255 as the weights know them, in float32 under every policy."""
     if include_preprocessing is False:
         return images
-    one_of(include_preprocessing, "include_preprocessing", [False, *NORMALISATIONS])
+    check_choice(include_preprocessing, "include_preprocessing", [False, *NORMALISATIONS])
     means, deviations = NORMALISATIONS[include_preprocessing]
     channels = images.shape[-1 if data_format == "channels_last" else 1]
     if len(means) not in (1, channels):
@@ -436,7 +436,7 @@ def image_layout(
     Raises:
         ValueError: The data format is unknown, or the shape is not one of images in it.
     """
-    data_format = one_of(
+    data_format = check_choice(
         data_format or keras.config.image_data_format(), "data_format", DATA_FORMATS
     )
     last = data_format == "channels_last"

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.errors import above_zero, as_pair, not_negative, positive, rates
+from keras_vit.errors import (
+    as_pair,
+    check_above_zero,
+    check_non_negative,
+    check_positive,
+    check_rate,
+)
 from keras_vit.layers import MeanPooling, MixerBlock, PatchEmbedding
 from keras_vit.models.image_model import (
     ImageModel,
@@ -91,10 +97,10 @@ class MLPMixer(ImageModel):
         dtype: Any = None,
     ) -> None:
         patch_size = as_pair(patch_size, "patch_size")
-        positive(hidden_dim=hidden_dim, depth=depth)
-        not_negative(num_classes=num_classes)
-        above_zero(norm_epsilon=norm_epsilon)
-        rates(stochastic_depth=stochastic_depth)
+        check_positive(hidden_dim=hidden_dim, depth=depth)
+        check_non_negative(num_classes=num_classes)
+        check_above_zero(norm_epsilon=norm_epsilon)
+        check_rate(stochastic_depth=stochastic_depth)
         input_shape, data_format = image_layout(input_shape, data_format)
         tokens_mlp_dim = hidden_dim // 2 if tokens_mlp_dim is None else tokens_mlp_dim
         channels_mlp_dim = 4 * hidden_dim if channels_mlp_dim is None else channels_mlp_dim

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.errors import not_negative, one_of, positive
+from keras_vit.errors import check_choice, check_non_negative, check_positive
 from keras_vit.layers import ResidualUnit, ResNetStem
 from keras_vit.layers.residual import GROUPS, VERSIONS
 from keras_vit.models.image_model import (
@@ -84,9 +84,9 @@ class BiTResNet(ImageModel):
             raise ValueError(
                 "depths=() has no stage. Give the units of each, such as (3, 4, 6, 3)."
             )
-        not_negative(num_classes=num_classes)
+        check_non_negative(num_classes=num_classes)
         input_shape, data_format = image_layout(input_shape, data_format)
-        one_of(version, "version", VERSIONS)
+        check_choice(version, "version", VERSIONS)
         dtype = keras.dtype_policies.get(dtype)
         arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
 
@@ -125,7 +125,7 @@ def stages(depths: Sequence[int], argument: str) -> tuple[int, ...]:
             f"{argument}={depths!r} must be the units of each stage, such as (3, 4, 6, 3)."
         )
     units = tuple(depths)
-    positive(**{f"{argument}[{stage}]": number for stage, number in enumerate(units)})
+    check_positive(**{f"{argument}[{stage}]": number for stage, number in enumerate(units)})
     return units
 
 

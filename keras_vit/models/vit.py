@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.errors import above_zero, as_pair, finite, not_negative, one_of, positive, rates
+from keras_vit.errors import (
+    as_pair,
+    check_above_zero,
+    check_choice,
+    check_finite,
+    check_non_negative,
+    check_positive,
+    check_rate,
+)
 from keras_vit.layers import (
     AttentionPooling,
     ClassToken,
@@ -25,7 +33,7 @@ from keras_vit.layers import (
     TokenPooling,
     UnmergeTokens,
 )
-from keras_vit.layers.attention import heads_divide
+from keras_vit.layers.attention import check_heads
 from keras_vit.layers.merging import merging_schedule
 from keras_vit.models.hybrid import feature_stride
 from keras_vit.models.image_model import (
@@ -149,14 +157,16 @@ class VisionTransformer(ImageModel):
         dtype: Any = None,
     ) -> None:
         patch_size = as_pair(patch_size, "patch_size")
-        positive(hidden_dim=hidden_dim, depth=depth)
-        not_negative(num_classes=num_classes, num_registers=num_registers)
-        above_zero(norm_epsilon=norm_epsilon)
-        heads_divide(hidden_dim, num_heads)
-        one_of(pooling, "pooling", POOLINGS)
-        one_of(position_embedding, "position_embedding", POSITION_EMBEDDINGS)
-        rates(dropout=dropout, attention_dropout=attention_dropout, patch_dropout=patch_dropout)
-        rates(stochastic_depth=stochastic_depth)
+        check_positive(hidden_dim=hidden_dim, depth=depth)
+        check_non_negative(num_classes=num_classes, num_registers=num_registers)
+        check_above_zero(norm_epsilon=norm_epsilon)
+        check_heads(hidden_dim, num_heads)
+        check_choice(pooling, "pooling", POOLINGS)
+        check_choice(position_embedding, "position_embedding", POSITION_EMBEDDINGS)
+        check_rate(
+            dropout=dropout, attention_dropout=attention_dropout, patch_dropout=patch_dropout
+        )
+        check_rate(stochastic_depth=stochastic_depth, patch_dropout=patch_dropout)
         merging = merging_schedule(token_merging, depth)
         token_merging = token_merging if isinstance(token_merging, int) else merging
         if position_embedding == "relative" and (any(merging) or patch_dropout):
@@ -173,9 +183,9 @@ class VisionTransformer(ImageModel):
                 'pooling="token" needs the class token. Leave class_token out, or pool by "gap".'
             )
         if representation_size is not None:
-            positive(representation_size=representation_size)
+            check_positive(representation_size=representation_size)
         if layer_scale is not None:
-            finite(layer_scale=layer_scale)
+            check_finite(layer_scale=layer_scale)
         size = image_size(input_shape, data_format)
         resnet = None if resnet is None else stages(resnet, "resnet")
         stride = feature_stride(resnet)

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from keras_vit import backend
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.files import atomic_write, write_bytes
 from keras_vit.version import DISTRIBUTION
 
@@ -150,7 +150,7 @@ class Progress(_EveryStep):
 
     def __init__(self, images_per_step: int, say: Callable[[str], None] | None = None) -> None:
         super().__init__()
-        positive(images_per_step=images_per_step)
+        check_positive(images_per_step=images_per_step)
         self.images_per_step = images_per_step
         self.terminal = say is None and sys.stdout.isatty()
         self.say = say or _print
@@ -314,7 +314,7 @@ def watching(
     ['StopAtNonFiniteLoss', 'HistoryLog', 'BestModel', 'EarlyStopping', 'Progress']
     """
     if patience is not None:
-        positive(patience=patience)
+        check_positive(patience=patience)
         if monitor is None:
             raise ValueError(f"patience={patience} needs a monitor, such as 'val_accuracy'.")
     folder = Path(folder)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.training.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training.optimizers import OPTIMIZERS, TableOptimizer
 from keras_vit.training.parameter_groups import (
@@ -95,7 +95,7 @@ def schedule_of(
     >>> [round(float(schedule(step)), 6) for step in (50, 150, 250)]
     [0.0015, 0.003, 0.0003]
     """
-    positive(total_steps=total_steps)
+    check_positive(total_steps=total_steps)
     warmup_steps = recipe.warmup_steps(total_steps)
     if warmup_steps >= total_steps:
         raise ValueError(

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 
 # Every matrix product of an encoder block; the paper adapts those of the attention alone.
 ADAPTED = ("query_key_value", "output", "dense_0", "dense_1")
@@ -42,7 +42,7 @@ def enable_lora(model: Any, rank: int, trained: Sequence[str] = ("head",)) -> in
     >>> enable_lora(model, rank=2)
     597
     """
-    positive(rank=rank)
+    check_positive(rank=rank)
     dense = [
         layer
         for layer in model._flatten_layers()

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import rates
+from keras_vit.errors import check_rate
 
 
 def one_hot_labels(y_true: Any, y_pred: Any) -> Any:
@@ -66,7 +66,7 @@ class SoftmaxCrossentropy(keras.losses.CategoricalCrossentropy):
         name: str = "softmax_crossentropy",
         **kwargs: Any,
     ) -> None:
-        rates(label_smoothing=label_smoothing)
+        check_rate(label_smoothing=label_smoothing)
         super().__init__(
             **{"from_logits": True, **kwargs},
             label_smoothing=label_smoothing,
@@ -114,7 +114,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
         **kwargs: Any,
     ) -> None:
         super().__init__(reduction=reduction, name=name, **kwargs)
-        rates(label_smoothing=label_smoothing)
+        check_rate(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         self.from_logits = True
 

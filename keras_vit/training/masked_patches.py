@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.tokens import SMALL
 from keras_vit.models.compiled import CompiledModel
@@ -87,7 +87,7 @@ class MaskedPatchPrediction(CompiledModel):
             raise ValueError(
                 f"{type(model).__name__} has no patch tokens to mask. Give a VisionTransformer."
             )
-        positive(bits=bits)
+        check_positive(bits=bits)
         parts = model.feature_model(["patches", "encoder_norm"]).output
         _, grid_h, grid_w, _ = parts["patches"].shape
         if grid_h is None or grid_w is None:

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.errors import one_of
+from keras_vit.errors import check_choice
 from keras_vit.training.parameter_groups import (
     KERNELS_DECAY,
     ParameterGroup,
@@ -63,7 +63,7 @@ class TableOptimizer(keras.optimizers.Optimizer):
         state_dtype: str = "float32",
         **kwargs: Any,
     ) -> None:
-        one_of(state_dtype, "state_dtype", STATE_DTYPES)
+        check_choice(state_dtype, "state_dtype", STATE_DTYPES)
         if not weight_decay >= 0 or not (schedule_peak is None or schedule_peak > 0):
             raise ValueError(
                 f"weight_decay={weight_decay!r} must be 0 or more, and "

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_vit.data import Augmentation
-from keras_vit.errors import nearest, one_of, positive
-from keras_vit.errors import rates as check_rates
+from keras_vit.errors import check_choice, check_positive, did_you_mean
+from keras_vit.errors import check_rate as check_rates
 from keras_vit.models.variants import vit_arguments
 
 IMAGENET = 1_281_167  # training images
@@ -126,12 +126,12 @@ class Recipe:
     learning_rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        one_of(self.loss, "loss", ("softmax", "sigmoid"))
-        one_of(self.scaling, "scaling", ("linear", "sqrt"))
-        one_of(self.decay_follows, "decay_follows", ("learning_rate", "schedule"))
+        check_choice(self.loss, "loss", ("softmax", "sigmoid"))
+        check_choice(self.scaling, "scaling", ("linear", "sqrt"))
+        check_choice(self.decay_follows, "decay_follows", ("learning_rate", "schedule"))
         if self.epochs <= 0 and self.steps <= 0:
             raise ValueError(f"epochs={self.epochs}, steps={self.steps}: give one of them.")
-        positive(
+        check_positive(
             image_size=self.image_size, batch_size=self.batch_size, accumulation=self.accumulation
         )
         check_rates(**{name: getattr(self, name) for name in _RATES})
@@ -176,10 +176,10 @@ class Recipe:
         (0.000375, 50)
         """
         batch_size = self.batch_size if batch_size is None else batch_size
-        positive(batch_size=batch_size)
+        check_positive(batch_size=batch_size)
         ratio = batch_size / self.batch_size
         if steps is not None:
-            positive(steps=steps)
+            check_positive(steps=steps)
         elif self.steps:
             steps = max(round(self.steps / ratio), 1)
         warmup = self.warmup
@@ -585,7 +585,7 @@ def bit_hyperrule(examples: int, image_size: tuple[int, int]) -> Recipe:
     >>> recipe.steps, recipe.image_size, recipe.mixup
     (10000, 128, 0.1)
     """
-    positive(examples=examples)
+    check_positive(examples=examples)
     name = next(name for name, row in BIT_HYPERRULE.items() if examples < row[0])
     small_images = image_size[0] * image_size[1] < 96 * 96
     return replace(RECIPES[f"bit_hyperrule/{name}"], image_size=128 if small_images else 480)
@@ -602,5 +602,5 @@ def get(name: str) -> Recipe:
     8
     """
     if name not in RECIPES:
-        raise ValueError(f"No recipe {name!r}. {nearest(name, RECIPES)}")
+        raise ValueError(f"No recipe {name!r}. {did_you_mean(name, RECIPES)}")
     return RECIPES[name]

@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_vit import backend
 from keras_vit.checkpoints import CheckpointError
-from keras_vit.errors import positive
+from keras_vit.errors import check_positive
 from keras_vit.training.callback_state import (
     callback_states,
     continue_logs,
@@ -106,9 +106,9 @@ class ResumableRun:
     say: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
-        positive(keep=self.keep)
+        check_positive(keep=self.keep)
         if self.every_steps is not None:
-            positive(every_steps=self.every_steps)
+            check_positive(every_steps=self.every_steps)
         if self.every_seconds is None and self.every_steps is None:
             raise ValueError("Neither every_seconds nor every_steps is given: give one of them.")
         if self.every_seconds is not None and not self.every_seconds >= 0:
@@ -149,7 +149,7 @@ class ResumableRun:
         Warns:
             DamagedCheckpointWarning: A checkpoint was passed over.
         """
-        positive(epochs=epochs, steps_per_epoch=steps_per_epoch)
+        check_positive(epochs=epochs, steps_per_epoch=steps_per_epoch)
         if steps_per_epoch % model.steps_per_execution:
             raise ValueError(
                 f"steps_per_epoch={steps_per_epoch} must be a multiple of the model's "

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import one_of
+from keras_vit.errors import check_choice
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -58,7 +58,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         multipliers: Sequence[float] = (),
     ) -> None:
         super().__init__()
-        one_of(decay, "decay", DECAYS)
+        check_choice(decay, "decay", DECAYS)
         if not 0 < peak < math.inf:
             raise ValueError(f"peak={peak!r} must be a learning rate above 0, such as 0.001.")
         if not 0 <= warmup_steps < total_steps:

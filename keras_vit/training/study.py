@@ -25,7 +25,7 @@ from typing import Any
 import keras
 
 from keras_vit import data
-from keras_vit.errors import one_of, positive
+from keras_vit.errors import check_choice, check_positive
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.files import atomic_write, write_text
 from keras_vit.models import BiTResNet, ImageModel, MLPMixer, VisionTransformer
@@ -83,7 +83,7 @@ class Trial:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        one_of(self.family, "family", FAMILIES)
+        check_choice(self.family, "family", FAMILIES)
 
     def build(self, num_classes: int, channels: int = 3) -> ImageModel:
         """The untrained model, with the recipe's dropout where it has such an argument."""
@@ -497,7 +497,7 @@ def chosen(trials: Iterable[Trial], options: argparse.Namespace) -> list[Trial]:
     [('b', 0), ('b', 1)]
     """
     trials = list(trials)
-    positive(seeds=options.seeds)
+    check_positive(seeds=options.seeds)
     for pattern in options.only:
         if not any(fnmatch.fnmatch(trial.name, pattern) for trial in trials):
             names = "; ".join(trial.name for trial in trials)

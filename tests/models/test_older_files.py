@@ -1,4 +1,4 @@
-"""Files that version 0.1 wrote before its models were described by `models/config.py` still load."""
+"""Files that version 0.1 wrote still load, and give the same logits."""
 
 import keras
 import numpy as np
