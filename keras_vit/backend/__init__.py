@@ -1,0 +1,36 @@
+"""The one place that knows which backend Keras runs on: one idea per file."""
+
+from keras_vit.backend.guarded_step import guard_step, synchronize
+from keras_vit.backend.kernels import (
+    fused_attention,
+    has_fused_attention,
+    has_gelu_kernel,
+    multiply_add,
+    multiply_in_float32,
+)
+from keras_vit.backend.platform import is_tensorflow, tensorflow_process
+from keras_vit.backend.random import masks_come_from, random_int16, random_state, set_random_state
+from keras_vit.backend.rematerialization import remat
+from keras_vit.backend.two_pass_step import two_pass_step
+from keras_vit.backend.variables import track_variables_anew
+from keras_vit.backend.xla import compile_on_cpu
+
+__all__ = [
+    "compile_on_cpu",
+    "fused_attention",
+    "guard_step",
+    "has_fused_attention",
+    "has_gelu_kernel",
+    "is_tensorflow",
+    "masks_come_from",
+    "multiply_add",
+    "multiply_in_float32",
+    "random_int16",
+    "random_state",
+    "remat",
+    "set_random_state",
+    "synchronize",
+    "tensorflow_process",
+    "track_variables_anew",
+    "two_pass_step",
+]

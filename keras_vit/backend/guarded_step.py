@@ -1,0 +1,69 @@
+"""Train, test and predict functions that can fail without harm to their model."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+
+def synchronize(model: keras.Model) -> None:
+    """Brings the variables of a model that is in `fit` up to date: JAX keeps them elsewhere."""
+    if keras.backend.backend() == "jax":
+        model.jax_state_sync()
+
+
+def guard_step(
+    model: keras.Model, name: str, variables: Callable[[], Sequence[Sequence[keras.Variable]]]
+) -> None:
+    """A train, test or predict function that can fail without harm to its model.
+
+    On JAX, Keras takes the variables off the model before the first step, and a step that fails,
+    mostly when it is traced, leaves `None` in their place. On TensorFlow, a step that failed when
+    it was first traced may not create the optimizer's variables later: it is made anew.
+
+    Args:
+        model: The model.
+        name: `"train_function"`, `"test_function"` or `"predict_function"`, made by Keras.
+        variables: Gives groups of variables in the order of the step's state.
+    """
+    step = getattr(model, name)
+
+    def jax_step(state: Any, iterator: Any) -> Any:
+        try:
+            return step(state, iterator)
+        except BaseException:
+            if not any(value.is_deleted() for values in state for value in values):
+                for group, values in zip(variables(), state, strict=True):
+                    for variable, value in zip(group, values, strict=True):
+                        variable.assign(value)
+                model._jax_state_synced = True  # nothing newer is elsewhere
+            raise
+
+    layout: Any = None
+
+    def tensorflow_step(iterator: Any) -> Any:
+        nonlocal layout
+        given = _label_layout(iterator)
+        if layout not in (None, given):
+            setattr(model, name, None)
+            getattr(model, f"make_{name}")()
+            return getattr(model, name)(iterator)
+        try:
+            outputs = step(iterator)
+        except BaseException:
+            if layout is None:
+                setattr(model, name, None)
+            raise
+        layout = given
+        return outputs
+
+    guarded = {"jax": jax_step, "tensorflow": tensorflow_step}.get(keras.backend.backend())
+    if guarded is not None:
+        setattr(model, name, guarded)
+
+
+def _label_layout(iterator: Any) -> list[Any]:
+    """Ranks of what a TensorFlow iterator gives, and the width of its rows."""
+    specs = keras.tree.flatten(getattr(iterator, "element_spec", ()))
+    shapes = [getattr(spec, "shape", None) for spec in specs]  # a strategy's specs have none
+    return [None if s is None else ("row", s[-1]) if s.rank == 2 else s.rank for s in shapes]

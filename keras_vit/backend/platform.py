@@ -1,0 +1,23 @@
+"""Which backend Keras runs on, and on what kind of device."""
+
+import os
+import sys
+
+import keras
+
+
+def is_tensorflow() -> bool:
+    """Whether this process runs Keras on TensorFlow."""
+    return keras.backend.backend() == "tensorflow"
+
+
+def tensorflow_process() -> tuple[list[str], dict[str, str]]:
+    """The interpreter and the environment of a process that runs Keras on TensorFlow."""
+    return [sys.executable], {**os.environ, "KERAS_BACKEND": "tensorflow"}
+
+
+def jax_is_accelerated() -> bool:
+    """Whether JAX, which must be the backend, has a GPU or a TPU."""
+    import jax
+
+    return jax.devices()[0].platform != "cpu"

@@ -1,0 +1,137 @@
+"""The training step of sharpness-aware minimisation (SAM): two gradients per batch."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import keras
+
+Tensors = list[Any]
+
+
+def two_pass_step(
+    model: keras.Model,
+    perturb: Callable[[Tensors, Tensors, Any], Tensors],
+    combine: Callable[[Tensors, Tensors], Tensors],
+) -> Callable[..., Any]:
+    """A `train_step` for `fit` with two gradients: at the weights, and at weights beside them.
+
+    Both see the same batch under the same masks of dropout. Loss, metrics and the state of layers
+    are those of the first pass. What does not depend on the loss has the gradient None.
+
+    Args:
+        model: The model, compiled when it trains.
+        perturb: From weights, gradients and the optimizer's iterations to the other weights.
+        combine: From both gradients to those that the optimizer gets.
+    """
+    step = {"jax": _jax_step, "tensorflow": _tensorflow_step, "torch": _torch_step}
+    return step[keras.backend.backend()](model, perturb, combine)
+
+
+def _jax_step(model: keras.Model, perturb: Any, combine: Any) -> Callable[..., Any]:
+    import jax
+
+    def train_step(state: Any, data: Any) -> Any:
+        weights, others, optimizer_state, metrics_state = state
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        differentiate = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
+
+        def gradients(at: Tensors) -> Any:
+            return differentiate(
+                at,
+                others,
+                metrics_state,
+                x,
+                y,
+                sample_weight,
+                training=True,
+                optimizer_variables=optimizer_state,
+            )
+
+        (_, (loss, outputs, new_others, metrics_state)), first = gradients(weights)
+        mapping = list(zip(model.optimizer.variables, optimizer_state, strict=True))
+        with keras.StatelessScope(state_mapping=mapping):
+            beside = perturb(weights, first, model.optimizer.iterations)
+        # The seeds among `others` have not moved: the second pass draws the same masks.
+        _, second = gradients(beside)
+        weights, optimizer_state = model.optimizer.stateless_apply(
+            optimizer_state, combine(first, second), weights
+        )
+        logs, metrics_state = model._update_metrics_variables(
+            metrics_state, loss, x, y, outputs, sample_weight
+        )
+        return logs, (weights, new_others, optimizer_state, metrics_state)
+
+    return train_step
+
+
+def _tensorflow_step(model: keras.Model, perturb: Any, combine: Any) -> Callable[..., Any]:
+    import tensorflow as tf
+
+    def gradients(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss, outputs = _loss_and_outputs(model, batch)
+            scaled = model.optimizer.scale_loss(loss)
+        return tape.gradient(scaled, [v.value for v in model.trainable_weights]), loss, outputs
+
+    return _stateful_step(model, perturb, combine, gradients, tf.identity, nullcontext)
+
+
+def _torch_step(model: keras.Model, perturb: Any, combine: Any) -> Callable[..., Any]:
+    import torch
+
+    def gradients(batch: Any) -> Any:
+        model.zero_grad()
+        loss, outputs = _loss_and_outputs(model, batch)
+        model.optimizer.scale_loss(loss).backward()
+        return [v.value.grad for v in model.trainable_weights], loss, outputs
+
+    return _stateful_step(model, perturb, combine, gradients, torch.clone, torch.no_grad)
+
+
+def _loss_and_outputs(model: keras.Model, batch: Any) -> tuple[Any, Any]:
+    x, y, sample_weight = batch
+    outputs = model(x, training=True) if model._call_has_training_arg else model(x)
+    loss = model._compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=True)
+    return loss, outputs
+
+
+def _stateful_step(
+    model: keras.Model,
+    perturb: Any,
+    combine: Any,
+    gradients: Callable[[Any], Any],
+    copy: Callable[[Any], Any],
+    no_grad: Callable[[], Any],
+) -> Callable[..., Any]:
+    """The step of the backends whose variables change in place: what was is kept, and put back."""
+
+    def copies(variables: Sequence[keras.Variable]) -> Tensors:
+        return [copy(variable.value) for variable in variables]
+
+    def assign(variables: Sequence[keras.Variable], values: Tensors) -> None:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    def train_step(data: Any) -> Any:
+        batch = keras.utils.unpack_x_y_sample_weight(data)
+        weights = model.trainable_weights
+        others = model.non_trainable_variables  # of which the seeds and moving averages change
+        with no_grad():
+            others_before = copies(others)
+        first, loss, outputs = gradients(batch)
+        with no_grad():
+            kept, others_after = copies(weights), copies(others)
+            assign(weights, perturb(kept, first, model.optimizer.iterations))
+            assign(others, others_before)
+        second, _, _ = gradients(batch)
+        with no_grad():
+            assign(weights, kept)
+            assign(others, others_after)
+            model.optimizer.apply(combine(first, second), weights)
+        x, y, sample_weight = batch
+        examples = keras.ops.shape(keras.tree.flatten(x)[0])[0]
+        model._loss_tracker.update_state(loss, sample_weight=examples)
+        return model.compute_metrics(x, y, outputs, sample_weight=sample_weight)
+
+    return train_step
