@@ -90,7 +90,7 @@ def fit(
         num_classes=classes,
         cache=None,
     )
-    run = ResumableRun(folder / "checkpoints", recipe=identity, say=say)
+    run = ResumableRun(folder / "checkpoints", recipe=identity, print_fn=say)
     history = run.fit(
         model,
         batches,

@@ -28,7 +28,7 @@ from keras_vit.training import recipes
 from keras_vit.training.fitting import History, fit
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.recipes import SAM_RHO, Recipe
-from keras_vit.training.run_identity import OtherRunError
+from keras_vit.training.run_identity import RunMismatchError
 
 USUAL_RHO = 0.05  # of SAM's own paper (Foret et al. 2021), for models that the table leaves out
 NEIGHBOURS = 20
@@ -185,7 +185,7 @@ def _check_identity(job: Job, folder: Path) -> None:
     stored = json.loads((folder / "config.json").read_text("utf-8"))["identity"]
     for name, value in job.identity.items():
         if stored.get(name) != value:
-            raise OtherRunError(
+            raise RunMismatchError(
                 f"The run at {folder} was made with {name}={stored.get(name)}, not {value}. Give "
                 "the same options with --resume, or --overwrite."
             )
