@@ -21,7 +21,7 @@ import keras
 import keras_vit
 from keras_vit import data, evaluation, recipes
 from keras_vit.files import write_text
-from keras_vit.training.fitting import fit
+from keras_vit.training.fit import fit
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS name")

@@ -31,7 +31,7 @@ from keras_vit.files import atomic_write, write_text
 from keras_vit.models import ImageModel, model_arguments
 from keras_vit.models.cost import Cost, cost
 from keras_vit.training.callbacks import NonFiniteLossError
-from keras_vit.training.fitting import fit
+from keras_vit.training.fit import fit
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.state_file import is_state
 
@@ -179,7 +179,7 @@ def run_trial(
             splits,
             run,
             seed=trial.seed,
-            say=print_fn,
+            print_fn=print_fn,
             identity=identity,
             callbacks=[stopwatch],
             monitor=None,

@@ -71,10 +71,11 @@ def write_state(path: Path, arrays: Mapping[str, Any], state: dict[str, Any]) ->
         tensors[name] = _to_numpy(value)
         return {"array": name}
 
-    content = {"state": json.dumps(state, default=encode)}
-    content |= {"arrays": {name: (v.dtype.name, v.shape) for name, v in tensors.items()}}
+    text = json.dumps(state, default=encode)
+    described = {name: (array.dtype.name, array.shape) for name, array in tensors.items()}
+    content = json.dumps({"state": text, "arrays": described})
     tensors = {name: _as_known_dtype(value) for name, value in tensors.items()}
-    tensors["state"] = np.frombuffer(json.dumps(content).encode(), np.uint8)
+    tensors["state"] = np.frombuffer(content.encode(), np.uint8)
     with atomic_write(path) as temporary:
         save_file(tensors, temporary, _METADATA)
         write_seal(temporary)

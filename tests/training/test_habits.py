@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training.fitting import fit
+from keras_vit.training.fit import fit
 from tests.models.test_common import pixels
 
 CLASSES = 5
@@ -345,6 +345,6 @@ def test_a_channels_first_model_trains_on_the_same_images(tmp_path: Path) -> Non
     for data_format, shape in (("channels_last", (8, 8, 1)), ("channels_first", (1, 8, 8))):
         keras.utils.set_random_seed(0)
         model = small_vit(patch_size=4, num_classes=10, input_shape=shape, data_format=data_format)
-        history = fit(model, recipe, digits, tmp_path / data_format, monitor=None, say=str)
+        history = fit(model, recipe, digits, tmp_path / data_format, monitor=None, print_fn=str)
         losses.append([*history["loss"], *history["val_loss"]])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

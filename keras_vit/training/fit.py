@@ -1,4 +1,4 @@
-"""From a compiled recipe and splits to a trained model: the one place that calls `fit`."""
+"""`fit`: trains a model by a recipe on the splits of a data set, and can resume."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,8 +8,8 @@ import keras
 
 from keras_vit import data
 from keras_vit.evaluation.prediction import preparation
-from keras_vit.training.callbacks import watching
-from keras_vit.training.compiling import compile_model
+from keras_vit.training.callbacks import default_callbacks
+from keras_vit.training.compile_model import compile_model
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import ResumableRun
 
@@ -23,32 +23,32 @@ def fit(
     folder: Path,
     *,
     seed: int = 0,
-    say: Callable[[str], None] = print,
+    print_fn: Callable[[str], None] = print,
     identity: Any = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
-    **watch: Any,
+    **callback_options: Any,
 ) -> History:
-    """Trains on `splits.train` as the recipe says, watching `splits.val`.
+    """Trains on `splits.train` by a recipe, and validates on `splits.val`.
 
-    A run that was killed goes on from `folder` when it is called again with the same arguments,
-    and ends with the same weights.
+    An interrupted run continues from `folder` when it is called again with the same arguments, and
+    ends with the same weights.
 
     Args:
-        model: An image classifier, not compiled yet. Any Keras model that gives logits.
-        recipe: A row of `keras_vit.recipes`.
-        splits: Of `keras_vit.data.load`.
-        folder: For checkpoints, `history.csv` and the best weights; see `watching`.
-        seed: Of order and augmentation.
-        say: Where lines for a reader go.
-        identity: What else must agree for two runs to be one, as JSON takes it.
-        callbacks: More of them.
-        **watch: Options of `watching`.
+        model: An image classifier, not compiled yet: any Keras model that returns logits.
+        recipe: A recipe of `keras_vit.recipes`.
+        splits: What `keras_vit.data.load` returned.
+        folder: For checkpoints, `history.csv` and the best model; see `default_callbacks`.
+        seed: Seed of the order of images and of augmentation.
+        print_fn: Prints a line.
+        identity: What else must agree for a checkpoint to belong to the run, as JSON values.
+        callbacks: Further callbacks.
+        **callback_options: Options of `default_callbacks`.
 
     Returns:
-        The history: name of a figure to its values by epoch.
+        The history: from the name of a metric to its values by epoch.
 
     Raises:
-        FloatingPointError: The loss stopped being finite; the message says at which step.
+        FloatingPointError: The loss is not finite; the message names the step.
     """
     images = len(splits.train)
     batch_size = min(recipe.batch_size // recipe.accumulation, images)
@@ -58,7 +58,7 @@ def fit(
     epochs = -(-steps // per_epoch)
     per_epoch = -(-steps // epochs)
     compile_model(model, recipe, updates)
-    say(
+    print_fn(
         f"{model.name}: {model.count_params():,} parameters, {epochs} epochs of {per_epoch} "
         f"steps of {batch_size} images"
     )
@@ -90,26 +90,26 @@ def fit(
         num_classes=classes,
         cache=None,
     )
-    run = ResumableRun(folder / "checkpoints", recipe=identity, print_fn=say)
+    run = ResumableRun(folder / "checkpoints", recipe=identity, print_fn=print_fn)
     history = run.fit(
         model,
         batches,
         epochs,
         per_epoch,
-        callbacks=[*watching(folder, images_per_step=batch_size, **watch), *callbacks],
+        callbacks=[*default_callbacks(folder, batch_size, **callback_options), *callbacks],
         validation_data=in_data_format(model, validation),
-        verbose=0,  # Progress, among the callbacks, says more
+        verbose=0,  # `Progress` is one of the callbacks
     ).history
     return {name: [float(value) for value in values] for name, values in history.items()}
 
 
 def in_data_format(model: Any, batches: Any) -> Any:
-    """Batches of `data.pipeline`, whose channels are last, as a `channels_first` model takes them.
+    """Transposes the batches of `data.pipeline` for a `channels_first` model.
 
     Example:
 
     >>> import keras_vit
-    >>> from keras_vit.training.fitting import in_data_format
+    >>> from keras_vit.training.fit import in_data_format
     >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=8, depth=1, num_heads=1,
     ...     input_shape=(1, 8, 8), data_format="channels_first")
     >>> batches = keras_vit.data.pipeline(keras_vit.data.load("digits").val, 8, 32, channels=1)

@@ -53,7 +53,7 @@ def compile_model(
     Example:
 
     >>> import keras_vit
-    >>> from keras_vit.training.compiling import compile_model
+    >>> from keras_vit.training.compile_model import compile_model
     >>> model = keras_vit.VisionTransformer(
     ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=5,
     ...     input_shape=(32, 32, 3))
@@ -90,7 +90,7 @@ def schedule_of(
     Example:
 
     >>> from keras_vit.training import recipes
-    >>> from keras_vit.training.compiling import schedule_of
+    >>> from keras_vit.training.compile_model import schedule_of
     >>> schedule = schedule_of(recipes.get("bit_hyperrule"), 500)
     >>> [round(float(schedule(step)), 6) for step in (50, 150, 250)]
     [0.0015, 0.003, 0.0003]
