@@ -74,7 +74,7 @@ class Trial:
             model = model.copy(**rates)
         # Where training sees whole images, there is no border to crop in evaluation.
         if self.recipe.augmentation.crop == "resize":
-            model.evaluation = {"mode": "stretch"}
+            model.eval_transform = {"mode": "stretch"}
         return model
 
     def cost(self, num_classes: int, channels: int = 3) -> Cost:

@@ -9,7 +9,7 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.released import OTHER_WIDTHS
 from keras_vit.checkpoints.tensors import Shape
-from keras_vit.models.hybrid import feature_stride
+from keras_vit.models.geometry import feature_stride
 from keras_vit.models.variants import WIDTHS
 
 # Width -> heads, where no shape tells: the variants, DeiT III's M, DINOv2's giant and So400m.

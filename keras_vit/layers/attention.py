@@ -139,37 +139,30 @@ class MultiHeadSelfAttention(CompositeLayer):
             )
             self.relative_positions.build((batch, length, self.num_heads, self.head_dim))
 
-    def _project(
-        self,
-        tokens: Any,
-        sizes: Any = None,
-        first: int | None = None,
-        training: bool | None = None,
-    ) -> tuple[Any, Any, Any, Any]:
-        """Queries, keys and values `(batch, length, heads, head_dim)`, and the bias or None.
-
-        The queries, and the bias's rows, are those of the `first` tokens, or of all.
-        """
+    def _project(self, tokens: Any, training: bool | None) -> tuple[Any, Any, Any]:
+        """Queries, keys and values, each `(batch, length, heads, head_dim)`."""
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.head_dim)
         # Split last axis first: the gradient is one concatenation. That of slices out of the
         # middle is three padded arrays and their sum, a tenth of TensorFlow's step.
         parts = ops.split(self.query_key_value(tokens, training=training), 3, axis=-1)
         query, key, value = (ops.reshape(part, shape) for part in parts)
-        bias: Any = None
+        return query, key, value
+
+    def _bias(self, query: Any, sizes: Any) -> Any:
+        """What is added to the logits, or None."""
         if self.relative_positions is not None:
-            bias = ops.cast(self.relative_positions(query), query.dtype)[:, :, :first]
-        elif sizes is not None:
-            bias = proportional_bias(sizes, query.dtype)
-        return query if first is None else query[:, :first], key, value, bias
+            return ops.cast(self.relative_positions(query), query.dtype)
+        return None if sizes is None else proportional_bias(sizes, query.dtype)
 
     def attention_probabilities(self, tokens: Any, sizes: Any = None) -> Any:
-        """What each head looks at: `(batch, heads, queries, keys)`, each row of keys sums to 1.
+        """The attention maps `(batch, heads, queries, keys)`; each row of keys sums to 1.
 
-        A second road beside `call`, which never leaves a fused operator for it. Takes what
-        `call` takes: inside an encoder block, the normalised tokens; `sizes` as `attend` does.
+        Computes the probabilities explicitly; `call` uses a fused kernel that never materialises
+        them. Takes what `call` takes: inside an encoder block, the normalised tokens; `sizes` as
+        in `attend`.
         """
-        query, key, _, bias = self._project(tokens, sizes)
-        return attention_probabilities(query, key, bias)
+        query, key, _ = self._project(tokens, training=False)
+        return attention_probabilities(query, key, self._bias(query, sizes))
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
         return self.attend(tokens, training=training)[0]
@@ -177,21 +170,31 @@ class MultiHeadSelfAttention(CompositeLayer):
     def attend(
         self,
         tokens: Any,
+        context: Any = None,
         sizes: Any = None,
         training: bool | None = None,
-        first: int | None = None,
     ) -> tuple[Any, Any]:
-        """What `call` returns, and the keys `(batch, length, heads, head_dim)`.
+        """The output `(batch, length, hidden_dim)`, and the keys `(batch, keys, heads, head_dim)`.
 
-        With `first`, that many of the first tokens read from all, and only theirs is returned.
-        With `sizes`, `(batch, length)`, attention is proportional: a token is attended to as that
-        many equal ones would be (ToMe, equation 1). They do not go with relative positions.
+        Args:
+            tokens: Tokens `(batch, length, hidden_dim)`: the queries.
+            context: Tokens that keys and values come from, of which `tokens` are the first; None
+                for `tokens` themselves.
+            sizes: `(batch, keys)`, for proportional attention: a key counts as that many equal
+                ones would (ToMe, equation 1). Cannot be combined with relative positions.
+            training: Whether dropout is applied.
         """
-        query, key, value, bias = self._project(tokens, sizes, first, training)
+        query, key, value = self._project(tokens, training)
+        if context is None:
+            bias = self._bias(query, sizes)
+        else:
+            length, (all_queries, key, value) = query.shape[1], self._project(context, training)
+            bias = self._bias(all_queries, sizes)
+            bias = None if bias is None else bias[:, :, :length]
         dropout = self.probability_dropout if training else None
         heads = attention(query, key, value, bias, dropout)
-        shape = (-1, *ops.shape(query)[1:2], tokens.shape[-1])
-        outputs = self.output_projection(ops.reshape(heads, shape), training=training)
+        outputs = ops.reshape(heads, (-1, ops.shape(tokens)[1], tokens.shape[-1]))
+        outputs = self.output_projection(outputs, training=training)
         return self.cast(self.output_dropout(outputs, training=training)), key
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:

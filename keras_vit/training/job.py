@@ -282,7 +282,7 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
         model = model.copy(**rates)
     if recipe.augmentation.crop == "resize":
         # Tiny images have no border to crop in evaluation.
-        model.evaluation = {"mode": "stretch"}
+        model.eval_transform = {"mode": "stretch"}
     return model
 
 
