@@ -1,4 +1,4 @@
-"""Masked patch prediction: what is corrupted, what is predicted, and what the model keeps of it."""
+"""Masked patch prediction: what is corrupted, what is predicted, and what the model learns."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def array(tensor: Any) -> np.ndarray:
 
 
 def colours_of(images: np.ndarray, size: tuple[int, int], parts: int) -> np.ndarray:
-    """Patch by patch, in whole numbers where pixels are: the definition."""
+    """Patch by patch, in integers where pixels are: the definition."""
     rows, columns = images.shape[1] // size[0], images.shape[2] // size[1]
     found = np.zeros((len(images), rows * columns), int)
     for image, row in zip(images.astype("float64"), found, strict=True):
@@ -81,15 +81,15 @@ def test_half_is_corrupted_80_10_10(training: bool) -> None:
     assert all(len(set(row)) == 32 for row in chosen)
     is_chosen = np.zeros(found.shape, bool)
     np.put_along_axis(is_chosen, chosen, True, axis=1)
-    # All positions alike; four deviations of the mean of 500 tosses.
+    # All positions alike; four standard deviations of the mean of 500 tosses.
     np.testing.assert_allclose(is_chosen.mean(axis=0), 0.5, atol=4 * 0.5 / np.sqrt(500))
     np.testing.assert_array_equal(found[~is_chosen], numbers[~is_chosen])
-    mask, kept = found[is_chosen] == 0, found[is_chosen] == numbers[is_chosen]
-    swap = ~mask & ~kept
+    mask, same = found[is_chosen] == 0, found[is_chosen] == numbers[is_chosen]
+    swap = ~mask & ~same
     tosses = is_chosen.sum()
-    for share, wanted in ((mask, 0.8), (swap, 0.1), (kept, 0.1)):
-        deviation = np.sqrt(wanted * (1 - wanted) / tosses)
-        np.testing.assert_allclose(share.mean(), wanted, atol=4 * deviation)
+    for outcome, probability in ((mask, 0.8), (swap, 0.1), (same, 0.1)):
+        deviation = np.sqrt(probability * (1 - probability) / tosses)  # standard deviation
+        np.testing.assert_allclose(outcome.mean(), probability, atol=4 * deviation)
     # What comes instead is any of the other 63, all alike: chi-square of 62 degrees of freedom.
     away = (found[is_chosen][swap] - numbers[is_chosen][swap]) % 64
     counts = np.bincount(away, minlength=64)[1:]
@@ -111,7 +111,9 @@ def test_draws_follow_from_the_seed() -> None:
     at_rest = draws(1, False) + draws(2, False)
     for found in at_rest[1:]:
         np.testing.assert_array_equal(found, at_rest[0])
-    mask_all = CorruptPatches(share=1.0, masked=1.0, swapped=0.0)
+    mask_all = CorruptPatches(
+        mask_ratio=1.0, mask_token_probability=1.0, random_patch_probability=0.0
+    )
     patches, chosen = mask_all(np.ones((2, 4, 4, 8), "float32"))
     assert tuple(chosen.shape) == (2, 16)
     wanted = np.broadcast_to(array(mask_all.mask_token), patches.shape)
@@ -121,7 +123,7 @@ def test_draws_follow_from_the_seed() -> None:
 def test_predictions_stand_beside_their_truth() -> None:
     """With nothing hidden, the task's logits are its head on the model's own tokens."""
     model = keras_vit.VisionTransformer(**{**SIZES, "depth": 1}, num_classes=4, num_registers=2)
-    task = MaskedPatchPrediction(model, share=0.25, masked=0.0, swapped=0.0)
+    task = MaskedPatchPrediction(model, 0.25, 0.0, 0.0)
     head = task.get_layer("head")
     head.kernel.assign(np.random.default_rng(0).normal(size=head.kernel.shape))
     outputs = task.predict(IMAGES, verbose=0)
@@ -182,6 +184,23 @@ def test_transfer_and_file(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, tokens, atol=1e-6)
 
 
+def test_files_of_version_0_1_load() -> None:
+    """They name the arguments share, masked and swapped."""
+    task = MaskedPatchPrediction(small_task().backbone, 0.25, 0.7, 0.2, bits=2, seed=5)
+    config = task.get_config()
+    former = dict(config)
+    for name, current in (
+        ("share", "mask_ratio"),
+        ("masked", "mask_token_probability"),
+        ("swapped", "random_patch_probability"),
+    ):
+        former[name] = former.pop(current)
+    assert MaskedPatchPrediction.from_config(former).get_config() == config
+    layer = CorruptPatches.from_config({"share": 0.25, "masked": 0.7, "swapped": 0.2, "seed": 1})
+    assert (layer.mask_ratio, layer.mask_token_probability) == (0.25, 0.7)
+    assert layer.random_patch_probability == 0.2
+
+
 def test_recipe_in_mixed_precision_with_labels_beside() -> None:
     """All that `compile_model` does, on batches as the pipelines make them."""
     keras.config.set_dtype_policy("mixed_bfloat16")
@@ -230,9 +249,9 @@ def test_errors_say_the_fix() -> None:
             small_task(**changes)
     with pytest.raises(ValueError, match="input_shape that they divide"):
         small_task(resnet=(), resnet_width=32, patch_size=1, input_shape=(33, 32, 3))
-    with pytest.raises(ValueError, match=r"share=0 must lie in \(0, 1\]"):
-        CorruptPatches(share=0)
-    with pytest.raises(ValueError, match=r"masked=0\.9 and swapped=0\.2"):
-        CorruptPatches(masked=0.9, swapped=0.2)
+    with pytest.raises(ValueError, match=r"mask_ratio=0 must be in \(0, 1\]"):
+        CorruptPatches(mask_ratio=0)
+    with pytest.raises(ValueError, match=r"probability=0\.9 and random_patch_probability=0\.2"):
+        CorruptPatches(0.5, 0.9, 0.2)
     with pytest.raises(ValueError, match="bits=0"):
         MaskedPatchPrediction(keras_vit.VisionTransformer(**SIZES), bits=0)
