@@ -34,7 +34,7 @@ def test_every_row_is_complete(name: str) -> None:
     optimizer_of(recipe, 0.1)
     json.dumps(asdict(recipe))  # the configuration of a run
     if recipe.model:
-        keras_vit.errors.known_arguments(keras_vit.VisionTransformer, recipe.model)
+        keras_vit.errors.check_arguments(keras_vit.VisionTransformer, recipe.model)
     small = recipe.scaled(steps=20, batch_size=16)
     assert small.total_steps(123) == 20
     assert 0 < small.warmup_steps(20) < 20
@@ -126,7 +126,7 @@ def test_a_compiled_recipe_trains_with_all_it_says() -> None:
     np.testing.assert_array_equal(np.array(model.get_layer("patch_embedding").kernel), frozen)
     rates = {
         variable.path: group.learning_rate
-        for variable, group in zip(model.trainable_variables, optimizer._found_groups, strict=True)
+        for variable, group in zip(model.trainable_variables, optimizer._group_of, strict=True)
     }
     np.testing.assert_allclose(rates["block_0/mlp/dense_0/kernel"], 0.7)
     assert rates["head/bias"] == 1
@@ -187,7 +187,7 @@ def test_errors_say_the_fix() -> None:
     ],
 )
 def test_numbers_out_of_range(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|at least 1)"):
+    with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be)"):
         replace(get("finetune_small"), **{name: value})
 
 
