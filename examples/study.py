@@ -28,8 +28,8 @@ from keras_vit import data
 from keras_vit.errors import check_positive
 from keras_vit.evaluation import predict_split
 from keras_vit.files import atomic_write, write_text
-from keras_vit.models import ImageModel, model_arguments
-from keras_vit.models.cost import Cost, cost
+from keras_vit.models import ImageModel, model_arguments, model_cost
+from keras_vit.models.cost import Cost
 from keras_vit.training.callbacks import NonFiniteLossError
 from keras_vit.training.fit import fit
 from keras_vit.training.recipes import Recipe
@@ -80,7 +80,7 @@ class Trial:
     def cost(self, num_classes: int, channels: int = 3) -> Cost:
         """Parameters and operations, computed before anything is built."""
         counted = {*model_arguments(self.model), "resnet_width"}
-        return cost(
+        return model_cost(
             self.model,
             **{name: value for name, value in self.sizes.items() if name in counted},
             image_size=self.recipe.image_size,

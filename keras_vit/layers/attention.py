@@ -7,9 +7,10 @@ import keras
 from keras import ops
 
 from keras_vit.backend import (
+    DropoutStrategy,
+    dropout_strategy,
     fused_attention,
     has_fused_attention,
-    masks_come_from,
     multiply_in_float32,
 )
 from keras_vit.errors import check_positive, check_rate
@@ -30,7 +31,7 @@ def projection_initializer(hidden_dim: int) -> keras.initializers.Initializer:
 
 
 def proportional_bias(sizes: Any, dtype: Any) -> Any:
-    """What makes a key count as `sizes` equal ones, `(batch, 1, 1, keys)` (ToMe, equation 1)."""
+    """The bias `(batch, 1, 1, keys)` that makes a key count as `sizes` equal ones (ToMe, eq. 1)."""
     return ops.cast(ops.log(sizes), dtype)[:, None, None, :]
 
 
@@ -38,10 +39,10 @@ def check_heads(hidden_dim: int, num_heads: int) -> int:
     """The width of a head, or a ValueError when the heads do not divide the width."""
     check_positive(hidden_dim=hidden_dim, num_heads=num_heads)
     if hidden_dim % num_heads:
-        fitting = [n for n in range(1, min(hidden_dim, 33)) if hidden_dim % n == 0]
+        divisors = [n for n in range(1, min(hidden_dim, 33)) if hidden_dim % n == 0]
         raise ValueError(
             f"num_heads={num_heads} does not divide hidden_dim={hidden_dim}. "
-            f"Give one of {', '.join(map(str, fitting))}, or a multiple of {num_heads} as width."
+            f"Give one of {', '.join(map(str, divisors))}, or a multiple of {num_heads} as width."
         )
     return hidden_dim // num_heads
 
@@ -52,7 +53,7 @@ def attention_probabilities(query: Any, key: Any, bias: Any = None) -> Any:
     logits = multiply_in_float32(query, ops.transpose(key, (0, 2, 3, 1)))
     if bias is not None:
         logits = logits + ops.cast(bias, "float32")
-    # The sum over hundreds of keys wants float32, as inside the fused operator.
+    # The sum over hundreds of keys needs float32, as inside the fused operator.
     return ops.cast(ops.softmax(logits), query.dtype)
 
 
@@ -60,15 +61,15 @@ def attention(query: Any, key: Any, value: Any, bias: Any = None, dropout: Any =
     """Scaled dot-product attention (ViT paper, equation 7) in the backend's fastest form.
 
     Queries, keys, values and the result are `(batch, length, heads, head_dim)`. The fused operator
-    where there is one; TensorFlow has none, JAX none on CPUs: there, products of transposed
-    matrices, faster under XLA by 1 to 5 % of a step than the products that Keras writes.
+    where the backend has one; TensorFlow does not, nor does JAX on CPUs: there, products of
+    transposed matrices, which make a step 1 to 5 % faster under XLA than those of Keras.
 
     Args:
-        bias: What is added to the logits, can be broadcast to `(batch, heads, queries, keys)`.
+        bias: Added to the logits; broadcasts to `(batch, heads, queries, keys)`.
         dropout: The `Dropout` of the probabilities when training, or None.
     """
     rate = 0.0 if dropout is None else dropout.rate
-    if has_fused_attention() and (rate == 0 or masks_come_from() == "kernel"):
+    if has_fused_attention() and (rate == 0 or dropout_strategy() is DropoutStrategy.KERNEL):
         return fused_attention(query, key, value, bias, rate)
     probabilities = attention_probabilities(query, key, bias)
     if rate > 0:
@@ -87,8 +88,8 @@ class MultiHeadSelfAttention(CompositeLayer):
     Args:
         num_heads: Number of heads; must divide the width of the tokens.
         dropout: Rate of dropout on the output.
-        attention_dropout: Rate of dropout on the attention probabilities. Only torch's operator
-            has one, on GPUs: elsewhere training (only) computes the probabilities one by one.
+        attention_dropout: Rate of dropout on the attention probabilities. Only torch's fused
+            operator supports it, on GPUs; elsewhere training computes the probabilities explicitly.
         relative_length: Length of the sequence for which relative position embeddings are
             learned, or None for none (see `RelativePositionBias`).
 
@@ -188,9 +189,9 @@ class MultiHeadSelfAttention(CompositeLayer):
         if context is None:
             bias = self._bias(query, sizes)
         else:
-            length, (all_queries, key, value) = query.shape[1], self._project(context, training)
+            all_queries, key, value = self._project(context, training)
             bias = self._bias(all_queries, sizes)
-            bias = None if bias is None else bias[:, :, :length]
+            bias = None if bias is None else bias[:, :, : ops.shape(query)[1]]
         dropout = self.probability_dropout if training else None
         heads = attention(query, key, value, bias, dropout)
         outputs = ops.reshape(heads, (-1, ops.shape(tokens)[1], tokens.shape[-1]))

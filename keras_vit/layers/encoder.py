@@ -15,7 +15,7 @@ from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth
 
-# A configuration: an initializer itself would draw the same numbers for every layer.
+# A configuration: an initializer object would draw the same numbers for every layer.
 MLP_BIAS_INITIALIZER = {"class_name": "RandomNormal", "config": {"stddev": 1e-6}}
 
 
@@ -128,7 +128,7 @@ class MLP(CompositeLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class EncoderBlock(CompositeLayer):
-    """Pre-norm encoder block: attention, then MLP, each behind a norm and beside a shortcut.
+    """Pre-norm encoder block: attention, then MLP, each after a norm and with a shortcut.
 
     Takes and returns `(batch, length, hidden_dim)`. Source: ViT paper, equations 2 and 3.
     Called with `context`, a sequence of which the tokens are the first ones, it encodes only the
@@ -144,7 +144,7 @@ class EncoderBlock(CompositeLayer):
         norm_epsilon: Epsilon of the layer norms: 1e-6 in the released code.
         relative_length: See `MultiHeadSelfAttention`.
         layer_scale: Initial value of a `LayerScale` on both branches; None for none.
-        remat: Compute activations again in the backward pass instead of keeping them.
+        remat: Recompute activations in the backward pass instead of keeping them.
 
     Example:
 

@@ -321,7 +321,7 @@ class UnmergeTokens(keras.layers.Layer):
     """
 
     def build(self, tokens_shape: Shape, token_index_shape: Shape) -> None:
-        """Creates nothing: there are no weights."""
+        """Does nothing: there are no weights to create."""
 
     def call(self, tokens: Any, token_index: Any) -> Any:
         return take_tokens(tokens, token_index)
@@ -330,4 +330,4 @@ class UnmergeTokens(keras.layers.Layer):
         return *token_index_shape[:2], tokens_shape[2]
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config()}  # its own: Keras derives none where dtype is an object
+        return {**super().get_config()}  # explicit: Keras cannot derive it if dtype is an object

@@ -1,4 +1,4 @@
-"""From the tokens of an image to one vector: class token, mean, or attention pooling."""
+"""Pools the tokens of an image into one vector: class token, mean, or attention pooling."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ class TokenPooling(keras.layers.Layer):
         return tokens_shape[0], tokens_shape[2]
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config()}  # its own: Keras derives none where dtype is an object
+        return {**super().get_config()}  # explicit: Keras cannot derive it if dtype is an object
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -46,10 +46,10 @@ class MeanPooling(keras.layers.Layer):
     """The mean over the patches (ViT paper, appendix D.3): global average pooling.
 
     Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. With the `token_index` of a
-    `MergingEncoderBlock`, a merged token counts as often as it has patches.
+    `MergingEncoderBlock`, a merged token counts once per patch.
 
     Args:
-        num_prefix_tokens: Tokens in front that are no patches: class token and registers.
+        num_prefix_tokens: Tokens at the front that are not patches: class token and registers.
     """
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
@@ -57,7 +57,7 @@ class MeanPooling(keras.layers.Layer):
         self.num_prefix_tokens = num_prefix_tokens
 
     def build(self, tokens_shape: Shape, token_index_shape: Shape | None = None) -> None:
-        """Creates nothing: there are no weights."""
+        """Does nothing: there are no weights to create."""
 
     def call(self, tokens: Any, token_index: Any = None) -> Any:
         patches = tokens[:, self.num_prefix_tokens :]

@@ -52,7 +52,7 @@ class ImageModel(CompiledModel):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for field in fields(cls.config_class):
-            if field.name != "name" and not hasattr(cls, field.name):  # those are Keras's
+            if field.name not in OF_KERAS and not hasattr(cls, field.name):
                 setattr(cls, field.name, _argument(field.name))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -159,8 +159,8 @@ class ImageModel(CompiledModel):
     def quantize(self, mode: str | None = None, *args: Any, **options: Any) -> None:
         """As `keras.Model.quantize`: "int8", "int4" and "float8" for all dense layers.
 
-        Saved files, `copy` and `with_classifier` keep what is quantized; the new head of
-        `with_classifier` is not, so that it can be trained.
+        Saved files, `copy` and `with_classifier` stay quantized; the new head of `with_classifier`
+        is not, so that it can be trained.
 
         Raises:
             ValueError: The mode is "gptq" or "awq". Keras calibrates both on windows of token
@@ -365,16 +365,18 @@ class ImageModel(CompiledModel):
         copy = type(self).from_config({**self.get_config(), **changes})
         new = {layer.name: layer for layer in copy.layers if layer.name not in fresh}
         pairs = [(self.get_layer(name), layer) for name, layer in new.items() if layer.weights]
-        # Those that a subclass has beside the graph, whose names Keras may have counted up.
+        # And layers of a subclass outside of the graph, whose names Keras may have numbered.
         pairs += zip(layers_beside(self), layers_beside(copy), strict=False)
-        for own, layer in pairs:
-            copy_weights(own, layer)
+        for source, target in pairs:
+            copy_weights(source, target)
         return copy
 
 
 # What `get_config` has besides the constructor's arguments.
 STATE = ("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation")
 EMPTY: tuple[Any, ...] = (None, [], {})
+# Arguments whose names are attributes of every functional model.
+OF_KERAS = ("name", "input_shape")
 
 
 def _argument(name: str) -> property:

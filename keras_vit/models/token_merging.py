@@ -9,7 +9,7 @@ from keras_vit.models.encoder import Encoded
 
 
 def merging_encoder(tokens: Any, config: ViTConfig) -> Encoded:
-    """Blocks before the first that merges are plain; `block_i_token_index` says where tokens are.
+    """Blocks before the first that merges are plain; `block_i_token_index` maps input tokens.
 
     Source: Bolya et al. 2022, section 3.
     """

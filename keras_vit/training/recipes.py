@@ -19,7 +19,7 @@ from keras_vit.errors import (
     check_rate,
     did_you_mean,
 )
-from keras_vit.models.variants import vit_arguments
+from keras_vit.models.variants import size_arguments
 
 IMAGENET = 1_281_167  # training images
 IMAGENET_21K = 12_746_000  # without the 51,200 of AugReg's validation
@@ -248,7 +248,7 @@ RECIPES = {
     "finetune_small": Recipe(
         source="Tuned here for pretrained models and a few thousand photographs.",
         hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 1,800 photographs.",
-        model=vit_arguments("ViT-Ti/16"),
+        model=size_arguments("ViT-Ti/16"),
         image_size=224,
         epochs=6,
         batch_size=32,
@@ -264,7 +264,7 @@ RECIPES = {
         "configs/vit_s16_i1k.py.",
         hardware="TPU v3-8: 6 to 7 hours for 90 epochs, 76.5 %; 300 epochs: 80.0 %.",
         model={
-            **vit_arguments("ViT-S/16"),
+            **size_arguments("ViT-S/16"),
             "pooling": "gap",
             "position_embedding": "sincos2d",
             "representation_size": 384,
@@ -287,7 +287,7 @@ RECIPES = {
         source='"Training data-efficient image transformers" (Touvron et al. 2021), table 9; the '
         "learning rate is 5e-4 per 512 images.",
         hardware="8 V100: 53 hours for DeiT-B, 81.8 %; S 79.8 %, Ti 72.2 %.",
-        model={**vit_arguments("ViT-S/16"), "activation": "gelu"},
+        model={**size_arguments("ViT-S/16"), "activation": "gelu"},
         image_size=224,
         epochs=300,
         examples=IMAGENET,
@@ -335,7 +335,7 @@ RECIPES |= {
         source="ViT paper (Dosovitskiy et al. 2021), table 3; loss and head as in big_vision.",
         hardware="TPU v3 core days (table 2): L/16 on ImageNet-21k 230, on JFT 680; H/14 2,500.",
         **_PRETRAINING,
-        model=vit_arguments("ViT-B/16"),
+        model=size_arguments("ViT-B/16"),
         epochs=epochs,
         examples=examples,
         learning_rate=learning_rate,
@@ -358,7 +358,7 @@ RECIPES["masked_patches"] = Recipe(
     hardware="TPU v3; fine-tuned on ImageNet B/16 reaches 79.9 %, 2 % more than from scratch "
     "(section 4.6). After 100,000 steps little is gained.",
     **_PRETRAINING,
-    model=vit_arguments("ViT-B/16"),
+    model=size_arguments("ViT-B/16"),
     epochs=0,
     steps=1_000_000,
     examples=303_000_000,
@@ -382,7 +382,7 @@ RECIPES |= {
     f"finetune/{name}": Recipe(
         source="ViT paper (Dosovitskiy et al. 2021), table 4 and appendix B.1.1; vit_jax configs.",
         hardware="A100, B/16: 2.2 hours for 10,000 steps.",
-        model=vit_arguments("ViT-B/16"),
+        model=size_arguments("ViT-B/16"),
         image_size=384,
         epochs=0,
         steps=steps,
@@ -425,7 +425,7 @@ RECIPES |= {
         source='"How to train your ViT?" (Steiner et al. 2022); big_vision configs/vit_i21k.py.',
         hardware="TPU v3; the study trains 30 and 300 epochs of ImageNet-21k.",
         **_PRETRAINING,
-        model=vit_arguments("ViT-B/16"),
+        model=size_arguments("ViT-B/16"),
         epochs=300,
         examples=IMAGENET_21K,
         learning_rate=1e-3,
@@ -469,7 +469,7 @@ RECIPES |= {
         source="Chen et al. 2022, appendix; Inception crops and flips alone.",
         hardware="TPU v3, 300 epochs: ViT-B/16 79.9 %, Mixer-B/16 77.4 %.",
         **_PRETRAINING,
-        model=vit_arguments(name) if name.startswith("ViT") else {},
+        model=size_arguments(name) if name.startswith("ViT") else {},
         epochs=300,
         examples=IMAGENET,
         learning_rate=3e-3,
@@ -484,7 +484,7 @@ RECIPES["gsam"] = Recipe(
     "configs/proj/gsam/vit_i1k_gsam_no_aug.py.",
     hardware="TPU v3, 300 epochs of ViT-B/32.",
     **_PRETRAINING,
-    model={**vit_arguments("ViT-B/32"), "pooling": "gap"},
+    model={**size_arguments("ViT-B/32"), "pooling": "gap"},
     epochs=300,
     examples=IMAGENET,
     learning_rate=3e-3,
