@@ -1,4 +1,4 @@
-"""A Vision Transformer beside scikit-learn's own classifiers, on its handwritten digits.
+"""A Vision Transformer compared with scikit-learn's classifiers on its handwritten digits.
 
     python examples/digits.py        # what `make digits` runs
 

@@ -1,4 +1,4 @@
-"""The scaling study: which size of a ViT is worth its compute, and beside which other models.
+"""The scaling study: which size of a ViT is worth its compute, compared with other models.
 
     python examples/scaling_study.py --data FOLDER            # 32-pixel images, FOLDER/<class>/*
     python examples/scaling_study.py                          # CIFAR-10 of TensorFlow Datasets

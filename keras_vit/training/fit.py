@@ -1,5 +1,6 @@
 """`fit`: trains a model by a recipe on the splits of a data set, and can resume."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,29 +53,43 @@ def fit(
     """
     images = len(splits.train)
     batch_size = min(recipe.batch_size // recipe.accumulation, images)
-    per_epoch = -(-images // batch_size)
     updates = recipe.total_steps(images)
     steps = updates * recipe.accumulation
-    epochs = -(-steps // per_epoch)
-    per_epoch = -(-steps // epochs)
+    epochs = math.ceil(steps / math.ceil(images / batch_size))
+    per_epoch = math.ceil(steps / epochs)
     compile_model(model, recipe, updates)
     print_fn(
         f"{model.name}: {model.count_params():,} parameters, {epochs} epochs of {per_epoch} "
         f"steps of {batch_size} images"
     )
-    prepared = preparation(model)
-    classes = len(splits.class_names)
+    run = ResumableRun(folder / "checkpoints", recipe=identity, print_fn=print_fn)
+    history = run.fit(
+        model,
+        _training_batches(model, recipe, splits.train, batch_size, seed),
+        epochs,
+        per_epoch,
+        callbacks=[*default_callbacks(folder, batch_size, **callback_options), *callbacks],
+        validation_data=_validation_batches(model, splits.val, batch_size),
+        verbose=0,  # `Progress` is one of the callbacks
+    ).history
+    return {name: [float(value) for value in values] for name, values in history.items()}
+
+
+def _training_batches(
+    model: Any, recipe: Recipe, split: data.Split, batch_size: int, seed: int
+) -> Callable[[int], Any]:
+    """The augmented batches from a step on, as `ResumableRun.fit` takes them."""
 
     def batches(start_step: int) -> Any:
         examples = data.pipeline(
-            splits.train,
+            split,
             recipe.image_size,
             batch_size,
             training=True,
             seed=seed,
             augment=recipe.augmentation,
-            channels=prepared["channels"],
-            num_classes=classes,
+            channels=preparation(model)["channels"],
+            num_classes=len(split.class_names),
             mixup=recipe.mixup,
             cutmix=recipe.cutmix,
             cache=None,
@@ -83,24 +98,18 @@ def fit(
         )
         return in_data_format(model, examples)
 
-    validation = data.pipeline(
-        splits.val,
-        **prepared,
+    return batches
+
+
+def _validation_batches(model: Any, split: data.Split, batch_size: int) -> Any:
+    batches = data.pipeline(
+        split,
+        **preparation(model),
         batch_size=batch_size,
-        num_classes=classes,
+        num_classes=len(split.class_names),
         cache=None,
     )
-    run = ResumableRun(folder / "checkpoints", recipe=identity, print_fn=print_fn)
-    history = run.fit(
-        model,
-        batches,
-        epochs,
-        per_epoch,
-        callbacks=[*default_callbacks(folder, batch_size, **callback_options), *callbacks],
-        validation_data=in_data_format(model, validation),
-        verbose=0,  # `Progress` is one of the callbacks
-    ).history
-    return {name: [float(value) for value in values] for name, values in history.items()}
+    return in_data_format(model, batches)
 
 
 def in_data_format(model: Any, batches: Any) -> Any:

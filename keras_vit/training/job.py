@@ -31,7 +31,7 @@ from keras_vit.training.recipes import SAM_RHO, Recipe
 from keras_vit.training.run_identity import RunMismatchError
 
 DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that are not in SAM_RHO
-NEIGHBOURS = 20
+K_NEIGHBOURS = 20
 
 # The files of a complete run, and those that are needed only until it is complete.
 RUN_FILES = (
@@ -265,7 +265,7 @@ def _recipe(job: Job) -> Recipe:
 
 
 def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
-    """The model that the job names, or the recipe's own."""
+    """The model of the job's name or weights, or that of the recipe."""
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "input_shape": (recipe.image_size, recipe.image_size, channels),
@@ -323,11 +323,11 @@ def _probe_features(
     cache = cache_folder() / "features"
     train = evaluation.features(model, splits.train, cache)
     val = evaluation.features(model, splits.val, cache)
-    neighbours = min(NEIGHBOURS, len(train[0]))
-    accuracy = evaluation.knn_accuracy(*train, *val, k=neighbours)
+    k = min(K_NEIGHBOURS, len(train[0]))
+    accuracy = evaluation.knn_accuracy(*train, *val, k=k)
     probe = evaluation.linear_probe(*train, *val, seed=seed)
     print_fn(
-        f"on frozen features: {neighbours} nearest neighbours {accuracy:.2%}, "
+        f"on frozen features: {k} nearest neighbours {accuracy:.2%}, "
         f"linear probe {probe.accuracy:.2%}"
     )
     return probe

@@ -166,9 +166,9 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
     x, y = next(batches(0))
     lines: list[str] = []
     model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
-    kept: list[Any] = []
+    weights_by_epoch: list[Any] = []
     after_first = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs=None: kept.append(model.get_weights())
+        on_epoch_end=lambda epoch, logs=None: weights_by_epoch.append(model.get_weights())
     )
     history = fit(
         model,
@@ -186,9 +186,9 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
         rows = list(csv.DictReader(file))
     assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
     best = keras.saving.load_model(tmp_path / "logs" / "best.keras")
-    expected = kept[int(np.argmin(history["val_loss"]))]
-    for found, wanted in zip(best.get_weights(), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    expected = weights_by_epoch[int(np.argmin(history["val_loss"]))]
+    for actual, value in zip(best.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(actual, value)
 
 
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

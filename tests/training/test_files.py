@@ -1,4 +1,4 @@
-"""What training writes appears whole or not at all, and what others wrote stays."""
+"""Files that training writes appear whole or not at all."""
 
 import errno
 import os
@@ -52,7 +52,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(
         with pytest.raises(OSError, match=f"No space left on device: .*{path.stem}"):
             write(path)
     assert path.read_bytes() == before
-    assert not list(tmp_path.glob(".*"))  # and nothing beside it
+    assert not list(tmp_path.glob(".*"))  # no temporary file
     write(path)
     assert path.read_bytes() != before
 

@@ -50,7 +50,7 @@ def test_a_fraction_of_warm_up_leaves_an_update(total: int, warmup: int) -> None
 
 
 def test_figures_of_the_sources() -> None:
-    """A second look at what the table says, written out from the papers."""
+    """Numbers of the table, written out from the papers."""
     finetune = get("finetune")
     assert (finetune.optimizer, finetune.batch_size, finetune.image_size) == ("sgd", 512, 384)
     assert (finetune.weight_decay, finetune.clip_norm, finetune.decay) == (0, 1, "cosine")
@@ -59,8 +59,8 @@ def test_figures_of_the_sources() -> None:
     decays = {n: get(f"pretrain/{n}").weight_decay for n in ("jft300m", "imagenet21k", "imagenet")}
     assert decays == {"jft300m": 0.1, "imagenet21k": 0.03, "imagenet": 0.3}
     ladder = ["none", "light1", "light2", "medium1", "medium2", "strong1", "strong2"]
-    drawn = [get(f"augreg/{name}").augmentation.rand_augment for name in ladder]
-    assert drawn == [None, (2, 0), (2, 10), (2, 15), (2, 15), (2, 20), (2, 20)]
+    rand_augment = [get(f"augreg/{name}").augmentation.rand_augment for name in ladder]
+    assert rand_augment == [None, (2, 0), (2, 10), (2, 15), (2, 15), (2, 20), (2, 20)]
     assert [get(f"augreg/{name}").mixup for name in ladder] == [0, 0, 0.2, 0.2, 0.5, 0.5, 0.8]
     assert get("sam").rho == SAM_RHO["ViT-B/16"] == 0.2
     assert get("deit").total_steps(get("deit").examples) == 300 * 1252

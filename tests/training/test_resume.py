@@ -165,12 +165,12 @@ def test_every_kind_of_optimizer(tmp_path: Path, optimizer: Callable[[], Any]) -
     history = fit(run_in(tmp_path / "whole"), model).history
     kinds = {v.dtype for v in model.optimizer.variables}
     assert ("bfloat16" in kinds) == (optimizer is bfloat16_and_averages)
-    found = cut_and_resumed(tmp_path / "cut", 18, make)
-    assert found[:2] == (history, weights(model))
+    actual = cut_and_resumed(tmp_path / "cut", 18, make)
+    assert actual[:2] == (history, weights(model))
 
 
 def test_callbacks_go_on(tmp_path: Path) -> None:
-    """Resumed at an epoch's beginning and with one step of it left; the seeds differ, too."""
+    """Resumed at an epoch's beginning and one step before its end; the seeds differ, too."""
 
     def watch(folder: Path) -> list[Callable[[], keras.callbacks.Callback]]:
         folder.mkdir()
@@ -195,10 +195,10 @@ def test_callbacks_go_on(tmp_path: Path) -> None:
     others = watch(folder)
     with pytest.raises(Killed):
         fit(run_in(folder), small_model(), *(make() for make in others), StopAt(16))
-    found = cut_and_resumed(folder, 25, small_model, *others)
-    assert found[:2] == (history, weights(model))
-    for wanted, cut in zip(callbacks[:2], found[2][:2], strict=True):
-        assert (cut.wait, cut.best) == (wanted.wait, wanted.best)
+    actual = cut_and_resumed(folder, 25, small_model, *others)
+    assert actual[:2] == (history, weights(model))
+    for expected, cut in zip(callbacks[:2], actual[2][:2], strict=True):
+        assert (cut.wait, cut.best) == (expected.wait, expected.best)
     assert (folder / "log.csv").read_text() == log
 
 
@@ -297,7 +297,7 @@ def test_a_pydataset(
 
 
 def newest(folder: Path) -> str | None:
-    return next((found.path.name for found in resume._undamaged(folder)), None)
+    return next((checkpoint.path.name for checkpoint in resume._undamaged(folder)), None)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "one bit", "appended", "overwritten by zeros"])
@@ -354,7 +354,7 @@ def test_the_run_goes_on_from_the_older_checkpoint_or_the_start(
         fit(run_in(folder, print_fn=lines.append), model)
     assert weights(model) == whole[1]
     assert "continues with step 10 (epoch 2 of 6, step 5 of 5)" in lines[0]
-    # A damaged one that is newer than any that was written must not be kept for it.
+    # A damaged one does not count as the newest, whatever its step.
     assert sorted(path.name for path in folder.iterdir()) == [
         "step-000000027.safetensors",
         "step-000000030.safetensors",
@@ -404,7 +404,7 @@ def test_names_that_keras_counts_are_no_difference(
 
 
 def test_variables_of_another_shape_are_named(tmp_path: Path) -> None:
-    """A subclassed model has no configuration to compare; its variables tell."""
+    """A subclassed model does not have a configuration to compare, but variables."""
 
     class Custom(keras.Model):
         def __init__(self, units: int) -> None:
@@ -452,11 +452,11 @@ def test_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume.time, "monotonic", lambda: seconds[0])
     monkeypatch.setattr(resume, "write_state", write)
     model = small_model(**QUICK)
-    for cost[0], wanted in ((0.0, [10, 20, 30]), (1.0, [10, 30])):
+    for cost[0], expected in ((0.0, [10, 20, 30]), (1.0, [10, 30])):
         written.clear()
         run = run_in(tmp_path, every_seconds=10, every_steps=None)
         fit(run, model, Second())
-        assert [step for _, step in written] == wanted
+        assert [step for _, step in written] == expected
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data")  # Keras's own
@@ -503,10 +503,10 @@ def test_the_file_is_safetensors_of_every_dtype(tmp_path: Path) -> None:
         arrays[kind.__name__] = chance.integers(0, 100, (3, 4)).astype("uint8").view(kind)
     path = tmp_path / "state.safetensors"
     write_state(path, arrays, {"step": 3, "best": float("inf")})
-    found = open_state(path)
-    assert found.state == {"step": 3, "best": float("inf")}
+    state_file = open_state(path)
+    assert state_file.state == {"step": 3, "best": float("inf")}
     for name, values in arrays.items():
-        read = found.read(name)
+        read = state_file.read(name)
         assert (read.dtype, read.shape) == (values.dtype, values.shape)
         assert read.tobytes() == values.tobytes()
     with safetensors.safe_open(path, framework="numpy") as file:
