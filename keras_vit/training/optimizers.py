@@ -54,6 +54,8 @@ class TableOptimizer(keras.optimizers.Optimizer):
 
     # Names of the states of a parameter, which have its shape and dtype.
     slots: tuple[str, ...] = ()
+    # Further arguments of the constructor, for `get_config`.
+    hyperparameters: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -164,6 +166,7 @@ class TableOptimizer(keras.optimizers.Optimizer):
             "groups": [asdict(group) for group in self.groups],
             "state_dtype": self.state_dtype,
             "found_groups": [asdict(group) for group in self._group_of],
+            **{name: getattr(self, name) for name in self.hyperparameters},
         }
 
     @classmethod
@@ -207,6 +210,7 @@ class MomentumSGD(TableOptimizer):
     """
 
     slots = ("momentum",)
+    hyperparameters = ("momentum",)
 
     def __init__(
         self,
@@ -220,9 +224,6 @@ class MomentumSGD(TableOptimizer):
 
     def direction(self, gradient: Any, index: int) -> Any:
         return self._average(self._states[index]["momentum"], self.momentum, gradient, 1.0)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "momentum": self.momentum}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -244,6 +245,7 @@ class DecoupledAdam(TableOptimizer):
     """
 
     slots = ("first_moment", "second_moment")
+    hyperparameters = ("beta_1", "beta_2", "epsilon")
 
     def __init__(
         self,
@@ -268,14 +270,6 @@ class DecoupledAdam(TableOptimizer):
         first = first / (1 - ops.power(ops.cast(self.beta_1, gradient.dtype), count))
         second = second / (1 - ops.power(ops.cast(self.beta_2, gradient.dtype), count))
         return first / (ops.sqrt(second) + self.epsilon)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -306,6 +300,10 @@ class ScalingAdafactor(TableOptimizer):
     """
 
     slots = ("momentum",)
+    hyperparameters = (
+        *("num_heads", "min_dim_size_to_factor", "decay_rate"),
+        *("beta_2_cap", "momentum", "epsilon"),
+    )
 
     def __init__(
         self,
@@ -384,17 +382,6 @@ class ScalingAdafactor(TableOptimizer):
             scaled = gradient * ops.rsqrt(rows) * ops.rsqrt(ops.expand_dims(columns, smaller))
         scaled = ops.reshape(scaled, states["momentum"].shape)
         return self._average(states["momentum"], self.momentum, scaled, 1 - self.momentum)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "min_dim_size_to_factor": self.min_dim_size_to_factor,
-            "decay_rate": self.decay_rate,
-            "beta_2_cap": self.beta_2_cap,
-            "momentum": self.momentum,
-            "epsilon": self.epsilon,
-        }
 
 
 OPTIMIZERS: dict[str, type[TableOptimizer]] = {

@@ -36,12 +36,12 @@ class StateFile:
 
     path: Path
     arrays: dict[str, tuple[str, list[int]]]
-    _tensors: Any
     _json: str
 
     def read(self, name: str) -> np.ndarray:
         """One array, exactly as it was written."""
-        array, dtype = self._tensors.get_tensor(name), self.arrays[name][0]
+        # Opened for each, so that the file can be deleted while the run goes on.
+        array, dtype = _read(self.path, name), self.arrays[name][0]
         return array if array.dtype.name == dtype else array.view(getattr(ml_dtypes, dtype))
 
     @cached_property
@@ -91,16 +91,20 @@ def open_state(path: Path) -> StateFile:
         raise CheckpointError(f"{path} is not a checkpoint of a run, or it was cut off.")
     check_file(path)
     try:
-        tensors = safe_open(path, "numpy")
-        content = json.loads(tensors.get_tensor("state").tobytes())
+        content = json.loads(_read(path, "state").tobytes())
     except SafetensorError as error:
         raise CheckpointError(f"{path} is not a checkpoint of a run: {error}.") from error
-    return StateFile(path, content["arrays"], tensors, content["state"])
+    return StateFile(path, content["arrays"], content["state"])
 
 
 def is_state(path: Path) -> bool:
     """Whether `write_state` began this file, by the mark in its header."""
     return any(begins_with_mark(path, mark) for mark in _MARKS)
+
+
+def _read(path: Path, name: str) -> np.ndarray:
+    with safe_open(path, "numpy") as file:
+        return file.get_tensor(name)
 
 
 def _to_numpy(value: Any) -> np.ndarray:
