@@ -6,7 +6,7 @@ PYTHON ?= python3
 .PHONY: digits test check
 
 digits: .venv/train
-	.venv/bin/keras-vit train --data digits --out runs/digits --overwrite
+	.venv/bin/python examples/digits.py --out runs/digits --overwrite
 
 test: .venv/dev
 	for backend in tensorflow jax torch; do \

@@ -1,12 +1,12 @@
 """Does a ViT need positions, and which; a class token, or a mean, or attention to read it out?
 
-    python examples/ablations.py --data FOLDER      # 32-pixel pictures, a class a folder
+    python examples/ablations.py --data FOLDER      # 32-pixel images, one folder per class
     python examples/ablations.py                    # CIFAR-10 of TensorFlow Datasets
 
 The ViT paper's table 8 (position embeddings) and figure 9 (class token against global average
-pooling, which want other learning rates), and the heads that came later. Every row is the mean of
-three seeds: an hour of CPU time, on two cores half of it. Killed, it goes on where it was. Writes
-results.csv, table.md and table.png to --out. Needs keras3-vit[train].
+pooling, which need different learning rates), and the heads that came later. Every row is the mean
+of three seeds: an hour of CPU time, half of it on two cores. Interrupted, it resumes where it
+stopped. Writes results.csv, table.md and table.png to --out. Needs keras3-vit[train].
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-
-from keras_vit import data, recipes
-from keras_vit.training.recipes import Recipe
-from keras_vit.training.study import (
+from study import (
     Row,
     Trial,
     averaged,
-    chosen,
     curve_of,
     plan,
     run_study,
+    select,
     study_parser,
     to_markdown,
     write_study,
 )
+
+from keras_vit import data, recipes
+from keras_vit.training.recipes import Recipe
 
 BASE = {"patch_size": 4, "hidden_dim": 96, "depth": 4, "num_heads": 4, "mlp_dim": 192}
 RECIPE = replace(
@@ -53,10 +53,10 @@ RATES = {1.0: "", 3 / 8: ", ⅜ of the learning rate"}
 
 def trials_of(recipe: Recipe) -> list[Trial]:
     """Both ablations. The class token with learned positions is in both, and trained once."""
-    found = [
+    trials = [
         Trial(
             title,
-            "ViT",
+            "ViT-Ti/16",
             {**BASE, "position_embedding": kind, "pooling": "token"},
             recipe,
             {"ablation": "positions", "kind": kind, "rate": 1.0},
@@ -65,40 +65,40 @@ def trials_of(recipe: Recipe) -> list[Trial]:
     ]
     for kind, title in POOLINGS.items():
         for rate, words in RATES.items():
-            found.append(
+            trials.append(
                 Trial(
                     title + words,
-                    "ViT",
+                    "ViT-Ti/16",
                     {**BASE, "position_embedding": "learned", "pooling": kind},
                     replace(recipe, learning_rate=recipe.learning_rate * rate),
                     {"ablation": "pooling", "kind": kind, "rate": rate},
                 )
             )
-    return found
+    return trials
 
 
 def plot(rows: Sequence[Row], folder: Path, path: Path) -> None:
-    """Left: positions, a point a seed. Right: the poolings' curves, as in figure 9."""
+    """Left: positions, one point per seed. Right: the curves of the poolings, as in figure 9."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    names: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}  # the seeds of each name
     for row in rows:
-        names.setdefault(f"{row['ablation']}: {row['name']}", []).append(row)
-    positions = {name: own for name, own in names.items() if own[0]["ablation"] == "positions"}
-    for height, own in enumerate(positions.values()):
-        accuracies = [100 * float(row["accuracy"]) for row in own]
-        left.plot(accuracies, [height] * len(own), "o", color="tab:blue", alpha=0.5)
+        groups.setdefault(f"{row['ablation']}: {row['name']}", []).append(row)
+    positions = [group for group in groups.values() if group[0]["ablation"] == "positions"]
+    for height, group in enumerate(positions):
+        accuracies = [100 * float(row["accuracy"]) for row in group]
+        left.plot(accuracies, [height] * len(group), "o", color="tab:blue", alpha=0.5)
         left.plot(np.mean(accuracies), height, "|", color="black", ms=16)
-    left.set_yticks(range(len(positions)), [str(own[0]["name"]) for own in positions.values()])
+    left.set_yticks(range(len(positions)), [str(group[0]["name"]) for group in positions])
     left.invert_yaxis()
     left.set(title="position embeddings (table 8)", xlabel="accuracy, %")
-    for own in names.values():
-        curves: list[Any] = [curve_of(folder, row["identity"]) for row in own]
-        if own[0]["ablation"] == "pooling" and all(curves):
+    for group in groups.values():
+        first = group[0]
+        curves: list[Any] = [curve_of(folder, row["identity"]) for row in group]
+        if first["ablation"] == "pooling" and all(curves):
             mean = 100 * np.mean(curves, axis=0)
-            style = "-" if own[0]["rate"] == 1 else "--"
-            colour = f"C{list(POOLINGS).index(str(own[0]['kind']))}"
-            epochs = range(1, len(mean) + 1)
-            right.plot(epochs, mean, style, color=colour, label=own[0]["name"])
+            style = "-" if first["rate"] == 1 else "--"
+            colour = f"C{list(POOLINGS).index(str(first['kind']))}"
+            right.plot(range(1, len(mean) + 1), mean, style, color=colour, label=first["name"])
     right.set(title="pooling (figure 9)", xlabel="epoch", ylabel="accuracy, %")
     for axes in (left, right):
         axes.grid(alpha=0.3)
@@ -112,7 +112,7 @@ def main() -> None:
     options = study_parser(__doc__, out="runs/ablations", seeds=3).parse_args()
     recipe = RECIPE.scaled(options.steps, options.batch_size)
     splits = data.load(options.data, data_dir=options.data_dir)
-    trials = chosen(trials_of(recipe), options)
+    trials = select(trials_of(recipe), options)
     if options.plan:
         print(plan(trials, splits))
         return
@@ -125,13 +125,14 @@ def main() -> None:
     }
     text = (
         "# Positions and pooling\n\n"
-        f"`examples/ablations.py`, on {len(splits.train):,} pictures of {splits.num_classes} kinds "
-        f"at {recipe.image_size} pixels, measured on {len(splits.val):,} others. Every model sees "
+        f"`examples/ablations.py`, on {len(splits.train):,} images of {splits.num_classes} classes "
+        f"at {recipe.image_size} pixels, evaluated on {len(splits.val):,} others. Every model sees "
         f"{rows[0]['images']:,} images.\n\n"
     )
     for ablation in ("positions", "pooling"):
-        own = averaged(row for row in rows if row["ablation"] == ablation)
-        text += f"## {ablation.capitalize()}\n\n{to_markdown(own, columns)}\n\n" if own else ""
+        means = averaged(row for row in rows if row["ablation"] == ablation)
+        if means:
+            text += f"## {ablation.capitalize()}\n\n{to_markdown(means, columns)}\n\n"
     write_study(
         options, text.rstrip(), lambda path: plot(rows, options.out, path), "Positions and pooling"
     )

@@ -1,31 +1,23 @@
-"""One cell of AugReg's grid, or several, on your data: a row of a table for each.
+"""One cell of AugReg's grid, or several, on your data: one row of a table per cell.
 
     python examples/augreg_cell.py --data FOLDER --augmentation medium1 --weight-decay 0.1
     python examples/augreg_cell.py --data FOLDER --model ViT-S/16 --image-size 224 --steps 5000 \\
         --augmentation none light1 medium1 --weight-decay 0.03 0.1 --dropout 0 0.1
 
 "How to train your ViT?" (Steiner et al. 2022) trains ten models for every augmentation, weight
-decay, and dropout with stochastic depth. Rows are called as its files are, and added to one
-results.csv in --out, which further cells, also of other processes, may share. The defaults are one
-cell of a small model at 64 pixels: two minutes on two CPU cores. Needs keras3-vit[train].
+decay, and dropout with stochastic depth. Rows are named like its files. Further cells, also of
+other processes, may share --out and its results.csv. The defaults are one cell of a small model at
+64 pixels: two minutes on two CPU cores. Needs keras3-vit[train].
 """
 
 import argparse
 import math
 from dataclasses import replace
 
+from study import Trial, plan, read_rows, run_study, select, study_parser, to_markdown
+
 from keras_vit import data, recipes
-from keras_vit.models import model_arguments
 from keras_vit.training.recipes import AUGREG, AUGREG_DROPOUT, AUGREG_WEIGHT_DECAY
-from keras_vit.training.results_table import ResultsTable
-from keras_vit.training.study import (
-    Trial,
-    chosen,
-    plan,
-    run_study,
-    study_parser,
-    to_markdown,
-)
 
 # For two CPU cores: the ViT of the recipe "small_data" with the study's own head and positions.
 SMALL = "small"
@@ -46,13 +38,13 @@ def trial_of(
         weight_decay=weight_decay,
         dropout=dropout,
         stochastic_depth=dropout,
-        # The study's -10 suits 21,843 classes: so the first loss is small for as many as there are.
+        # The study's -10 suits 21,843 classes; this makes the first loss as small for any number.
         head_bias=-math.log(num_classes),
     )
-    if options.model == SMALL:
+    model, sizes = options.model, {}
+    if model == SMALL:
+        model = "ViT-Ti/16"
         sizes = {size: recipes.get("small_data").model[size] for size in SIZES}
-    else:
-        sizes = model_arguments(options.model)
     short = options.model.replace("+ViT-", "_").replace("ViT-", "").replace("/", "_")
     name = f"{short}-aug_{augmentation}-wd_{weight_decay:g}-do_{dropout:g}-sd_{dropout:g}"
     about = {
@@ -64,7 +56,7 @@ def trial_of(
         "steps": recipe.steps,
         "batch_size": recipe.batch_size,
     }
-    return Trial(name, "hybrid" if "resnet" in sizes else "ViT", sizes, recipe, about)
+    return Trial(name, model, sizes, recipe, about)
 
 
 def main() -> None:
@@ -85,7 +77,7 @@ def main() -> None:
         for weight_decay in options.weight_decay
         for dropout in options.dropout
     ]
-    trials = chosen(cells, options)
+    trials = select(cells, options)
     if options.plan:
         print(plan(trials, splits))
         return
@@ -100,8 +92,8 @@ def main() -> None:
         "accuracy": "{accuracy:.2%}",
         "seconds": "{seconds:.0f}",
     }
-    table = ResultsTable(options.out / "results.csv")
-    print(f"\n{to_markdown(table.rows(), columns)}\n\nwritten to {table.path}")
+    print(f"\n{to_markdown(read_rows(options.out), columns)}")
+    print(f"\nwritten to {options.out / 'results.csv'}")
 
 
 if __name__ == "__main__":

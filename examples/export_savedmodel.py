@@ -17,7 +17,7 @@ run, *photographs = map(Path, sys.argv[1:])
 model = keras.saving.load_model(run / "model.keras")
 folder = keras_vit.export_model(model, Path("saved_models") / run.name / "1")
 
-# From here on nothing needs keras_vit: this is what a server does.
+# What a server does: nothing below needs keras_vit.
 served = tf.saved_model.load(str(folder)).signatures["serving_default"]
 answer = served(contents=tf.constant([photograph.read_bytes() for photograph in photographs]))
 for photograph, valid, names, probabilities in zip(
@@ -27,5 +27,5 @@ for photograph, valid, names, probabilities in zip(
     answer["top_probabilities"].numpy(),
     strict=True,
 ):
-    guesses = [f"{n.decode()} {p:.1%}" for n, p in zip(names, probabilities, strict=True)]
-    print(f"{photograph}: {', '.join(guesses) if valid else 'cannot be decoded'}")
+    predictions = [f"{n.decode()} {p:.1%}" for n, p in zip(names, probabilities, strict=True)]
+    print(f"{photograph}: {', '.join(predictions) if valid else 'cannot be decoded'}")

@@ -5,7 +5,7 @@
     python examples/finetune_flowers.py --data FOLDER --weights model.keras --model ViT-Ti/16
 
 From scratch, a small ViT at 64 pixels: about seven minutes on two CPU cores, 63 % of the held-out
-photographs of five kinds of flowers (with 1,800 to learn from). Needs keras3-vit[train].
+photographs of five classes of flowers (with 1,800 to train on). Needs keras3-vit[train].
 """
 
 import argparse

@@ -3,9 +3,10 @@
     python examples/flowers_systems.py --data FOLDER --markdown docs/flowers_systems.md
     python examples/flowers_systems.py                 # downloads tf_flowers, 3,670 photographs
 
-Four models of about 600,000 parameters at 64 pixels, each trained four times on as many images.
-With 1,800 photographs to learn from that is half an hour on two CPU cores. Killed, it goes on
-where it was. Writes results.csv, table.md and table.png to --out. Needs keras3-vit[train].
+Four models of about 600,000 parameters at 64 pixels, each trained four times on equally many
+images. With 1,800 photographs to train on that is half an hour on two CPU cores. Interrupted, it
+resumes where it stopped. Writes results.csv, table.md and table.png to --out. Needs
+keras3-vit[train].
 """
 
 import math
@@ -15,20 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-
-from keras_vit import data, recipes
-from keras_vit.training.recipes import AUGREG, Recipe
-from keras_vit.training.study import (
+from study import (
     Row,
     Trial,
     averaged,
-    chosen,
     plan,
     run_study,
+    select,
     study_parser,
     to_markdown,
     write_study,
 )
+
+from keras_vit import data, recipes
+from keras_vit.training.recipes import AUGREG, Recipe
 
 ENCODER = {
     "hidden_dim": 128,
@@ -37,14 +38,14 @@ ENCODER = {
     "mlp_dim": 256,
     "position_embedding": "sincos2d",
 }
-# Family, sizes, and how far SAM looks: for ViT and Mixer that of Chen et al.'s S/16, the nearest
-# size; for the others the 0.05 with which SAM was published (Foret et al. 2021).
+# A model, the sizes that replace its own, and SAM's rho: for ViT and Mixer that of Chen et al.'s
+# S/16, the nearest size; for the others the 0.05 with which SAM was published (Foret et al. 2021).
 SYSTEMS: dict[str, tuple[str, dict[str, Any], float]] = {
-    "ViT": ("ViT", {"patch_size": 16, **ENCODER}, recipes.SAM_RHO["ViT-S/16"]),
-    "hybrid": ("hybrid", {"patch_size": 4, "resnet": (), "resnet_width": 32, **ENCODER}, 0.05),
-    "BiT": ("BiT", {"depths": (1, 1, 1), "width": 32}, 0.05),
+    "ViT": ("ViT-Ti/16", {"patch_size": 16, **ENCODER}, recipes.SAM_RHO["ViT-S/16"]),
+    "hybrid": ("R+ViT-Ti/16", {"patch_size": 4, "resnet_width": 32, **ENCODER}, 0.05),
+    "BiT": ("BiT-R50x1", {"depths": (1, 1, 1), "width": 32}, 0.05),
     "Mixer": (
-        "Mixer",
+        "Mixer-S/16",
         {
             "patch_size": 16,
             "hidden_dim": 128,
@@ -79,33 +80,29 @@ def treated(recipe: Recipe, treatment: str, rho: float, same_compute: bool) -> R
 
 
 def trials_of(recipe: Recipe, same_compute: bool) -> list[Trial]:
-    """A row for every system and treatment."""
+    """One trial per system and treatment."""
     return [
         Trial(
             f"{system}, {treatment}",
-            family,
+            model,
             sizes,
             treated(recipe, treatment, rho, same_compute),
             {"system": system, "treatment": treatment},
         )
-        for system, (family, sizes, rho) in SYSTEMS.items()
+        for system, (model, sizes, rho) in SYSTEMS.items()
         for treatment in TREATMENTS
     ]
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Accuracies of the systems by treatment, and every row with what it took."""
+    """Accuracies of the systems by treatment, and every row with its cost."""
     means = averaged(rows)
     by_name = {(row["system"], row["treatment"]): row for row in means}
-    grid: list[dict[str, Any]] = [
+    missing: Row = {"accuracy": math.nan}
+    grid: list[Row] = [
         {
             "system": system,
-            **{
-                treatment: float(by_name[system, treatment]["accuracy"])
-                if (system, treatment) in by_name
-                else math.nan
-                for treatment in TREATMENTS
-            },
+            **{t: by_name.get((system, t), missing)["accuracy"] for t in TREATMENTS},
         }
         for system in dict.fromkeys(row["system"] for row in means)
     ]
@@ -125,7 +122,7 @@ def tables(rows: Sequence[Row]) -> str:
     columns = {
         "row": "{name}",
         "parameters": "{parameters:,}",
-        "MMACs an image": "{mmacs:.1f}",
+        "MMACs per image": "{mmacs:.1f}",
         "images seen": "{images:,}",
         "GMACs × images × gradients": "{work:,.0f}",
         "accuracy": "{accuracy:.2%}",
@@ -136,16 +133,16 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def plot(rows: Sequence[Row], error: float, path: Path) -> None:
-    """A bar for every system and treatment, with the standard error of one accuracy."""
+    """One bar per system and treatment, with the standard error of one accuracy."""
     means = averaged(rows)
     systems = list(dict.fromkeys(row["system"] for row in means))
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     for number, treatment in enumerate(TREATMENTS):
-        own = {
+        heights = {
             r["system"]: 100 * float(r["accuracy"]) for r in means if r["treatment"] == treatment
         }
-        places = [systems.index(system) + 0.2 * (number - 1.5) for system in own]
-        axes.bar(places, own.values(), 0.19, yerr=100 * error, capsize=2, label=treatment)
+        positions = [systems.index(system) + 0.2 * (number - 1.5) for system in heights]
+        axes.bar(positions, heights.values(), 0.19, yerr=100 * error, capsize=2, label=treatment)
     axes.set_xticks(range(len(systems)), [str(system) for system in systems])
     axes.set(ylabel="accuracy, %")
     axes.grid(axis="y", alpha=0.3)
@@ -166,21 +163,21 @@ def main() -> None:
     recipe = replace(RECIPE, image_size=options.image_size)
     recipe = recipe.scaled(options.steps, options.batch_size)
     splits = data.load(options.data, data_dir=options.data_dir)
-    trials = chosen(trials_of(recipe, options.same_compute), options)
+    trials = select(trials_of(recipe, options.same_compute), options)
     if options.plan:
         print(plan(trials, splits))
         return
     rows = run_study(trials, splits, options.out)
     error = math.sqrt(0.25 / len(splits.val))
     seeds = "one seed" if options.seeds == 1 else f"means of {options.seeds} seeds"
-    sam = "SAM half as many" if options.same_compute else "a step of SAM takes two gradients"
+    sam = "SAM half as many" if options.same_compute else "SAM computes two gradients per step"
     text = (
         "# Flowers from scratch: four systems, four ways to train them\n\n"
         f"`examples/flowers_systems.py`, on {len(splits.train):,} photographs of "
-        f"{splits.num_classes} kinds at {options.image_size} pixels, measured on "
-        f"{len(splits.val)} others; {seeds}. Every model sees as many images; {sam}. The standard "
-        f"error of one accuracy is up to {error:.1%}, from the choice of photographs alone.\n\n"
-        f"{tables(rows).rstrip()}"
+        f"{splits.num_classes} classes at {options.image_size} pixels, evaluated on "
+        f"{len(splits.val)} others; {seeds}. Every model sees equally many images; {sam}. The "
+        f"standard error of one accuracy is up to {error:.1%}, from the choice of the photographs "
+        f"alone.\n\n{tables(rows).rstrip()}"
     )
     write_study(
         options, text, lambda path: plot(rows, error, path), "Accuracy by system and treatment"

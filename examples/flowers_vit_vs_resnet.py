@@ -4,8 +4,8 @@
     python examples/flowers_vit_vs_resnet.py --data FOLDER --weights FILE --resnet-weights none
     python examples/flowers_vit_vs_resnet.py --resnet ResNet50 --resnet-weights imagenet
 
-The report that this follows fine-tuned ViT-Base/16 on five kinds of flowers (95.6 %) beside a
-ResNet (68.9 %). Prints a table of every class for both (its table 4) and one of both models (its
+The report that this example follows fine-tuned ViT-Base/16 on five classes of flowers (95.6 %) and
+a ResNet (68.9 %). Prints a table of all classes for both (its table 4) and one of both models (its
 table 5), and writes them to --out. About ten minutes on two CPU cores for ViT-Ti/16 on 1,800
 photographs, and three times that for a ResNet-50. Needs keras3-vit[train].
 """
@@ -21,17 +21,19 @@ import keras
 import keras_vit
 from keras_vit import data, evaluation, recipes
 from keras_vit.files import write_text
-from keras_vit.training.fitting import fit
+from keras_vit.training.fit import fit
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS name")
-parser.add_argument("--weights", default="ViT-Ti/16:augreg_in21k", help="of the ViT: file or tag")
+parser.add_argument(
+    "--weights", default="ViT-Ti/16:augreg_in21k", help="weights of the ViT: file or tag"
+)
 parser.add_argument("--resnet", default="BiT-R50x1", help="a BiT, or ResNet50 of Keras")
 parser.add_argument("--resnet-weights", default="bit_m_in21k", help="tag, file, imagenet or none")
 parser.add_argument("--recipe", default="finetune_small", help="how both are trained")
 parser.add_argument("--epochs", type=int, help="passes over the photographs, for both")
 parser.add_argument("--image-size", type=int, default=224, help="pixels")
-parser.add_argument("--seed", type=int, default=0, help="of the split, heads and augmentation")
+parser.add_argument("--seed", type=int, default=0, help="seed of the split, heads and augmentation")
 parser.add_argument("--out", type=Path, default=Path("runs/vit_vs_resnet"))
 
 
@@ -41,7 +43,7 @@ def resnet(name: str, weights: str | None, num_classes: int, size: int) -> Any:
         shape = (size, size, 3)
         return keras_vit.create(name, num_classes=num_classes, input_shape=shape, weights=weights)
     images = keras.Input((size, size, 3))
-    # Blue, green, red less ImageNet's mean colour: what these weights were trained on.
+    # Blue, green, red minus ImageNet's mean colour, as these weights were trained.
     mean = keras.layers.Normalization(mean=[103.939, 116.779, 123.68], variance=[1.0, 1.0, 1.0])
     x = mean(images[..., ::-1])
     x = keras.applications.ResNet50(include_top=False, pooling="avg", weights=weights)(x)

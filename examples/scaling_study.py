@@ -1,39 +1,47 @@
-"""The scaling study: which size of a ViT is worth its compute, and beside which other models.
+"""The scaling study: which size of a ViT is worth its compute, compared with other models.
 
-    python examples/scaling_study.py --data FOLDER            # 32-pixel pictures, a class a folder
+    python examples/scaling_study.py --data FOLDER            # 32-pixel images, FOLDER/<class>/*
     python examples/scaling_study.py                          # CIFAR-10 of TensorFlow Datasets
     python examples/scaling_study.py --data imagenet2012      # the paper's sizes, for accelerators
 
 Section 4.4 and figure 8 of the ViT paper: depth, width, patch size, MLP and all together are varied
-around one model, and hybrids, BiT and Mixer stand beside it; each sees as many images. On pictures
-of CIFAR-10's size the 24 models take under an hour on two cores. `docs/scaling_study.md` has what
---steps 300 gives on 4,000 pictures: 37 % for the base model, 44 % for the largest BiT. Killed, it
-goes on where it was. Writes results.csv, a row for each model, table.md and table.png to --out.
-Needs keras3-vit[train].
+around one model, and compared with hybrids, BiT and Mixer; each sees equally many images. On images
+of CIFAR-10's size the 24 models take under an hour on two cores. `docs/scaling_study.md` has the
+results of --steps 300 on 4,000 images: 37 % for the base model, 44 % for the largest BiT.
+Interrupted, it resumes where it stopped. Writes results.csv, one row per model, table.md and
+table.png to --out. Needs keras3-vit[train].
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib.pyplot as plt
-
-from keras_vit import data, recipes
-from keras_vit.models import model_arguments
-from keras_vit.training.recipes import Recipe
-from keras_vit.training.study import (
+from study import (
     Row,
     Trial,
-    chosen,
     plan,
     run_study,
+    select,
     study_parser,
     to_markdown,
     write_study,
 )
 
+import keras_vit
+from keras_vit import data, recipes
+from keras_vit.training.recipes import Recipe
+
 Sizes = dict[str, Any]
 BASE = "base"
+
+# A named model of each family, whose sizes a trial replaces.
+FAMILIES = {
+    "ViT": "ViT-Ti/16",
+    "hybrid": "R+ViT-Ti/16",
+    "BiT": "BiT-R50x1",
+    "Mixer": "Mixer-S/16",
+}
 
 
 @dataclass(frozen=True)
@@ -44,17 +52,24 @@ class Setup:
         recipe: The budget of every model.
         base: The ViT in the middle.
         vary: From what is varied to the sizes that replace the base's.
-        others: From a family to its models from small to large, by name.
+        others: From a family to its models from small to large: a title and sizes, or a name that
+            `keras_vit.create` knows and what is not its default.
     """
 
     recipe: Recipe
     base: Sizes
     vary: dict[str, list[Sizes]]
-    others: dict[str, dict[str, Sizes]]
+    others: dict[str, Mapping[str, Sizes]]
 
 
 def vit(patch_size: int, hidden_dim: int, depth: int, mlp_dim: int, num_heads: int) -> Sizes:
-    return dict(locals())
+    return {
+        "patch_size": patch_size,
+        "hidden_dim": hidden_dim,
+        "depth": depth,
+        "mlp_dim": mlp_dim,
+        "num_heads": num_heads,
+    }
 
 
 def mixer(patch_size: int, hidden_dim: int, depth: int) -> Sizes:
@@ -82,13 +97,13 @@ SMALL = Setup(
     others={
         "hybrid": {
             "R+ViT, 2 blocks of 48": {
-                **vit(2, 48, 2, 96, 2), "resnet": (), "resnet_width": 32, **POSITIONS
+                **vit(2, 48, 2, 96, 2), "resnet_width": 32, **POSITIONS
             },
             "R+ViT, 3 blocks of 72": {
-                **vit(1, 72, 3, 144, 3), "resnet": (), "resnet_width": 32, **POSITIONS
+                **vit(1, 72, 3, 144, 3), "resnet_width": 32, **POSITIONS
             },
             "R+ViT, 5 blocks of 96": {
-                **vit(1, 96, 5, 192, 4), "resnet": (), "resnet_width": 64, **POSITIONS
+                **vit(1, 96, 5, 192, 4), "resnet_width": 64, **POSITIONS
             },
         },
         "BiT": {
@@ -104,7 +119,7 @@ SMALL = Setup(
     },
 )  # fmt: skip
 
-# Figure 8's base model; the others are those of figure 5 that have a name here, and Mixer's.
+# Figure 8's base model, and the models of figure 5 that have a name here, and Mixers.
 IMAGENET = Setup(
     recipe=recipes.get("better_plain_vit"),
     base={**vit(32, 1024, 8, 2048, 16), **POSITIONS},
@@ -116,14 +131,9 @@ IMAGENET = Setup(
         "all": [vit(56, 512, 4, 1024, 8), vit(16, 1536, 12, 3072, 24)],
     },
     others={
-        "hybrid": {
-            name: {**model_arguments(name), **POSITIONS}
-            for name in ("R26+ViT-S/32", "R26+ViT-B/32", "R50+ViT-B/16")
-        },
-        "BiT": {name: model_arguments(name) for name in ("BiT-R50x1", "BiT-R101x1", "BiT-R152x2")},
-        "Mixer": {
-            name: model_arguments(name) for name in ("Mixer-S/32", "Mixer-B/32", "Mixer-B/16")
-        },
+        "hybrid": dict.fromkeys(("R26+ViT-S/32", "R26+ViT-B/32", "R50+ViT-B/16"), POSITIONS),
+        "BiT": {"BiT-R50x1": {}, "BiT-R101x1": {}, "BiT-R152x2": {}},
+        "Mixer": {"Mixer-S/32": {}, "Mixer-B/32": {}, "Mixer-B/16": {}},
     },
 )
 
@@ -132,19 +142,20 @@ def trials_of(setup: Setup) -> list[Trial]:
     """The base, what is varied around it, and the other families."""
 
     def trial(name: str, family: str, sizes: Sizes, varied: str) -> Trial:
-        return Trial(name, family, sizes, setup.recipe, {"family": family, "varied": varied})
+        model = name if name in keras_vit.list_models() else FAMILIES[family]
+        return Trial(name, model, sizes, setup.recipe, {"family": family, "varied": varied})
 
-    found = [trial("ViT base", "ViT", setup.base, BASE)]
+    trials = [trial("ViT base", "ViT", setup.base, BASE)]
     for varied, changes in setup.vary.items():
         for change in changes:
             values = "/".join(str(value) for key, value in change.items() if key != "num_heads")
             name = f"ViT {varied} {values}"
-            found.append(trial(name, "ViT", {**setup.base, **change}, varied))
+            trials.append(trial(name, "ViT", {**setup.base, **change}, varied))
     for family, models in setup.others.items():
         for name, sizes in models.items():
             label = name if family in name or "ViT" in name else f"{family} {name}"
-            found.append(trial(label, family, sizes, "size"))
-    return found
+            trials.append(trial(label, family, sizes, "size"))
+    return trials
 
 
 def plot(rows: Sequence[Row], path: Any) -> None:
@@ -167,7 +178,7 @@ def plot(rows: Sequence[Row], path: Any) -> None:
     left.set(title="what of a ViT is scaled", ylabel="accuracy, %")
     right.set(title="families")
     for axes in (left, right):
-        axes.set(xscale="log", xlabel="compute: GMACs of an image × images seen")
+        axes.set(xscale="log", xlabel="compute: GMACs per image × images seen")
         axes.grid(alpha=0.3, which="both")
         if axes.lines:
             axes.legend(fontsize=8)
@@ -180,7 +191,7 @@ def main() -> None:
     setup = IMAGENET if options.data.startswith("imagenet") else SMALL
     setup = replace(setup, recipe=setup.recipe.scaled(options.steps, options.batch_size))
     splits = data.load(options.data, data_dir=options.data_dir)
-    trials = chosen(trials_of(setup), options)
+    trials = select(trials_of(setup), options)
     if options.plan:
         print(plan(trials, splits))
         return
@@ -189,7 +200,7 @@ def main() -> None:
     columns = {
         "model": "{name}",
         "parameters": "{parameters:,}",
-        "MMACs an image": "{mmacs:.1f}",
+        "MMACs per image": "{mmacs:.1f}",
         "GMACs × images": "{gmacs:,.0f}",
         "accuracy": "{accuracy:.2%}",
     }
@@ -197,10 +208,10 @@ def main() -> None:
     recipe = setup.recipe
     text = (
         "# Which size of a ViT is worth its compute\n\n"
-        f"`examples/scaling_study.py`, on {len(splits.train):,} pictures of {splits.num_classes} "
-        f"kinds at {recipe.image_size} pixels, measured on {len(splits.val):,} others. Around one "
-        "ViT its depth, width, patch size, MLP and all together are varied; hybrids, BiT and "
-        f"Mixer stand beside it. Every model sees {rows[0]['images']:,} images.\n\n{table}"
+        f"`examples/scaling_study.py`, on {len(splits.train):,} images of {splits.num_classes} "
+        f"classes at {recipe.image_size} pixels, evaluated on {len(splits.val):,} others. Depth, "
+        "width, patch size, MLP and all together are varied around one ViT, which is compared with "
+        f"hybrids, BiT and Mixer. Every model sees {rows[0]['images']:,} images.\n\n{table}"
     )
     write_study(options, text, lambda path: plot(rows, path), "Accuracy over compute")
 

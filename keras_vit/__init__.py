@@ -54,7 +54,7 @@ from keras_vit.models import (
     list_models,
 )
 from keras_vit.training import recipes
-from keras_vit.training.compiling import compile_model
+from keras_vit.training.compile_model import compile_model
 from keras_vit.training.masked_patches import MaskedPatchPrediction
 from keras_vit.training.sam import sharpness_aware
 from keras_vit.version import __version__

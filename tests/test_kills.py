@@ -22,8 +22,8 @@ KILLS = 50
 # Checkpoints are written all the time, so that kills meet them, too.
 CODE = """
 import functools, sys, keras_vit_command
-import keras_vit.training.fitting as fitting
-fitting.ResumableRun = functools.partial(fitting.ResumableRun, every_seconds=0.0, every_steps=2)
+import keras_vit.training.fit as fit
+fit.ResumableRun = functools.partial(fit.ResumableRun, every_seconds=0.0, every_steps=2)
 sys.exit(keras_vit_command.main())
 """
 OPTIONS = ["--epochs", "12", "--batch-size", "8", "--image-size", "16", "--learning-rate", "0.001"]

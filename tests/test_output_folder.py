@@ -418,7 +418,7 @@ def test_overwrite_refuses_photographs_from_python(home: Path) -> None:
     """The call by which a whole collection was lost."""
     before = contents(home)
     with pytest.raises(ValueError, match=r"is, holds or lies in .*photos"):
-        train(Job(str(home / "photos"), home / "photos", overwrite=True), say=lambda _: None)
+        train(Job(str(home / "photos"), home / "photos", overwrite=True), print_fn=lambda _: None)
     assert contents(home) == before
 
 

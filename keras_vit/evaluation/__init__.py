@@ -1,6 +1,5 @@
-"""Classification reports, few-shot, k-NN and linear probes on features, VTAB, and baselines."""
+"""Classification reports, few-shot, k-NN and linear probes on features, and VTAB."""
 
-from keras_vit.evaluation.baselines import Baseline, scikit_learn_baselines
 from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.features import features
 from keras_vit.evaluation.fewshot import FewShot, fewshot_accuracy, fewshot_table
@@ -13,7 +12,6 @@ from keras_vit.evaluation.run_report import write_report
 from keras_vit.evaluation.vtab import VTABReport, run_vtab
 
 __all__ = [
-    "Baseline",
     "Calibration",
     "ClassificationReport",
     "FewShot",
@@ -29,7 +27,6 @@ __all__ = [
     "linear_probe",
     "predict_split",
     "run_vtab",
-    "scikit_learn_baselines",
     "worst_mistakes",
     "write_report",
 ]

@@ -2,17 +2,15 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_vit.files import write_bytes
-from keras_vit.training.state_file import StateFile
 
-# What Keras's own callbacks remember from epoch to epoch. Others say it by `state_dict()`.
+# Attributes in which Keras's own callbacks remember something; others have `state_dict()`.
 REMEMBERED: dict[type, tuple[str, ...]] = {
     keras.callbacks.History: ("history", "epoch"),
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
@@ -26,25 +24,26 @@ REMEMBERED: dict[type, tuple[str, ...]] = {
 }
 
 
-def callback_states(
-    callbacks: Iterable[keras.callbacks.Callback], arrays: dict[str, Any]
-) -> dict[str, Any]:
-    """What callbacks remember, as JSON by class and number; arrays go to `arrays`."""
-    states = ((name, _state(callback)) for name, callback in _named(callbacks))
-    return {name: pack(state, name, arrays) for name, state in states if state is not None}
+def callback_states(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, Any]:
+    """What the callbacks remember, by class and number: JSON values and arrays."""
+    states = {name: _state(callback) for name, callback in _named(callbacks)}
+    return {name: state for name, state in states.items() if state is not None}
 
 
 def set_callback_states(
-    callbacks: Iterable[keras.callbacks.Callback], states: dict[str, Any], found: StateFile
+    callbacks: Iterable[keras.callbacks.Callback], states: dict[str, Any]
 ) -> None:
-    """Gives callbacks what they remembered; who was not there then starts anew."""
+    """Restores what the callbacks remembered; a callback without a state starts anew."""
     for name, callback in _named(callbacks):
-        if name in states:
-            _set_state(callback, unpack(states[name], found))
+        state = states.get(name, {})
+        if name in states and hasattr(callback, "load_state_dict"):
+            callback.load_state_dict(state)
+        else:
+            vars(callback).update(state)
 
 
-def continue_logs(callbacks: Sequence[keras.callbacks.Callback], epoch: int) -> None:
-    """Lets CSV logs go on, without the rows of `epoch` and later ones that will be run again."""
+def continue_logs(callbacks: Iterable[keras.callbacks.Callback], epoch: int) -> None:
+    """Makes CSV loggers append, after removing the rows of `epoch` and later ones."""
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.CSVLogger):
             callback.append = True
@@ -52,25 +51,22 @@ def continue_logs(callbacks: Sequence[keras.callbacks.Callback], epoch: int) -> 
             if path.exists():
                 with path.open(newline="") as file:
                     header, *rows = list(csv.reader(file, delimiter=callback.sep)) or [[]]
-                kept = [row for row in rows if row and row[0].isdigit() and int(row[0]) < epoch]
+                rows = [row for row in rows if row and row[0].isdigit() and int(row[0]) < epoch]
                 text = io.StringIO(newline="")
-                csv.writer(text, delimiter=callback.sep).writerows(
-                    [header, *kept] if header else []
-                )
+                writer = csv.writer(text, delimiter=callback.sep)
+                writer.writerows([header, *rows] if header else [])
                 write_bytes(path, text.getvalue().encode())
 
 
 def _named(
     callbacks: Iterable[keras.callbacks.Callback],
-) -> list[tuple[str, keras.callbacks.Callback]]:
-    """Callbacks by class and count: `callback/EarlyStopping/0`."""
+) -> Iterator[tuple[str, keras.callbacks.Callback]]:
+    """Callbacks by class and number among those of the class: `EarlyStopping/0`."""
     counts: dict[str, int] = {}
-    named = []
     for callback in callbacks:
         kind = type(callback).__name__
         counts[kind] = counts.get(kind, -1) + 1
-        named.append((f"callback/{kind}/{counts[kind]}", callback))
-    return named
+        yield f"{kind}/{counts[kind]}", callback
 
 
 def _state(callback: keras.callbacks.Callback) -> dict[str, Any] | None:
@@ -80,35 +76,3 @@ def _state(callback: keras.callbacks.Callback) -> dict[str, Any] | None:
         if isinstance(callback, kind):
             return {name: getattr(callback, name) for name in names}
     return None
-
-
-def _set_state(callback: keras.callbacks.Callback, state: dict[str, Any]) -> None:
-    if hasattr(callback, "load_state_dict"):
-        callback.load_state_dict(state)
-    else:
-        for name, value in state.items():
-            setattr(callback, name, value)
-
-
-def pack(value: Any, name: str, arrays: dict[str, Any]) -> Any:
-    """JSON for a callback's state; arrays go to `arrays` and leave their name."""
-    if isinstance(value, dict):
-        return {"dict": {key: pack(v, f"{name}/{key}", arrays) for key, v in value.items()}}
-    if isinstance(value, list | tuple):
-        return [pack(v, f"{name}/{i}", arrays) for i, v in enumerate(value)]
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray) or keras.ops.is_tensor(value):
-        arrays[name] = keras.ops.convert_to_numpy(value)
-        return {"array": name}
-    return value
-
-
-def unpack(value: Any, found: StateFile) -> Any:
-    if isinstance(value, dict):
-        if "array" in value:
-            return found.read(value["array"])
-        return {key: unpack(v, found) for key, v in value["dict"].items()}
-    if isinstance(value, list):
-        return [unpack(v, found) for v in value]
-    return value

@@ -1,4 +1,4 @@
-"""Watching a run: progress, logs, early stopping, the best model, and a stop at a lost loss."""
+"""Callbacks: progress, logs, early stopping, the best model, a stop on a non-finite loss."""
 
 import importlib.util
 import io
@@ -25,7 +25,7 @@ class NonFiniteLossError(FloatingPointError):
 
     Attributes:
         step: Number of the step in the whole run, counted from 1.
-        loss: What it was.
+        loss: The loss of that step.
         last_finite: Mean loss of the epoch before that step; None in an epoch's first step.
 
     Example:
@@ -40,11 +40,11 @@ class NonFiniteLossError(FloatingPointError):
         self.step, self.loss, self.last_finite = step, loss, last_finite
 
 
-class _EveryStep(keras.callbacks.Callback):
-    """Knows the number of the step, also in an epoch that `ResumableRun` resumes in its middle."""
+class _StepCounter(keras.callbacks.Callback):
+    """Counts the steps of an epoch, also where `ResumableRun` resumes in its middle."""
 
     epoch = 0
-    skipped = 0  # steps of this epoch that an earlier process made
+    skipped = 0  # steps of this epoch in an earlier process
     done = 0  # steps of this epoch
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -61,14 +61,14 @@ class _EveryStep(keras.callbacks.Callback):
 
     @property
     def steps(self) -> int | None:
-        """Steps of a whole epoch, where `fit` knows them."""
+        """Steps of a whole epoch; None where `fit` does not know them."""
         return self.params.get("steps")
 
 
-class StopAtNonFiniteLoss(_EveryStep):
-    """Ends `fit` with a `NonFiniteLossError` in the first step whose loss is NaN or infinite.
+class StopAtNonFiniteLoss(_StepCounter):
+    """Raises a `NonFiniteLossError` in the first step whose loss is NaN or infinite.
 
-    Keras's `TerminateOnNaN` ends it as if nothing was wrong.
+    Keras's `TerminateOnNaN` ends `fit` without an error.
 
     Example:
 
@@ -87,7 +87,7 @@ class StopAtNonFiniteLoss(_EveryStep):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_begin(epoch)
-        self.last_finite = None  # `fit` reports the epoch's mean, which begins anew
+        self.last_finite = None  # `fit` reports the mean of an epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         super().on_train_batch_end(batch)
@@ -105,7 +105,7 @@ class StopAtNonFiniteLoss(_EveryStep):
             f"The loss is {loss} in step {step} (epoch {self.epoch + 1}, step {self.done}): "
             f"{before}. The learning rate was {self._learning_rate():.3g}: try a third of it, a "
             "longer warm-up, clipping (global_clipnorm=1.0), float32 or bfloat16 in place of "
-            "float16; and see that images and labels are finite.",
+            "float16; and check that images and labels are finite.",
             step,
             loss,
             self.last_finite,
@@ -123,17 +123,20 @@ class StopAtNonFiniteLoss(_EveryStep):
         self.last_finite = state["last_finite"]
 
 
-class Progress(_EveryStep):
-    """One line that says how far a run is, how fast, and how long it will take.
+class Progress(_StepCounter):
+    """Prints the step, images per second, the remaining time and the metrics as one line.
 
-    In a terminal the line is rewritten in place, and an epoch leaves one behind. Elsewhere (a file,
-    a pipe, CI) plain lines are printed: one for each epoch, and one a minute within long ones. Give
-    `fit` `verbose=0`, or Keras's own bar is shown, too. Time for validation is measured apart, so
-    the time left is right from the second epoch on.
+    In a terminal the line is rewritten in place, and each epoch leaves one. Elsewhere (a file, a
+    pipe, CI) there is a line per epoch, and one per minute within long epochs. Call `fit` with
+    `verbose=0`, which switches Keras's own bar off. Validation is timed separately, so the
+    remaining time is right from the second epoch on.
+
+    Not a display of Rich: that hides the cursor until it is stopped, and Keras calls no callback
+    when `fit` raises.
 
     Args:
         images_per_step: Images in a batch, for the images per second.
-        say: Where plain lines go; None for the standard output, as a terminal if it is one.
+        print_fn: Prints a line; None for the standard output, in place if it is a terminal.
 
     Example:
 
@@ -148,15 +151,15 @@ class Progress(_EveryStep):
     'epoch 1/1  step 2/2  '
     """
 
-    def __init__(self, images_per_step: int, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, images_per_step: int, print_fn: Callable[[str], None] | None = None) -> None:
         super().__init__()
         check_positive(images_per_step=images_per_step)
         self.images_per_step = images_per_step
-        self.terminal = say is None and sys.stdout.isatty()
-        self.say = say or _print
+        self.terminal = print_fn is None and sys.stdout.isatty()
+        self.print_fn = print_fn or _print
         self.interval = 0.1 if self.terminal else 60.0
         self.step_seconds: float | None = None
-        self.epoch_end_seconds = 0.0  # validation, and what other callbacks do
+        self.epoch_end_seconds = 0.0  # validation and other callbacks
         self.last_step: float | None = None
         self.shown = time.monotonic()
 
@@ -164,13 +167,13 @@ class Progress(_EveryStep):
         super().on_epoch_begin(epoch)
         if self.last_step is not None:
             self.epoch_end_seconds = time.monotonic() - self.last_step
-        self.last_step = None  # what lies between two epochs is no step
+        self.last_step = None  # the time between two epochs is not a step
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         super().on_train_batch_end(batch)
         now = time.monotonic()
         if self.last_step is not None:
-            # The last twenty steps or so; the very first, which compiles, is not counted.
+            # Over about twenty steps; the very first, which compiles, is not counted.
             seconds = now - self.last_step
             average = seconds if self.step_seconds is None else self.step_seconds
             self.step_seconds = 0.95 * average + 0.05 * seconds
@@ -181,7 +184,7 @@ class Progress(_EveryStep):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.shown = time.monotonic()
-        self._show(self.line(logs or {}), stays=True)
+        self._show(self.line(logs or {}), end="\n")
 
     def line(self, logs: Mapping[str, float]) -> str:
         """`epoch 3/60  step 12/40  512 images/s  1:10 left  loss 0.612  accuracy 0.81`."""
@@ -190,23 +193,22 @@ class Progress(_EveryStep):
         if self.step_seconds:
             parts.append(f"{self.images_per_step / self.step_seconds:,.0f} images/s")
             if self.steps:
-                left = epochs * self.steps - self.epoch * self.steps - self.done
-                ends = epochs - self.epoch - (self.done == self.steps)
-                seconds = left * self.step_seconds + ends * self.epoch_end_seconds
+                steps = (epochs - self.epoch) * self.steps - self.done
+                epoch_ends = epochs - self.epoch - (self.done == self.steps)
+                seconds = steps * self.step_seconds + epoch_ends * self.epoch_end_seconds
                 parts.append(f"{_clock(seconds)} left")
         return "  ".join(parts + [f"{name} {value:.4g}" for name, value in logs.items()])
 
-    def _show(self, line: str, stays: bool = False) -> None:
-        if not self.terminal:
-            self.say(line)
-            return
-        width = shutil.get_terminal_size().columns - 1
-        sys.stdout.write("\r" + line[:width].ljust(width) + ("\n" if stays else ""))
-        sys.stdout.flush()
+    def _show(self, line: str, end: str = "") -> None:
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r{line[:width]:{width}}", end=end, flush=True)
+        else:
+            self.print_fn(line)
 
 
 class HistoryLog(keras.callbacks.CSVLogger):
-    """Keras's `CSVLogger`, whose file is replaced as a whole after each epoch.
+    """Keras's `CSVLogger`, with a file that is replaced atomically after each epoch.
 
     A kill or a full disk leaves the rows of the epochs before.
 
@@ -237,13 +239,13 @@ class HistoryLog(keras.callbacks.CSVLogger):
 
 
 class BestModel(keras.callbacks.ModelCheckpoint):
-    """Keras's `ModelCheckpoint` of the best epoch, whose file is replaced as a whole.
+    """Keras's `ModelCheckpoint` of the best epoch, with a file that is replaced atomically.
 
     A kill or a full disk leaves the best model of the epochs before.
 
     Args:
         path: The file, `.keras`.
-        monitor: What tells the best epoch, such as `"val_accuracy"`.
+        monitor: The metric of the best epoch, such as `"val_accuracy"`.
 
     Example:
 
@@ -267,39 +269,38 @@ class BestModel(keras.callbacks.ModelCheckpoint):
                 if not temporary.exists():
                     raise _NotImproved
         except BaseException:
-            self.best = best  # which is what the file holds
+            self.best = best  # the file still holds that model
             raise
 
 
 class _NotImproved(Exception):
-    """Nothing was saved, and the file stays what it is."""
+    """Nothing was saved, and the file stays as it is."""
 
 
-def watching(
+def default_callbacks(
     folder: str | os.PathLike[str],
     images_per_step: int,
     monitor: str | None = "val_loss",
     patience: int | None = None,
     tensorboard: bool = False,
-    say: Callable[[str], None] | None = None,
+    print_fn: Callable[[str], None] | None = None,
 ) -> list[keras.callbacks.Callback]:
-    """The callbacks of a run that somebody watches; give `fit` `verbose=0` with them.
+    """The callbacks of `fit`, which is called with `verbose=0` as `Progress` is one of them.
 
-    Writes under `folder`: `history.csv`, a row for each epoch; `best.keras`, the model of the epoch
-    with the best `monitor`; `tensorboard/`, if asked for. With `ResumableRun` all of them go on
-    after a kill as if there had been none.
+    They write into `folder`: `history.csv`, a row per epoch; `best.keras`, the model of the epoch
+    with the best `monitor`; `tensorboard/`, if asked for. `ResumableRun` restores their state.
 
     Args:
-        folder: Made if missing.
+        folder: Created if missing.
         images_per_step: Images in a batch, for the images per second.
-        monitor: What tells the best epoch, such as `"val_accuracy"`; None keeps no best model.
-        patience: Stop when `monitor` has not improved for so many epochs; None never stops.
+        monitor: The metric of the best epoch, such as `"val_accuracy"`; None saves no best model.
+        patience: Stop when `monitor` has not improved for this many epochs; None never stops.
         tensorboard: Write logs for TensorBoard.
-        say: Where the lines of progress go; None for the terminal.
+        print_fn: Prints the lines of progress; None for the terminal.
 
     Returns:
-        `Progress`, `StopAtNonFiniteLoss`, `HistoryLog`, and as asked for `BestModel` and Keras's
-        `EarlyStopping` and `TensorBoard`.
+        `StopAtNonFiniteLoss`, `HistoryLog`, `BestModel`, `Progress`, and Keras's `EarlyStopping`
+        and `TensorBoard` if asked for.
 
     Raises:
         ValueError: `patience` below 1, or without a `monitor`.
@@ -308,9 +309,9 @@ def watching(
     Example:
 
     >>> import tempfile
-    >>> from keras_vit.training.callbacks import watching
+    >>> from keras_vit.training.callbacks import default_callbacks
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [type(callback).__name__ for callback in watching(folder, 32, patience=5)]
+    ...     [type(callback).__name__ for callback in default_callbacks(folder, 32, patience=5)]
     ['StopAtNonFiniteLoss', 'HistoryLog', 'BestModel', 'EarlyStopping', 'Progress']
     """
     if patience is not None:
@@ -319,16 +320,17 @@ def watching(
             raise ValueError(f"patience={patience} needs a monitor, such as 'val_accuracy'.")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    # First, so that nothing lost is logged or kept; Progress last, after the others' own lines.
-    chosen: list[keras.callbacks.Callback] = [StopAtNonFiniteLoss()]
-    chosen.append(HistoryLog(str(folder / "history.csv")))
+    # StopAtNonFiniteLoss first: a diverged epoch is neither logged nor saved. Progress last, after
+    # what the others print.
+    callbacks: list[keras.callbacks.Callback] = [StopAtNonFiniteLoss()]
+    callbacks.append(HistoryLog(str(folder / "history.csv")))
     if monitor is not None:
-        chosen.append(BestModel(folder / "best.keras", monitor))
+        callbacks.append(BestModel(folder / "best.keras", monitor))
     if patience is not None:
-        chosen.append(keras.callbacks.EarlyStopping(monitor, patience=patience))
+        callbacks.append(keras.callbacks.EarlyStopping(monitor, patience=patience))
     if tensorboard:
-        chosen.append(_tensorboard(folder / "tensorboard"))
-    return [*chosen, Progress(images_per_step, say)]
+        callbacks.append(_tensorboard(folder / "tensorboard"))
+    return [*callbacks, Progress(images_per_step, print_fn)]
 
 
 def _tensorboard(folder: Path) -> keras.callbacks.Callback:
@@ -338,7 +340,7 @@ def _tensorboard(folder: Path) -> keras.callbacks.Callback:
         install = " ".join(f"'{needed[name]}'" for name in missing)
         raise ImportError(
             f"TensorBoard logs need {' and '.join(missing)}: pip install {install}. "
-            "history.csv holds the same numbers without."
+            "history.csv holds the same numbers."
         )
     return keras.callbacks.TensorBoard(str(folder))
 

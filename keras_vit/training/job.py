@@ -1,4 +1,4 @@
-"""The first job: photographs in, a trained model, its report and its SavedModel out."""
+"""What `keras-vit train` does: from images to a trained model, its report and its SavedModel."""
 
 import json
 import os
@@ -25,15 +25,15 @@ from keras_vit.manifest import read_manifest
 from keras_vit.models import model_arguments
 from keras_vit.output_folder import OutputFolder
 from keras_vit.training import recipes
-from keras_vit.training.fitting import History, fit
+from keras_vit.training.fit import History, fit
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.recipes import SAM_RHO, Recipe
-from keras_vit.training.run_identity import OtherRunError
+from keras_vit.training.run_identity import RunMismatchError
 
-USUAL_RHO = 0.05  # of SAM's own paper (Foret et al. 2021), for models that the table leaves out
-NEIGHBOURS = 20
+DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that are not in SAM_RHO
+K_NEIGHBOURS = 20
 
-# What a run leaves in its folder, and what it needs only until it is complete.
+# The files of a complete run, and those that are needed only until it is complete.
 RUN_FILES = (
     "model.keras",
     "best.keras",
@@ -48,32 +48,32 @@ RUN_FILES = (
     "saved_models/*",
     "tensorboard/*",
 )
-SCRATCH_FILES = ("checkpoints/*", "halves/*")
+SCRATCH_FILES = ("checkpoints/*",)
 
 
 @dataclass(frozen=True)
 class Job:
-    """What `keras-vit train` is asked for; None leaves the choice to the recipe.
+    """The options of `keras-vit train`; None leaves the choice to the recipe.
 
     Attributes:
-        data: `"digits"`, a folder of photographs, or the name of a TFDS data set.
+        data: `"digits"`, a folder of images, or the name of a TFDS data set.
         out: The folder to write; its name is also the name of the SavedModel.
         model: A name that `keras_vit.create` knows.
         weights: A file or the name of released weights to start from. Without `model`, the file
-            tells the architecture.
+            determines the architecture.
         recipe: A name in `keras_vit.recipes`; None for the one that suits data and weights.
         precision: A Keras dtype policy, such as `"mixed_bfloat16"`.
-        freeze_backbone: Train the head alone, on features that are computed once and kept.
+        freeze_backbone: Train the head alone, on features that are computed once and cached.
         lora: Rank of low-rank updates to train in place of the backbone's weights.
         sam: Take sharpness-aware steps, with the recipe's rho, or the paper's for the model.
-        first_look: Print the accuracy of nearest neighbours before training.
-        patience: Stop after so many epochs without a better validation loss, and keep the best
+        first_look: Print the accuracy of k-NN and of a linear probe before training.
+        patience: Stop after this many epochs without a better validation loss, and save the best
             model in place of the last.
         tensorboard: Write logs for TensorBoard.
         on_bad_file: `"skip"` files that cannot be decoded, or `"raise"`.
-        resume: Go on with a run that was interrupted.
-        overwrite: Replace a former run in `out`, and forget an interrupted one. Files that no run
-            has written stay.
+        resume: Continue an interrupted run.
+        overwrite: Replace a former run in `out`, and discard an interrupted one. Files that were
+            not written by a run stay.
     """
 
     data: str
@@ -102,73 +102,70 @@ class Job:
 
     @property
     def output(self) -> OutputFolder:
-        """The folder of the run, and the one where it lies until it is complete."""
-        read = [self.data, self.data_dir, self.weights]
+        """The folder of the run, and the one where it is until it is complete."""
+        inputs = [self.data, self.data_dir, self.weights]
         return OutputFolder(
             self.out,
             "run",
             f"{Path(os.path.abspath(self.out)).name}.partial",
             results=RUN_FILES,
             scratch=SCRATCH_FILES,
-            protected=[Path(path) for path in read if path is not None],
+            protected=[Path(path) for path in inputs if path is not None],
             resumable=True,
         )
 
     @property
     def identity(self) -> dict[str, str]:
-        """What must agree for two calls to be one run."""
-        stated = asdict(replace(self, resume=False, overwrite=False, out=Path()))
-        return {name: str(value) for name, value in stated.items()}
+        """The options that must agree for two calls to belong to one run."""
+        options = asdict(replace(self, resume=False, overwrite=False, out=Path()))
+        return {name: str(value) for name, value in options.items()}
 
 
-def train(job: Job, say: Callable[[str], None] = print) -> evaluation.ClassificationReport:
+def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.ClassificationReport:
     """Trains, evaluates, and writes everything under `job.out`.
 
     The folder appears when it is complete: `model.keras`, `saved_models/NAME/1/`, `report.json`,
     `report.md` with its images, `history.csv`, `config.json`, and `SHA256SUMS` of them all. Until
-    then the run lies in `OUT.partial`, from where `job.resume` continues it as if it had never
-    stopped. Nothing is deleted that no run has written (`keras_vit.output_folder`).
+    then the run is in `OUT.partial`, from which `job.resume` continues it as if it had not
+    stopped. Only files that a run has written are ever deleted (`keras_vit.output_folder`).
 
     Args:
         job: What to train on what.
-        say: Where lines for a reader go.
+        print_fn: Prints a line.
 
     Returns:
         The report on the validation split.
 
     Raises:
-        FileExistsError: `job.out` is not empty, or an interrupted run lies beside it, and neither
-            `resume` nor `overwrite` says what to do; or it holds files that no run has written.
+        FileExistsError: `job.out` is not empty, or there is an interrupted run of it, and neither
+            `resume` nor `overwrite` is set; or it holds files that were not written by a run.
         FileNotFoundError: There is no run to resume.
         BlockingIOError: Another process trains into this folder.
-        FloatingPointError: The loss stopped being finite; the message says at which step.
-        OSError: A file cannot be written, or the finished run not moved to its place.
-        ValueError: An option is unknown or out of range, or `job.out` is a place that must not be
-            replaced.
+        FloatingPointError: The loss is not finite; the message names the step.
+        OSError: A file cannot be written, or the finished run cannot be moved to `job.out`.
+        ValueError: An option is unknown or out of range, or `job.out` must not be replaced.
     """
-    recipe = _recipe(job)  # what is misspelt should not wait for the data
+    recipe = _recipe(job)  # reports misspelt options before the data are loaded
     output = job.output
-    found = read_manifest(output.place)
-    finished = found is not None and found.kind == output.kind
+    manifest = read_manifest(output.place)
+    finished = manifest is not None and manifest.kind == output.kind
     if job.resume and finished and not output.workspace.exists():
-        say(f"{job.out} is finished: there is nothing to resume.")
+        print_fn(f"{job.out} is finished: there is nothing to resume.")
         return _stored_report(output.place)
     with output.opened(overwrite=job.overwrite, resume=job.resume) as folder:
         if output.is_finished():
             _check_identity(job, folder)
         else:
-            _write_run(job, recipe, folder, say)
+            _write_run(job, recipe, folder, print_fn)
             output.finish()
-        output.publish(say)
-    report, facts = _stored_report(output.place), _stored_facts(output.place)
-    say(f"\n{report}\n")
-    for line in facts["beside"]:
-        say(line)
-    say(
-        f"{facts['seconds']:.0f} s; written to {job.out}: "
+        output.publish(print_fn)
+    report = _stored_report(output.place)
+    print_fn(f"\n{report}\n")
+    print_fn(
+        f"{_stored_facts(output.place)['seconds']:.0f} s; written to {job.out}: "
         + ", ".join(sorted(path.name for path in job.out.iterdir()))
     )
-    say(f"next: keras-vit predict {shlex.quote(str(job.out))} photo.jpg")
+    print_fn(f"next: keras-vit predict {shlex.quote(str(job.out))} photo.jpg")
     return report
 
 
@@ -181,21 +178,21 @@ def _stored_report(folder: Path) -> evaluation.ClassificationReport:
 
 
 def _check_identity(job: Job, folder: Path) -> None:
-    """Refuses to call a finished run the result of other options."""
+    """Raises a RunMismatchError where a finished run was made with other options."""
     stored = json.loads((folder / "config.json").read_text("utf-8"))["identity"]
     for name, value in job.identity.items():
         if stored.get(name) != value:
-            raise OtherRunError(
+            raise RunMismatchError(
                 f"The run at {folder} was made with {name}={stored.get(name)}, not {value}. Give "
                 "the same options with --resume, or --overwrite."
             )
 
 
-def _write_run(job: Job, recipe: Recipe, folder: Path, say: Callable[[str], None]) -> None:
-    """Everything of the run, in the folder where it lies until it is complete."""
+def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str], None]) -> None:
+    """Trains, and writes all files of the run into its folder."""
     started = time.time()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # what they say, the report says below
+        warnings.simplefilter("ignore", UserWarning)  # the report lists the same files
         splits = data.load(
             job.data,
             data_dir=job.data_dir,
@@ -203,10 +200,10 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, say: Callable[[str], None
             seed=job.seed,
             on_bad_file=job.on_bad_file,
         )
-    say(f"{splits!r}")
+    print_fn(f"{splits!r}")
     if splits.report.unreadable or splits.report.ignored:
-        say(f"left out: {splits.report}")
-    model, history = _trained(job, recipe, splits, folder, say)
+        print_fn(f"left out: {splits.report}")
+    model, history = _trained(job, recipe, splits, folder, print_fn)
     labels, scores = predict_split(model, splits.val, recipe.batch_size)
     report = evaluation.classification_report(labels, scores, splits.class_names)
     facts = {
@@ -215,7 +212,6 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, say: Callable[[str], None
         "data": {name: len(split) for name, split in splits.items()},
         "bad_files": [[str(path), reason] for path, reason in splits.report],
         "ignored": [[str(path), reason] for path, reason in splits.report.ignored],
-        "beside": _beside(job, recipe, splits, report.accuracy, folder, say),
     }
     config = _config(job, recipe, model)
     with atomic_write(folder / "model.keras") as temporary:
@@ -238,38 +234,38 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, say: Callable[[str], None
 
 
 def _recipe(job: Job) -> Recipe:
-    """The recipe with the options that the job states itself."""
+    """The recipe with the options of the job."""
     if job.freeze_backbone and job.lora is not None:
-        raise ValueError("freeze_backbone trains the head alone; leave it or lora out.")
+        raise ValueError("freeze_backbone trains the head alone: give it or lora, not both.")
     if (job.freeze_backbone or job.lora is not None) and job.weights is None:
         raise ValueError(
-            "A backbone without pretrained weights is not worth keeping: give weights, or leave "
+            "freeze_backbone and lora need pretrained weights: give weights, or leave "
             "freeze_backbone and lora out."
         )
     if job.model is not None:
         model_arguments(job.model)
     suitable = "finetune_small" if job.weights else "small_data"
     recipe = recipes.get(job.recipe or ("digits" if job.data.startswith("digits") else suitable))
-    stated = {
+    changes = {
         name: getattr(job, name)
         for name in ("epochs", "batch_size", "learning_rate", "image_size")
         if getattr(job, name) is not None
     }
     if (job.model or job.weights) and job.image_size is None and recipe.model:
-        stated["image_size"] = 224  # what the named sizes are made for
-    for name, value in stated.items():
+        changes["image_size"] = 224  # the size that named models are made for
+    for name, value in changes.items():
         if value <= 0:
             raise ValueError(f"{name}={value!r} must be greater than 0.")
-    if "epochs" in stated:
-        stated["steps"] = None
-    recipe = replace(recipe, **stated)
+    if "epochs" in changes:
+        changes["steps"] = None
+    recipe = replace(recipe, **changes)
     if job.sam and not recipe.rho:
-        recipe = replace(recipe, rho=SAM_RHO.get(job.model or "", USUAL_RHO))
+        recipe = replace(recipe, rho=SAM_RHO.get(job.model or "", DEFAULT_RHO))
     return recipe if job.steps is None else recipe.scaled(steps=job.steps)
 
 
 def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
-    """The model that the job names, or the recipe's own."""
+    """The model of the job's name or weights, or that of the recipe."""
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "input_shape": (recipe.image_size, recipe.image_size, channels),
@@ -281,36 +277,36 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
         model = keras_vit.from_checkpoint(job.weights, **arguments)
     else:
         model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
-    named = job.model is not None or job.weights is not None
-    if named and (rates := recipe.rates(model.get_config())):
+    is_named = job.model is not None or job.weights is not None
+    if is_named and (rates := recipe.rates(model.get_config())):
         model = model.copy(**rates)
     if recipe.augmentation.crop == "resize":
-        # Tiny pictures have no border to cut away: they are taken as they are.
+        # Tiny images have no border to crop in evaluation.
         model.eval_transform = {"mode": "stretch"}
     return model
 
 
 def _trained(
-    job: Job, recipe: Recipe, splits: data.Splits, folder: Path, say: Callable[[str], None]
+    job: Job, recipe: Recipe, splits: data.Splits, folder: Path, print_fn: Callable[[str], None]
 ) -> tuple[Any, History]:
-    """A model that has learned from `splits.train` in the way that the job says."""
+    """The model, trained on `splits.train`, and its history."""
     keras.utils.set_random_seed(job.seed)
     model = build(job, recipe, len(splits.class_names), splits.train.channels)
     model.class_names = splits.class_names
     if job.first_look or job.freeze_backbone:
-        probe = _first_look(model, splits, job.seed, say)
+        probe = _probe_features(model, splits, job.seed, print_fn)
         if job.freeze_backbone:
             model.get_layer("head").set_weights([probe.kernel, probe.bias])
             return model, {}
     if job.lora is not None:
-        say(f"LoRA trains {enable_lora(model, job.lora):,} parameters")
+        print_fn(f"LoRA trains {enable_lora(model, job.lora):,} parameters")
     history = fit(
         model,
         recipe,
         splits,
         folder,
         seed=job.seed,
-        say=say,
+        print_fn=print_fn,
         identity=job.identity,
         patience=job.patience,
         tensorboard=job.tensorboard,
@@ -320,54 +316,25 @@ def _trained(
     return (model.copy() if job.lora is None else merged(model)), history
 
 
-def _first_look(
-    model: Any, splits: data.Splits, seed: int, say: Callable[[str], None]
+def _probe_features(
+    model: Any, splits: data.Splits, seed: int, print_fn: Callable[[str], None]
 ) -> evaluation.LinearProbe:
-    """What the backbone knows already: neighbours and a linear probe on features, kept on disk."""
+    """Evaluates the untrained backbone by k-NN and a linear probe on features, cached on disk."""
     cache = cache_folder() / "features"
     train = evaluation.features(model, splits.train, cache)
     val = evaluation.features(model, splits.val, cache)
-    neighbours = min(NEIGHBOURS, len(train[0]))
-    accuracy = evaluation.knn_accuracy(*train, *val, k=neighbours)
+    k = min(K_NEIGHBOURS, len(train[0]))
+    accuracy = evaluation.knn_accuracy(*train, *val, k=k)
     probe = evaluation.linear_probe(*train, *val, seed=seed)
-    say(
-        f"on frozen features: {neighbours} nearest neighbours {accuracy:.2%}, "
+    print_fn(
+        f"on frozen features: {k} nearest neighbours {accuracy:.2%}, "
         f"linear probe {probe.accuracy:.2%}"
     )
     return probe
 
 
-def _beside(
-    job: Job,
-    recipe: Recipe,
-    splits: data.Splits,
-    accuracy: float,
-    folder: Path,
-    say: Callable[[str], None],
-) -> list[str]:
-    """What the digits allow: scikit-learn's classifiers on the same split, and on the halves."""
-    if job.data != "digits":
-        return []
-    say("now scikit-learn's own split, the first half against the second, for comparison")
-    halves = data.load("digits/half")
-    model, _ = _trained(job, recipe, halves, folder / "halves", say)
-    labels, scores = predict_split(model, halves.val)
-    half = evaluation.classification_report(labels, scores, halves.class_names).accuracy
-    lines = []
-    for title, parts, own in (
-        ("stratified 80/20", splits, accuracy),
-        ("first/second half", halves, half),
-    ):
-        assert isinstance(parts.train, data.ArraySplit)
-        assert isinstance(parts.val, data.ArraySplit)
-        others = evaluation.scikit_learn_baselines(parts.train.as_arrays(), parts.val.as_arrays())
-        scores_of = [f"{b.name} {b.accuracy:.2%}" for b in others]
-        lines.append(f"{title}: " + ", ".join([f"ViT {own:.2%}", *scores_of]))
-    return lines
-
-
 def _config(job: Job, recipe: Recipe, model: Any) -> dict[str, Any]:
-    """What made the model, for `config.json` and the card."""
+    """How the model was made, for `config.json` and the model card."""
     return {
         "command": shlex.join(["keras-vit", *sys.argv[1:]]),
         "job": asdict(job),

@@ -15,20 +15,20 @@ ADAPTED = ("query_key_value", "output", "dense_0", "dense_1")
 def enable_lora(model: Any, rank: int, trained: Sequence[str] = ("head",)) -> int:
     """Freezes a model except for low-rank updates of its encoder blocks, and a few layers.
 
-    A kernel W of a block becomes W + A B with A `(inputs, rank)`, drawn, and B `(rank, outputs)`,
-    zero: the model gives what it gave until it is trained. The optimizer keeps no state for the
-    rest, and files stay as they were: `save` and `merged` fold A B into W.
+    A kernel W of a block becomes W + A B with a random A `(inputs, rank)` and B `(rank, outputs)`
+    of zeros, so that the outputs do not change at first. The optimizer has states for these alone.
+    `save` and `merged` fold A B into W, so that files have the usual layout.
 
     Args:
         model: An `ImageModel` with encoder blocks, not compiled yet.
-        rank: Of the update; 4 to 16 are common.
+        rank: Rank of the updates; 4 to 16 are common.
         trained: Names of the layers that are trained in full.
 
     Returns:
-        The number of parameters that will be trained.
+        The number of trainable parameters.
 
     Raises:
-        ValueError: `rank` is below 1, a name is unknown, or the model has no block to adapt.
+        ValueError: `rank` is below 1, a name is unknown, or the model does not have encoder blocks.
 
     Source: Hu et al. 2021, equation 3.
 
@@ -50,12 +50,12 @@ def enable_lora(model: Any, rank: int, trained: Sequence[str] = ("head",)) -> in
     ]
     if not dense:
         raise ValueError(
-            f"{model.name} has no encoder block for LoRA to adapt (no Dense layer named "
+            f"{model.name} does not have an encoder block for LoRA to adapt (a Dense layer named "
             f"{', '.join(ADAPTED)}). Train it in full, or freeze its backbone."
         )
-    kept = {id(v) for name in trained for v in model.get_layer(name).trainable_variables}
+    trained_ids = {id(v) for name in trained for v in model.get_layer(name).trainable_variables}
     for variable in model.trainable_variables:
-        variable.trainable = id(variable) in kept
+        variable.trainable = id(variable) in trained_ids
     for layer in dense:
         layer.enable_lora(rank)
     return sum(int(keras.ops.size(v)) for v in model.trainable_variables)
@@ -76,7 +76,7 @@ def merged(model: Any) -> Any:
     True
     """
     plain = type(model).from_config(model.get_config())
-    # Keras folds where it writes a file; it has no other way in public.
+    # Keras folds them when it writes a file, and has no other public way.
     with tempfile.TemporaryDirectory() as folder:
         file = f"{folder}/merged.weights.h5"
         model.save_weights(file)

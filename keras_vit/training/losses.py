@@ -26,7 +26,7 @@ def one_hot_labels(y_true: Any, y_pred: Any) -> Any:
     if len(y_true.shape) == len(y_pred.shape):
         if y_true.shape[-1] == classes:
             return y_true
-        if y_true.shape[-1] is None:  # rows, unless this fails
+        if y_true.shape[-1] is None:  # rows, or an error
             return ops.reshape(y_true, ops.shape(y_pred))
         if y_true.shape[-1] == 1:
             y_true = ops.squeeze(y_true, axis=-1)
@@ -40,7 +40,7 @@ class SoftmaxCrossentropy(keras.losses.CategoricalCrossentropy):
     Labels are integers `(batch,)`, or rows `(batch, classes)` in [0, 1], one-hot or mixed.
 
     Args:
-        label_smoothing: Share of a label that is spread over all classes, in [0, 1).
+        label_smoothing: Fraction of a label that is spread over all classes, in [0, 1).
         reduction: As for every Keras loss.
         name: Name of the loss.
 
@@ -89,7 +89,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
     several of them 1, and logits `(batch, classes)`; computes in float32.
 
     Args:
-        label_smoothing: Share of a label that is spread over all classes, in [0, 1).
+        label_smoothing: Fraction of a label that is spread over all classes, in [0, 1).
         reduction: As for every Keras loss.
         name: Name of the loss.
 

@@ -2,9 +2,9 @@
 
     gradients ── Keras: accumulation, clipping, EMA ──► direction() ──► w -= lr * direction + decay
 
-What Keras's own lack: a momentum that is kept in bfloat16, with its rounding; weight decay and
-learning rate by a table of parameters, which is saved with the optimizer; schedules that count
-updates, not the batches of an accumulation.
+Keras's own do not have a momentum in bfloat16 with optax's rounding, multipliers of weight decay
+and learning rate by a table of parameters, or schedules that count updates under gradient
+accumulation.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 import keras
+import ml_dtypes
 import numpy as np
 from keras import ops
 
@@ -29,30 +30,32 @@ STATE_DTYPES = ("float32", "bfloat16")
 class TableOptimizer(keras.optimizers.Optimizer):
     """Base of the optimizers: steps along a direction, each parameter by its row of a table.
 
-    A step takes `learning_rate * direction + weight_decay * rate * weight` from every weight.
+    A step subtracts `learning_rate * direction + weight_decay * rate * weight` from every weight.
 
     Args:
         learning_rate: A number or a schedule. Unlike with Keras's optimizers, a schedule counts
-            updates under gradient accumulation, too, as the released code does.
+            updates under gradient accumulation, as in the released code.
         weight_decay: Decoupled from the gradient (Loshchilov & Hutter 2019); 0 for none.
-        schedule_peak: What `weight_decay` is stated for. None: the rate is the learning rate, as
-            in Keras's AdamW and the papers. A schedule's peak: the rate is
-            learning_rate / schedule_peak, that is the schedule alone, as in big_vision's configs.
-            A weight decay of 1e-4 with a peak of 1e-3 is 0.1 without.
-        groups: Table of parameters: multipliers of decay and learning rate, and what is frozen
-            (see `parameter_groups`). It is saved with the optimizer.
-        state_dtype: `"bfloat16"` keeps the momentum in half the memory, `"float32"` exactly.
-        **kwargs: What every Keras optimizer takes: `global_clipnorm`, `use_ema`, `ema_momentum`,
-            `gradient_accumulation_steps`, `loss_scale_factor`, `name`. Clipping comes after the
-            average over an accumulation.
+        schedule_peak: The peak of the schedule, for a rate of weight decay that follows the
+            schedule alone, learning_rate / schedule_peak, as in big_vision's configs. None: the
+            rate is the learning rate, as in Keras's AdamW and the papers. A weight decay of 1e-4
+            with a peak of 1e-3 equals 0.1 with None.
+        groups: Table of parameters: multipliers of weight decay and learning rate, and what is
+            frozen (see `parameter_groups`). It is saved with the optimizer.
+        state_dtype: Dtype of the momentum, `"float32"` or `"bfloat16"` (half the memory).
+        **kwargs: Arguments of every Keras optimizer: `global_clipnorm`, `use_ema`, `ema_momentum`,
+            `gradient_accumulation_steps`, `loss_scale_factor`, `name`. Gradients are clipped after
+            the average over an accumulation.
 
     Raises:
         ValueError: An argument is unknown or out of range; or, when the optimizer is built, no
-            row of the table fits a parameter.
+            row of the table matches a parameter.
     """
 
-    # Names of the states that a direction needs, with the shape and dtype of the parameter.
+    # Names of the states of a parameter, which have its shape and dtype.
     slots: tuple[str, ...] = ()
+    # Further arguments of the constructor, for `get_config`.
+    hyperparameters: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -73,30 +76,30 @@ class TableOptimizer(keras.optimizers.Optimizer):
         self.schedule_peak = schedule_peak
         self.groups = as_table(groups)
         self.state_dtype = state_dtype
-        self._found_groups: Sequence[ParameterGroup] = ()
+        self._group_of: Sequence[ParameterGroup] = ()  # by the index of the variable
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         pairs = list(zip(variables, self._find_groups(variables), strict=True))
         for variable, group in pairs:
-            # A reloaded model knows of frozen layers, and this table of single frozen variables.
+            # A model file records frozen layers; single frozen variables are in this table alone.
             if not group.trainable:
                 variable.trainable = False
         pairs = [(variable, group) for variable, group in pairs if group.trainable]
         super().build([variable for variable, _ in pairs])
-        self._found_groups = [group for _, group in pairs]
+        self._group_of = [group for _, group in pairs]
         self._states = [self.make_states(variable) for variable, _ in pairs]
 
     def _find_groups(self, variables: Sequence[keras.Variable]) -> list[ParameterGroup]:
-        # Reloading drops "sequential/" from the paths of a Sequential model, and a pattern might
-        # no longer fit: what was found for the parameters, in their order, is saved, too.
-        if len(self._found_groups) == len(variables):
-            return list(self._found_groups)
+        # Loading drops "sequential/" from the paths of a Sequential model, and a pattern might not
+        # match any more: so the rows of the parameters, in their order, are saved as well.
+        if len(self._group_of) == len(variables):
+            return list(self._group_of)
         return find_groups([variable.path for variable in variables], self.groups)
 
     def make_states(self, variable: keras.Variable) -> dict[str, keras.Variable]:
-        """The states of one parameter; the first slot is kept in `state_dtype`."""
+        """The states of one parameter; that of the first slot has the `state_dtype`."""
         return {
             slot: self.add_state(
                 variable, slot, variable.shape, self.state_dtype if slot == self.slots[0] else None
@@ -117,12 +120,12 @@ class TableOptimizer(keras.optimizers.Optimizer):
         return self.add_variable(shape, dtype=dtype, name=name)
 
     def direction(self, gradient: Any, index: int) -> Any:
-        """Where a step of the parameter of that index goes; updates its states."""
+        """The direction of a step for the parameter of that index; updates its states."""
         raise NotImplementedError
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         index = self._get_variable_index(variable)
-        group = self._found_groups[index]
+        group = self._group_of[index]
         dtype = _compute_dtype(variable)
         rate = ops.cast(learning_rate, dtype)
         step = self.direction(ops.cast(gradient, dtype), index)
@@ -133,29 +136,28 @@ class TableOptimizer(keras.optimizers.Optimizer):
         self.assign_sub(variable, ops.cast(step, variable.dtype))
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        """Nothing: `update_step` has done it, by the same learning rate and by the table."""
+        """Does nothing: `update_step` applies weight decay by the table."""
 
     def _get_current_learning_rate(self) -> Any:
-        # Keras asks a schedule for the number of batches, four times as many under an
-        # accumulation of four; the released schedules count updates.
+        # Keras calls a schedule with the number of batches, the released code with that of updates.
         schedule = self._learning_rate
         if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             return schedule(self.iterations)
         return super()._get_current_learning_rate()
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
-        # Keras averages after every batch of an accumulation, and so forgets the faster.
+        # Keras averages after every batch of an accumulation, not after every update.
         steps = self.gradient_accumulation_steps
         if not steps:
             super()._update_model_variables_moving_average(trainable_variables)
             return
         is_update = ops.equal((self._iterations + 1) % steps, 0)
-        keep = ops.where(is_update, self.ema_momentum, 1.0)
-        keep = ops.where(ops.equal(self.iterations, 0), 0.0, keep)
+        momentum = ops.where(is_update, self.ema_momentum, 1.0)
+        momentum = ops.where(ops.equal(self.iterations, 0), 0.0, momentum)
         averages = self._model_variables_moving_average
         for variable, average in zip(trainable_variables, averages, strict=True):
-            share = ops.cast(keep, average.dtype)
-            average.assign(share * average + (1 - share) * variable)
+            m = ops.cast(momentum, average.dtype)
+            average.assign(m * average + (1 - m) * variable)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -163,38 +165,39 @@ class TableOptimizer(keras.optimizers.Optimizer):
             "schedule_peak": self.schedule_peak,
             "groups": [asdict(group) for group in self.groups],
             "state_dtype": self.state_dtype,
-            "found_groups": [asdict(group) for group in self._found_groups],
+            "found_groups": [asdict(group) for group in self._group_of],
+            **{name: getattr(self, name) for name in self.hyperparameters},
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "TableOptimizer":
         config = dict(config)
-        found = config.pop("found_groups", ())
+        groups = config.pop("found_groups", ())
         optimizer = super().from_config(config, custom_objects)
-        optimizer._found_groups = as_table(found)
+        optimizer._group_of = as_table(groups)
         return optimizer
 
-    def _average(self, state: keras.Variable, decay: float, value: Any, share: float) -> Any:
-        """`share * value + decay * state`, with the decay in the state's own precision.
+    def _average(self, state: keras.Variable, decay: float, value: Any, weight: float) -> Any:
+        """`weight * value + decay * state`, with the decay in the precision of the state.
 
-        The state keeps it rounded, and the step uses it unrounded: so does optax with
+        The state stores the result rounded, and the step uses it unrounded, as in optax with
         `accumulator_dtype`. bfloat16(0.9) is 0.8984375.
         """
-        average = share * value + _rounded(decay, state.dtype) * ops.cast(state, value.dtype)
+        average = weight * value + _rounded(decay, state.dtype) * ops.cast(state, value.dtype)
         self.assign(state, ops.cast(average, state.dtype))
         return average
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MomentumSGD(TableOptimizer):
-    """Gradient descent with momentum, as the released fine-tuning: u = g + 0.9 u, w -= lr u.
+    """Gradient descent with momentum, as in the released fine-tuning: u = g + 0.9 u, w -= lr u.
 
-    Keras's SGD multiplies by the learning rate before the momentum, and so remembers the learning
-    rates of earlier steps. Source: `optax.sgd` in vit_jax, `momentum_hp` in big_vision.
+    Keras's SGD multiplies gradients by the learning rate before they enter the momentum.
+    Source: `optax.sgd` in vit_jax, `momentum_hp` in big_vision.
 
     Args:
-        learning_rate: See `TableOptimizer`, as the other arguments.
-        momentum: Share of the last direction in the next, in [0, 1).
+        learning_rate: See `TableOptimizer`, also for the other arguments.
+        momentum: Decay of the momentum, in [0, 1).
         state_dtype: `"bfloat16"` is the released setting.
 
     Example:
@@ -207,6 +210,7 @@ class MomentumSGD(TableOptimizer):
     """
 
     slots = ("momentum",)
+    hyperparameters = ("momentum",)
 
     def __init__(
         self,
@@ -221,20 +225,17 @@ class MomentumSGD(TableOptimizer):
     def direction(self, gradient: Any, index: int) -> Any:
         return self._average(self._states[index]["momentum"], self.momentum, gradient, 1.0)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "momentum": self.momentum}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class DecoupledAdam(TableOptimizer):
     """Adam (Kingma & Ba 2015) with decoupled weight decay, as optax and big_vision compute it.
 
     Args:
-        learning_rate: See `TableOptimizer`, as the other arguments.
+        learning_rate: See `TableOptimizer`, also for the other arguments.
         beta_1: Decay of the first moment.
         beta_2: Decay of the second moment.
         epsilon: Added to the root of the corrected second moment.
-        state_dtype: Of the first moment; big_vision trains with `"bfloat16"`.
+        state_dtype: Dtype of the first moment; big_vision trains with `"bfloat16"`.
 
     Example:
 
@@ -244,6 +245,7 @@ class DecoupledAdam(TableOptimizer):
     """
 
     slots = ("first_moment", "second_moment")
+    hyperparameters = ("beta_1", "beta_2", "epsilon")
 
     def __init__(
         self,
@@ -269,30 +271,23 @@ class DecoupledAdam(TableOptimizer):
         second = second / (1 - ops.power(ops.cast(self.beta_2, gradient.dtype), count))
         return first / (ops.sqrt(second) + self.epsilon)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ScalingAdafactor(TableOptimizer):
     """The Adafactor of "Scaling Vision Transformers" (Zhai et al. 2022, section 3.4).
 
-    Two vectors stand for the second moment of a matrix (Shazeer & Stern 2018), without the
-    relative step and clipping of the original; its memory forgets at least 1 - `beta_2_cap`; a
-    first moment in bfloat16 follows. Source: big_vision's `scale_by_adafactor`.
+    Two vectors approximate the second moment of a matrix (Shazeer & Stern 2018), without the
+    relative step and clipping of the original and with a decay of at most `beta_2_cap`; then a
+    first moment in bfloat16. Source: big_vision's `scale_by_adafactor`.
 
     Args:
-        learning_rate: See `TableOptimizer`, as the other arguments.
-        num_heads: The heads of the model's attention, or None. The released code keeps the
-            kernels of attention by query, key, value and head, and factors the two largest axes
-            of that shape; with this number so do we, though ours are kept as one matrix.
-        min_dim_size_to_factor: Parameters without two axes of this size keep the whole moment.
-        decay_rate: Of the second moment: 1 - step^-decay_rate.
+        learning_rate: See `TableOptimizer`, also for the other arguments.
+        num_heads: Attention heads of the model, or None. The released code stores the kernels of
+            attention by query, key, value and head, and factors the two largest axes of that
+            shape; with `num_heads` those axes are factored here, too, of kernels stored as one
+            matrix.
+        min_dim_size_to_factor: Parameters without two axes of this size have a full moment.
+        decay_rate: The decay of the second moment is 1 - step^-decay_rate.
         beta_2_cap: Largest decay of the second moment.
         momentum: Decay of the first moment.
         epsilon: Added to the squared gradients.
@@ -305,6 +300,10 @@ class ScalingAdafactor(TableOptimizer):
     """
 
     slots = ("momentum",)
+    hyperparameters = (
+        *("num_heads", "min_dim_size_to_factor", "decay_rate"),
+        *("beta_2_cap", "momentum", "epsilon"),
+    )
 
     def __init__(
         self,
@@ -344,19 +343,18 @@ class ScalingAdafactor(TableOptimizer):
     ) -> tuple[tuple[int, ...], tuple[int, int] | None]:
         """The released code's shape of a parameter, and the two axes to factor, the larger last.
 
-        What one matrix product projects at once stands along an axis that is not factored.
+        The axis of query, key and value, which are one kernel here, is not factored.
         """
-        view, first = shape, 0
+        view, joint_axis = shape, 0  # 0: none
         if self.num_heads is not None:
             layer, _, kind = path.rpartition("/")
             heads, name = self.num_heads, layer.rpartition("/")[2]
-            together = {"query": 1, "key_value": 2, "query_key_value": 3}.get(name)
-            if kind == "kernel" and together is not None:
-                view, first = (shape[0], together, heads, shape[1] // together // heads), 1
+            joint = {"query": 1, "key_value": 2, "query_key_value": 3}.get(name)
+            if kind == "kernel" and joint is not None:
+                view, joint_axis = (shape[0], joint, heads, shape[1] // joint // heads), 1
             elif kind == "kernel" and name == "output":
                 view = (heads, shape[0] // heads, shape[1])
-        # Where the released code has one array for each, the axis between counts for neither.
-        axes = [axis for axis in range(len(view)) if not (first and axis == first)]
+        axes = [axis for axis in range(len(view)) if axis != joint_axis or not joint_axis]
         order = [axes[i] for i in np.argsort([view[axis] for axis in axes])]
         if len(order) < 2 or view[order[-2]] < self.min_dim_size_to_factor:
             return view, None
@@ -385,17 +383,6 @@ class ScalingAdafactor(TableOptimizer):
         scaled = ops.reshape(scaled, states["momentum"].shape)
         return self._average(states["momentum"], self.momentum, scaled, 1 - self.momentum)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "min_dim_size_to_factor": self.min_dim_size_to_factor,
-            "decay_rate": self.decay_rate,
-            "beta_2_cap": self.beta_2_cap,
-            "momentum": self.momentum,
-            "epsilon": self.epsilon,
-        }
-
 
 OPTIMIZERS: dict[str, type[TableOptimizer]] = {
     "sgd": MomentumSGD,
@@ -405,15 +392,12 @@ OPTIMIZERS: dict[str, type[TableOptimizer]] = {
 
 
 def _compute_dtype(variable: Any) -> str:
-    """float32, or more for variables of more."""
+    """float32, or float64 for a variable of that dtype."""
     return keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
 
 
 def _rounded(value: float, dtype: str) -> float:
-    """A number as a dtype holds it."""
+    """The value in bfloat16, if that is the dtype."""
     if keras.backend.standardize_dtype(dtype) != "bfloat16":
         return value
-    # To the nearest of those float32 whose lower 16 bits are 0, ties to even.
-    bits = np.array(value, "float32").view("uint32")
-    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return float(nearest.astype("uint32").view("float32"))
+    return float(np.float32(value).astype(ml_dtypes.bfloat16))

@@ -1,8 +1,8 @@
-"""What is special for which parameter: one table of patterns over the variables' paths.
+"""Multipliers of weight decay and learning rate, by patterns over the paths of variables.
 
-    parameters ── first row whose pattern fits the path ──► weight decay, learning rate, frozen?
+    parameters ── first row whose pattern matches the path ──► weight decay, learning rate, frozen?
 
-As in big_vision's `optax.py`, a parameter that no row fits is an error.
+As in big_vision's `optax.py`, a parameter that no row matches is an error.
 """
 
 import re
@@ -18,7 +18,7 @@ class ParameterGroup:
     r"""One row of a table of parameter groups.
 
     Attributes:
-        pattern: A regular expression that the whole path of a variable must fit, such as
+        pattern: A regular expression for the whole path of a variable, such as
             `r"block_0/.*"`. Paths are those of `[v.path for v in model.variables]`.
         weight_decay: Multiplier of the optimizer's weight decay; 0 for none.
         learning_rate: Multiplier of the optimizer's learning rate, above 0. Weight decay is not
@@ -26,7 +26,7 @@ class ParameterGroup:
         trainable: False freezes the parameters: their gradients are not computed.
 
     Raises:
-        ValueError: The pattern is no regular expression, or a multiplier is out of range.
+        ValueError: The pattern is not a regular expression, or a multiplier is out of range.
     """
 
     pattern: str
@@ -39,7 +39,7 @@ class ParameterGroup:
             re.compile(self.pattern)
         except re.error as error:
             raise ValueError(
-                f"pattern={self.pattern!r} is no regular expression: {error}. "
+                f"pattern={self.pattern!r} is not a regular expression: {error}. "
                 r"""Give for example r"block_0/.*".""",
             ) from error
         if not self.weight_decay >= 0:
@@ -61,10 +61,10 @@ KERNELS_DECAY: Table = (
 
 
 def find_groups(paths: Iterable[str], table: Table) -> list[ParameterGroup]:
-    """The row of the table for each path: the first whose pattern fits all of it.
+    """The row of the table for each path: the first whose pattern matches all of it.
 
     Raises:
-        ValueError: No row fits a path; the message names all of them.
+        ValueError: No row matches a path; the message names all such paths.
 
     Example:
 
@@ -72,21 +72,15 @@ def find_groups(paths: Iterable[str], table: Table) -> list[ParameterGroup]:
     >>> [group.weight_decay for group in find_groups(["head/kernel", "head/bias"], KERNELS_DECAY)]
     [1.0, 0.0]
     """
-    found: list[ParameterGroup] = []
-    uncovered: list[str] = []
-    for path in paths:
-        row = next((row for row in table if re.fullmatch(row.pattern, path)), None)
-        if row is None:
-            uncovered.append(path)
-        else:
-            found.append(row)
-    if uncovered:
+    paths = list(paths)
+    rows = [next((row for row in table if re.fullmatch(row.pattern, p)), None) for p in paths]
+    if uncovered := [path for path, row in zip(paths, rows, strict=True) if row is None]:
         raise ValueError(
             f"No pattern covers {', '.join(map(repr, uncovered))}. "
             f"Patterns: {', '.join(repr(row.pattern) for row in table)}. Add a row for them, or "
             "ParameterGroup('.*') as the last one."
         )
-    return found
+    return [row for row in rows if row is not None]
 
 
 def as_table(rows: Iterable[ParameterGroup | dict[str, Any]]) -> tuple[ParameterGroup, ...]:
@@ -95,13 +89,13 @@ def as_table(rows: Iterable[ParameterGroup | dict[str, Any]]) -> tuple[Parameter
 
 
 def freeze(model: keras.Model, table: Table) -> None:
-    """Freezes what the table says; a layer that is frozen altogether also says so itself.
+    """Freezes the parameters of rows with `trainable=False`, and layers that are frozen as a whole.
 
     Frozen variables are no longer in `model.trainable_variables`, and no backend computes their
     gradients. Compile the model afterwards.
 
     Raises:
-        ValueError: No row fits a trainable parameter, or all of them would be frozen.
+        ValueError: No row matches a trainable parameter, or all of them would be frozen.
 
     Example:
 
@@ -119,7 +113,7 @@ def freeze(model: keras.Model, table: Table) -> None:
     if variables and len(frozen) == len(variables):
         raise ValueError(
             "The table freezes every parameter, so nothing would train. "
-            "Leave at least the head: '(?!head/).*' fits all but the head."
+            "Leave at least the head: '(?!head/).*' matches all but the head."
         )
     for variable in frozen:
         variable.trainable = False
@@ -129,23 +123,23 @@ def freeze(model: keras.Model, table: Table) -> None:
 
 
 def frozen_rows(patterns: Iterable[str], table: Table) -> tuple[ParameterGroup, ...]:
-    """The table with rows in front that freeze what fits the patterns."""
+    """The table with rows in front that freeze what the patterns match."""
     return (*(ParameterGroup(pattern, trainable=False) for pattern in patterns), *table)
 
 
 def layerwise_decay(
     depth: int, decay: float, table: Table = KERNELS_DECAY
 ) -> tuple[ParameterGroup, ...]:
-    """A table whose learning rates fall from layer to layer towards the patches.
+    """A table whose learning rates fall from layer to layer, from the head to the patches.
 
-    The head and the last norm keep the learning rate, block i of `depth` gets
-    decay^(depth - i) of it, and what stands before the first block decay^(depth + 1), as in BEiT
-    (Bao et al. 2022), section 3.1 and its released code.
+    The head and the last norm have the full learning rate, block i of `depth` decay^(depth - i) of
+    it, and what comes before the first block decay^(depth + 1), as in BEiT (Bao et al. 2022),
+    section 3.1 and its released code.
 
     Args:
         depth: Encoder blocks of the model.
         decay: Factor from one layer to the one before, in (0, 1]; 0.65 to 0.9 are usual.
-        table: Rows that say the rest; their learning rates are multiplied.
+        table: Rows for the rest; their learning rates are multiplied.
 
     Raises:
         ValueError: The factor is out of range.
@@ -159,7 +153,7 @@ def layerwise_decay(
     """
     if not 0 < decay <= 1:
         raise ValueError(
-            f"decay={decay!r} must lie in (0, 1], for instance 0.75; 1 changes nothing."
+            f"decay={decay!r} must be in (0, 1], for instance 0.75; 1 changes nothing."
         )
     layers = {rf"block_{i}/": decay ** (depth - i) for i in range(depth)}
     layers[r"(encoder_norm|pooling|pre_logits|pre_head_norm|head)/"] = 1.0
@@ -167,7 +161,7 @@ def layerwise_decay(
     return tuple(
         replace(
             row,
-            # Both must fit: the layer the beginning of the path, the row all of it.
+            # The layer matches the beginning of the path, and the row all of it.
             pattern=f"(?={layer})(?:{row.pattern})",
             learning_rate=rate * row.learning_rate,
         )

@@ -1,47 +1,33 @@
-"""What `compile` and `fit` need, as a table: one row a way of training.
+"""What `compile` and `fit` need, as a table: one row per way of training.
 
     recipes.get("finetune/flowers") ── .scaled(steps=200, batch_size=32) ──► compile_model ──► fit
 
-Figures are those of the sources; where a source leaves one out, the row says whose it is.
+Numbers are those of the sources; where a source does not give one, the row names another source.
 """
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_vit.data import Augmentation
-from keras_vit.errors import check_choice, check_positive, did_you_mean
-from keras_vit.errors import check_rate as check_rates
+from keras_vit.errors import (
+    check_above_zero,
+    check_choice,
+    check_finite,
+    check_positive,
+    check_rate,
+    did_you_mean,
+)
 from keras_vit.models.variants import size_arguments
 
 IMAGENET = 1_281_167  # training images
-IMAGENET_21K = 12_746_000  # without the 51,200 that AugReg keeps for validation
+IMAGENET_21K = 12_746_000  # without the 51,200 of AugReg's validation
 
-
-# What a recipe's numbers may be, beside the integers that count something.
-_RATES = ("label_smoothing", "dropout", "stochastic_depth", "ema")
-_RANGES: list[tuple[str, str, Callable[[float], bool]]] = [
-    ("learning_rate", "a number above 0, such as 0.001", lambda x: x > 0),
-    ("clip_norm", "a number above 0, such as 1.0, or None", lambda x: x > 0),
-    ("layer_decay", "a number in (0, 1], such as 0.65; 1 changes nothing", lambda x: 0 < x <= 1),
-    *(
-        (name, f"a number of 0 or more, such as {example}", lambda x: x >= 0)
-        for name, example in {
-            "epochs": 90,
-            "steps": 500,
-            "examples": 50_000,
-            "warmup": 0.1,
-            "weight_decay": 0.05,
-            "end": 0.0,
-            "mixup": 0.2,
-            "cutmix": 1.0,
-            "rho": 0.05,
-            "rho_min": 0.05,
-            "alpha": 0.6,
-        }.items()
-    ),
-]
+_NON_NEGATIVE = (
+    *("epochs", "steps", "examples", "warmup", "weight_decay", "end"),
+    *("mixup", "cutmix", "rho", "rho_min", "alpha"),
+)
 
 
 @dataclass(frozen=True)
@@ -50,44 +36,44 @@ class Recipe:
 
     Attributes:
         source: Where the numbers come from.
-        model: Arguments of `VisionTransformer` when no named model is asked for.
+        model: Arguments of `VisionTransformer` where no named model is asked for.
         image_size: Height and width of the images in pixels.
-        epochs: Passes over the training images; 0 where `steps` says how long.
-        batch_size: Images of one update.
-        learning_rate: Its peak; it rises linearly from 0.
-        warmup: Steps in which it rises; below 1: the share of all steps.
+        epochs: Passes over the training images; 0 where `steps` is given.
+        batch_size: Images per update.
+        learning_rate: Peak learning rate, after a linear warm-up from 0.
+        warmup: Steps of the warm-up; below 1: a fraction of all steps.
         weight_decay: On kernels only (see `parameter_groups`).
-        label_smoothing: Share of a label that is spread over all classes.
+        label_smoothing: Fraction of a label that is spread over all classes.
         mixup: Parameter of mixup's Beta distribution; 0 for none.
-        clip_norm: Largest global norm of a step's gradients; None for any.
-        augmentation: What training images go through.
+        clip_norm: Largest global norm of the gradients of a step; None for no clipping.
+        augmentation: Augmentation of training images.
         hardware: What the numbers are meant for, and what they reach there.
-        steps: Updates; 0 where `epochs` says how long.
+        steps: Updates; 0 where `epochs` is given.
         examples: Training images of the data that the numbers are for; 0 for any.
         optimizer: `"sgd"`, `"adam"` or `"adafactor"` (see `optimizers`).
-        state_dtype: Of the momentum.
+        state_dtype: Dtype of the momentum.
         decay: How the learning rate falls (see `schedules.WarmupDecay`).
-        end: Learning rate in the end.
-        boundaries: Of the decay `"stair"`: shares of the steps at which it falls to a tenth.
+        end: Learning rate at the end.
+        boundaries: For the decay `"stair"`: fractions of the steps at which it falls to a tenth.
         decay_follows: `"learning_rate"`: weight decay as in AdamW and the papers;
             `"schedule"`: as in big_vision's configurations, whatever the learning rate.
         layer_decay: Factor of the learning rate from layer to layer; 1 for none.
         loss: `"softmax"` or `"sigmoid"`.
-        head_bias: What a new head's bias starts from, so that the first sigmoid loss is small.
+        head_bias: Initial bias of a new head, which keeps the first sigmoid loss small.
         cutmix: Parameter of CutMix's Beta distribution; 0 for none.
         dropout: For models that have it.
         stochastic_depth: For models that have it.
         ema: Momentum of a moving average of the weights; 0 for none.
-        accumulation: Batches whose gradients make one update.
-        rho: How far sharpness-aware steps look (see `sam`); 0 for plain steps.
+        accumulation: Batches whose gradients are summed up to one update.
+        rho: SAM's neighbourhood size (see `sam`); 0 for plain steps.
         rho_min: GSAM: rho at the end of the schedule; None for `rho` throughout.
-        alpha: GSAM's share; 0 for SAM.
-        scaling: How the learning rate follows the batch: `"linear"` (Goyal et al. 2017) or
+        alpha: GSAM's alpha; 0 for SAM.
+        scaling: How the learning rate scales with the batch: `"linear"` (Goyal et al. 2017) or
             `"sqrt"` (for Adam, Malladi et al. 2022).
-        learning_rates: What the source says to try.
+        learning_rates: Learning rates that the source recommends to try.
 
     Raises:
-        ValueError: A number is out of range, or a name unknown.
+        ValueError: A number is out of range, or a name is unknown.
     """
 
     source: str
@@ -134,11 +120,18 @@ class Recipe:
         check_positive(
             image_size=self.image_size, batch_size=self.batch_size, accumulation=self.accumulation
         )
-        check_rates(**{name: getattr(self, name) for name in _RATES})
-        for name, accepted, fits in _RANGES:
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and fits(value)):
-                raise ValueError(f"{name}={value!r} is out of range. Give {accepted}.")
+        check_rate(**self._present("label_smoothing", "dropout", "stochastic_depth", "ema"))
+        check_above_zero(**self._present("learning_rate", "clip_norm", "layer_decay"))
+        if self.layer_decay > 1:
+            raise ValueError(f"layer_decay={self.layer_decay!r} must be at most 1, such as 0.65.")
+        for name, value in self._present(*_NON_NEGATIVE).items():
+            check_finite(**{name: value})
+            if value < 0:
+                raise ValueError(f"{name}={value!r} must be 0 or more.")
+
+    def _present(self, *names: str) -> dict[str, Any]:
+        """The fields of those names that are not None."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def rates(self, accepted: Container[str]) -> dict[str, float]:
         """Dropout and stochastic depth where they are above 0 and among a model's arguments."""
@@ -146,24 +139,24 @@ class Recipe:
         return {name: rate for name, rate in rates.items() if rate and name in accepted}
 
     def total_steps(self, examples: int) -> int:
-        """Updates of the whole training on so many images; an epoch's last batch may be short."""
+        """Updates of the whole training on this many images; an epoch's last batch may be short."""
         return self.steps or self.epochs * -(-examples // self.batch_size)
 
     def warmup_steps(self, total_steps: int) -> int:
-        """Updates of the warm-up; where it is a fraction, it leaves at least one update."""
+        """Updates of the warm-up; a fraction leaves at least one update after it."""
         if self.warmup >= 1 or not self.warmup:
             return int(self.warmup)
         return min(max(round(self.warmup * total_steps), 1), total_steps - 1)
 
     def scaled(self, steps: int | None = None, batch_size: int | None = None) -> "Recipe":
-        """The recipe for another length or batch, as a smaller machine may want it.
+        """The recipe for another length or batch size, for instance for a smaller machine.
 
-        The learning rate follows the batch by the rule in `scaling`; the warm-up keeps its share
-        of the steps. With another batch alone, as many images are seen as before.
+        The learning rate scales with the batch by the rule in `scaling`; the warm-up keeps its
+        fraction of the steps. With `batch_size` alone, the number of images seen stays.
 
         Args:
             steps: Updates of the whole training.
-            batch_size: Images of one update.
+            batch_size: Images per update.
 
         Raises:
             ValueError: A number is below 1.
@@ -198,6 +191,15 @@ class Recipe:
             learning_rates=tuple(value * rate for value in self.learning_rates),
         )
 
+
+# What all recipes for pre-training at 224 pixels with batches of 4096 have in common.
+_PRETRAINING: dict[str, Any] = {
+    "image_size": 224,
+    "batch_size": 4096,
+    "warmup": 10_000,
+    "label_smoothing": 0.0,
+    "scaling": "sqrt",
+}
 
 RECIPES = {
     "digits": Recipe(
@@ -283,7 +285,7 @@ RECIPES = {
     ),
     "deit": Recipe(
         source='"Training data-efficient image transformers" (Touvron et al. 2021), table 9; the '
-        "learning rate is 5e-4 a 512 images.",
+        "learning rate is 5e-4 per 512 images.",
         hardware="8 V100: 53 hours for DeiT-B, 81.8 %; S 79.8 %, Ti 72.2 %.",
         model={**size_arguments("ViT-S/16"), "activation": "gelu"},
         image_size=224,
@@ -303,23 +305,19 @@ RECIPES = {
     "mixer": Recipe(
         source='"MLP-Mixer" (Tolstikhin et al. 2021); big_vision configs/mlp_mixer_i1k.py.',
         hardware="TPU v3-128: 2 h 11 min for 300 epochs of Mixer-B/16, 76.3 %; 60 epochs: 70.5 %.",
-        model={},  # no Vision Transformer: name a Mixer
-        image_size=224,
+        **_PRETRAINING,
+        model={},  # not a Vision Transformer: name a Mixer
         epochs=300,
         examples=IMAGENET,
-        batch_size=4096,
         learning_rate=1e-3,
-        warmup=10_000,
         decay="linear",
         end=1e-8,
         weight_decay=1e-4,
         decay_follows="schedule",
-        label_smoothing=0.0,
         loss="sigmoid",
         head_bias=-6.9,
         mixup=0.5,
         stochastic_depth=0.1,
-        scaling="sqrt",
         augmentation=Augmentation(rand_augment=(2, 15)),
     ),
 }
@@ -332,39 +330,26 @@ PRETRAIN = {
     "imagenet": (300, 3e-3, "cosine", 0.3, 0.1, 1.0, IMAGENET, -6.9),
 }
 
-
-def _pretrain(
-    epochs: int,
-    learning_rate: float,
-    decay: str,
-    weight_decay: float,
-    dropout: float,
-    clip_norm: float | None,
-    examples: int,
-    head_bias: float,
-) -> Recipe:
-    return Recipe(
+RECIPES |= {
+    f"pretrain/{name}": Recipe(
         source="ViT paper (Dosovitskiy et al. 2021), table 3; loss and head as in big_vision.",
         hardware="TPU v3 core days (table 2): L/16 on ImageNet-21k 230, on JFT 680; H/14 2,500.",
+        **_PRETRAINING,
         model=size_arguments("ViT-B/16"),
-        image_size=224,
         epochs=epochs,
         examples=examples,
-        batch_size=4096,
         learning_rate=learning_rate,
-        warmup=10_000,
         decay=decay,
         weight_decay=weight_decay,
         dropout=dropout,
         clip_norm=clip_norm,
-        label_smoothing=0.0,
         loss="sigmoid",
         head_bias=head_bias,
-        scaling="sqrt",
     )
-
-
-RECIPES |= {f"pretrain/{name}": _pretrain(*row) for name, row in PRETRAIN.items()}
+    for name, (
+        epochs, learning_rate, decay, weight_decay, dropout, clip_norm, examples, head_bias
+    ) in PRETRAIN.items()
+}  # fmt: skip
 RECIPES["pretrain"] = RECIPES["pretrain/imagenet21k"]
 
 RECIPES["masked_patches"] = Recipe(
@@ -372,22 +357,18 @@ RECIPES["masked_patches"] = Recipe(
     "MaskedPatchPrediction; decay and optimizer as in its section 4.1.",
     hardware="TPU v3; fine-tuned on ImageNet B/16 reaches 79.9 %, 2 % more than from scratch "
     "(section 4.6). After 100,000 steps little is gained.",
+    **_PRETRAINING,
     model=size_arguments("ViT-B/16"),
-    image_size=224,
     epochs=0,
     steps=1_000_000,
     examples=303_000_000,
-    batch_size=4096,
     learning_rate=2e-4,
-    warmup=10_000,
     weight_decay=0.1,
     clip_norm=None,
-    label_smoothing=0.0,
-    scaling="sqrt",
 )
 
-# ViT paper, table 4: steps and the learning rates to try. Warm-up and the rate that is chosen are
-# those of big_vision's configs/transfer.py, where it has the task, its best for B/32.
+# ViT paper, table 4: steps, warm-up, learning rate and the learning rates to try. Warm-up and
+# learning rate are those of big_vision's configs/transfer.py, where it has the task (for B/32).
 FINETUNE = {
     "imagenet": (20_000, 500, 0.03, (0.003, 0.01, 0.03, 0.06)),
     "cifar100": (10_000, 500, 0.01, (0.001, 0.003, 0.01, 0.03)),
@@ -397,11 +378,8 @@ FINETUNE = {
     "vtab": (2_500, 200, 0.01, (0.01,)),  # this warm-up is ours
 }
 
-
-def _finetune(
-    steps: int, warmup: int, learning_rate: float, learning_rates: tuple[float, ...]
-) -> Recipe:
-    return Recipe(
+RECIPES |= {
+    f"finetune/{name}": Recipe(
         source="ViT paper (Dosovitskiy et al. 2021), table 4 and appendix B.1.1; vit_jax configs.",
         hardware="A100, B/16: 2.2 hours for 10,000 steps.",
         model=size_arguments("ViT-B/16"),
@@ -418,13 +396,12 @@ def _finetune(
         weight_decay=0.0,
         label_smoothing=0.0,
     )
-
-
-RECIPES |= {f"finetune/{name}": _finetune(*row) for name, row in FINETUNE.items()}
+    for name, (steps, warmup, learning_rate, learning_rates) in FINETUNE.items()
+}
 RECIPES["finetune"] = RECIPES["finetune/imagenet"]
 
 # AugReg, section 3.2, and big_vision configs/vit_i21k.py: RandAugment's magnitude (of two
-# operations) and mixup. "light1" draws operations of magnitude 0, which is not nothing.
+# operations) and mixup. "light1" applies operations of magnitude 0, unlike "none".
 AUGREG = {
     "none": (None, 0.0),
     "light1": (0, 0.0),
@@ -434,50 +411,47 @@ AUGREG = {
     "strong1": (20, 0.5),
     "strong2": (20, 0.8),
 }
-# What the study crosses with that: weight decay, and dropout together with stochastic depth.
+# The study combines them with weight decay, and dropout together with stochastic depth.
 AUGREG_WEIGHT_DECAY = (0.03, 0.1)
 AUGREG_DROPOUT = (0.0, 0.1)
 
 
-def _augreg(magnitude: float | None, mixup: float) -> Recipe:
-    return Recipe(
+def _rand_augment(magnitude: float | None, **options: Any) -> Augmentation:
+    return Augmentation(rand_augment=None if magnitude is None else (2, magnitude), **options)
+
+
+RECIPES |= {
+    f"augreg/{name}": Recipe(
         source='"How to train your ViT?" (Steiner et al. 2022); big_vision configs/vit_i21k.py.',
         hardware="TPU v3; the study trains 30 and 300 epochs of ImageNet-21k.",
+        **_PRETRAINING,
         model=size_arguments("ViT-B/16"),
-        image_size=224,
         epochs=300,
         examples=IMAGENET_21K,
-        batch_size=4096,
         learning_rate=1e-3,
-        warmup=10_000,
         weight_decay=0.1,
         state_dtype="bfloat16",
-        label_smoothing=0.0,
         loss="sigmoid",
         head_bias=-10.0,
         mixup=mixup,
-        scaling="sqrt",
-        augmentation=Augmentation(rand_augment=None if magnitude is None else (2, magnitude)),
+        augmentation=_rand_augment(magnitude),
     )
-
-
-RECIPES |= {f"augreg/{name}": _augreg(*row) for name, row in AUGREG.items()}
-RECIPES["augreg"] = RECIPES["augreg/medium1"]  # of the recommended B/16
+    for name, (magnitude, mixup) in AUGREG.items()
+}
+RECIPES["augreg"] = RECIPES["augreg/medium1"]  # recommended for B/16
 
 # Fine-tuning under the study's augmentation, "finetune_small/light1" and so on.
 RECIPES |= {
     f"finetune_small/{name}": replace(
         RECIPES["finetune_small"],
         mixup=mixup,
-        augmentation=Augmentation(
-            min_area=0.3, rand_augment=None if magnitude is None else (2, magnitude)
-        ),
+        augmentation=_rand_augment(magnitude, min_area=0.3),
     )
     for name, (magnitude, mixup) in AUGREG.items()
 }
 
-# How far SAM looks, by model: "When Vision Transformers Outperform ResNets without Pre-training or
-# Strong Data Augmentations" (Chen et al. 2022), appendix.
+# SAM's rho by model: "When Vision Transformers Outperform ResNets without Pre-training or Strong
+# Data Augmentations" (Chen et al. 2022), appendix.
 SAM_RHO = {
     "ViT-S/32": 0.05,
     "ViT-S/16": 0.1,
@@ -490,49 +464,39 @@ SAM_RHO = {
     "Mixer-B/16": 0.6,
 }
 
-
-def _sam(name: str, rho: float) -> Recipe:
-    return Recipe(
+RECIPES |= {
+    f"sam/{name}": Recipe(
         source="Chen et al. 2022, appendix; Inception crops and flips alone.",
         hardware="TPU v3, 300 epochs: ViT-B/16 79.9 %, Mixer-B/16 77.4 %.",
+        **_PRETRAINING,
         model=size_arguments(name) if name.startswith("ViT") else {},
-        image_size=224,
         epochs=300,
         examples=IMAGENET,
-        batch_size=4096,
         learning_rate=3e-3,
-        warmup=10_000,
         weight_decay=0.3,
-        label_smoothing=0.0,
         rho=rho,
-        scaling="sqrt",
     )
-
-
-RECIPES |= {f"sam/{name}": _sam(name, rho) for name, rho in SAM_RHO.items()}
+    for name, rho in SAM_RHO.items()
+}
 RECIPES["sam"] = RECIPES["sam/ViT-B/16"]
 RECIPES["gsam"] = Recipe(
     source='"Surrogate gap minimization" (Zhuang et al. 2022); big_vision '
     "configs/proj/gsam/vit_i1k_gsam_no_aug.py.",
     hardware="TPU v3, 300 epochs of ViT-B/32.",
+    **_PRETRAINING,
     model={**size_arguments("ViT-B/32"), "pooling": "gap"},
-    image_size=224,
     epochs=300,
     examples=IMAGENET,
-    batch_size=4096,
     learning_rate=3e-3,
-    warmup=10_000,
     decay="linear",
     end=3e-5,
     weight_decay=1e-3,
     decay_follows="schedule",
-    label_smoothing=0.0,
     loss="sigmoid",
     head_bias=-10.0,
     rho=0.6,
     rho_min=0.1,
     alpha=0.6,
-    scaling="sqrt",
 )
 
 # "Big Transfer" (Kolesnikov et al. 2020), section 3.3: the number of training images below which
@@ -544,12 +508,12 @@ BIT_HYPERRULE = {
 }
 
 
-def _bit(steps: int, warmup: int, boundaries: tuple[float, ...], mixup: float) -> Recipe:
-    return Recipe(
+RECIPES |= {
+    f"bit_hyperrule/{name}": Recipe(
         source='"Big Transfer" (Kolesnikov et al. 2020), section 3.3; big_transfer '
         "bit_hyperrule.py. Its crop is a random one of 480 from 512 pixels.",
         hardware="TPU v3; on one GPU in batches of an accumulation.",
-        model={},  # no Vision Transformer: name a BiT
+        model={},  # not a Vision Transformer: name a BiT
         image_size=480,
         epochs=0,
         steps=steps,
@@ -565,18 +529,17 @@ def _bit(steps: int, warmup: int, boundaries: tuple[float, ...], mixup: float) -
         mixup=mixup,
         augmentation=Augmentation(crop="random"),
     )
-
-
-RECIPES |= {f"bit_hyperrule/{name}": _bit(*row[1:]) for name, row in BIT_HYPERRULE.items()}
+    for name, (_, steps, warmup, boundaries, mixup) in BIT_HYPERRULE.items()
+}
 RECIPES["bit_hyperrule"] = RECIPES["bit_hyperrule/small"]
 
 
 def bit_hyperrule(examples: int, image_size: tuple[int, int]) -> Recipe:
-    """BiT's rule for fine-tuning: what to do follows from how much data there is, and how large.
+    """BiT's rule for fine-tuning by the number and the size of the training images.
 
     Args:
         examples: Training images.
-        image_size: Height and width of the images as they come.
+        image_size: Height and width of the images in the data set.
 
     Example:
 

@@ -1,9 +1,9 @@
-"""Exact resume: a run that was killed ends with the weights of one that never was.
+"""Exact resume: an interrupted run ends with the weights of an uninterrupted one.
 
-Keras's `BackupAndRestore` forgets the seeds of dropout, the place within an epoch and what other
-callbacks remember. Here a checkpoint is the state before one step, of everything that changes:
-weights, optimizer (moments, averages, accumulators, iterations), seed generators, metrics, history
-and callbacks. The data follow from the number of the step alone.
+Keras's `BackupAndRestore` does not save the seeds of dropout, the step within an epoch or the state
+of other callbacks. A checkpoint here is everything that changes, before one step: weights,
+optimizer (moments, averages, accumulators, iterations), seed generators, metrics, history and
+callbacks. The data depend on the number of the step alone.
 """
 
 import os
@@ -20,33 +20,27 @@ import numpy as np
 from keras_vit import backend
 from keras_vit.checkpoints import CheckpointError
 from keras_vit.errors import check_positive
-from keras_vit.training.callback_state import (
-    callback_states,
-    continue_logs,
-    pack,
-    set_callback_states,
-    unpack,
-)
+from keras_vit.training.callback_state import callback_states, continue_logs, set_callback_states
 from keras_vit.training.run_identity import (
-    OtherRunError,
+    RunMismatchError,
     check_identity,
     check_variables,
     identity,
-    place_of,
+    variable_key,
 )
 from keras_vit.training.state_file import StateFile, is_state, open_state, write_state
 
-__all__ = ["DamagedCheckpointWarning", "OtherRunError", "ResumableRun"]
+__all__ = ["DamagedCheckpointWarning", "ResumableRun", "RunMismatchError"]
 
-# With checkpoints by time, at most this share of it goes into writing them.
-LARGEST_SHARE = 0.05
+# Checkpoints by time take at most this share of it.
+MAX_SAVING_SHARE = 0.05
 
-# `fit` leaves its loop over batches when `stop_training` is true; this truth means "this epoch".
-_EPOCH_IS_OVER = "the rest of a resumed epoch is over"
+# `fit` leaves its loop over batches when `stop_training` is true; this value ends one epoch only.
+_END_OF_EPOCH = "end of a resumed epoch"
 
 
 class DamagedCheckpointWarning(UserWarning):
-    """A checkpoint was passed over for the one before; the message names the bytes or the tensor.
+    """A damaged checkpoint was skipped for the one before it.
 
     Example:
 
@@ -58,31 +52,32 @@ class DamagedCheckpointWarning(UserWarning):
 
 @dataclass
 class ResumableRun:
-    """One training that may be killed at any moment and started again by the same call.
+    """A training that may be killed at any moment and resumed by the same call.
 
     For any compiled `keras.Model`, on every backend, with `jit_compile`, `steps_per_execution`,
-    gradient accumulation and `use_ema`. Bit for bit where the backend itself computes the same
-    twice, as on CPUs. Random layers must own their `SeedGenerator`, as Keras's and this package's
-    do (torch's own generator is restored, too: unseeded dropout draws from it).
+    gradient accumulation and `use_ema`. Equal bit for bit where the backend is deterministic, as on
+    CPUs. Random layers must own their `SeedGenerator`, as those of Keras and this package do.
+    (torch's own generator is restored, too, for dropout without a seed.)
 
     Attributes:
-        folder: Where checkpoints are, `step-NUMBER.safetensors`, each whole and checksummed.
-        every_seconds: Time between checkpoints, stretched where writing them would take more than
-            5 % of it; None for no such rule.
-        every_steps: Steps between checkpoints, counted from the first of the run; None likewise.
-        keep: How many checkpoints stay, at least 1. With 2, one may be damaged.
-        recipe: What else must agree for two runs to be one, such as the seed and the data; anything
-            that JSON can write.
-        say: Where the line goes that tells where the run continues.
+        folder: Folder of the checkpoints, `step-NUMBER.safetensors`, each with its SHA-256 sum.
+        every_seconds: Time between checkpoints, longer where writing them would take more than
+            5 % of it; None for checkpoints by steps alone.
+        every_steps: Steps between checkpoints, counted from the start of the run; None for
+            checkpoints by time alone.
+        keep: How many checkpoints to keep, at least 1. With 2, one may be damaged.
+        recipe: What else must agree for a checkpoint to belong to the run, such as the seed and the
+            data; anything that JSON can express.
+        print_fn: Prints the step with which the run continues.
 
     Raises:
-        ValueError: A number out of range, or no rule at all.
+        ValueError: A number is out of range, or neither interval is given.
 
     Example:
 
     >>> import keras, numpy, tempfile
     >>> from keras_vit.training.resume import ResumableRun
-    >>> def batches(start_step):  # endless, and a function of the step alone
+    >>> def batches(start_step):  # endless; each batch depends on its step alone
     ...     while True:
     ...         x = numpy.random.default_rng(start_step).normal(size=(4, 3)).astype("float32")
     ...         yield x, x[:, :1]
@@ -93,7 +88,7 @@ class ResumableRun:
     ...     run = ResumableRun(folder, every_steps=4)
     ...     history = run.fit(model, batches, epochs=2, steps_per_epoch=5, verbose=0)
     ...     again = run.fit(model, batches, epochs=2, steps_per_epoch=5, verbose=0)
-    finished before, at step 10
+    finished already, at step 10
     >>> again.history == history.history
     True
     """
@@ -103,7 +98,7 @@ class ResumableRun:
     every_steps: int | None = None
     keep: int = 2
     recipe: Any = None
-    say: Callable[[str], None] = print
+    print_fn: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
         check_positive(keep=self.keep)
@@ -123,31 +118,32 @@ class ResumableRun:
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **fit_arguments: Any,
     ) -> keras.callbacks.History:
-        """`model.fit`, from the newest undamaged checkpoint on, or from the start without one.
+        """`model.fit`, from the newest undamaged checkpoint, or from the start without one.
 
         Args:
-            model: Compiled. Its initial values matter at the very start only.
-            make_batches: From the number of a step, counted from 0 through the whole run, to
-                whatever `fit` takes (tf.data, generator, torch's `DataLoader`, `PyDataset` without
-                its workers) that begins with this step's batch and lasts to the end of the run.
-                The same step, the same batch.
-            epochs: Of the whole run.
+            model: Compiled. Its initial values are used only where there is no checkpoint.
+            make_batches: A function of the number of a step, counted from 0 through the whole run.
+                It returns whatever `fit` takes (tf.data, generator, torch's `DataLoader`,
+                `PyDataset` without its workers), which starts with this step's batch, lasts to the
+                end of the run, and is the same for the same step.
+            epochs: Epochs of the whole run.
             steps_per_epoch: Batches of a whole epoch.
-            callbacks: What they remember is restored: Keras's own, and any with `state_dict()`
-                and `load_state_dict(state)`. A `CSVLogger`'s file is continued without rows of
-                epochs that are run again.
-            **fit_arguments: More for `fit`, such as `validation_data` and `verbose`.
+            callbacks: Their state is restored, if they are Keras's own or have `state_dict()` and
+                `load_state_dict(state)`. A `CSVLogger`'s file is continued, without the rows of
+                epochs that run again.
+            **fit_arguments: Further arguments of `fit`, such as `validation_data` and `verbose`.
 
         Returns:
-            The history of the whole run; a finished run is restored and not trained again.
+            The history of the whole run. A finished run is restored, and not trained again.
 
         Raises:
-            OtherRunError: The newest checkpoint is of another model, optimizer, recipe or backend.
-            ValueError: The batches end too early, or steps and `steps_per_execution` do not fit.
+            RunMismatchError: The newest checkpoint belongs to another run.
+            ValueError: The batches end too early, or `steps_per_epoch` is not a multiple of the
+                model's `steps_per_execution`.
             OSError: A checkpoint could not be written.
 
         Warns:
-            DamagedCheckpointWarning: A checkpoint was passed over.
+            DamagedCheckpointWarning: A checkpoint was skipped.
         """
         check_positive(epochs=epochs, steps_per_epoch=steps_per_epoch)
         if steps_per_epoch % model.steps_per_execution:
@@ -157,41 +153,41 @@ class ResumableRun:
             )
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        facts = identity(model, epochs, steps_per_epoch, self.recipe)
-        found = next(_undamaged(folder), None)
+        run_identity = identity(model, epochs, steps_per_epoch, self.recipe)
+        checkpoint = next(_undamaged(folder), None)
         step, finished = 0, False
-        if found is not None:
-            check_identity(found, facts)
-            step, finished = found.notes["step"], found.notes["finished"]
-            # A finished run needs no data but their shapes.
+        if checkpoint is not None:
+            check_identity(checkpoint, run_identity)
+            step, finished = checkpoint.state["step"], checkpoint.state["finished"]
+            # Of the data, a finished run needs the shapes alone.
             _build(model, make_batches(0 if finished else step))
-            check_variables(found, _variables(model))
+            check_variables(checkpoint, _variables(model))
         epoch = step // steps_per_epoch
         history = keras.callbacks.History()
-        saver = _Saver(self, found, facts, steps_per_epoch, [*callbacks, history])
+        saver = _Saver(self, checkpoint, run_identity, steps_per_epoch, [*callbacks, history])
         if finished:
-            self.say(f"finished before, at step {step}")
+            self.print_fn(f"finished already, at step {step}")
             history.set_model(model)
             saver.set_model(model)
             saver.restore()
             return history
-        if found is not None:
+        if checkpoint is not None:
             continue_logs(callbacks, epoch)
-            self.say(
+            self.print_fn(
                 f"continues with step {step + 1} (epoch {epoch + 1} of {epochs}, step "
-                f"{step % steps_per_epoch + 1} of {steps_per_epoch}) from {found.path}"
+                f"{step % steps_per_epoch + 1} of {steps_per_epoch}) from {checkpoint.path}"
             )
         batches = make_batches(step)
         _check_length(batches, epochs * steps_per_epoch - step)
         if isinstance(batches, keras.utils.PyDataset):
-            # As such it insists on whole epochs, and the one that is resumed is none.
+            # A PyDataset insists on whole epochs; the first of a resumed run is part of one.
             batches = _in_order(batches)
         return model.fit(
             batches,
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
             initial_epoch=epoch,
-            callbacks=[*callbacks, history, saver],  # last: it sees what the others did
+            callbacks=[*callbacks, history, saver],  # the last sees what the others did
             **{"shuffle": False, **fit_arguments},
         )
 
@@ -199,55 +195,55 @@ class ResumableRun:
 class _Saver(keras.callbacks.Callback):
     """Saves before steps, and restores before the first one.
 
-    Not after steps: JAX calls `on_train_batch_end` from another thread unless a callback needs it.
+    Not after steps, as JAX may call `on_train_batch_end` from another thread.
     """
 
     def __init__(
         self,
         run: ResumableRun,
-        found: StateFile | None,
-        facts: dict[str, Any],
+        checkpoint: StateFile | None,
+        run_identity: dict[str, Any],
         steps_per_epoch: int,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> None:
         super().__init__()
-        self.run, self.found, self.identity = run, found, facts
+        self.run, self.checkpoint, self.identity = run, checkpoint, run_identity
         self.steps_per_epoch, self.callbacks = steps_per_epoch, callbacks
-        self.saved = found.notes["step"] if found else 0
-        self.skipped = self.saved % steps_per_epoch  # of the epoch that is resumed
-        self.step = self.saved  # of the whole run
-        self.end = 0  # of this epoch
+        self.saved_step = checkpoint.state["step"] if checkpoint else 0
+        self.skipped = self.saved_step % steps_per_epoch  # steps of the resumed epoch
+        self.step = self.saved_step  # counted through the whole run
+        self.epoch_end = 0  # the step with which the next epoch starts
         self.due = time.monotonic() + (run.every_seconds or 0)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.end = (epoch + 1) * self.steps_per_epoch
+        self.epoch_end = (epoch + 1) * self.steps_per_epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # Exactly where it was saved: metrics are reset before, other callbacks have begun the
-        # epoch, and torch has drawn a seed for its loader of data.
-        if self.found is not None:
+        # At the point where it was saved: metrics were reset before, the other callbacks have
+        # started the epoch, and torch's DataLoader has drawn its seed.
+        if self.checkpoint is not None:
             self.restore()
-            self.found = None
-        # Keras counts the steps of a resumed epoch from 0, too, and would run a whole one.
-        self.step = self.end - self.steps_per_epoch + self.skipped + batch
-        if self.step > self.saved and self._is_due():
+            self.checkpoint = None
+        # Keras counts the steps of a resumed epoch from 0, too, and would run a whole epoch.
+        self.step = self.epoch_end - self.steps_per_epoch + self.skipped + batch
+        if self.step > self.saved_step and self._is_due():
             self.save(finished=False)
-        last = self.step + self.model.steps_per_execution >= self.end
-        if last and self.skipped and not self.model.stop_training:
-            self.model.stop_training = _EPOCH_IS_OVER
+        is_last = self.step + self.model.steps_per_execution >= self.epoch_end
+        if is_last and self.skipped and not self.model.stop_training:
+            self.model.stop_training = _END_OF_EPOCH
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self.model.stop_training == _EPOCH_IS_OVER:
+        if self.model.stop_training == _END_OF_EPOCH:
             self.model.stop_training = False
-        complete = self.step + self.model.steps_per_execution >= self.end
-        if not complete and not self.model.stop_training:
+        is_complete = self.step + self.model.steps_per_execution >= self.epoch_end
+        if not is_complete and not self.model.stop_training:
             raise ValueError(
                 f"The batches ended at step {self.step} of {self.params['epochs']} epochs of "
                 f"{self.steps_per_epoch}: make_batches(start_step) must last to the end of the "
                 "run, as with repeat=True."
             )
         self.skipped = 0
-        self.step = self.end
+        self.step = self.epoch_end
 
     def on_train_end(self, logs: Any = None) -> None:
         self.save(finished=True)
@@ -255,41 +251,41 @@ class _Saver(keras.callbacks.Callback):
     def _is_due(self) -> bool:
         run = self.run
         by_steps = run.every_steps is not None and (
-            self.step // run.every_steps > self.saved // run.every_steps
+            self.step // run.every_steps > self.saved_step // run.every_steps
         )
         return by_steps or (run.every_seconds is not None and time.monotonic() >= self.due)
 
     def save(self, finished: bool) -> None:
         started = time.monotonic()
         backend.synchronize(self.model)
-        # What has diverged is lost: an older checkpoint is worth more.
+        # A diverged model is not saved: the checkpoint before it is worth more.
         if all(_is_finite(variable) for variable in self.model.trainable_variables):
-            arrays = _variables(self.model)
-            notes = {
+            state = {
                 "step": self.step,
                 "finished": finished,
                 "identity": self.identity,
-                "callbacks": callback_states(self.callbacks, arrays),
-                "random": pack(backend.random_state(), "random", arrays),
+                "callbacks": callback_states(self.callbacks),
+                "random": backend.random_state(),
             }
             folder = Path(self.run.folder)
-            write_state(folder / f"step-{self.step:09d}.safetensors", arrays, notes)
+            path = folder / f"step-{self.step:09d}.safetensors"
+            write_state(path, _variables(self.model), state)
             _prune(folder, self.step, self.run.keep)
-        self.saved = self.step
+        self.saved_step = self.step
         now = time.monotonic()
-        self.due = now + max(self.run.every_seconds or 0, (now - started) / LARGEST_SHARE)
+        self.due = now + max(self.run.every_seconds or 0, (now - started) / MAX_SAVING_SHARE)
 
     def restore(self) -> None:
-        assert self.found is not None
-        in_file = {place_of(name): name for name in self.found.places}
+        assert self.checkpoint is not None
+        stored_names = {variable_key(name): name for name in self.checkpoint.arrays}
         for name, variable in _variables(self.model).items():
-            variable.assign(self.found.read(in_file[place_of(name)]))
-        set_callback_states(self.callbacks, self.found.notes["callbacks"], self.found)
-        backend.set_random_state(unpack(self.found.notes["random"], self.found))
+            variable.assign(self.checkpoint.read(stored_names[variable_key(name)]))
+        set_callback_states(self.callbacks, self.checkpoint.state["callbacks"])
+        backend.set_random_state(self.checkpoint.state["random"])
 
 
 def _variables(model: keras.Model) -> dict[str, Any]:
-    """Everything of a model that a step changes, seeds included, as `kind/number/path`."""
+    """Every variable that a step changes, seeds included, by `kind/number/path`."""
     kinds = {
         "trainable": model.trainable_variables,
         "fixed": model.non_trainable_variables,
@@ -309,8 +305,8 @@ def _is_finite(variable: Any) -> bool:
 
 
 def _build(model: keras.Model, batches: Any) -> None:
-    """Makes the variables of optimizer and metrics, which `fit` makes as late as its first step."""
-    # A tf.data pipeline tells the shapes without running.
+    """Builds the variables of optimizer and metrics, as the first step of `fit` would."""
+    # A tf.data pipeline has the shapes without running.
     spec = getattr(batches, "element_spec", None)
     model._symbolic_build(data_batch=next(iter(batches)) if spec is None else spec)
 
@@ -318,12 +314,12 @@ def _build(model: keras.Model, batches: Any) -> None:
 def _check_length(batches: Any, steps: int) -> None:
     try:
         length = len(batches)
-    except TypeError:  # endless, or nobody knows
+    except TypeError:  # endless, or of unknown length
         return
     if length < steps:
         raise ValueError(
-            f"make_batches gave {length} batches where {steps} steps remain: it must last to the "
-            "end of the run, as with repeat=True."
+            f"make_batches returned {length} batches for the remaining {steps} steps: it must last "
+            "to the end of the run, as with repeat=True."
         )
 
 
@@ -337,24 +333,23 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _undamaged(folder: Path) -> Iterator[StateFile]:
-    """The checkpoints of a folder, newest first; of a damaged one there is a warning instead."""
+    """The checkpoints in a folder, newest first, with a warning for each that is damaged."""
     for path in _newest_first(folder):
         try:
             yield open_state(path)
         except CheckpointError as error:
             warnings.warn(
-                f"{error} Going on with the checkpoint before it, or from the start.",
+                f"{error} Continuing with the checkpoint before it, or from the start.",
                 DamagedCheckpointWarning,
                 stacklevel=3,
             )
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:
-    """Leaves the newest checkpoints. What is newer than now was damaged, or is half written."""
+    """Deletes all but the newest checkpoints; what is newer than `step` was damaged."""
     paths = _newest_first(folder)
-    past = [path for path in paths if path.name > f"step-{step:09d}.safetensors"]
-    kept = [path for path in paths if path not in past][:keep]
-    parts = folder.glob(".step-*.part")
-    for path in {*paths, *parts} - {*kept}:
+    current = [path for path in paths if path.name <= f"step-{step:09d}.safetensors"]
+    temporary = folder.glob(".step-*.part*")
+    for path in {*paths, *temporary} - {*current[:keep]}:
         if is_state(path):
             path.unlink(missing_ok=True)

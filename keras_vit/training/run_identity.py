@@ -1,4 +1,4 @@
-"""What must agree for a checkpoint to belong to a run, and the error that says what does not."""
+"""What must agree for a checkpoint to belong to a run, and the error that lists the differences."""
 
 import json
 import re
@@ -10,13 +10,13 @@ import keras
 from keras_vit.training.state_file import StateFile
 
 
-class OtherRunError(ValueError):
+class RunMismatchError(ValueError):
     """The checkpoints in a folder belong to another model, optimizer, recipe or backend.
 
     Example:
 
-    >>> from keras_vit.training.run_identity import OtherRunError
-    >>> issubclass(OtherRunError, ValueError)
+    >>> from keras_vit.training.run_identity import RunMismatchError
+    >>> issubclass(RunMismatchError, ValueError)
     True
     """
 
@@ -33,77 +33,80 @@ def identity(model: keras.Model, epochs: int, steps_per_epoch: int, recipe: Any)
     'mse'
     """
 
-    def config(thing: Any) -> Any:
+    def config(part: Any) -> Any:
         try:
-            return [type(thing).__name__, thing.get_config()]
+            return [type(part).__name__, part.get_config()]
         except (AttributeError, NotImplementedError):  # a name, a function, a subclassed model
-            return getattr(thing, "__name__", thing if isinstance(thing, str) else None)
+            return getattr(part, "__name__", part if isinstance(part, str) else None)
 
     parts = {"model": model, "optimizer": model.optimizer, "loss": model.loss}
-    text = _json({name: config(part) for name, part in parts.items()})
+    configs = _to_json({name: config(part) for name, part in parts.items()})
     return {
-        "checkpoint_version": 1,
+        "checkpoint_version": 2,
         "backend": keras.backend.backend(),
         "epochs": epochs,
         "steps_per_epoch": steps_per_epoch,
-        "recipe": json.loads(_json(recipe)),
-        # Keras numbers names through the process: dense_1 here may be dense_7 there.
-        **json.loads(_without_counters(text)),
+        "recipe": json.loads(_to_json(recipe)),
+        **json.loads(_without_counters(configs)),
     }
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, default=lambda thing: re.sub(" at 0x.*", "", repr(thing)))
-
-
-def _without_counters(text: str) -> str:
-    return re.sub(r"_\d+(?=_|\b)", "", text)
-
-
-def check_identity(found: StateFile, now: dict[str, Any]) -> None:
-    differences = list(_differences(found.notes.get("identity"), now))
+def check_identity(checkpoint: StateFile, current: dict[str, Any]) -> None:
+    """Raises a RunMismatchError where the checkpoint is of another run."""
+    differences = list(_differences(checkpoint.state["identity"], current))
     if differences:
-        raise OtherRunError(
-            f"{found.path} is of another run: {'; '.join(differences[:3])}. "
-            "Give the same as then, or another folder, or delete its checkpoints."
+        raise RunMismatchError(
+            f"{checkpoint.path} belongs to another run: {'; '.join(differences[:3])}. "
+            "Give the same values, or another folder, or delete its checkpoints."
         )
 
 
-def _differences(then: Any, now: Any, name: str = "") -> Iterator[str]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        for key in [*then, *(key for key in now if key not in then)]:
-            yield from _differences(then.get(key), now.get(key), f"{name}.{key}".lstrip("."))
-    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        for i, pair in enumerate(zip(then, now, strict=True)):
-            yield from _differences(*pair, f"{name}[{i}]")
-    elif then != now:
-        yield f"{name} was {then!r:.80}, is {now!r:.80}"
+def check_variables(checkpoint: StateFile, variables: dict[str, Any]) -> None:
+    """Raises a RunMismatchError where shapes or dtypes are not those of the model's variables."""
 
-
-def check_variables(found: StateFile, variables: dict[str, Any]) -> None:
-    def described(name: str, shape: Any, dtype: str) -> str:
+    def describe(name: str, shape: Any, dtype: str) -> str:
         kind, _, path = name.split("/", 2)
-        # An optimizer's scope depends on who made its variables: `build`, or the first step.
+        # An optimizer's scope depends on what made its variables: `build`, or the first step.
         path = _without_counters(path.split("/")[-1] if kind == "optimizer" else path)
         return f"{path} {tuple(shape)} {dtype}"
 
-    then = {
-        place_of(name): described(name, place.shape, place.dtype.name)
-        for name, place in found.places.items()
-        if name.split("/")[0] in ("trainable", "fixed", "optimizer", "metric")
+    stored = {
+        variable_key(name): describe(name, shape, dtype)
+        for name, (dtype, shape) in checkpoint.arrays.items()
+        if not name.startswith("state/")
     }
-    now = {
-        place_of(name): described(name, v.shape, keras.backend.standardize_dtype(v.dtype))
+    current = {
+        variable_key(name): describe(name, v.shape, keras.backend.standardize_dtype(v.dtype))
         for name, v in variables.items()
     }
-    differences = list(_differences(then, now))
+    differences = list(_differences(stored, current))
     if differences:
-        raise OtherRunError(
-            f"{found.path} holds the variables of another model or optimizer: "
-            f"{'; '.join(differences[:3])}. Give the same as then, or another folder."
+        raise RunMismatchError(
+            f"{checkpoint.path} holds the variables of another model or optimizer: "
+            f"{'; '.join(differences[:3])}. Give the same model, or another folder."
         )
 
 
-def place_of(name: str) -> str:
-    """`kind/number` of `kind/number/path`: the path counts through the process, as in `adam_1`."""
+def variable_key(name: str) -> str:
+    """`kind/number` of `kind/number/path`, whose path has counters, such as `adam_1`."""
     return "/".join(name.split("/")[:2])
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, default=lambda other: re.sub(" at 0x.*", "", repr(other)))
+
+
+def _without_counters(text: str) -> str:
+    """Keras counts names through the process: dense_1 here may be dense_7 there."""
+    return re.sub(r"_\d+(?=_|\b)", "", text)
+
+
+def _differences(stored: Any, current: Any, name: str = "") -> Iterator[str]:
+    if isinstance(stored, dict) and isinstance(current, dict):
+        for key in dict.fromkeys([*stored, *current]):
+            yield from _differences(stored.get(key), current.get(key), f"{name}.{key}".lstrip("."))
+    elif isinstance(stored, list) and isinstance(current, list) and len(stored) == len(current):
+        for i, pair in enumerate(zip(stored, current, strict=True)):
+            yield from _differences(*pair, f"{name}[{i}]")
+    elif stored != current:
+        yield f"{name} was {stored!r:.80}, is {current!r:.80}"

@@ -1,10 +1,10 @@
-"""Sharpness-aware minimisation: step from where the loss is worst nearby, not from here.
+"""Sharpness-aware minimisation: the gradient at the worst weights nearby updates the weights.
 
     gradient g at w ──► w' = w + rho g / |g| ──► gradient g' at w' ──► the optimizer steps from w
 
-SAM (Foret et al. 2021) steps along g'. GSAM (Zhuang et al. 2022) takes from g' a share alpha of the
-part of g that is orthogonal to it, which narrows the gap between both losses, and lets rho fall
-with the learning rate.
+SAM (Foret et al. 2021) steps along g'. GSAM (Zhuang et al. 2022) subtracts alpha times the part of
+g that is orthogonal to g', which reduces the gap between both losses, and lets rho fall with the
+learning rate.
 """
 
 import math
@@ -23,18 +23,17 @@ Gradients = list[Any]
 def sharpness_aware(model: keras.Model, rho: Rho | None = 0.05, alpha: float = 0.0) -> None:
     """Makes `fit` of any model, under any optimizer, take sharpness-aware steps.
 
-    The model stays what it is, with its own type, methods and file; only its training step is
-    another: two gradients instead of one. Loss and metrics that `fit` shows are those of the
-    weights themselves. Works before and after `compile`, compiled and not, with mixed precision,
-    and with gradient accumulation, where every batch of an accumulation is perturbed along its own
-    gradient, as every device does in the papers. The switch is not saved: set it again after
-    loading a model. Not under `tf.distribute`.
+    The training step computes two gradients instead of one; type, methods and file of the model
+    stay the same. Loss and metrics that `fit` reports are those of the unperturbed weights. Works
+    before and after `compile`, compiled or not, with mixed precision, and with gradient
+    accumulation, where every batch is perturbed along its own gradient, as on every device in the
+    papers. The switch is not saved: set it again after loading a model. Not under `tf.distribute`.
 
     Args:
         model: Any Keras model.
-        rho: How far to go; see `SAM_RHO` in `recipes` for the paper's. Or a function of the
-            optimizer's iterations, such as `gsam_rho` makes. None: plain steps again.
-        alpha: GSAM's share, 0 for SAM.
+        rho: Size of the neighbourhood; see `SAM_RHO` in `recipes` for the paper's. Or a function
+            of the optimizer's iterations, such as `gsam_rho` returns. None: plain steps again.
+        alpha: GSAM's alpha; 0 for SAM.
 
     Raises:
         ValueError: A number is out of range.
@@ -68,7 +67,7 @@ def sharpness_aware(model: keras.Model, rho: Rho | None = 0.05, alpha: float = 0
         return _without_gap(clean, robust, alpha) if alpha else robust
 
     model.train_step = two_pass_step(model, perturbed, combined)
-    model.train_function = None  # a step that is compiled already would go on
+    model.train_function = None  # discards a step that is compiled already
 
 
 def gsam_rho(
@@ -80,14 +79,14 @@ def gsam_rho(
 ) -> Callable[[Any], Any]:
     """GSAM's rho: from `rho_max` to `rho_min` as the learning rate goes from its peak to its end.
 
-    Like big_vision's trainer it reads the schedule one step ahead of the optimizer.
+    As in big_vision's trainer, the schedule is read one step ahead of the optimizer.
 
     Args:
         learning_rate: The optimizer's schedule.
-        rho_max: At the learning rate `rate_max`.
-        rho_min: At the learning rate `rate_min`.
-        rate_max: The peak of the schedule.
-        rate_min: Its end.
+        rho_max: Rho at the learning rate `rate_max`.
+        rho_min: Rho at the learning rate `rate_min`.
+        rate_max: Learning rate at the peak of the schedule.
+        rate_min: Learning rate at its end.
 
     Raises:
         ValueError: The rates are not in order.
@@ -104,8 +103,8 @@ def gsam_rho(
         raise ValueError(f"rate_max={rate_max!r} must be above rate_min={rate_min!r}.")
 
     def rho(iterations: Any) -> Any:
-        share = (learning_rate(iterations + 1) - rate_min) / (rate_max - rate_min)
-        return rho_min + (rho_max - rho_min) * share
+        fraction = (learning_rate(iterations + 1) - rate_min) / (rate_max - rate_min)
+        return rho_min + (rho_max - rho_min) * fraction
 
     return rho
 
@@ -125,7 +124,7 @@ def _perturbed(weights: list[Any], gradients: Gradients, rho: Any) -> list[Any]:
 
 
 def _without_gap(clean: Gradients, robust: Gradients, alpha: float) -> Gradients:
-    """robust - alpha times what of clean is orthogonal to robust (GSAM, algorithm 1)."""
+    """robust - alpha * (the part of clean that is orthogonal to robust): GSAM, algorithm 1."""
     pairs = [(c, r) for c, r in zip(clean, robust, strict=True) if r is not None]
     projection = sum(ops.sum(c * r) for c, r in pairs) / (_norm(robust) ** 2 + 1e-24)
     return [

@@ -1,4 +1,4 @@
-"""Learning rates over the steps: what the released code uses, from Keras where it has it."""
+"""Learning rate schedules of the released code, by Keras's own where it has the same."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,28 +12,28 @@ from keras_vit.errors import check_choice
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """A linear rise from 0, then one of big_vision's decays, then a linear cooldown to 0.
+    """A linear warm-up from 0, then one of big_vision's decays, then a linear cooldown to 0.
 
     Equal to `create_learning_rate_schedule` of vit_jax and of big_vision. Steps count from 0, so
-    with a warm-up the first update has the learning rate 0. Past `total_steps` a cooldown goes
-    below 0, as theirs does: training ends there.
+    with a warm-up the first update has the learning rate 0. After `total_steps`, where training
+    ends, a cooldown goes below 0, as in those.
 
     Args:
         peak: The learning rate after the warm-up.
         total_steps: Steps of the whole training.
         decay: `"cosine"`, `"linear"`, `"polynomial"`, `"rsqrt"` or `"stair"`.
-        warmup_steps: Steps of the rise; 0 for none.
+        warmup_steps: Steps of the warm-up; 0 for none.
         cooldown_steps: Steps of the fall to 0 at the end, on top of the decay; 0 for none.
-        end: Learning rate in the end, of `"cosine"`, `"linear"` and `"polynomial"`.
-        power: Of `"polynomial"`.
-        timescale: Of `"rsqrt"`, in steps: after three of them the rate is half the peak.
-        shift: Of `"rsqrt"`: steps that count as done when the decay begins.
-        boundaries: Of `"stair"`: the steps at which the learning rate changes.
-        multipliers: Of `"stair"`: times the peak from each boundary on.
+        end: Learning rate at the end, for `"cosine"`, `"linear"` and `"polynomial"`.
+        power: Exponent of `"polynomial"`.
+        timescale: Timescale of `"rsqrt"` in steps: after three of them the rate is half the peak.
+        shift: Offset of `"rsqrt"`: steps that count as done when the decay begins.
+        boundaries: Steps of `"stair"` at which the learning rate changes.
+        multipliers: Factors of `"stair"` for the peak, from each boundary on.
 
     Raises:
         ValueError: The decay is unknown, `peak` is not above 0, the warm-up takes the whole
-            training, or boundaries and multipliers are not as many.
+            training, or there are not as many multipliers as boundaries.
 
     Example:
 
@@ -123,7 +123,7 @@ def _polynomial(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
 
 
 def _rsqrt(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
-    # During the warm-up it rises to where the decay will begin.
+    # During the warm-up, the value with which the decay begins.
     since = ops.maximum(step - schedule.warmup_steps, 0.0)
     return schedule.peak / ops.sqrt(1.0 + (since + schedule.shift) / schedule.timescale)
 

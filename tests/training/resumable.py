@@ -17,7 +17,7 @@ import numpy as np
 import keras_vit
 from keras_vit.training.resume import ResumableRun
 
-EPOCHS, STEPS, BATCH = 9, 7, 4  # 7 is no multiple of the 3 accumulated batches
+EPOCHS, STEPS, BATCH = 9, 7, 4  # 7 is not a multiple of the 3 accumulated batches
 IMAGES = np.random.default_rng(0).integers(0, 256, (STEPS * BATCH, 16, 16, 3)).astype("float32")
 LABELS = np.eye(4, dtype="float32")[np.arange(STEPS * BATCH) % 4]
 
@@ -27,9 +27,9 @@ def batches(start_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for step in itertools.count(start_step):
         order = np.random.default_rng([1, step // STEPS]).permutation(len(IMAGES))
         chosen = order[step % STEPS * BATCH :][:BATCH]
-        share = np.random.default_rng([2, step]).beta(0.4, 0.4)
+        weight = np.random.default_rng([2, step]).beta(0.4, 0.4)
         images, labels = (
-            (share * values + (1 - share) * values[::-1]).astype("float32")
+            (weight * values + (1 - weight) * values[::-1]).astype("float32")
             for values in (IMAGES[chosen], LABELS[chosen])
         )
         yield images, labels
@@ -87,7 +87,7 @@ def train(folder: Path, *callbacks: keras.callbacks.Callback) -> tuple[str, dict
     """Runs to the end: the digest of the final weights, the history, and the CSV log."""
     model = build()
     log = folder / "history.csv"
-    run = ResumableRun(folder / "checkpoints", every_seconds=None, every_steps=2, say=print)
+    run = ResumableRun(folder / "checkpoints", every_seconds=None, every_steps=2, print_fn=print)
     history = run.fit(
         model,
         batches,

@@ -1,4 +1,4 @@
-"""What somebody sees who watches a run, and what a run leaves behind."""
+"""What the callbacks of a run print and write."""
 
 import csv
 import importlib.util
@@ -16,7 +16,7 @@ from keras_vit.training.callbacks import (
     NonFiniteLossError,
     Progress,
     StopAtNonFiniteLoss,
-    watching,
+    default_callbacks,
 )
 from keras_vit.training.resume import ResumableRun
 
@@ -32,20 +32,20 @@ def small_model(**compile_arguments: Any) -> keras.Model:
     return model
 
 
-def batches(start_step: int, lost: int = -1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batches(start_step: int, diverged: int = -1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     while True:
         x = np.random.default_rng(start_step).normal(size=(BATCH, 3)).astype("float32")
-        yield x, np.full((BATCH, 1), np.nan if start_step == lost else 1.0, "float32")
+        yield x, np.full((BATCH, 1), np.nan if start_step == diverged else 1.0, "float32")
         start_step += 1
 
 
-def fit(model: keras.Model, *chosen: Any, lost: int = -1, **arguments: Any) -> Any:
+def fit(model: keras.Model, *chosen: Any, diverged: int = -1, **arguments: Any) -> Any:
     fixed = {"epochs": EPOCHS, "steps_per_epoch": STEPS, "verbose": 0, "shuffle": False}
     arguments = {**fixed, **arguments}
-    return model.fit(batches(0, lost), callbacks=list(chosen), **arguments)
+    return model.fit(batches(0, diverged), callbacks=list(chosen), **arguments)
 
 
-def test_the_step_that_is_lost_is_named() -> None:
+def test_the_step_that_diverged_is_named() -> None:
     losses: list[float] = []
 
     class Record(keras.callbacks.Callback):
@@ -54,19 +54,19 @@ def test_the_step_that_is_lost_is_named() -> None:
 
     model = small_model(run_eagerly=False)
     with pytest.raises(NonFiniteLossError, match=r"loss is nan in step 7 \(epoch 2, step 3\)") as e:
-        fit(model, Record(), StopAtNonFiniteLoss(), lost=6)
+        fit(model, Record(), StopAtNonFiniteLoss(), diverged=6)
     assert isinstance(e.value, FloatingPointError)
     assert (e.value.step, e.value.last_finite) == (7, losses[5])
     assert "learning rate was 0.01: try a third" in str(e.value)
 
 
-def test_a_loss_that_is_lost_at_once() -> None:
+def test_divergence_in_the_first_step_of_an_epoch() -> None:
     with pytest.raises(NonFiniteLossError, match="it is the first step of its epoch"):
-        fit(small_model(), StopAtNonFiniteLoss(), lost=4)
+        fit(small_model(), StopAtNonFiniteLoss(), diverged=4)
 
 
 def test_step_numbers_after_a_resume(tmp_path: Path) -> None:
-    """Lost in the eighth step of the run, which the second process reaches as its second."""
+    """Diverges in the eighth step of the run, which the second process reaches as its second."""
 
     class Killed(Exception):
         pass
@@ -77,12 +77,15 @@ def test_step_numbers_after_a_resume(tmp_path: Path) -> None:
                 raise Killed
 
     def run(*chosen: Any) -> None:
-        ResumableRun(tmp_path, None, every_steps=3, say=lines.append).fit(
+        ResumableRun(tmp_path, None, every_steps=3, print_fn=lines.append).fit(
             small_model(),
-            lambda start: batches(start, lost=7),
+            lambda start: batches(start, diverged=7),
             EPOCHS,
             STEPS,
-            callbacks=[*watching(tmp_path / "logs", BATCH, "loss", say=lines.append), *chosen],
+            callbacks=[
+                *default_callbacks(tmp_path / "logs", BATCH, "loss", print_fn=lines.append),
+                *chosen,
+            ],
             verbose=0,
         )
 
@@ -96,7 +99,7 @@ def test_step_numbers_after_a_resume(tmp_path: Path) -> None:
 
 
 class Clock:
-    """A second a step, ten for validation."""
+    """A second per step, ten for validation."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -123,7 +126,7 @@ def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("  loss " in line for line in lines)
 
 
-def test_long_epochs_have_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_epochs_have_a_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, lines = Clock(monkeypatch), []  # type: ignore[var-annotated]
     fit(
         small_model(),
@@ -139,7 +142,7 @@ def test_long_epochs_have_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
-def test_a_terminal_has_one_line_an_epoch(
+def test_a_terminal_has_one_line_per_epoch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
@@ -159,17 +162,17 @@ def test_clock(seconds: float, text: str) -> None:
     assert callbacks._clock(seconds) == text
 
 
-def test_watching_keeps_the_log_and_the_best_model(tmp_path: Path) -> None:
+def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> None:
     x, y = next(batches(0))
     lines: list[str] = []
     model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
-    kept: list[Any] = []
+    weights_by_epoch: list[Any] = []
     after_first = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs=None: kept.append(model.get_weights())
+        on_epoch_end=lambda epoch, logs=None: weights_by_epoch.append(model.get_weights())
     )
     history = fit(
         model,
-        *watching(tmp_path / "logs", BATCH, patience=1, say=lines.append),
+        *default_callbacks(tmp_path / "logs", BATCH, patience=1, print_fn=lines.append),
         after_first,
         epochs=9,
         steps_per_epoch=1,
@@ -183,18 +186,18 @@ def test_watching_keeps_the_log_and_the_best_model(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
     best = keras.saving.load_model(tmp_path / "logs" / "best.keras")
-    expected = kept[int(np.argmin(history["val_loss"]))]
-    for found, wanted in zip(best.get_weights(), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    expected = weights_by_epoch[int(np.argmin(history["val_loss"]))]
+    for actual, value in zip(best.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(actual, value)
 
 
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for and missing, it says what to install; it is never asked for by default."""
+    """Where it is missing, the error names what to install; it is off by default."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'tensorboard' 'keras3-vit\[tensorflow\]'"):
-        watching(tmp_path, BATCH, tensorboard=True)
+        default_callbacks(tmp_path, BATCH, tensorboard=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    chosen = watching(tmp_path, BATCH, tensorboard=True)
+    chosen = default_callbacks(tmp_path, BATCH, tensorboard=True)
     assert any(isinstance(callback, keras.callbacks.TensorBoard) for callback in chosen)
 
 
@@ -208,4 +211,4 @@ def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        watching(tmp_path, **{"images_per_step": BATCH, **options})
+        default_callbacks(tmp_path, **{"images_per_step": BATCH, **options})

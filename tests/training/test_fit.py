@@ -66,8 +66,10 @@ def test_every_source_of_batches_trains_alike(source: str) -> None:
     arguments = {"x": data[0], "y": data[1], "batch_size": 4} if source == "numpy" else {"x": data}
     loss = compiled().fit(**arguments, shuffle=False, verbose=0).history["loss"]
     keras.utils.set_random_seed(0)
-    wanted = compiled().fit(IMAGES, LABELS, batch_size=4, shuffle=False, verbose=0).history["loss"]
-    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+    expected = (
+        compiled().fit(IMAGES, LABELS, batch_size=4, shuffle=False, verbose=0).history["loss"]
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
 def test_it_learns_by_heart() -> None:

@@ -212,10 +212,10 @@ def test_fit_follows_the_official_training(name: str, shared: Path, tmp_path: Pa
         tolerance = np.maximum(tolerance, case.meta["tolerance"]["loss_atol"])
     assert np.all(np.abs(history["loss"] - recorded) <= tolerance)
     for step, label in STEPS.items():
-        found = np.load(tmp_path / f"{step}.npz")
+        actual = np.load(tmp_path / f"{step}.npz")
         # The first update has the learning rate 0.
         atol = 1e-6 if step == 1 else case.meta["tolerance"]["final_weights_atol_excl_key_bias"]
-        for key, wanted in case.weights(label).items():
+        for key, expected in case.weights(label).items():
             if not key.endswith("key/bias"):  # its exact gradient is 0
-                values = found[key].reshape(wanted.shape)
-                np.testing.assert_allclose(values, wanted, rtol=0, atol=atol, err_msg=key)
+                values = actual[key].reshape(expected.shape)
+                np.testing.assert_allclose(values, expected, rtol=0, atol=atol, err_msg=key)

@@ -1,4 +1,4 @@
-"""What users of Keras do without a second thought: it works, or one sentence says what to do."""
+"""Common uses of Keras: each works, or one error names the fix."""
 
 import functools
 import re
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training.fitting import fit
+from keras_vit.training.fit import fit
 from tests.models.test_common import pixels
 
 CLASSES = 5
@@ -144,16 +144,16 @@ def test_recipes_take_integers_and_rows_alike(tmp_path: Path) -> None:
     model = small_vit()
     keras_vit.compile_model(model, recipe, 4, jit_compile=keras.backend.backend() == "jax")
     model.fit(IMAGES, LABELS, batch_size=4, epochs=2, verbose=0)
-    found = [model.evaluate(IMAGES, y, verbose=0) for y in (LABELS, LABELS[:, None], ROWS)]
-    np.testing.assert_allclose(found[1:], found[:1] * 2, rtol=1e-6)
+    actual = [model.evaluate(IMAGES, y, verbose=0) for y in (LABELS, LABELS[:, None], ROWS)]
+    np.testing.assert_allclose(actual[1:], actual[:1] * 2, rtol=1e-6)
     logits = model.predict(IMAGES, verbose=0)
     expected = CATEGORICAL(from_logits=True, label_smoothing=0.1)(ROWS, logits)
     accuracy = (logits.argmax(-1) == LABELS).mean()
-    np.testing.assert_allclose(found[0], [float(expected), accuracy], rtol=1e-5)
+    np.testing.assert_allclose(actual[0], [float(expected), accuracy], rtol=1e-5)
 
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(loaded.evaluate(IMAGES, LABELS, verbose=0), found[0], rtol=1e-5)
+    np.testing.assert_allclose(loaded.evaluate(IMAGES, LABELS, verbose=0), actual[0], rtol=1e-5)
 
 
 MISMATCHES: dict[str, tuple[Any, np.ndarray, np.ndarray, str]] = {
@@ -207,8 +207,8 @@ def test_labels_outside_the_classes_are_found_in_every_source(
 
 @pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
 def test_labels_outside_the_classes_are_found_in_validation(source: Source, survivor: Any) -> None:
-    given = tuple(source(IMAGES, LABELS + 1).values())
-    validation = given if len(given) > 1 else given[0]
+    batches = tuple(source(IMAGES, LABELS + 1).values())
+    validation = batches if len(batches) > 1 else batches[0]
     with pytest.raises(ValueError, match="Label 5 is not a class"):
         survivor.fit(IMAGES, LABELS, 4, validation_data=validation, verbose=0)
 
@@ -269,7 +269,7 @@ TENSORFLOW_ERRORS = tensorflow_errors()
 
 
 class Broken(keras.callbacks.Callback):
-    """Fails where it is told to."""
+    """Raises in one of its methods."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -345,6 +345,6 @@ def test_a_channels_first_model_trains_on_the_same_images(tmp_path: Path) -> Non
     for data_format, shape in (("channels_last", (8, 8, 1)), ("channels_first", (1, 8, 8))):
         keras.utils.set_random_seed(0)
         model = small_vit(patch_size=4, num_classes=10, input_shape=shape, data_format=data_format)
-        history = fit(model, recipe, digits, tmp_path / data_format, monitor=None, say=str)
+        history = fit(model, recipe, digits, tmp_path / data_format, monitor=None, print_fn=str)
         losses.append([*history["loss"], *history["val_loss"]])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

@@ -22,9 +22,9 @@ def test_losses_equal_the_official_ones(name: str, labels: str, shared: Path) ->
         (None, f"{name}_xent_{labels}"),
         ("sum_over_batch_size", f"{name}_xent_mean_{labels}"),
     ):
-        found = LOSSES[name](reduction=reduction)(recorded[labels], recorded["logits"])
+        actual = LOSSES[name](reduction=reduction)(recorded[labels], recorded["logits"])
         np.testing.assert_allclose(
-            keras.ops.convert_to_numpy(found), recorded[key], rtol=1e-5, atol=1e-6
+            keras.ops.convert_to_numpy(actual), recorded[key], rtol=1e-5, atol=1e-6
         )
 
 
@@ -37,19 +37,19 @@ def test_the_sigmoid_loss_under_low_precision_and_large_logits() -> None:
     smooth = SigmoidCrossentropy(label_smoothing=0.2)(
         np.array([[1.0, 0.0]]), np.array([[3.0, 3.0]])
     )
-    wanted = 2 * np.log1p(np.exp(3)) - 3 * (0.9 + 0.1)
-    np.testing.assert_allclose(float(smooth), wanted, rtol=1e-5)
+    expected = 2 * np.log1p(np.exp(3)) - 3 * (0.9 + 0.1)
+    np.testing.assert_allclose(float(smooth), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_integer_labels_are_one_hot_rows(name: str, label_smoothing: float) -> None:
     logits = np.random.default_rng(0).normal(size=(6, 300)).astype("float32")
-    integers = np.array([0, 299, 257, 1, 2, 258])  # 257 and more are no integers in bfloat16
+    integers = np.array([0, 299, 257, 1, 2, 258])  # bfloat16 does not have 257 and more
     loss = LOSSES[name](label_smoothing=label_smoothing, reduction=None)
-    wanted = np.asarray(loss(np.eye(300, dtype="float32")[integers], logits))
+    expected = np.asarray(loss(np.eye(300, dtype="float32")[integers], logits))
     for labels in (integers, integers[:, None], integers.astype("uint16")):
-        np.testing.assert_array_equal(np.asarray(loss(labels, logits)), wanted)
+        np.testing.assert_array_equal(np.asarray(loss(labels, logits)), expected)
 
 
 @pytest.mark.parametrize("name", LOSSES)

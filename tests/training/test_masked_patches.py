@@ -1,4 +1,4 @@
-"""Masked patch prediction: what is corrupted, what is predicted, and what the model keeps of it."""
+"""Masked patch prediction: what is corrupted, what is predicted, and what the model learns."""
 
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,15 @@ def array(tensor: Any) -> np.ndarray:
 
 
 def colours_of(images: np.ndarray, size: tuple[int, int], parts: int) -> np.ndarray:
-    """Patch by patch, in whole numbers where pixels are: the definition."""
+    """Patch by patch, in integers where pixels are: the definition."""
     rows, columns = images.shape[1] // size[0], images.shape[2] // size[1]
-    found = np.zeros((len(images), rows * columns), int)
-    for image, row in zip(images.astype("float64"), found, strict=True):
+    actual = np.zeros((len(images), rows * columns), int)
+    for image, row in zip(images.astype("float64"), actual, strict=True):
         for i in range(rows * columns):
             y, x = i // columns * size[0], i % columns * size[1]
             for mean in image[y : y + size[0], x : x + size[1]].mean(axis=(0, 1)):
                 row[i] = row[i] * parts + min(int(mean * parts / 256), parts - 1)
-    return found
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -53,45 +53,47 @@ def test_colours_are_the_mean_in_few_bits(
 ) -> None:
     images = pixels(5, *shape) // np.arange(1, 6, dtype="uint8")[:, None, None, None]
     images[0, : size[0], : size[1]] = 255
-    wanted = colours_of(images, size, 2**bits)
-    np.testing.assert_array_equal(array(patch_colours(images, size, bits)), wanted)
+    expected = colours_of(images, size, 2**bits)
+    np.testing.assert_array_equal(array(patch_colours(images, size, bits)), expected)
     first = images.transpose(0, 3, 1, 2)
-    np.testing.assert_array_equal(array(patch_colours(first, size, bits, "channels_first")), wanted)
-    assert wanted.max() == 2 ** (bits * shape[2]) - 1
+    np.testing.assert_array_equal(
+        array(patch_colours(first, size, bits, "channels_first")), expected
+    )
+    assert expected.max() == 2 ** (bits * shape[2]) - 1
 
 
 def corrupted(layer: CorruptPatches, training: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of patches that know their number: what now stands where, and which were chosen."""
+    """Corrupts patches that hold their index: the indices afterwards and before, and the chosen."""
     batch, count = 500, 64
     numbers = np.broadcast_to(np.arange(1.0, count + 1), (batch, count)).astype("float32")
     grid = np.stack([numbers, np.arange(batch)[:, None] + 0 * numbers], -1)
     patches, chosen = layer(grid.reshape(batch, 8, 8, 2), training=training)
-    found = array(patches).reshape(batch, count, 2)
-    is_mask = (found == array(layer.mask_token)).all(-1)
-    # An embedding that is no mask still comes from the same image.
-    np.testing.assert_array_equal(found[~is_mask][:, 1], grid[~is_mask][:, 1])
-    return np.where(is_mask, 0, found[:, :, 0]).astype(int), numbers.astype(int), array(chosen)
+    actual = array(patches).reshape(batch, count, 2)
+    is_mask = (actual == array(layer.mask_token)).all(-1)
+    # An embedding that is not the mask still comes from the same image.
+    np.testing.assert_array_equal(actual[~is_mask][:, 1], grid[~is_mask][:, 1])
+    return np.where(is_mask, 0, actual[:, :, 0]).astype(int), numbers.astype(int), array(chosen)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_half_is_corrupted_80_10_10(training: bool) -> None:
     layer = CorruptPatches(seed=3)
-    found, numbers, chosen = corrupted(layer, training)
+    actual, numbers, chosen = corrupted(layer, training)
     assert chosen.shape == (500, 32)
     assert all(len(set(row)) == 32 for row in chosen)
-    is_chosen = np.zeros(found.shape, bool)
+    is_chosen = np.zeros(actual.shape, bool)
     np.put_along_axis(is_chosen, chosen, True, axis=1)
-    # All positions alike; four deviations of the mean of 500 tosses.
+    # All positions alike; four standard deviations of the mean of 500 tosses.
     np.testing.assert_allclose(is_chosen.mean(axis=0), 0.5, atol=4 * 0.5 / np.sqrt(500))
-    np.testing.assert_array_equal(found[~is_chosen], numbers[~is_chosen])
-    mask, kept = found[is_chosen] == 0, found[is_chosen] == numbers[is_chosen]
-    swap = ~mask & ~kept
+    np.testing.assert_array_equal(actual[~is_chosen], numbers[~is_chosen])
+    mask, same = actual[is_chosen] == 0, actual[is_chosen] == numbers[is_chosen]
+    swap = ~mask & ~same
     tosses = is_chosen.sum()
-    for share, wanted in ((mask, 0.8), (swap, 0.1), (kept, 0.1)):
-        deviation = np.sqrt(wanted * (1 - wanted) / tosses)
-        np.testing.assert_allclose(share.mean(), wanted, atol=4 * deviation)
+    for outcome, probability in ((mask, 0.8), (swap, 0.1), (same, 0.1)):
+        deviation = np.sqrt(probability * (1 - probability) / tosses)  # standard deviation
+        np.testing.assert_allclose(outcome.mean(), probability, atol=4 * deviation)
     # What comes instead is any of the other 63, all alike: chi-square of 62 degrees of freedom.
-    away = (found[is_chosen][swap] - numbers[is_chosen][swap]) % 64
+    away = (actual[is_chosen][swap] - numbers[is_chosen][swap]) % 64
     counts = np.bincount(away, minlength=64)[1:]
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 62 + 4 * np.sqrt(2 * 62)
 
@@ -109,35 +111,37 @@ def test_draws_follow_from_the_seed() -> None:
     assert not np.array_equal(first, other)
     assert not np.array_equal(first[0], first[1])
     at_rest = draws(1, False) + draws(2, False)
-    for found in at_rest[1:]:
-        np.testing.assert_array_equal(found, at_rest[0])
-    mask_all = CorruptPatches(share=1.0, masked=1.0, swapped=0.0)
+    for actual in at_rest[1:]:
+        np.testing.assert_array_equal(actual, at_rest[0])
+    mask_all = CorruptPatches(
+        mask_ratio=1.0, mask_token_probability=1.0, random_patch_probability=0.0
+    )
     patches, chosen = mask_all(np.ones((2, 4, 4, 8), "float32"))
     assert tuple(chosen.shape) == (2, 16)
-    wanted = np.broadcast_to(array(mask_all.mask_token), patches.shape)
-    np.testing.assert_array_equal(array(patches), wanted)
+    expected = np.broadcast_to(array(mask_all.mask_token), patches.shape)
+    np.testing.assert_array_equal(array(patches), expected)
 
 
-def test_predictions_stand_beside_their_truth() -> None:
-    """With nothing hidden, the task's logits are its head on the model's own tokens."""
+def test_predictions_and_labels() -> None:
+    """Without any corruption, the logits of the task are its head on the tokens of the model."""
     model = keras_vit.VisionTransformer(**{**SIZES, "depth": 1}, num_classes=4, num_registers=2)
-    task = MaskedPatchPrediction(model, share=0.25, masked=0.0, swapped=0.0)
+    task = MaskedPatchPrediction(model, 0.25, 0.0, 0.0)
     head = task.get_layer("head")
     head.kernel.assign(np.random.default_rng(0).normal(size=head.kernel.shape))
     outputs = task.predict(IMAGES, verbose=0)
     tokens = predict(model.feature_model("encoder_norm"), IMAGES)[:, 3:]
     chosen = array(task.get_layer("corrupt_patches")(np.zeros((8, 4, 4, 32)))[1])
     rows = np.arange(8)[:, None]
-    wanted = array(head(tokens))[rows, chosen]
-    np.testing.assert_allclose(outputs["logits"], wanted, atol=2e-5)
+    expected = array(head(tokens))[rows, chosen]
+    np.testing.assert_allclose(outputs["logits"], expected, atol=2e-5)
     truth = colours_of(IMAGES, (8, 8), 8)[rows, chosen]
     np.testing.assert_array_equal(outputs["colours"], truth)
     # The loss that fit shows, from its definition; labels are not looked at.
     compiled(task)
-    shifted = wanted - wanted.max(-1, keepdims=True)
+    shifted = expected - expected.max(-1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     loss = -np.take_along_axis(log_p, truth[..., None], -1).mean()
-    accuracy = (wanted.argmax(-1) == truth).mean()
+    accuracy = (expected.argmax(-1) == truth).mean()
     figures = task.evaluate(IMAGES, np.arange(8), verbose=0)
     np.testing.assert_allclose(figures, [loss, accuracy], rtol=1e-4)
 
@@ -156,7 +160,7 @@ def test_fit_trains_mask_token_and_model() -> None:
         assert not np.array_equal(array(variable), before[variable.path]), variable.path
     assert "corrupt_patches/mask_token" in before
     assert not [path for path in before if path.startswith(("pooling", "head_"))]
-    # What was trained is the model itself; pooling and head of its own are as they were.
+    # What was trained is the model itself; its pooling and head did not change.
     shared = {id(v) for v in task.backbone.trainable_variables}
     assert sum(id(v) in shared for v in task.trainable_variables) == len(before) - 3
     np.testing.assert_array_equal(array(task.backbone.get_layer("head").kernel), 0)
@@ -178,11 +182,28 @@ def test_transfer_and_file(tmp_path: Path) -> None:
     tokens = predict(model.feature_model("encoder_norm"), IMAGES)
     for classifier in (model.with_classifier(7), loaded.backbone.with_classifier(7)):
         assert classifier.output_shape == (None, 7)
-        found = predict(classifier.feature_model("encoder_norm"), IMAGES)
-        np.testing.assert_allclose(found, tokens, atol=1e-6)
+        actual = predict(classifier.feature_model("encoder_norm"), IMAGES)
+        np.testing.assert_allclose(actual, tokens, atol=1e-6)
 
 
-def test_recipe_in_mixed_precision_with_labels_beside() -> None:
+def test_files_of_version_0_1_load() -> None:
+    """They name the arguments share, masked and swapped."""
+    task = MaskedPatchPrediction(small_task().backbone, 0.25, 0.7, 0.2, bits=2, seed=5)
+    config = task.get_config()
+    former = dict(config)
+    for name, current in (
+        ("share", "mask_ratio"),
+        ("masked", "mask_token_probability"),
+        ("swapped", "random_patch_probability"),
+    ):
+        former[name] = former.pop(current)
+    assert MaskedPatchPrediction.from_config(former).get_config() == config
+    layer = CorruptPatches.from_config({"share": 0.25, "masked": 0.7, "swapped": 0.2, "seed": 1})
+    assert (layer.mask_ratio, layer.mask_token_probability) == (0.25, 0.7)
+    assert layer.random_patch_probability == 0.2
+
+
+def test_recipe_in_mixed_precision_with_labels() -> None:
     """All that `compile_model` does, on batches as the pipelines make them."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     task = small_task()
@@ -213,14 +234,14 @@ def test_other_models(changes: dict[str, Any]) -> None:
         images = images / 127.5 - 1
     if "data_format" in changes:
         images = images.transpose(0, 3, 1, 2)
-    found = array(task(images)["colours"])
+    actual = array(task(images)["colours"])
     chosen = array(task.get_layer("corrupt_patches")(np.zeros((8, 4, 4, 32)))[1])
-    wanted = colours_of(IMAGES, (8, 8), 8)[np.arange(8)[:, None], chosen]
+    expected = colours_of(IMAGES, (8, 8), 8)[np.arange(8)[:, None], chosen]
     # 127.5 (x / 127.5) rounds: a mean on the border of two parts may fall to either.
-    assert (found == wanted).mean() > (0.98 if images.min() < 0 else 0.999)
+    assert (actual == expected).mean() > (0.98 if images.min() < 0 else 0.999)
 
 
-def test_errors_say_the_fix() -> None:
+def test_errors_name_the_fix() -> None:
     with pytest.raises(ValueError, match="Give a VisionTransformer"):
         MaskedPatchPrediction(keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]))
     with pytest.raises(ValueError, match=r"with_input_shape\(\(224, 224, 3\)\)"):
@@ -230,9 +251,9 @@ def test_errors_say_the_fix() -> None:
             small_task(**changes)
     with pytest.raises(ValueError, match="input_shape that they divide"):
         small_task(resnet=(), resnet_width=32, patch_size=1, input_shape=(33, 32, 3))
-    with pytest.raises(ValueError, match=r"share=0 must lie in \(0, 1\]"):
-        CorruptPatches(share=0)
-    with pytest.raises(ValueError, match=r"masked=0\.9 and swapped=0\.2"):
-        CorruptPatches(masked=0.9, swapped=0.2)
+    with pytest.raises(ValueError, match=r"mask_ratio=0 must be in \(0, 1\]"):
+        CorruptPatches(mask_ratio=0)
+    with pytest.raises(ValueError, match=r"probability=0\.9 and random_patch_probability=0\.2"):
+        CorruptPatches(0.5, 0.9, 0.2)
     with pytest.raises(ValueError, match="bits=0"):
         MaskedPatchPrediction(keras_vit.VisionTransformer(**SIZES), bits=0)

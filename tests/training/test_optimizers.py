@@ -60,9 +60,9 @@ def gradients(values: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> list[np
     return [x.T @ below, below.sum(0), hidden.T @ error, error.sum(0)]
 
 
-def clipped(found: list[np.ndarray], norm: float) -> list[np.ndarray]:
-    length = np.sqrt(sum((gradient**2).sum() for gradient in found))
-    return [gradient * min(1, norm / length) for gradient in found]
+def clipped(values: list[np.ndarray], norm: float) -> list[np.ndarray]:
+    length = np.sqrt(sum((gradient**2).sum() for gradient in values))
+    return [gradient * min(1, norm / length) for gradient in values]
 
 
 @pytest.mark.parametrize("peak", [None, 0.2])
@@ -72,22 +72,22 @@ def test_adam_with_its_table_is_numpys(peak: float | None) -> None:
         schedule, weight_decay=0.3, schedule_peak=peak, groups=GROUPS, global_clipnorm=0.1
     )
     model = regression(optimizer)
-    wanted = weights(model)
+    expected = weights(model)
     fit(model, 5)
-    first, second = ([np.zeros_like(value) for value in wanted] for _ in range(2))
+    first, second = ([np.zeros_like(value) for value in expected] for _ in range(2))
     decays, multipliers = (1, 0, 2, 0), (1, 1, 0.5, 1)
     for step in range(5):
         rate = 0.2 * (step / 2 if step < 2 else 1 - (step - 2) / 4)
-        for i, gradient in enumerate(clipped(gradients(wanted, X, Y), 0.1)):
+        for i, gradient in enumerate(clipped(gradients(expected, X, Y), 0.1)):
             first[i] = 0.9 * first[i] + 0.1 * gradient
             second[i] = 0.999 * second[i] + 0.001 * gradient**2
             # optax corrects in float32, where 1 - 0.999 is 0.00099999.
             corrected = first[i] / (1 - np.float32(0.9) ** (step + 1))
             root = np.sqrt(second[i] / (1 - np.float32(0.999) ** (step + 1)))
             move = rate * multipliers[i] * corrected / (root + 1e-8)
-            wanted[i] = wanted[i] - move - 0.3 * decays[i] * rate / (peak or 1) * wanted[i]
-    for found, value in zip(weights(model), wanted, strict=True):
-        np.testing.assert_allclose(found, value, atol=2e-6)
+            expected[i] = expected[i] - move - 0.3 * decays[i] * rate / (peak or 1) * expected[i]
+    for actual, value in zip(weights(model), expected, strict=True):
+        np.testing.assert_allclose(actual, value, atol=2e-6)
 
 
 def test_accumulation_clips_the_average_and_counts_updates() -> None:
@@ -101,20 +101,20 @@ def test_accumulation_clips_the_average_and_counts_updates() -> None:
             **options,
         )
     )
-    wanted = weights(model)
+    expected = weights(model)
     fit(model, 5, batch_size=4)
-    momentum = [np.zeros_like(value) for value in wanted]
+    momentum = [np.zeros_like(value) for value in expected]
     averages: list[np.ndarray] = []
     for step in range(5):
         rate = 0.5 * (step / 2 if step < 2 else 1 - (step - 2) / 4)
-        halves = [gradients(wanted, X[i : i + 4], Y[i : i + 4]) for i in (0, 4)]
+        halves = [gradients(expected, X[i : i + 4], Y[i : i + 4]) for i in (0, 4)]
         mean = clipped([(a + b) / 2 for a, b in zip(*halves, strict=True)], 0.1)
         momentum = [g + 0.9 * m for g, m in zip(mean, momentum, strict=True)]
-        wanted = [w - rate * m for w, m in zip(wanted, momentum, strict=True)]
-        averages = averages or wanted
-        averages = [0.7 * a + 0.3 * w for a, w in zip(averages, wanted, strict=True)]
-    for found, value in zip(weights(model), averages, strict=True):  # fit ends with the average
-        np.testing.assert_allclose(found, value, atol=2e-6)
+        expected = [w - rate * m for w, m in zip(expected, momentum, strict=True)]
+        averages = averages or expected
+        averages = [0.7 * a + 0.3 * w for a, w in zip(averages, expected, strict=True)]
+    for actual, value in zip(weights(model), averages, strict=True):  # fit ends with the average
+        np.testing.assert_allclose(actual, value, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -138,8 +138,8 @@ def test_a_saved_training_goes_on_as_if_it_had_not_stopped(name: str, tmp_path: 
     assert again.optimizer.groups == GROUPS
     assert type(again.optimizer) is OPTIMIZERS[name]
     fit(again, 6, batch_size=4, initial=3)
-    for found, wanted in zip(weights(again), weights(whole), strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-7)
+    for actual, expected in zip(weights(again), weights(whole), strict=True):
+        np.testing.assert_allclose(actual, expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -171,8 +171,8 @@ def test_adafactor_keeps_two_vectors_of_the_official_axes() -> None:
         ("block_0/attention/query_key_value/bias", (2304,)): ((2304,), None),
         ("head/kernel", (768, 1000)): ((768, 1000), (0, 1)),
     }
-    for (path, shape), wanted in cases.items():
-        assert optimizer._view(path, shape) == wanted, path
+    for (path, shape), expected in cases.items():
+        assert optimizer._view(path, shape) == expected, path
     kernel = keras.Variable(np.zeros((768, 3072), "float32"), name="kernel")
     optimizer.build([kernel])
     sizes = {slot: tuple(state.shape) for slot, state in optimizer._states[0].items()}

@@ -1,4 +1,4 @@
-"""One table of patterns: what it says, whom it reaches, and that a saved model keeps it."""
+"""The table of parameter groups: its rows, the parameters that they match, and saved models."""
 
 from pathlib import Path
 
@@ -42,8 +42,8 @@ def test_the_first_row_that_fits_the_whole_path_counts() -> None:
         ParameterGroup("block_1", learning_rate=0.1),
         ParameterGroup(".*"),
     ]
-    found = find_groups(["block_1/mlp/kernel", "block_11/mlp/kernel", "block_1"], table)
-    assert [group.learning_rate for group in found] == [0.5, 1.0, 0.1]
+    rows = find_groups(["block_1/mlp/kernel", "block_11/mlp/kernel", "block_1"], table)
+    assert [group.learning_rate for group in rows] == [0.5, 1.0, 0.1]
 
 
 def test_a_parameter_that_no_pattern_covers_is_named() -> None:
@@ -131,7 +131,7 @@ def test_layerwise_decay_is_timms(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     paths = {v.path for v in small_vit(depth=depth).trainable_variables}
     assert set(ours.values()) <= paths
-    found = find_groups(ours.values(), layerwise_decay(depth, decay))
-    for (name, path), group in zip(ours.items(), found, strict=True):
+    rows = find_groups(ours.values(), layerwise_decay(depth, decay))
+    for (name, path), group in zip(ours.items(), rows, strict=True):
         np.testing.assert_allclose(group.learning_rate, rates[name], err_msg=name)
         assert group.weight_decay == path.endswith("kernel")

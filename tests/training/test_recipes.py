@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.training import recipes
-from keras_vit.training.compiling import compile_model, optimizer_of, schedule_of
+from keras_vit.training.compile_model import compile_model, optimizer_of, schedule_of
 from keras_vit.training.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.recipes import RECIPES, SAM_RHO, Recipe, bit_hyperrule, get
@@ -34,7 +34,7 @@ def test_every_row_is_complete(name: str) -> None:
     optimizer_of(recipe, 0.1)
     json.dumps(asdict(recipe))  # the configuration of a run
     if recipe.model:
-        keras_vit.errors.known_arguments(keras_vit.VisionTransformer, recipe.model)
+        keras_vit.errors.check_arguments(keras_vit.VisionTransformer, recipe.model)
     small = recipe.scaled(steps=20, batch_size=16)
     assert small.total_steps(123) == 20
     assert 0 < small.warmup_steps(20) < 20
@@ -50,7 +50,7 @@ def test_a_fraction_of_warm_up_leaves_an_update(total: int, warmup: int) -> None
 
 
 def test_figures_of_the_sources() -> None:
-    """A second look at what the table says, written out from the papers."""
+    """Numbers of the table, written out from the papers."""
     finetune = get("finetune")
     assert (finetune.optimizer, finetune.batch_size, finetune.image_size) == ("sgd", 512, 384)
     assert (finetune.weight_decay, finetune.clip_norm, finetune.decay) == (0, 1, "cosine")
@@ -59,8 +59,8 @@ def test_figures_of_the_sources() -> None:
     decays = {n: get(f"pretrain/{n}").weight_decay for n in ("jft300m", "imagenet21k", "imagenet")}
     assert decays == {"jft300m": 0.1, "imagenet21k": 0.03, "imagenet": 0.3}
     ladder = ["none", "light1", "light2", "medium1", "medium2", "strong1", "strong2"]
-    drawn = [get(f"augreg/{name}").augmentation.rand_augment for name in ladder]
-    assert drawn == [None, (2, 0), (2, 10), (2, 15), (2, 15), (2, 20), (2, 20)]
+    rand_augment = [get(f"augreg/{name}").augmentation.rand_augment for name in ladder]
+    assert rand_augment == [None, (2, 0), (2, 10), (2, 15), (2, 15), (2, 20), (2, 20)]
     assert [get(f"augreg/{name}").mixup for name in ladder] == [0, 0, 0.2, 0.2, 0.5, 0.5, 0.8]
     assert get("sam").rho == SAM_RHO["ViT-B/16"] == 0.2
     assert get("deit").total_steps(get("deit").examples) == 300 * 1252
@@ -126,7 +126,7 @@ def test_a_compiled_recipe_trains_with_all_it_says() -> None:
     np.testing.assert_array_equal(np.array(model.get_layer("patch_embedding").kernel), frozen)
     rates = {
         variable.path: group.learning_rate
-        for variable, group in zip(model.trainable_variables, optimizer._found_groups, strict=True)
+        for variable, group in zip(model.trainable_variables, optimizer._group_of, strict=True)
     }
     np.testing.assert_allclose(rates["block_0/mlp/dense_0/kernel"], 0.7)
     assert rates["head/bias"] == 1
@@ -187,7 +187,7 @@ def test_errors_say_the_fix() -> None:
     ],
 )
 def test_numbers_out_of_range(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|at least 1)"):
+    with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be)"):
         replace(get("finetune_small"), **{name: value})
 
 

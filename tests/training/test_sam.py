@@ -10,9 +10,9 @@ from keras_vit.training.sam import gsam_rho, sharpness_aware
 from tests.training.test_optimizers import X, Y, clipped, gradients, regression, weights
 
 
-def unit(found: list[np.ndarray]) -> list[np.ndarray]:
-    length = np.sqrt(sum((gradient**2).sum() for gradient in found))
-    return [gradient / length for gradient in found]
+def unit(values: list[np.ndarray]) -> list[np.ndarray]:
+    length = np.sqrt(sum((gradient**2).sum() for gradient in values))
+    return [gradient / length for gradient in values]
 
 
 def sam_gradient(
@@ -20,8 +20,8 @@ def sam_gradient(
 ) -> list[np.ndarray]:
     """Foret et al., equation 3; Zhuang et al., algorithm 1."""
     clean = gradients(values, x, y)
-    beside = [value + rho * u for value, u in zip(values, unit(clean), strict=True)]
-    robust = gradients(beside, x, y)
+    perturbed = [value + rho * u for value, u in zip(values, unit(clean), strict=True)]
+    robust = gradients(perturbed, x, y)
     along = unit(robust)
     projection = sum((c * u).sum() for c, u in zip(clean, along, strict=True))
     residual = [c - projection * u for c, u in zip(clean, along, strict=True)]
@@ -34,33 +34,35 @@ def test_any_optimizer_steps_from_beside(alpha: float, accumulate: int | None) -
     sgd = keras.optimizers.SGD(0.5, global_clipnorm=0.2, gradient_accumulation_steps=accumulate)
     model = regression(sgd)
     sharpness_aware(model, rho=0.3, alpha=alpha)
-    wanted = weights(model)
+    expected = weights(model)
     size = 8 // (accumulate or 1)
     loss = model.fit(X, Y, size, epochs=4, shuffle=False, verbose=0).history["loss"]
     for step in range(4):
         starts = range(0, 8, size)
-        parts = [sam_gradient(wanted, X[i : i + size], Y[i : i + size], 0.3, alpha) for i in starts]
+        parts = [
+            sam_gradient(expected, X[i : i + size], Y[i : i + size], 0.3, alpha) for i in starts
+        ]
         mean = clipped([np.mean(part, axis=0) for part in zip(*parts, strict=True)], 0.2)
-        here = np.tanh(X @ wanted[0] + wanted[1]) @ wanted[2] + wanted[3]
+        here = np.tanh(X @ expected[0] + expected[1]) @ expected[2] + expected[3]
         # What fit shows is the loss of the weights themselves.
         np.testing.assert_allclose(loss[step], ((here - Y) ** 2).mean(), rtol=1e-5)
-        wanted = [value - 0.5 * g for value, g in zip(wanted, mean, strict=True)]
-    for found, value in zip(weights(model), wanted, strict=True):
-        np.testing.assert_allclose(found, value, atol=1e-6)
+        expected = [value - 0.5 * g for value, g in zip(expected, mean, strict=True)]
+    for actual, value in zip(weights(model), expected, strict=True):
+        np.testing.assert_allclose(actual, value, atol=1e-6)
 
 
 def test_rho_falls_with_the_learning_rate() -> None:
     schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 4, 0.0)
     model = regression(keras.optimizers.SGD(schedule))
     sharpness_aware(model, gsam_rho(schedule, 0.4, 0.1, 0.5))
-    wanted = weights(model)
+    expected = weights(model)
     model.fit(X, Y, 8, epochs=3, verbose=0)
     for step in range(3):
         rate, next_rate = 0.5 * (1 - step / 4), 0.5 * (1 - (step + 1) / 4)
-        found = sam_gradient(wanted, X, Y, 0.1 + 0.3 * next_rate / 0.5, 0.0)
-        wanted = [value - rate * g for value, g in zip(wanted, found, strict=True)]
-    for found, value in zip(weights(model), wanted, strict=True):
-        np.testing.assert_allclose(found, value, atol=1e-6)
+        actual = sam_gradient(expected, X, Y, 0.1 + 0.3 * next_rate / 0.5, 0.0)
+        expected = [value - rate * g for value, g in zip(expected, actual, strict=True)]
+    for actual, value in zip(weights(model), expected, strict=True):
+        np.testing.assert_allclose(actual, value, atol=1e-6)
 
 
 def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
@@ -121,9 +123,9 @@ def test_the_switch_goes_both_ways() -> None:
     sharpness_aware(model, 0.3)
     before = weights(model)
     model.fit(X, Y, 8, epochs=1, verbose=0)
-    wanted = sam_gradient(before, X, Y, 0.3, 0.0)
-    for found, value, gradient in zip(weights(model), before, wanted, strict=True):
-        np.testing.assert_allclose(found, value - 0.5 * gradient, atol=1e-6)
+    expected = sam_gradient(before, X, Y, 0.3, 0.0)
+    for actual, value, gradient in zip(weights(model), before, expected, strict=True):
+        np.testing.assert_allclose(actual, value - 0.5 * gradient, atol=1e-6)
 
 
 def matrix_products(rho: float | None, jit_compile: bool) -> int:

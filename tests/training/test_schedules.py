@@ -42,15 +42,15 @@ def test_schedules_equal_the_official_ones(code: str, shared: Path) -> None:
         schedule = schedule_of(args, recorded, base=1.0)
         # JAX compiles Keras's schedule anew for every single step: a few of them will do.
         every = 1 if isinstance(schedule, WarmupDecay) else 7
-        found = values_of(schedule, recorded["steps"][::every])
+        actual = values_of(schedule, recorded["steps"][::every])
         np.testing.assert_allclose(
-            found, row["values"][::every], rtol=2e-6, atol=1e-9, err_msg=str(args)
+            actual, row["values"][::every], rtol=2e-6, atol=1e-9, err_msg=str(args)
         )
 
 
 def test_kerass_own_schedule_where_it_is_the_same() -> None:
-    own = make_schedule("cosine", 0.1, 20, 5)
-    assert type(own) is keras.optimizers.schedules.CosineDecay
+    schedule = make_schedule("cosine", 0.1, 20, 5)
+    assert type(schedule) is keras.optimizers.schedules.CosineDecay
     steps = [0, 1, 5, 6, 12, 20, 22]
     for options in ({}, {"end": 0.01}):
         ours = WarmupDecay(0.1, 20, "cosine", 5, **options)

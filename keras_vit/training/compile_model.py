@@ -1,4 +1,4 @@
-"""From a recipe to a compiled model: everything that `fit` needs but the data."""
+"""`compile_model`: from a recipe to a compiled model, ready for `fit`."""
 
 import re
 from collections.abc import Iterable
@@ -31,29 +31,29 @@ def compile_model(
     frozen: Iterable[str] = (),
     **options: Any,
 ) -> None:
-    """Compiles a model as the recipe says: schedule, optimizer, groups, loss, metrics, EMA, SAM.
+    """Compiles a model by a recipe: schedule, optimizer, groups, loss, metrics, EMA, SAM.
 
-    Labels are integers or one-hot rows, as `keras_vit.data.pipeline` gives them without and with
-    `num_classes`; mixup and CutMix mix rows. With `recipe.accumulation`, `fit` takes that many
-    batches for an update, each of `recipe.batch_size / recipe.accumulation` images. A new head,
+    Labels are integers or one-hot rows, as from `keras_vit.data.pipeline` without and with
+    `num_classes`; mixup and CutMix need rows. With `recipe.accumulation`, an update takes that
+    many batches of `fit`, each of `recipe.batch_size / recipe.accumulation` images. A new head,
     all zeros, gets `recipe.head_bias`.
 
     Args:
-        model: Any Keras model that gives logits.
-        recipe: A row of `recipes`, or your own.
+        model: Any Keras model that returns logits.
+        recipe: A recipe of `recipes`, or your own.
         total_steps: Updates of the whole training, such as `recipe.total_steps(examples)`.
         groups: Table of parameters (see `parameter_groups`).
         frozen: Patterns of parameters to freeze, such as `"(?!head/).*"` for all but the head.
-        **options: What else `keras.Model.compile` takes, such as `jit_compile`.
+        **options: Further arguments of `keras.Model.compile`, such as `jit_compile`.
 
     Raises:
-        ValueError: `total_steps` is below 1, the warm-up takes all of them, a parameter has no
-            group, or nothing would train.
+        ValueError: `total_steps` is below 1, the warm-up takes all of them, no group matches a
+            parameter, or nothing would train.
 
     Example:
 
     >>> import keras_vit
-    >>> from keras_vit.training.compiling import compile_model
+    >>> from keras_vit.training.compile_model import compile_model
     >>> model = keras_vit.VisionTransformer(
     ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=5,
     ...     input_shape=(32, 32, 3))
@@ -62,7 +62,7 @@ def compile_model(
     ('MomentumSGD', 8)
     """
     if recipe.layer_decay < 1:
-        # Not `model.depth`: a model of any type may have blocks of that name.
+        # Not `model.depth`: any Keras model may have blocks of that name.
         depth = sum(bool(re.fullmatch(r"block_\d+", layer.name)) for layer in model.layers)
         groups = layerwise_decay(depth, recipe.layer_decay, groups)
     groups = frozen_rows(frozen, groups)
@@ -82,15 +82,15 @@ def compile_model(
 def schedule_of(
     recipe: Recipe, total_steps: int
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """The recipe's learning rates over so many updates.
+    """The learning rate schedule of a recipe for this many updates.
 
     Raises:
-        ValueError: The warm-up takes all steps; `recipe.scaled(steps=...)` shortens it, too.
+        ValueError: The warm-up takes all steps; `recipe.scaled(steps=...)` shortens it as well.
 
     Example:
 
     >>> from keras_vit.training import recipes
-    >>> from keras_vit.training.compiling import schedule_of
+    >>> from keras_vit.training.compile_model import schedule_of
     >>> schedule = schedule_of(recipes.get("bit_hyperrule"), 500)
     >>> [round(float(schedule(step)), 6) for step in (50, 150, 250)]
     [0.0015, 0.003, 0.0003]
@@ -99,7 +99,7 @@ def schedule_of(
     warmup_steps = recipe.warmup_steps(total_steps)
     if warmup_steps >= total_steps:
         raise ValueError(
-            f"A warm-up of {warmup_steps} steps leaves nothing of {total_steps}. "
+            f"The warm-up of {warmup_steps} steps takes all {total_steps} steps. "
             f"recipe.scaled(steps={total_steps}), or --steps {total_steps}, shortens both."
         )
     return make_schedule(
@@ -108,7 +108,7 @@ def schedule_of(
         total_steps,
         warmup_steps,
         end=recipe.end,
-        boundaries=[round(share * total_steps) for share in recipe.boundaries],
+        boundaries=[round(fraction * total_steps) for fraction in recipe.boundaries],
         multipliers=[0.1 ** (i + 1) for i in range(len(recipe.boundaries))],
     )
 
@@ -122,7 +122,7 @@ def optimizer_of(
     """The recipe's optimizer.
 
     Args:
-        recipe: A row of `recipes`.
+        recipe: A recipe of `recipes`.
         learning_rate: A number or a schedule.
         groups: Table of parameters.
         num_heads: The model's attention heads (see `ScalingAdafactor`).

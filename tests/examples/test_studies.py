@@ -1,27 +1,35 @@
-"""A study: rows that survive a kill, a table that holds, and the scripts that are made of them."""
+"""Studies: results survive an interruption, and the scripts list the trials that they should."""
 
-import importlib.util
+import csv
+import errno
 import math
+import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import keras_vit
 from keras_vit import data
-from keras_vit.training import recipes, study
+from keras_vit.training import recipes
 from keras_vit.training.callbacks import NonFiniteLossError
-from keras_vit.training.results_table import ResultsTable
-from keras_vit.training.study import FAMILIES, Trial, averaged, run_study
+from tests.examples import load_example
+
+pytest.importorskip("tensorflow")
+study = load_example("study")
+Trial = study.Trial
 
 pytestmark = pytest.mark.once
 
-pytest.importorskip("tensorflow")
-
+# A named model of each family, and smaller sizes for it.
+NAMES = {
+    "ViT": "ViT-Ti/16",
+    "hybrid": "R+ViT-Ti/16",
+    "BiT": "BiT-R50x1",
+    "Mixer": "Mixer-S/16",
+}
 VIT = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 8}
 SIZES: dict[str, dict[str, Any]] = {
     "ViT": VIT,
@@ -32,8 +40,6 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 RECIPE = recipes.get("digits").scaled(steps=3, batch_size=16)
-EXAMPLES = Path(__file__).parents[2] / "examples"
-QUIET: Any = {"say": lambda line: None}
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +47,16 @@ def digits() -> data.Splits:
     return data.load("digits")
 
 
-def trial(name: str, **sizes: Any) -> Trial:
-    return Trial(name, "ViT", {**VIT, **sizes}, RECIPE, {"width": sizes.get("hidden_dim", 8)})
+def trial(name: str, **sizes: Any) -> Any:
+    about = {"width": sizes.get("hidden_dim", 8)}
+    return Trial(name, "ViT-Ti/16", {**VIT, **sizes}, RECIPE, about)
 
 
-def example(name: str) -> ModuleType:
-    pytest.importorskip("matplotlib")
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
+def quiet(line: str) -> None:
+    """Prints nothing."""
 
 
-def test_a_killed_study_keeps_its_rows(
+def test_an_interrupted_study_keeps_its_rows(
     digits: data.Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = [trial("narrow"), trial("wide", hidden_dim=16)]
@@ -69,31 +69,34 @@ def test_a_killed_study_keeps_its_rows(
 
     monkeypatch.setattr(study, "fit", fit_until_killed)
     with pytest.raises(KeyboardInterrupt):
-        run_study(trials, digits, tmp_path, **QUIET)
-    before = ResultsTable(tmp_path / "results.csv").rows()
+        study.run_study(trials, digits, tmp_path, quiet)
+    before = study.read_rows(tmp_path)
     assert [row["name"] for row in before] == ["narrow"]
     trained.clear()
     lines: list[str] = []
-    rows = run_study(trials, digits, tmp_path, lines.append)
+    rows = study.run_study(trials, digits, tmp_path, lines.append)
     assert rows[0] == before[0]
-    assert "done before" in lines[0]
+    assert "trained before" in lines[0]
     assert not any("narrow" in line for line in lines[1:])
     assert [row["width"] for row in rows] == [8, 16]
-    assert rows == ResultsTable(tmp_path / "results.csv").rows()
+    assert rows == study.read_rows(tmp_path)
+    with (tmp_path / "results.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert table == [{name: str(value) for name, value in row.items()} for row in rows]
     assert rows[1]["images"] == 48
     assert 0 <= float(rows[1]["accuracy"]) <= 1
 
 
-def test_a_lost_loss_is_a_row_and_the_study_goes_on(
+def test_a_diverged_trial_is_recorded_and_the_study_continues(
     digits: data.Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(*_: Any, **__: Any) -> None:
+    def diverge(*_: Any, **__: Any) -> None:
         raise NonFiniteLossError("The loss is nan in step 2", 2, math.nan, None)
 
-    monkeypatch.setattr(study, "fit", lost)
-    rows = run_study([trial("a"), trial("b", depth=2)], digits, tmp_path, **QUIET)
+    monkeypatch.setattr(study, "fit", diverge)
+    rows = study.run_study([trial("a"), trial("b", depth=2)], digits, tmp_path, quiet)
     assert [math.isnan(float(row["accuracy"])) for row in rows] == [True, True]
-    assert len(ResultsTable(tmp_path / "results.csv").rows()) == 2
+    assert len(study.read_rows(tmp_path)) == 2
     assert study.to_markdown(rows[:1], {"accuracy": "{accuracy:.1%}"}).endswith("| – |")
 
 
@@ -112,14 +115,14 @@ def test_identity_is_all_that_the_accuracy_depends_on(digits: data.Splits) -> No
     assert len(identities) == 6
 
 
-def test_a_new_option_of_the_recipes_changes_no_identity() -> None:
-    assert study._said(data.Augmentation()) == {}
-    assert study._said(data.Augmentation(min_area=0.3)) == {"min_area": 0.3}
+def test_a_new_field_of_recipes_changes_no_identity() -> None:
+    assert study.non_defaults(data.Augmentation()) == {}
+    assert study.non_defaults(data.Augmentation(min_area=0.3)) == {"min_area": 0.3}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", NAMES)
 def test_cost_is_that_of_the_model(family: str) -> None:
-    one = Trial("one", family, SIZES[family], replace(RECIPE, image_size=32), {})
+    one = Trial("one", NAMES[family], SIZES[family], replace(RECIPE, image_size=32), {})
     model = one.build(num_classes=5)
     assert one.cost(num_classes=5).parameters == model.count_params()
     assert model.eval_transform == {"mode": "stretch"}
@@ -127,48 +130,74 @@ def test_cost_is_that_of_the_model(family: str) -> None:
 
 def test_dropout_goes_where_there_is_one() -> None:
     recipe = replace(RECIPE, image_size=32, dropout=0.1, stochastic_depth=0.2)
-    vit = Trial("vit", "ViT", SIZES["ViT"], recipe, {}).build(5)
-    mixer = Trial("mixer", "Mixer", SIZES["Mixer"], recipe, {}).build(5)
-    Trial("bit", "BiT", SIZES["BiT"], recipe, {}).build(5)
+    vit = Trial("vit", NAMES["ViT"], SIZES["ViT"], recipe, {}).build(5)
+    mixer = Trial("mixer", NAMES["Mixer"], SIZES["Mixer"], recipe, {}).build(5)
+    Trial("bit", NAMES["BiT"], SIZES["BiT"], recipe, {}).build(5)
     assert (vit.dropout, vit.stochastic_depth, mixer.stochastic_depth) == (0.1, 0.2, 0.2)
 
 
-def test_an_unknown_family() -> None:
-    with pytest.raises(ValueError, match="'hybrid'"):
-        Trial("x", "ResNeXt", {}, RECIPE, {})
+def test_an_unknown_model() -> None:
+    with pytest.raises(ValueError, match="No model 'ResNeXt'"):
+        Trial("x", "ResNeXt", {}, RECIPE, {}).cost(10)
 
 
-ROW: dict[str, study.Value] = {"name": "a, b", "accuracy": 0.25, "identity": "123456789012"}
+def test_a_full_disk_leaves_the_page_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = study.study_parser("", "runs").parse_args(["--out", str(tmp_path)])
+    for name in ("table.md", "table.png"):
+        (tmp_path / name).write_bytes(b"old")
+
+    def write() -> None:
+        study.write_study(options, "new", lambda image: image.write_bytes(b"new"), "a plot")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: .*table"):
+            write()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "table.md": b"old",
+        "table.png": b"old",
+    }
+    write()
+    assert (tmp_path / "table.png").read_bytes() == b"new"
+    assert (tmp_path / "table.md").read_text() == "new\n\n![a plot](table.png)\n"
 
 
-class TestResultsTable:
-    def test_many_writers_lose_nothing(self, tmp_path: Path) -> None:
-        path = tmp_path / "results.csv"
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda i: ResultsTable(path).append({**ROW, "name": i}), range(40)))
-        assert sorted(int(row["name"]) for row in ResultsTable(path).rows()) == list(range(40))
-        assert path.read_text().count("identity") == 1
-        assert [file.name for file in tmp_path.iterdir()] == ["results.csv"]
-
-    def test_a_row_that_was_cut_off(self, tmp_path: Path) -> None:
-        table = ResultsTable(tmp_path / "results.csv")
-        table.append(ROW)
-        table.append(ROW)
-        table.path.write_text(table.path.read_text()[:-5])
-        with pytest.warns(UserWarning, match="1 rows are cut off"):
-            assert table.rows() == [ROW]
-        table.append({**ROW, "name": "c"})
-        with pytest.warns(UserWarning, match="1 rows are cut off"):
-            assert [row["name"] for row in table.rows()] == ["a, b", "c"]
-
-    def test_other_columns(self, tmp_path: Path) -> None:
-        table = ResultsTable(tmp_path / "results.csv")
-        table.append(ROW)
-        with pytest.raises(ValueError, match="Give another folder"):
-            table.append({"name": "b", "identity": "123456789012"})
+def test_a_study_deletes_its_checkpoints_and_nothing_else(
+    digits: data.Splits, tmp_path: Path
+) -> None:
+    one = trial("smallest")
+    folder = study.run_folder(one, digits, tmp_path) / "checkpoints"
+    folder.mkdir(parents=True)
+    for name in ("notes.txt", "step-000000001.txt"):
+        (folder / name).write_text("mine")
+    (row,) = study.run_study([one], digits, tmp_path, quiet)
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "step-000000001.txt"]
+    curve = study.curve_of(tmp_path, row["identity"])
+    assert curve[-1] == pytest.approx(row["accuracy"], abs=1e-5)
+    assert study.curve_of(tmp_path, "0123456789ab") == []
 
 
-def test_seconds_of_a_run_that_was_killed_count() -> None:
+def test_only_and_seeds() -> None:
+    options = study.study_parser("", "runs/s").parse_args(["--only", "b", "--seeds", "2"])
+    trials = study.select([trial("a"), trial("b")], options)
+    assert [(one.name, one.seed) for one in trials] == [("b", 0), ("b", 1)]
+
+
+def test_plan(digits: data.Splits) -> None:
+    one = Trial("small", "ViT-Ti/16", {**VIT, "patch_size": 8}, recipes.get("digits"), {})
+    assert study.plan([one], digits).splitlines() == [
+        "| model | MMACs per image | images | share |",
+        "|---|---:|---:|---:|",
+        "| small | 0.0 | 88,320 | 100% |",
+    ]
+
+
+def test_seconds_of_interrupted_processes_count() -> None:
     watch = study.Stopwatch()
     watch.on_train_begin()
     watch.load_state_dict({"seconds": 100.0})
@@ -179,19 +208,21 @@ def test_seconds_of_a_run_that_was_killed_count() -> None:
 
 def test_only_of_an_unknown_name() -> None:
     options = study.study_parser("", out="runs/s").parse_args(["--only", "a", "Mixr*"])
-    with pytest.raises(ValueError, match=r"'Mixr\*' fits none of: a; b"):
-        study.chosen([trial("a"), trial("b")], options)
+    with pytest.raises(ValueError, match=r"'Mixr\*' matches none of: a; b"):
+        study.select([trial("a"), trial("b")], options)
 
 
 class TestExamples:
     def test_scaling_study(self, tmp_path: Path) -> None:
-        script = example("scaling_study")
+        script = load_example("scaling_study")
         for setup, classes in ((script.SMALL, 10), (script.IMAGENET, 1000)):
             trials = script.trials_of(setup)
             assert len({one.name for one in trials}) == len(trials) > 15
             costs = {one.name: one.cost(classes) for one in trials}
             assert costs["ViT base"].macs > costs["ViT depth 2"].macs
-            assert {one.family for one in trials} == set(FAMILIES)
+            assert {one.model for one in trials} >= set(
+                NAMES.values() if setup is script.SMALL else ()
+            )
         rows = [
             {"name": one.name, **one.about, "gmacs": 10.0 + i, "accuracy": 0.5}
             for i, one in enumerate(script.trials_of(script.SMALL))
@@ -200,14 +231,14 @@ class TestExamples:
         script.plot(rows[:1], tmp_path / "one.png")
 
     def test_named_models_of_imagenet_are_those_of_the_table(self) -> None:
-        script = example("scaling_study")
+        script = load_example("scaling_study")
         named = {one.name: one for one in script.trials_of(script.IMAGENET)}
         for name in ("BiT-R50x1", "R50+ViT-B/16", "Mixer-B/16"):
-            wanted = keras_vit.models.model_cost(name).parameters
-            assert named[name].cost(1000).parameters == wanted
+            expected = keras_vit.models.model_cost(name).parameters
+            assert named[name].cost(1000).parameters == expected
 
     def test_ablations(self, digits: data.Splits, tmp_path: Path) -> None:
-        script = example("ablations")
+        script = load_example("ablations")
         trials = script.trials_of(script.RECIPE)
         assert len(trials) == 11
         # Table 8's 1-D positions and figure 9's class token are one model.
@@ -218,7 +249,7 @@ class TestExamples:
         assert (tmp_path / "ablations.png").exists()
 
     def test_flowers_systems(self, tmp_path: Path) -> None:
-        script = example("flowers_systems")
+        script = load_example("flowers_systems")
         trials = script.trials_of(script.RECIPE, same_compute=False)
         assert len(trials) == 16
         counts = [one.cost(5).parameters for one in trials]
@@ -236,7 +267,7 @@ class TestExamples:
     def test_augreg_cell(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        script = example("augreg_cell")
+        script = load_example("augreg_cell")
         command = ["augreg_cell.py", "--data", "digits", "--out", str(tmp_path), "--plan"]
         command += ["--model", "R+ViT-Ti/16", "--augmentation", "none", "strong2"]
         monkeypatch.setattr(sys, "argv", [*command, "--dropout", "0", "0.1"])
@@ -248,11 +279,11 @@ class TestExamples:
 
 
 def test_mean_and_spread_over_seeds() -> None:
-    rows: list[study.Row] = [
+    rows: list[dict[str, Any]] = [
         {"name": name, "seed": seed, "accuracy": accuracy, "seconds": 2.0}
         for name, seed, accuracy in (("a", 0, 0.4), ("a", 1, 0.6), ("b", 0, 0.5))
     ]
-    first, second = averaged(rows)
+    first, second = study.averaged(rows)
     assert first["accuracy"] == pytest.approx(0.5)
     assert first["spread"] == pytest.approx(0.1414, abs=1e-4)
     assert (second["runs"], math.isnan(float(second["spread"]))) == (1, True)

@@ -1,0 +1,132 @@
+"""`fit`: trains a model by a recipe on the splits of a data set, and can resume."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit import data
+from keras_vit.evaluation.prediction import preparation
+from keras_vit.training.callbacks import default_callbacks
+from keras_vit.training.compile_model import compile_model
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.resume import ResumableRun
+
+History = dict[str, list[float]]
+
+
+def fit(
+    model: Any,
+    recipe: Recipe,
+    splits: data.Splits,
+    folder: Path,
+    *,
+    seed: int = 0,
+    print_fn: Callable[[str], None] = print,
+    identity: Any = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    **callback_options: Any,
+) -> History:
+    """Trains on `splits.train` by a recipe, and validates on `splits.val`.
+
+    An interrupted run continues from `folder` when it is called again with the same arguments, and
+    ends with the same weights.
+
+    Args:
+        model: An image classifier, not compiled yet: any Keras model that returns logits.
+        recipe: A recipe of `keras_vit.recipes`.
+        splits: What `keras_vit.data.load` returned.
+        folder: For checkpoints, `history.csv` and the best model; see `default_callbacks`.
+        seed: Seed of the order of images and of augmentation.
+        print_fn: Prints a line.
+        identity: What else must agree for a checkpoint to belong to the run, as JSON values.
+        callbacks: Further callbacks.
+        **callback_options: Options of `default_callbacks`.
+
+    Returns:
+        The history: from the name of a metric to its values by epoch.
+
+    Raises:
+        FloatingPointError: The loss is not finite; the message names the step.
+    """
+    images = len(splits.train)
+    batch_size = min(recipe.batch_size // recipe.accumulation, images)
+    updates = recipe.total_steps(images)
+    steps = updates * recipe.accumulation
+    epochs = math.ceil(steps / math.ceil(images / batch_size))
+    per_epoch = math.ceil(steps / epochs)
+    compile_model(model, recipe, updates)
+    print_fn(
+        f"{model.name}: {model.count_params():,} parameters, {epochs} epochs of {per_epoch} "
+        f"steps of {batch_size} images"
+    )
+    run = ResumableRun(folder / "checkpoints", recipe=identity, print_fn=print_fn)
+    history = run.fit(
+        model,
+        _training_batches(model, recipe, splits.train, batch_size, seed),
+        epochs,
+        per_epoch,
+        callbacks=[*default_callbacks(folder, batch_size, **callback_options), *callbacks],
+        validation_data=_validation_batches(model, splits.val, batch_size),
+        verbose=0,  # `Progress` is one of the callbacks
+    ).history
+    return {name: [float(value) for value in values] for name, values in history.items()}
+
+
+def _training_batches(
+    model: Any, recipe: Recipe, split: data.Split, batch_size: int, seed: int
+) -> Callable[[int], Any]:
+    """The augmented batches from a step on, as `ResumableRun.fit` takes them."""
+
+    def batches(start_step: int) -> Any:
+        examples = data.pipeline(
+            split,
+            recipe.image_size,
+            batch_size,
+            training=True,
+            seed=seed,
+            augment=recipe.augmentation,
+            channels=preparation(model)["channels"],
+            num_classes=len(split.class_names),
+            mixup=recipe.mixup,
+            cutmix=recipe.cutmix,
+            cache=None,
+            repeat=True,
+            start_step=start_step,
+        )
+        return in_data_format(model, examples)
+
+    return batches
+
+
+def _validation_batches(model: Any, split: data.Split, batch_size: int) -> Any:
+    batches = data.pipeline(
+        split,
+        **preparation(model),
+        batch_size=batch_size,
+        num_classes=len(split.class_names),
+        cache=None,
+    )
+    return in_data_format(model, batches)
+
+
+def in_data_format(model: Any, batches: Any) -> Any:
+    """Transposes the batches of `data.pipeline` for a `channels_first` model.
+
+    Example:
+
+    >>> import keras_vit
+    >>> from keras_vit.training.fit import in_data_format
+    >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=8, depth=1, num_heads=1,
+    ...     input_shape=(1, 8, 8), data_format="channels_first")
+    >>> batches = keras_vit.data.pipeline(keras_vit.data.load("digits").val, 8, 32, channels=1)
+    >>> tuple(in_data_format(model, batches).element_spec[0].shape)
+    (None, 1, 8, 8)
+    """
+    if getattr(model, "data_format", "channels_last") == "channels_last":
+        return batches
+    import tensorflow as tf
+
+    return batches.map(lambda images, labels: (tf.transpose(images, (0, 3, 1, 2)), labels))
