@@ -1,6 +1,6 @@
-"""What a file says that its model is like, held against what it holds, before a model is built.
+"""Compares the model that a file's configuration describes with the size of the file.
 
-Building first would let a few bytes of a configuration take all memory.
+Building the model first would let a few bytes of a configuration take all memory.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from keras_vit.models.hybrid import feature_stride
 PACKED = 2
 # Fewer than any kind of block has.
 TENSORS_PER_BLOCK = 8
-# Of one image: 8192 x 8192 pixels in four channels.
+# 8192 x 8192 pixels in four channels.
 MOST_INPUT_VALUES = 2**28
 MOST_STAGES = 16
 

@@ -29,7 +29,7 @@ MIXER = Layout(
     name="mixer",
     family="mixer",
     suffix=".npz",
-    origin=RELEASED_CODE,
+    conventions=RELEASED_CODE,
     signature=r"(^|/)MixerBlock_0/token_mixing/",
     rows=(
         *dense("stem", "patch_embedding"),

@@ -2,7 +2,7 @@
 
 Addresses: google-research/vision_transformer and big_vision (README, index.csv), timm 1.0.31
 (`default_cfgs`), and the Hugging Face repositories of timm, google and facebook. Accuracies:
-ImageNet-1k top-1 as published by `source`, at the row's own resolution.
+ImageNet-1k top-1 as published by `source`, at the row's resolution.
 """
 
 from collections.abc import Callable
@@ -45,8 +45,9 @@ class Weights:
         num_classes: Classes of the head; 0 for none.
         top1: Published ImageNet-1k top-1 in per cent, or None.
         source: Who published it.
-        arguments: What no tensor of the file tells, as arguments of `VisionTransformer`.
+        arguments: What no tensor of the file shows, as arguments of `VisionTransformer`.
         licence: Of the weights.
+        url_is_guessed: Whether only the folder is known from a publication, and not the file.
     """
 
     tag: str
@@ -59,6 +60,7 @@ class Weights:
     source: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     licence: str = "Apache-2.0"
+    url_is_guessed: bool = False
 
     @property
     def name(self) -> str:
@@ -88,9 +90,9 @@ class Weights:
 
     @property
     def preprocessing(self) -> str:
-        """How the pixels are normalised."""
-        origin = LAYOUTS[self.layout].origin
-        return "ImageNet mean/std" if origin.include_preprocessing == "imagenet" else "0.5/0.5"
+        """The mean and standard deviation that pixels are normalised with."""
+        is_imagenet = LAYOUTS[self.layout].conventions.include_preprocessing == "imagenet"
+        return "ImageNet mean/std" if is_imagenet else "0.5/0.5"
 
     @property
     def file_name(self) -> str:
@@ -147,9 +149,9 @@ def _augreg() -> list[Weights]:
         for tag, pixels in (("augreg_in1k", 224), ("augreg_in1k_384", 384)):
             tuned = f"--imagenet2012-steps_20k-lr_0.01-res_{pixels}.npz"
             url = stem(model, upstream, "i1k") + tuned
-            known = top1 if pixels == 224 else None
-            source = TIMM_RESULTS if known else ""
-            rows.append(Weights(tag, f"ViT-{model}", url, "google", pixels, 1000, known, source))
+            accuracy = top1 if pixels == 224 else None
+            source = TIMM_RESULTS if accuracy else ""
+            rows.append(Weights(tag, f"ViT-{model}", url, "google", pixels, 1000, accuracy, source))
     for model, repository in (("B/16", "vit_base_patch16_224"), ("B/8", "vit_base_patch8_224")):
         url = HUB.format(f"timm/{repository}.augreg2_in21k_ft_in1k")
         rows.append(Weights("augreg2_in21k_ft_in1k", f"ViT-{model}", url, "timm"))
@@ -157,7 +159,7 @@ def _augreg() -> list[Weights]:
 
 
 def _original() -> list[Weights]:
-    """The ViT paper's own, and those of sharpness-aware minimisation (Chen et al. 2021)."""
+    """The ViT paper's, and those of sharpness-aware minimisation (Chen et al. 2021)."""
 
     def row(tag: str, model: str, path: str, *more: Any) -> Weights:
         return Weights(tag, f"ViT-{model}", f"{GOOGLE_BUCKET}/{path}.npz", "google", *more)
@@ -217,7 +219,7 @@ def _big_vision() -> list[Weights]:
 
 
 def _facebook() -> list[Weights]:
-    """DeiT, DeiT III, DINO and DINOv2, in timm's repositories and Facebook's own."""
+    """DeiT, DeiT III, DINO and DINOv2, in timm's repositories and Facebook's."""
 
     def row(
         tag: str,
@@ -276,7 +278,7 @@ def _facebook() -> list[Weights]:
 
 
 def _google_on_the_hub() -> list[Weights]:
-    """Google's repositories at Hugging Face, by their own numerics (epsilon 1e-12, erf GELU)."""
+    """Google's repositories at Hugging Face, with their numerics (epsilon 1e-12, erf GELU)."""
     table = (
         ("hf_in21k", "google/vit-base-patch16-224-in21k", 224, 0, None),
         ("hf_in21k_ft_in1k", "google/vit-base-patch16-224", 224, 1000, 81.78),
@@ -337,9 +339,9 @@ def _bit() -> list[Weights]:
 
 
 def _mixer() -> list[Weights]:
-    """MLP-Mixer's own, and those of SAM (Chen et al. 2021) and GSAM (Zhuang et al. 2022).
+    """MLP-Mixer's, and those of SAM (Chen et al. 2021) and GSAM (Zhuang et al. 2022).
 
-    No list of the files under `gsam/` was published: their names are those of the others.
+    The README names the folder `gsam/` and not its files, whose names are guessed from the others.
     """
     table = (
         ("in1k", "imagenet1k", ("B/16", "L/16"), 1000),
@@ -354,6 +356,7 @@ def _mixer() -> list[Weights]:
             f"{MIXER_BUCKET}/{folder}/Mixer-{model.replace('/', '_')}.npz",
             "mixer",
             num_classes=classes,
+            url_is_guessed=folder == "gsam",
         )
         for tag, folder, models, classes in table
         for model in models

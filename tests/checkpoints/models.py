@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit import VisionTransformer
 from keras_vit.checkpoints import save_weights
-from keras_vit.checkpoints.binding import canonical_values
+from keras_vit.checkpoints.variables import canonical_values
 
 SIZES: dict[str, Any] = {
     "patch_size": 8,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints import CheckpointError, from_checkpoint, load_weights, save_weights
-from keras_vit.checkpoints.binding import canonical_values
 from keras_vit.checkpoints.resampling import resample_grid
+from keras_vit.checkpoints.variables import canonical_values
 from tests.checkpoints.models import assert_same_weights, outputs, pixels, saved, small
 
 

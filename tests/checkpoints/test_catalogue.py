@@ -84,7 +84,7 @@ def test_a_tag_is_fetched_once(row: Weights, capfd: Any) -> None:
 
 
 def test_a_thousand_bit_flips_are_all_noticed(row: Weights) -> None:
-    file = cache.checked_file(row)
+    file = cache.cached_file(row)
     whole = file.read_bytes()
     random = np.random.default_rng(0)
     model = small(num_classes=3)
@@ -94,19 +94,19 @@ def test_a_thousand_bit_flips_are_all_noticed(row: Weights) -> None:
         flipped[place] ^= 1 << random.integers(8)
         file.write_bytes(flipped)
         with pytest.raises(CheckpointError, match="not the file that was first used"):
-            load_weights(model, "tiny_in1k") if i < 5 else cache.checked_file(row)
+            load_weights(model, "tiny_in1k") if i < 5 else cache.cached_file(row)
     assert_same_weights(model, before)
     file.write_bytes(whole)
-    assert cache.checked_file(row) == file
+    assert cache.cached_file(row) == file
 
 
 def test_the_changed_tensor_is_named(row: Weights) -> None:
-    file = cache.checked_file(row)
+    file = cache.cached_file(row)
     arrays = dict(np.load(file))
     arrays["cls"] = arrays["cls"] + 1
     np.savez(file, **arrays)
     with pytest.raises(CheckpointError, match="changed: cls"):
-        cache.checked_file(row)
+        cache.cached_file(row)
 
 
 def test_half_written_files_are_not_used(row: Weights) -> None:

@@ -18,10 +18,10 @@ from keras_vit.checkpoints import (
     load_model,
     load_weights,
     save_weights,
-    saving,
     verify_sums,
+    writer,
 )
-from keras_vit.checkpoints.binding import canonical_values
+from keras_vit.checkpoints.variables import canonical_values
 from keras_vit.manifest import all_files, write_manifest
 from tests.checkpoints.models import assert_same_weights, saved, small
 
@@ -203,7 +203,7 @@ def test_a_failed_write_leaves_what_was_there(
         raise OSError(28, "No space left on device")
 
     for suffix in (".npz", ".safetensors"):
-        monkeypatch.setitem(saving.WRITERS, suffix, fail)
+        monkeypatch.setitem(writer.WRITERS, suffix, fail)
     model = small(num_classes=3)
     monkeypatch.setattr(type(model), "save", lambda self, path: fail(path))
     monkeypatch.setattr(type(model), "save_weights", lambda self, path: fail(path))
