@@ -1,4 +1,8 @@
-"""The model that a file is of, read from the shapes of its tensors."""
+"""The model that a file is of, read from the shapes of a few of its tensors.
+
+Whether the other tensors fit is for `claims` to bound before the model is built, and for
+`adaptation` to check after.
+"""
 
 import re
 from math import isqrt
@@ -38,15 +42,6 @@ class Shapes:
             )
         return tensor.shape
 
-    def check(self, expected: dict[str, Shape]) -> None:
-        """Refuses a model that is larger than the file, whatever one of its tensors declares."""
-        for name, shape in expected.items():
-            if self.of(name, len(shape)) != shape:
-                raise CheckpointError(
-                    f"Tensor {self._tensors[name].name!r} has shape {self._tensors[name].shape}, "
-                    f"where the file's other tensors need {shape}."
-                )
-
     def depth(self) -> int:
         """The number of blocks, of which none may be missing."""
         blocks = {number for (number,) in self._numbers(r"block_(\d+)/")}
@@ -55,8 +50,8 @@ class Shapes:
             raise CheckpointError(f"The file is incomplete: block {missing[0]} is missing.")
         return len(blocks)
 
-    def resnet(self) -> tuple[tuple[int, ...], int, int]:
-        """Units of each stage, channels of the stem, and channels of the last stage."""
+    def resnet(self) -> tuple[tuple[int, ...], int]:
+        """Units of each stage, of which none may be missing, and channels of the stem."""
         units = self._numbers(r"stage_(\d+)/unit_(\d+)/")
         depths: list[int] = []
         while in_stage := [unit for stage, unit in units if stage == len(depths) + 1]:
@@ -67,18 +62,7 @@ class Shapes:
                 f"The file is incomplete: its units {sorted(units ^ expected)[:8]} do not form "
                 "whole stages."
             )
-        width = channels = self.of("stem/conv/kernel", 4)[3]
-        shapes: dict[str, Shape] = {}
-        for stage, unit in sorted(units):
-            prefix, inside = f"stage_{stage}/unit_{unit}", width * 2 ** (stage - 1)
-            shapes[f"{prefix}/conv_1/kernel"] = (1, 1, channels, inside)
-            shapes[f"{prefix}/conv_2/kernel"] = (3, 3, inside, inside)
-            shapes[f"{prefix}/conv_3/kernel"] = (1, 1, inside, 4 * inside)
-            if unit == 1:
-                shapes[f"{prefix}/projection/kernel"] = (1, 1, channels, 4 * inside)
-            channels = 4 * inside
-        self.check(shapes)
-        return tuple(depths), width, channels
+        return tuple(depths), self.of("stem/conv/kernel", 4)[3]
 
     def _numbers(self, pattern: str) -> set[tuple[int, ...]]:
         matches = map(re.compile(pattern).match, self._tensors)
@@ -97,9 +81,7 @@ def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         CheckpointError: The shapes are not those of a BiT ResNet.
     """
     shapes = Shapes(checkpoint)
-    depths, width, features = shapes.resnet()
-    if shapes.num_classes:
-        shapes.check({"head/kernel": (features, shapes.num_classes)})
+    depths, width = shapes.resnet()
     stated = {**vars(checkpoint.conventions), **checkpoint.arguments}
     size = stated.get("image_size", (DEFAULT_PIXELS, DEFAULT_PIXELS))
     return {
@@ -121,24 +103,15 @@ def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, An
     shapes = Shapes(checkpoint)
     patch_h, patch_w, channels, dim = shapes.of(PATCHES, 4)
     tokens, tokens_dim = shapes.of("block_0/token_mixing/dense_0/kernel", 2)
-    channels_dim = shapes.of("block_0/channel_mixing/dense_0/kernel", 2)[1]
     arguments: dict[str, Any] = {
         "patch_size": (patch_h, patch_w),
         "hidden_dim": dim,
         "depth": shapes.depth(),
         "tokens_mlp_dim": tokens_dim,
-        "channels_mlp_dim": channels_dim,
+        "channels_mlp_dim": shapes.of("block_0/channel_mixing/dense_0/kernel", 2)[1],
         "num_classes": shapes.num_classes,
         **_stated(checkpoint),
     }
-    expected: dict[str, Shape] = {}
-    for i in range(arguments["depth"]):
-        for part, width, inside in (("token", tokens, tokens_dim), ("channel", dim, channels_dim)):
-            expected[f"block_{i}/{part}_mixing/dense_0/kernel"] = (width, inside)
-            expected[f"block_{i}/{part}_mixing/dense_1/kernel"] = (inside, width)
-    if shapes.num_classes:
-        expected["head/kernel"] = (dim, shapes.num_classes)
-    shapes.check(expected)
     size = checkpoint.arguments.get("image_size")
     rows, columns = file_grid or checkpoint.grid or (isqrt(tokens),) * 2
     if size is None and rows * columns == tokens:
@@ -162,8 +135,7 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     patch_h, patch_w, channels, hidden_dim = shape(PATCHES, 4)
     resnet, resnet_width = None, 64
     if "stem/conv/kernel" in shapes:
-        resnet, resnet_width, maps = shapes.resnet()
-        shapes.check({PATCHES: (patch_h, patch_w, maps, hidden_dim)})
+        resnet, resnet_width = shapes.resnet()
         channels = shape("stem/conv/kernel", 4)[2]
     mlp_dim = shape("block_0/mlp/dense_1/kernel", 2)[0]
     is_gated = shape("block_0/mlp/dense_0/kernel", 2)[1] == 2 * mlp_dim
@@ -186,7 +158,6 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         "layer_scale": 1e-5 if "block_0/scale_0" in shapes else None,
         "position_embedding": "learned" if POSITIONS in shapes else "none",
     }
-    shapes.check(_matrices(arguments, shapes, (1 + is_gated) * mlp_dim))
     arguments |= _stated(checkpoint)
     if is_gated:
         arguments["activation"] = "swiglu"
@@ -219,22 +190,3 @@ def _stated(checkpoint: Checkpoint) -> dict[str, Any]:
         **checkpoint.arguments,
     }
     return {k: v for k, v in stated.items() if k not in ("image_size", "evaluation")}
-
-
-def _matrices(arguments: dict[str, Any], shapes: Shapes, mlp_width: int) -> dict[str, Shape]:
-    """The shapes that the large tensors of a ViT have, as one follows from another."""
-    dim, mlp_dim = arguments["hidden_dim"], arguments["mlp_dim"]
-    features = arguments["representation_size"] or dim
-    expected: dict[str, Shape] = {}
-    blocks = [f"block_{i}/" for i in range(arguments["depth"])]
-    for block in blocks + ["pooling/"] * ("pooling/probe" in shapes):
-        for part in ("query", "key", "value", "output"):
-            expected[f"{block}{part}/kernel"] = (dim, dim)
-        expected[f"{block}mlp/dense_0/kernel"] = (dim, mlp_width)
-        expected[f"{block}mlp/dense_1/kernel"] = (mlp_dim, dim)
-    optional = {
-        "pre_logits/kernel": (dim, features),
-        "head/kernel": (features, arguments["num_classes"]),
-        "register_tokens": (1, arguments["num_registers"], dim),
-    }
-    return expected | {name: shape for name, shape in optional.items() if name in shapes}

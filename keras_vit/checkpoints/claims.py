@@ -85,10 +85,10 @@ def _parameters(arguments: dict[str, Any]) -> Iterator[int]:
     if "hidden_dim" not in a:
         yield width * 2 ** (len(depths) + 1) * a["num_classes"]
         return
-    dim, depth = a["hidden_dim"], a["depth"]
-    yield dim * a["num_classes"] if not a.get("representation_size") else 0
-    yield dim * (a.get("representation_size") or 0)
-    yield prod(a["patch_size"]) * dim
+    dim, depth, pre_logits = a["hidden_dim"], a["depth"], a.get("representation_size")
+    yield dim * (pre_logits or 0)
+    yield (pre_logits or dim) * a["num_classes"]
+    yield prod(a["patch_size"]) * dim * (width * 2 ** (len(depths) + 1) if depths else 1)
     yield dim * a.get("num_registers", 0)
     if "num_heads" not in a:  # MLP-Mixer
         yield depth * 2 * dim * (a["channels_mlp_dim"] or dim)

@@ -43,8 +43,8 @@ def saved(folder: Path, layout: str = "google", **changes: Any) -> Path:
     return file
 
 
-def assert_same_weights(found: keras.Model, expected: keras.Model) -> None:
-    ours, theirs = canonical_values(found), canonical_values(expected)
+def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
+    ours, theirs = canonical_values(model), canonical_values(expected)
     assert set(ours) == set(theirs)
     for name, values in ours.items():
         np.testing.assert_array_equal(values, theirs[name], err_msg=name)

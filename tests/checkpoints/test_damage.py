@@ -1,4 +1,4 @@
-"""Damaged files: every flipped bit of what this package writes is found, and files stay whole."""
+"""Damage: every flipped bit of what this package writes is detected, and files stay whole."""
 
 import hashlib
 import os
@@ -42,7 +42,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("flips", [60, pytest.param(1000, marks=pytest.mark.slow)])
-def test_every_flipped_bit_is_found(name: str, flips: int, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected(name: str, flips: int, tmp_path: Path) -> None:
     layout, changes = WRITTEN[name]
     model, file = small(**changes), tmp_path / name
     save_weights(model, file, layout=layout)
@@ -102,11 +102,11 @@ def test_damage_on_the_way_of_the_command_line(name: str, tmp_path: Path) -> Non
         flipped[place] ^= 1 << random.integers(8)
         file.write_bytes(flipped)
         try:  # a date in a zip of Keras is not part of the model
-            found = load_model(file)
+            loaded = load_model(file)
         except CheckpointError:
             continue
         assert name == "model.keras"
-        assert_same_weights(found, model)
+        assert_same_weights(loaded, model)
 
 
 def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_the_sum_that_the_caller_gives(tmp_path: Path) -> None:
     report = load_weights(model, file, sha256=digest.upper())
     assert report.sha256 == digest
     assert from_checkpoint(file, sha256=digest).load_report.sha256 == digest
-    # A file of another program carries no sum: the report has it, to be kept.
+    # A file of another program carries no sum: the report has it, for the user to note.
     np.savez(file, **np.load(file))
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert f"\n  sha256   {digest}" in str(load_weights(model, file))
