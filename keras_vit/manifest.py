@@ -48,7 +48,7 @@ def write_manifest(
 ) -> None:
     """Marks a folder as this package's, with the checksums of `files`, relative to it.
 
-    Files of a folder inside that has a manifest of its own stay with that one, which may change.
+    Files of an inner folder with its own manifest stay with that one, which may change.
 
     Raises:
         OSError: A file cannot be read, or the manifest cannot be written.
@@ -73,7 +73,7 @@ def write_manifest(
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder; None where there is none that this package wrote."""
+    """The manifest of a folder; None without one that this package wrote."""
     path = folder / MANIFEST
     if not path.is_file() or path.is_symlink():
         return None

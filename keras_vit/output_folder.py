@@ -79,7 +79,7 @@ class OutputFolder:
 
         Raises:
             FileExistsError: There is a folder already, or an unfinished one beside it.
-            ValueError: The path must not be replaced; the message says why.
+            ValueError: The path must not be replaced; the message gives the reason.
         """
         self._check_place(self.place)
         for path in (self.workspace, self.previous):

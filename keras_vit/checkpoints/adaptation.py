@@ -41,8 +41,8 @@ def adapt(
         file_grid: Rows and columns of the file's position embeddings, where they are not a square.
 
     Raises:
-        CheckpointError: A weight would stay fresh that `fresh` does not name, a tensor has no place
-            in the model, or a shape cannot be adapted.
+        CheckpointError: A weight would stay fresh that `fresh` does not name, a tensor does not
+            belong to the model, or a shape cannot be adapted.
     """
     allowed = _matching(fresh, expected)
     remaining = dict(checkpoint.tensors)
@@ -78,11 +78,11 @@ def adapt(
             entries.append(entry)
     if remaining:
         name, tensor = next(iter(remaining.items()))
-        more = f", as have {len(remaining) - 1} more" if len(remaining) > 1 else ""
+        more = f", nor do {len(remaining) - 1} more" if len(remaining) > 1 else ""
         raise CheckpointError(
-            f"Tensor {tensor.name!r} of the file ({name}, {tensor.shape}) has no place in the "
-            f"model{more}: it was built with other options. from_checkpoint builds the model that "
-            "the file is of."
+            f"Tensor {tensor.name!r} of the file ({name}, {tensor.shape}) does not belong to "
+            f"the model{more}: it was built with other options. from_checkpoint builds the model "
+            "that the file is of."
         )
     for tensor in checkpoint.ignored:
         ignore(tensor, "not a weight of the model")
@@ -135,8 +135,8 @@ def _excluded_by_options(
     """Tensors of the file that the model's options leave out on purpose, and the reason."""
     pooling = getattr(model, "pooling", "gap")
     reasons = {
-        "class_token": f"the model has no class token and pools by {pooling!r}",
-        "pre_logits": "the model has no representation_size",
+        "class_token": f"the model does not have a class token and pools by {pooling!r}",
+        "pre_logits": "the model does not have a representation_size",
         "pooling": f"the model pools by {pooling!r}",
         "head": "the model has num_classes=0",
     }

@@ -34,7 +34,7 @@ class Shapes:
     def of(self, name: str, rank: int) -> Shape:
         """The shape of a tensor that must be there, with so many axes."""
         if name not in self._tensors:
-            raise CheckpointError(f"The file has no {name!r}: it is incomplete.")
+            raise CheckpointError(f"The file does not have {name!r}: it is incomplete.")
         tensor = self._tensors[name]
         if len(tensor.shape) != rank or 0 in tensor.shape:
             raise CheckpointError(

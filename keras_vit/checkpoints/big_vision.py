@@ -1,4 +1,4 @@
-"""The `.npz` files of google-research/big_vision, whose class token has no position.
+"""The `.npz` files of google-research/big_vision, whose class token does not have a position.
 
 Read in all its variants: below `params/`, `params/img/` (SigLIP's image tower) or `opt/target/`,
 blocks scanned (one array with a leading depth axis for all blocks), bfloat16, and the attention

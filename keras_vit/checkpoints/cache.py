@@ -1,7 +1,7 @@
 """Released weights on disk: downloaded once with `keras.utils.get_file`, and verified at each use.
 
 `get_file` alone would leave half a file under its name when the process is killed, and could
-verify nothing: the catalogue has no sums, which the hosts publish only with the file.
+verify nothing: only the hosts publish the sums of the files, the catalogue does not have them.
 """
 
 import base64
@@ -41,7 +41,7 @@ def cached_file(row: Weights) -> Path:
     file, and on a difference reports which tensors changed.
 
     Raises:
-        FileNotFoundError: It cannot be downloaded; the message says what to put where.
+        FileNotFoundError: It cannot be downloaded; the message states what to put where.
         CheckpointError: It is not the file that was first used.
     """
     path = cache_folder() / row.file_name
@@ -158,7 +158,7 @@ def _tensor_sums(path: Path) -> dict[str, str]:
 
 
 def _changed_tensors(path: Path, recorded: dict[str, str]) -> str:
-    """Which tensors differ, for the message; the file may be too broken to tell."""
+    """Which tensors differ, for the message, unless the file is too broken to be read."""
     try:
         sums = _tensor_sums(path)
     except CheckpointError as error:

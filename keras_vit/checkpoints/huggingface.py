@@ -13,7 +13,7 @@ from keras_vit.checkpoints.layout import (
     weight_and_bias,
 )
 
-# What ViTConfig and ViTImageProcessor do unless config.json beside the file says otherwise.
+# What ViTConfig and ViTImageProcessor do unless config.json beside the file differs.
 CONVENTIONS = SourceConventions("gelu", 1e-12, True, "bicubic", {"mode": "stretch_bicubic"})
 
 ROWS: tuple[Row, ...] = (

@@ -50,7 +50,7 @@ def read_keras_file(
 ) -> Checkpoint:
     """The weights of a file that Keras wrote.
 
-    Keras reads it into a model of its own, so a file that fails half-way harms nothing.
+    Keras reads it into a separate model, so a file that fails half-way harms nothing.
 
     Raises:
         CheckpointError: Damaged, of another kind of model, or `.weights.h5` without a model.
@@ -119,7 +119,7 @@ def _check_archive(path: Path, max_parameters: int | None) -> None:
 def _read_entry(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
     try:
         return archive.read(name)  # compares the checksum
-    except Exception as error:  # zlib's, struct's and zipfile's own, all with one meaning
+    except Exception as error:  # of zlib, struct or zipfile, all with one meaning
         offset = archive.getinfo(name).header_offset
         raise CheckpointError(
             f"{name} (byte {offset:,} of {path}) is damaged: {reason(error)}. Download the file "
@@ -158,7 +158,7 @@ def _config(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def _is_plain(dtype: Any) -> bool:
-    """Whether a dtype in a file is a name, or made of Keras's own policies."""
+    """Whether a dtype in a file is a name, or made of Keras's policies."""
     if not isinstance(dtype, dict):
         return dtype is None or isinstance(dtype, str)
     policy = getattr(keras.dtype_policies, str(dtype.get("class_name")), None)

@@ -76,7 +76,7 @@ class SourceConventions:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file's tensors under canonical names, and what the file says beyond them.
+    """A file's tensors under canonical names, and what the file states beyond them.
 
     Attributes:
         layout: Name of the layout they came in.
@@ -158,7 +158,7 @@ class Layout:
         """The tensors under canonical names; nothing is read yet.
 
         Raises:
-            CheckpointError: A name has no place in the layout, or a shape does not fit its name.
+            CheckpointError: A name is not part of the layout, or a shape does not fit its name.
         """
         tensors, ignored = self.prepare(self._renamed(tensors))
         canonical: Tensors = {}
@@ -184,7 +184,7 @@ class Layout:
         """The layout's names and arrays for canonical tensors.
 
         Raises:
-            CheckpointError: The layout has no place for one of them.
+            CheckpointError: The layout cannot hold one of them.
         """
         tables = [("", "", self.rows)]
         for template, canonical, rows in self._repeated:
@@ -200,7 +200,7 @@ class Layout:
         unplaced = sorted(tensors.keys() - {part for *_, parts, _ in placed for part in parts})
         if unplaced:
             raise CheckpointError(
-                f"The {self.name!r} layout has no place for {unplaced[0]!r} of this model"
+                f"The {self.name!r} layout cannot hold {unplaced[0]!r} of this model"
                 f"{f' and {len(unplaced) - 1} more' if len(unplaced) > 1 else ''}. "
                 "Save it in another layout, or with model.save as .keras, which holds everything."
             )
@@ -236,7 +236,7 @@ class Layout:
             if row == rest:
                 return [prefix + part for part in parts], codec
         raise CheckpointError(
-            f"Tensor {tensor.name!r} has no place in the {self.name!r} layout: the file is of "
+            f"Tensor {tensor.name!r} is not part of the {self.name!r} layout: the file is of "
             "another model, or of a training that added parts."
         )
 

@@ -64,7 +64,7 @@ def recognise(container: Container) -> Layout:
     """The layout of a file, from the names in it.
 
     Raises:
-        CheckpointError: It is in no known layout; the message says what it is, or shows its names.
+        CheckpointError: It is in no known layout; the message shows what it is, or its names.
     """
     names = list(container.tensors)
     family = other_family(names)

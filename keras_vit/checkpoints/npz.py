@@ -67,7 +67,7 @@ def check_zip(path: Path) -> None:
     size = path.stat().st_size
     try:
         with path.open("rb") as file:
-            # zipfile has no public name for the size of the directory, which it reads at once.
+            # zipfile does not make public the size of the directory, which it reads at once.
             end_record = zipfile._EndRecData(file)  # type: ignore[attr-defined]
         directory_size = end_record[5] if end_record else 0
         if directory_size <= largest_header(size):
@@ -97,7 +97,9 @@ def _tensor(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Tensor:
             shape, _, dtype = HEADER_READERS[npy.read_magic(stream)](stream)
             stored = entry.file_size - stream.tell()
     except Exception as error:
-        raise CheckpointError(f"Tensor {name!r} has no readable array header: {error}") from error
+        raise CheckpointError(
+            f"Tensor {name!r} does not have a readable array header: {error}"
+        ) from error
     check_shape(name, shape)
     if dtype.hasobject or dtype.kind not in "fiubV" or dtype.fields:
         raise CheckpointError(
@@ -110,7 +112,7 @@ def _tensor(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Tensor:
             f"Tensor {name!r} declares shape {shape} of {dtype}, which is {size:,} bytes, but "
             f"{stored:,} are stored."
         )
-    # NumPy writes bfloat16, which is not a type of its own, as raw bytes.
+    # NumPy writes bfloat16, which it has no type for, as raw bytes.
     is_bfloat16 = dtype.str == "|V2"
 
     def read() -> Array:

@@ -22,7 +22,7 @@ from keras_vit.models.variants import (
     mixer_arguments,
 )
 
-# Widths that were released and have no name among the models: DeiT III's medium, and DINOv2's
+# Widths that were released but are not among the models: DeiT III's medium, and DINOv2's
 # giant, whose gated MLP of 4096 has as many weights as a plain one of 6144.
 OTHER_WIDTHS = {"M": Width(512, 12, 8, 2048), "giant": Width(1536, 40, 24, 6144)}
 

@@ -86,7 +86,7 @@ class LoadReport:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Tensors of the file that the model has no use for."""
+        """Tensors of the file that the model does not use."""
         return self.named("ignored")
 
     def to_json(self) -> str:

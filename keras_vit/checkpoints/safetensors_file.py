@@ -54,7 +54,7 @@ def open_safetensors(path: Path) -> Iterator[Container]:
     try:
         # "pread" copies one tensor at a time; mapped pages would stay in the peak memory.
         file = safe_open(path, "numpy", backend="pread")
-    except Exception as error:  # the library's own errors, and those of a hostile header
+    except Exception as error:  # of the library, whatever a hostile header provokes
         raise CheckpointError(
             f"{path} ({header_size:,} bytes of header from byte 8, {size - 8 - header_size:,} of "
             f"data) is not a whole safetensors file: {reason(error)}. Download it again."

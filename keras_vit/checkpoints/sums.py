@@ -24,7 +24,7 @@ SEAL_KEY = "keras_vit_sha256"
 _UNSET = "0" * 64
 # The value that stands in a file until `write_seal` puts the sum there.
 UNSET_SEAL = f"{SEAL_KEY}:{_UNSET}"
-# `.weights.h5` has no place for a comment: HDF5 knows its own length and reads nothing behind it.
+# `.weights.h5` cannot hold a comment: HDF5 knows its own length and reads nothing behind it.
 TRAILER = f'{{"{SEAL_KEY}": "{UNSET_SEAL}"}}'.encode()
 _SEAL = re.compile(rf"{SEAL_KEY}:([0-9a-f]{{64}})".encode())
 # A header begins with the sum, and a zip's comment ends with it.
@@ -60,7 +60,7 @@ def check_regular(path: Path) -> None:
 
 @contextmanager
 def check_file_in_thread(path: Path, sha256: str | None = None) -> Iterator[Callable[[], str]]:
-    """`check_file` in a thread of its own while the block reads the file.
+    """`check_file` in a separate thread while the block reads the file.
 
     Yields the function that waits for the result; call it before the values are used. An error in
     the block counts for less than a wrong sum, which explains it.

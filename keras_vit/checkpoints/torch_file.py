@@ -41,7 +41,7 @@ def open_torch(path: Path) -> Iterator[Container]:
     if is_zip:
         check_zip(path)
     try:
-        # Mapped, tensors that nobody reads stay out of memory; files from before 2020 cannot be.
+        # Mapped, tensors that are not read stay out of memory; files from before 2020 cannot be.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # the unpickler fails in a hundred ways, all with one meaning
         raise CheckpointError(_why(path, error)) from error

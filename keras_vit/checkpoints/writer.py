@@ -49,7 +49,7 @@ def save_weights(
     Raises:
         FileExistsError: There is a file that this function did not write, or any file and
             `overwrite` is False.
-        CheckpointError: The layout has no place for a weight of the model.
+        CheckpointError: The layout cannot hold a weight of the model.
         ValueError: The layout is unknown, or has another suffix.
 
     Example:

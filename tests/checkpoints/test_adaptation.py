@@ -208,11 +208,11 @@ def test_a_misspelt_fresh_proposes_the_nearest(file: Path) -> None:
     ("changes", "message"),
     [
         ({"depth": 3}, "'block_2/norm_0/scale' of the model is not in the file"),
-        ({"depth": 1}, "block_1/.* has no place in the model"),
+        ({"depth": 1}, "block_1/.* does not belong to the model"),
         ({"hidden_dim": 64}, "where the model has"),
         ({"mlp_dim": 64}, "mlp/dense_0"),
         ({"pooling": "map"}, "'pooling/probe' of the model is not in the file"),
-        ({"position_embedding": "sincos2d"}, "position_embedding.* has no place"),
+        ({"position_embedding": "sincos2d"}, "position_embedding.* does not belong"),
         ({"num_registers": 2}, "register_tokens"),
         ({"layer_scale": 1.0}, "scale_0"),
         ({"representation_size": 8}, "pre_logits"),

@@ -119,11 +119,11 @@ def test_the_same_model_makes_the_same_bytes(tmp_path: Path) -> None:
         ({"layer_scale": 0.1}, "huggingface", "scale_0"),
     ],
 )
-def test_a_layout_without_a_place_says_so_and_writes_nothing(
+def test_a_layout_that_cannot_hold_a_weight_says_so_and_writes_nothing(
     changes: dict[str, Any], layout: str, tensor: str, tmp_path: Path
 ) -> None:
     suffix = ".npz" if layout in ("google", "big_vision") else ".safetensors"
-    with pytest.raises(ValueError, match=f"no place for '.*{tensor}"):
+    with pytest.raises(ValueError, match=f"layout cannot hold '.*{tensor}"):
         save_weights(small(**changes), tmp_path / f"model{suffix}", layout=layout)
     assert not list(tmp_path.iterdir())
 
