@@ -156,7 +156,7 @@ class OutputFolder:
             )
         workspace.mkdir(parents=True, exist_ok=True)
         is_new = read_manifest(workspace) is None
-        if is_new:  # before the lock's file, which alone would be somebody's
+        if is_new:  # before the lock: with its file alone the folder would pass for a user's
             write_manifest(workspace, self.kind, complete=False, replaces=overwrite)
         with locked(workspace):
             if not resume:

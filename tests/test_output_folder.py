@@ -238,6 +238,19 @@ def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
             assert after.get(path) == text or text in texts, f"{path} is gone"
 
 
+def test_the_first_manifest_is_written_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = []
+    monkeypatch.setattr(
+        "keras_vit.output_folder.write_manifest",
+        lambda folder, *args, **kwargs: (
+            folders.append(folder),
+            write_manifest(folder, *args, **kwargs),
+        ),
+    )
+    with Job("digits", home / "runs/a").output.opened() as folder:
+        assert folders == [folder]
+
+
 def test_the_table_is_long_enough() -> None:
     assert len(PLACES) >= 40
     assert set(PLACES) >= NEW | REPLACED | RESUMED

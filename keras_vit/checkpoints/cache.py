@@ -174,6 +174,6 @@ def _read_ledger(ledger: Path) -> dict[str, Any]:
         return {}
     except ValueError as error:
         raise CheckpointError(
-            f"{ledger} is damaged ({error}). Delete it, and the files of weights beside it to "
-            "download them again."
+            f"{ledger} is damaged ({error}). Delete it and the files beside it, which are then "
+            "downloaded again."
         ) from error

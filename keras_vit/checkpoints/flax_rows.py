@@ -14,11 +14,11 @@ from keras_vit.checkpoints.layout import (
 PREFIXES = ("opt/target/", "params/img/", "img/params/", "params/", "img/")
 
 
-def dense(layer: str, canonical: str) -> tuple[Row, Row]:
+def dense(layer: str, canonical: str, kernel: Codec = SAME, bias: Codec = SAME) -> tuple[Row, Row]:
     """The two rows of a flax dense layer."""
     return (
-        (f"{layer}/kernel", (f"{canonical}/kernel",), SAME),
-        (f"{layer}/bias", (f"{canonical}/bias",), SAME),
+        (f"{layer}/kernel", (f"{canonical}/kernel",), kernel),
+        (f"{layer}/bias", (f"{canonical}/bias",), bias),
     )
 
 

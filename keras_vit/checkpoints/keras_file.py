@@ -5,6 +5,7 @@ import json
 import math
 import warnings
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def read_keras_file(
     tensors: dict[str, Tensor] = {}
     for binding in bindings(source):
         for name, shape in binding.shapes().items():
-            tensors[name] = Tensor(name, shape, binding.variable.dtype, _reader(binding, name))
+            read = partial(_read_variable, binding, name)
+            tensors[name] = Tensor(name, shape, binding.variable.dtype, read)
     config = source.get_config()
     conventions = SourceConventions(
         config.get("activation", ""),
@@ -175,8 +177,5 @@ def _is_finite(variable: Any) -> bool:
     return is_finite(keras.ops.convert_to_numpy(variable).astype("float32", copy=False))
 
 
-def _reader(binding: Binding, name: str) -> Any:
-    def read() -> Array:
-        return checked_float32(name, binding.values()[name])
-
-    return read
+def _read_variable(binding: Binding, name: str) -> Array:
+    return checked_float32(name, binding.values()[name])

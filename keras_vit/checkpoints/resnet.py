@@ -3,8 +3,10 @@
 The hybrids' stem and units, in `google.py`, have the names of version 1.
 """
 
+from functools import partial
+
 from keras_vit.checkpoints.flax_rows import dense, norm, under_prefix
-from keras_vit.checkpoints.layout import SAME, Codec, Layout, Row, SourceConventions, Tensors
+from keras_vit.checkpoints.layout import SAME, Codec, Layout, Row, SourceConventions
 
 # Group norms of the older code have leading axes of one; linen's have none. Both are read.
 SCALE_4D = Codec(lambda x: x.reshape(x.shape[-1:]), lambda x, _: x.reshape(1, 1, 1, -1))
@@ -48,14 +50,6 @@ def _released_unit() -> tuple[Row, ...]:
     return (*rows, ("a/proj/standardized_conv2d/kernel", ("projection/kernel",), SAME))
 
 
-def _prepare(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    return under_prefix(tensors, "conv_root/kernel")
-
-
-def _prepare_paper(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    return under_prefix(tensors, "root_block/conv_root/kernel")
-
-
 # gs://bit_models, as TensorFlow wrote it.
 BIT = Layout(
     name="bit",
@@ -89,7 +83,7 @@ BIT_PAPER = Layout(
     ),
     unit="block{}/unit{:02d}/",
     unit_rows=unit_rows(SCALE_4D, with_norm=False),
-    prepare=_prepare_paper,
+    prepare=partial(under_prefix, root="root_block/conv_root/kernel"),
 )
 
 BIT_V1 = Layout(
@@ -101,5 +95,5 @@ BIT_V1 = Layout(
     rows=(*stem_rows(SCALE_1D), *dense("head", "head")),
     unit="block{}/unit{}/",
     unit_rows=unit_rows(SCALE_1D, with_norm=True),
-    prepare=_prepare,
+    prepare=partial(under_prefix, root="conv_root/kernel"),
 )

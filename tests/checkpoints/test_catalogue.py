@@ -42,6 +42,9 @@ def test_the_table() -> None:
         assert row.name in repr(rows).replace("  ", " ") or row.tag in repr(rows)
         assert row.megabytes > 20
         assert row.layout in LAYOUTS
+    guessed = [row.name for row in rows if row.url_is_guessed]
+    assert len(guessed) == repr(rows).count("(file name guessed)") == 5
+    assert all(name.endswith(":gsam_in1k") for name in guessed)
     named = {row.model for row in rows} & set(list_models())
     assert len(named) >= 9
 

@@ -18,6 +18,7 @@ from keras_vit.checkpoints import (
     load_model,
     load_weights,
     save_weights,
+    sums,
     verify_sums,
     writer,
 )
@@ -137,6 +138,18 @@ def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
         (tmp_path / "SHA256SUMS").write_bytes(changed)
         with pytest.raises(CheckpointError, match="SHA256SUMS"):
             load_model(tmp_path)
+
+
+def test_a_listed_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It carries a sum as well, which the listed one covers."""
+    file, model = saved(tmp_path), small()
+    write_manifest(tmp_path, "run", [file.name], complete=True)
+    monkeypatch.setattr(sums, "_sum_without", lambda *_: pytest.fail("hashed twice"))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert load_weights(model, file).sha256 == digest
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="SHA256SUMS"):
+        load_weights(model, file)
 
 
 def test_an_empty_folder_is_not_a_run(tmp_path: Path) -> None:
