@@ -85,7 +85,7 @@ def read_keras_file(
         conventions,
         tensors,
         has_class_position=config.get("class_token"),
-        arguments={"keras": config, "evaluation": source.evaluation},
+        arguments={"keras": config, "evaluation": source.eval_transform},
         class_names=source.class_names,
         grid=config.get("position_grid"),
     )

@@ -64,14 +64,14 @@ class SourceConventions:
         include_preprocessing: How pixels are normalised.
         resampling: The rule that resamples position embeddings, a key of
             `keras_vit.checkpoints.resampling.RULES`.
-        evaluation: How images are resized for evaluation: see `ImageModel.evaluation`.
+        eval_transform: How images are resized for evaluation: see `ImageModel.eval_transform`.
     """
 
     activation: str
     norm_epsilon: float
     include_preprocessing: bool | str
     resampling: str
-    evaluation: dict[str, Any] = field(default_factory=dict)
+    eval_transform: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def model_metadata(model: Any) -> dict[str, Any]:
         "grid": list(model.position_grid) if "position_grid" in config else None,
         # ImageNet's classes go by the name of the set: the comment of a .npz is short.
         "class_names": set_of_names(names) or (None if names is None else list(names)),
-        "evaluation": model.evaluation,
+        "evaluation": model.eval_transform,
     }
 
 

@@ -118,9 +118,9 @@ def load_checkpoint(
         names = checkpoint.class_names or names_of_head(model.num_classes)
         if names is not None and len(names) == model.num_classes:
             model.class_names = names
-    evaluation = checkpoint.arguments.get("evaluation", checkpoint.conventions.evaluation)
-    if evaluation and not model.evaluation:
-        model.evaluation = dict(evaluation)
+    eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)
+    if eval_transform and not model.eval_transform:
+        model.eval_transform = dict(eval_transform)
     return report
 
 

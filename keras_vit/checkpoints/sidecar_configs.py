@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.models.image_model import NORMALISATIONS
+from keras_vit.models.normalisation import NORMALISATIONS
 
 # Enough for the names of 21,843 classes.
 LARGEST = 2**22
