@@ -69,7 +69,7 @@ def check_zip(path: Path) -> None:
         with path.open("rb") as file:
             # zipfile does not make public the size of the directory, which it reads at once.
             end_record = zipfile._EndRecData(file)  # type: ignore[attr-defined]
-        directory_size = end_record[5] if end_record else 0
+        directory_size = end_record[zipfile._ECD_SIZE] if end_record else 0  # type: ignore[attr-defined]
         if directory_size <= largest_header(size):
             with zipfile.ZipFile(path) as archive:
                 entries = archive.infolist()
