@@ -65,7 +65,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def begins_with_mark(path: Path, mark: bytes) -> bool:
-    """Whether a regular file, no link to one, has `mark` near its beginning: who wrote it."""
+    """Whether a regular file, not a link, has `mark`, which shows its writer, near its start."""
     if path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -73,8 +73,8 @@ def begins_with_mark(path: Path, mark: bytes) -> bool:
 
 
 def _naming(error: OSError, path: Path) -> OSError:
-    """The error with the path that the caller knows: the disk's own errors have none."""
-    if error.errno is None:  # a library's own words
+    """The error with the caller's path: the disk's errors do not have one."""
+    if error.errno is None:  # a library's message
         return OSError(f"{path} cannot be written: {error}")
     return type(error)(error.errno, os.strerror(error.errno), str(path))
 

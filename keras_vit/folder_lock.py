@@ -22,8 +22,8 @@ def locked(folder: Path) -> Iterator[None]:
     """Holds the folder's lock, or raises at once; the folder may be renamed meanwhile.
 
     The operating system frees the lock of a process that has ended, however it ended, so that a
-    stale file is recognised. A lock that another machine wrote is always respected: a file system
-    between them may not tell.
+    stale file is recognised. A lock that another machine wrote is always respected: file systems
+    between machines may not report locks.
 
     Raises:
         BlockingIOError: Another process holds it; the message names process and machine.
@@ -36,7 +36,7 @@ def locked(folder: Path) -> Iterator[None]:
         json.dump(_this_process(), file)
         file.flush()
         yield
-        # The folder may have another name by now, which its caller knows: see `unlock`.
+        # The folder may have another name by now: its caller calls `unlock`.
 
 
 def unlock(folder: Path) -> None:
@@ -70,15 +70,15 @@ def _acquire(file: IO[str], path: Path) -> None:
 def _read(file: IO[str]) -> dict[str, Any]:
     file.seek(0)
     try:
-        found = json.load(file)
+        holder = json.load(file)
     except ValueError:  # killed while it wrote
         return {}
-    return found if isinstance(found, dict) else {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _describe(holder: dict[str, Any]) -> str:
     if not holder:
-        return "it has not said which"
+        return "its process is not known"
     return f"process {holder.get('process')} on {holder.get('machine')} since {holder.get('since')}"
 
 

@@ -1,7 +1,7 @@
 """`SHA256SUMS`: the files of a folder that this package wrote, and their checksums.
 
-The file has the format of `sha256sum`, whose `--check` verifies it, under a first line that says
-who wrote it. Only what is listed there and still has its checksum is ever deleted.
+The file has the format of `sha256sum`, whose `--check` verifies it, under a first line with the
+writer. Only what is listed there and still has its checksum is ever deleted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -19,11 +20,13 @@ from keras_vit.version import __version__
 
 MANIFEST = "SHA256SUMS"
 _MARK = "# keras_vit "
+_LINE = re.compile(r"(\\?)([0-9a-f]{64}) [ *](.+)")
+_ESCAPES = {"\\n": "\n", "\\r": "\r", "\\\\": "\\"}
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `SHA256SUMS` says of its folder.
+    """The content of a `SHA256SUMS`.
 
     Attributes:
         kind: What the folder is, such as `"run"` or `"SavedModel"`.
@@ -45,7 +48,7 @@ def write_manifest(
 ) -> None:
     """Marks a folder as this package's, with the checksums of `files`, relative to it.
 
-    Files of a folder inside that has a manifest of its own stay with that one, which may change.
+    Files of an inner folder with its own manifest stay with that one, which may change.
 
     Raises:
         OSError: A file cannot be read, or the manifest cannot be written.
@@ -61,16 +64,20 @@ def write_manifest(
         "folders": folders,
     }
     lines = [_MARK + json.dumps(head)]
-    lines += [_line(sha256(folder / name), name) for name in files]
+    for name in files:
+        escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        # sha256sum marks a line with an escaped name by a backslash in front.
+        mark = "" if escaped == name else "\\"
+        lines.append(f"{mark}{sha256(folder / name)}  {escaped}")
     write_bytes(folder / MANIFEST, os.fsencode("".join(f"{line}\n" for line in lines)))
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder; None where there is none that this package wrote."""
+    """The manifest of a folder; None without one that this package wrote."""
     path = folder / MANIFEST
     if not path.is_file() or path.is_symlink():
         return None
-    first, *lines = os.fsdecode(path.read_bytes()).split("\n")
+    first = os.fsdecode(path.read_bytes()).split("\n")[0]
     if not first.startswith(_MARK):
         return None
     try:
@@ -80,31 +87,51 @@ def read_manifest(folder: Path) -> Manifest | None:
             bool(head["complete"]),
             bool(head["replaces"]),
             tuple(map(_inside, head.get("folders", ()))),
-            dict(_entry(line) for line in lines if line),
+            {_inside(name): digest for name, digest in read_sums(path).items()},
         )
     except (KeyError, TypeError, ValueError):
         return None  # changed by someone else: then what lies here is theirs
 
 
+def read_sums(path: Path) -> dict[str, str]:
+    """SHA-256 in hexadecimal by name, from a file in the format of `sha256sum`.
+
+    Raises:
+        ValueError: A line is not a sum and a name.
+    """
+    sums = {}
+    for number, line in enumerate(os.fsdecode(path.read_bytes()).split("\n"), 1):
+        if not line or line.startswith("# "):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"Line {number} of {path} is not a SHA-256 sum and a name.")
+        escaped, digest, name = match.groups()
+        if escaped:
+            name = re.sub(r"\\[\\nr]", lambda match: _ESCAPES[match[0]], name)
+        sums[name] = digest
+    return sums
+
+
 def own_files(folder: Path) -> list[str]:
     """Files in a folder that its manifest lists and nobody changed since; the manifest comes last.
 
-    Links are never followed. What is not marked as this package's has none.
+    Links are never followed. A folder that is not marked as this package's has none.
     """
     manifest = read_manifest(folder)
     if manifest is None:
         return []
-    own = [name for name, digest in manifest.sums.items() if is_unchanged(folder, name, digest)]
+    files = [
+        name
+        for name, digest in manifest.sums.items()
+        if not _is_linked(folder, name)
+        and (folder / name).is_file()
+        and sha256(folder / name) == digest
+    ]
     for name in manifest.folders:
         if not _is_linked(folder, name):
-            own += [f"{name}/{inner}" for inner in own_files(folder / name)]
-    return [*own, MANIFEST]
-
-
-def is_unchanged(folder: Path, name: str, digest: str) -> bool:
-    """Whether a listed file is a regular file in this very folder and has its checksum."""
-    path = folder / name
-    return not _is_linked(folder, name) and path.is_file() and sha256(path) == digest
+            files += [f"{name}/{inner}" for inner in own_files(folder / name)]
+    return [*files, MANIFEST]
 
 
 def _is_linked(folder: Path, name: str) -> bool:
@@ -125,46 +152,31 @@ def delete_files(folder: Path, names: Iterable[str]) -> None:
         (folder / name).unlink(missing_ok=True)
     parents = {parent for name in names for parent in PurePosixPath(name).parents}
     for parent in sorted(parents, key=lambda path: -len(path.parts)):
-        place = folder / parent
-        if place.is_dir() and not any(place.iterdir()):
-            place.rmdir()
+        path = folder / parent
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
 
 
 def all_files(folder: Path) -> list[str]:
     """Everything in a folder that is not itself a folder, links included, relative to it."""
-    found = []
+    paths = []
     for place, folders, files in os.walk(folder):
         links = [name for name in folders if Path(place, name).is_symlink()]
-        found += [Path(place, name).relative_to(folder).as_posix() for name in files + links]
-    return sorted(found)
+        paths += [Path(place, name).relative_to(folder).as_posix() for name in files + links]
+    return sorted(paths)
 
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(2**20):
+        while block := file.read(2**18):
             digest.update(block)
     return digest.hexdigest()
 
 
-def _line(digest: str, name: str) -> str:
-    """A line as sha256sum writes it: a name with a line break is escaped, behind a backslash."""
-    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    return f"{'' if escaped == name else chr(92)}{digest}  {escaped}"
-
-
-def _entry(line: str) -> tuple[str, str]:
-    escaped = line.startswith("\\")
-    digest, name = line.removeprefix("\\").split("  ", 1)
-    if escaped:
-        parts = name.split("\\\\")
-        name = "\\".join(part.replace("\\n", "\n").replace("\\r", "\r") for part in parts)
-    return _inside(name), digest
-
-
 def _inside(name: Any) -> str:
-    """A name that lies in its folder; anything else is nothing that `write_manifest` wrote."""
+    """A name that lies in its folder; `write_manifest` wrote no other."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError(f"{name!r} is not in its folder.")

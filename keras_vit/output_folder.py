@@ -1,8 +1,8 @@
-"""A folder that appears whole, and takes nobody's files with it.
+"""A folder that appears whole and never deletes a user's files.
 
 It is written beside its place, in a folder marked as this package's, and moved there when it is
-complete. What it replaces is moved aside first, and deleted only when the new one stands; of that
-only files that the former manifest lists and nobody changed.
+complete. A folder that it replaces is moved aside first. Of that, only files that the manifest
+lists and nobody changed are deleted, and only when the new folder is in place.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OutputFolder:
 
     @property
     def place(self) -> Path:
-        """The absolute path, whose name is never `..` or empty; links in it are kept."""
+        """The absolute path, whose name is never `..` or empty; links in it stay links."""
         return Path(os.path.abspath(self.path))
 
     @property
@@ -75,11 +75,11 @@ class OutputFolder:
         return manifest is not None and manifest.complete
 
     def check(self, *, overwrite: bool = False, resume: bool = False) -> None:
-        """Refuses a place where somebody's files are in danger, before any work.
+        """Refuses a path where a user's files are in danger, before any work.
 
         Raises:
             FileExistsError: There is a folder already, or an unfinished one beside it.
-            ValueError: The place is one that must not be replaced; the message says why.
+            ValueError: The path must not be replaced; the message gives the reason.
         """
         self._check_place(self.place)
         for path in (self.workspace, self.previous):
@@ -155,7 +155,8 @@ class OutputFolder:
                 "out to start one."
             )
         workspace.mkdir(parents=True, exist_ok=True)
-        if read_manifest(workspace) is None:
+        is_new = read_manifest(workspace) is None
+        if is_new:  # before the lock: with its file alone the folder would pass for a user's
             write_manifest(workspace, self.kind, complete=False, replaces=overwrite)
         with locked(workspace):
             if not resume:
@@ -165,12 +166,13 @@ class OutputFolder:
                         f"with --resume, or start again with {self.replace}."
                     )
                 self._delete(workspace, (*self.results, *self.scratch))
-                write_manifest(workspace, self.kind, complete=False, replaces=overwrite)
+                if not is_new:
+                    write_manifest(workspace, self.kind, complete=False, replaces=overwrite)
             yield workspace
 
     def _is_worth_keeping(self) -> bool:
-        kept = any(_matches(name, self.scratch) for name in all_files(self.workspace))
-        return kept or self.is_finished()
+        has_state = any(_matches(name, self.scratch) for name in all_files(self.workspace))
+        return has_state or self.is_finished()
 
     def _shown(self, path: Path) -> Path:
         """A path beside `path`, written as the user wrote that."""
@@ -186,11 +188,14 @@ class OutputFolder:
         files = [name for name in all_files(self.workspace) if _matches(name, self.results)]
         write_manifest(self.workspace, self.kind, files, complete=True, replaces=replaces)
 
-    def publish(self, say: Callable[[str], None] = print) -> None:
+    def publish(self, notify: Callable[[str], None] = print) -> None:
         """Moves a complete workspace to its place; files in the former one that are not ours stay.
 
+        Args:
+            notify: Is called with a sentence about files that could not go back to their place.
+
         Raises:
-            OSError: The place was taken or cannot be written; the complete workspace is kept.
+            OSError: The place was taken or cannot be written; the complete workspace stays.
         """
         manifest = read_manifest(self.workspace)
         assert manifest is not None
@@ -200,7 +205,7 @@ class OutputFolder:
             self.check(overwrite=manifest.replaces)
             if self.place.exists() and any(self.place.iterdir()):
                 if self.previous.exists():
-                    self._dissolve(say)
+                    self._dissolve(notify)
                 os.rename(self.place, self.previous)
             try:
                 os.rename(self.workspace, self.place)
@@ -211,19 +216,19 @@ class OutputFolder:
         except (OSError, ValueError) as error:
             finish = "finish with --resume" if self.resumable else "try again"
             raise OSError(
-                f"{error} The finished files are kept in {self._shown(self.workspace)}: mend that, "
-                f"and {finish}."
+                f"{error} The finished files are in {self._shown(self.workspace)}: remove the "
+                f"obstacle and {finish}."
             ) from error
         unlock(self.place)
         if self.previous.exists():
-            self._dissolve(say)
+            self._dissolve(notify)
 
-    def _dissolve(self, say: Callable[[str], None]) -> None:
+    def _dissolve(self, notify: Callable[[str], None]) -> None:
         """Deletes what was replaced; files that are not ours go back to where they stood."""
         (self.previous / LOCK).unlink(missing_ok=True)
         delete_files(self.previous, own_files(self.previous))
         if self.previous.exists() and not _move_into(self.previous, self.place):
-            say(
+            notify(
                 f"{self._shown(self.previous)} keeps files of the former {self.path} that this "
                 "command did not write, or that were changed since."
             )
@@ -236,8 +241,7 @@ class OutputFolder:
             for name in all_files(folder)
             if _matches(name, patterns) and not (folder / name).is_symlink()
         ]
-        keep = (MANIFEST, LOCK)
-        delete_files(folder, [name for name in names if name not in keep])
+        delete_files(folder, [name for name in names if name not in (MANIFEST, LOCK)])
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -250,7 +254,7 @@ def _is_new(folder: Path) -> bool:
 
 
 def _move_into(source: Path, target: Path) -> bool:
-    """Moves a folder's entries to where there is room; returns whether all found some."""
+    """Moves a folder's entries where nothing has their name; returns whether all were moved."""
     for entry in source.iterdir():
         place = target / entry.name
         if not os.path.lexists(place):

@@ -1,4 +1,4 @@
-"""Whatever a user gives as `--out`, nothing that is not ours is gone."""
+"""Whatever a user passes as `--out`, no file of theirs is lost."""
 
 import hashlib
 import json
@@ -56,7 +56,7 @@ def on_a_mount(path: Path) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home with photographs, documents and a working directory, which is also the current one."""
+    """A home with images, documents and a working directory, which is also the current one."""
     home = tmp_path / "home"
     for i in range(3):
         write(home / f"photos/cat/{i}.jpg", f"cat {i}")
@@ -64,7 +64,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write(home / "documents/thesis.tex", "years of work")
     write(home / "documents/model.keras", "somebody's model")
     write(home / "work/notes.txt", "notes")
-    write(home / "photos.partial/old.jpg", "photographs, too")
+    write(home / "photos.partial/old.jpg", "images, too")
     monkeypatch.chdir(home / "work")
     monkeypatch.setattr(Path, "home", lambda: home)
     yield home
@@ -77,18 +77,18 @@ def linked(path: Path, target: str) -> Path:
     return path
 
 
-# What is given as --out, and what there is before; all names are relative to the home.
+# What is passed as --out, and what there is before; all names are relative to the home.
 PLACES: dict[str, Callable[[Path], str | Path]] = {
-    "the photographs": lambda home: home / "photos",
-    "the photographs, relative": lambda home: "../photos",
-    "the photographs, with a slash": lambda home: "../photos/",
-    "the photographs, roundabout": lambda home: "../photos/cat/..",
-    "in the photographs": lambda home: home / "photos/run",
-    "deep in the photographs": lambda home: home / "photos/cat/runs/1",
-    "a class of the photographs": lambda home: home / "photos/cat",
-    "what holds the photographs": lambda home: home,
+    "the images": lambda home: home / "photos",
+    "the images, relative": lambda home: "../photos",
+    "the images, with a slash": lambda home: "../photos/",
+    "the images, roundabout": lambda home: "../photos/cat/..",
+    "in the images": lambda home: home / "photos/run",
+    "deep in the images": lambda home: home / "photos/cat/runs/1",
+    "a class of the images": lambda home: home / "photos/cat",
+    "what holds the images": lambda home: home,
     "above what holds them": lambda home: home.parent,
-    "a photograph": lambda home: home / "photos/cat/0.jpg",
+    "an image": lambda home: home / "photos/cat/0.jpg",
     "the working directory": lambda home: ".",
     "the working directory, empty name": lambda home: "",
     "the working directory, by name": lambda home: home / "work",
@@ -102,12 +102,12 @@ PLACES: dict[str, Callable[[Path], str | Path]] = {
     "foreign files": lambda home: home / "documents",
     "foreign files beside": lambda home: former_run(home / "photos2") and home / "photos",
     "a file": lambda home: home / "work/notes.txt",
-    "a link to photographs": lambda home: linked(home / "work/l", "../photos"),
+    "a link to images": lambda home: linked(home / "work/l", "../photos"),
     "a link to foreign files": lambda home: linked(home / "work/l", "../documents"),
     "a link to an empty folder": lambda home: (home / "e").mkdir() or linked(home / "l", "e"),
     "a link to a former run": lambda home: former_run(home / "r") and linked(home / "l", "r"),
     "a broken link": lambda home: linked(home / "work/l", "nowhere"),
-    "through a link into photographs": lambda home: linked(home / "work/l", "../photos") / "run",
+    "through a link into images": lambda home: linked(home / "work/l", "../photos") / "run",
     "a link back up": lambda home: linked(home / "work/l", "..") / "photos",
     "a mount": lambda home: on_a_mount(home / "mount"),
     "a mount with a run": lambda home: former_run(on_a_mount(home / "mount")),
@@ -179,15 +179,15 @@ NEW = {"new", "new, of two", "empty", "on a mount"}
 
 def contents(root: Path) -> dict[str, str]:
     """What every file and link below `root` holds, by path."""
-    found = {}
+    texts = {}
     for place, folders, files in os.walk(root):
         for name in files + folders:
             path = Path(place, name)
             if path.is_symlink():
-                found[os.fspath(path)] = f"-> {os.readlink(path)}"
+                texts[os.fspath(path)] = f"-> {os.readlink(path)}"
             elif path.is_file():
-                found[os.fspath(path)] = path.read_text()
-    return found
+                texts[os.fspath(path)] = path.read_text()
+    return texts
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -232,10 +232,23 @@ def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
         )
         assert expected, "this was to be refused"
     after = contents(home)
-    kept = list(after.values())
+    texts = list(after.values())
     for path, text in before.items():
         if path not in ours:
-            assert after.get(path) == text or text in kept, f"{path} is gone"
+            assert after.get(path) == text or text in texts, f"{path} is gone"
+
+
+def test_the_first_manifest_is_written_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = []
+    monkeypatch.setattr(
+        "keras_vit.output_folder.write_manifest",
+        lambda folder, *args, **kwargs: (
+            folders.append(folder),
+            write_manifest(folder, *args, **kwargs),
+        ),
+    )
+    with Job("digits", home / "runs/a").output.opened() as folder:
+        assert folders == [folder]
 
 
 def test_the_table_is_long_enough() -> None:
@@ -262,7 +275,7 @@ def test_other_peoples_files_stay_where_they_were(home: Path) -> None:
 
 
 def test_a_model_that_was_exported_again_belongs_to_the_run(home: Path) -> None:
-    """Its own manifest counts; a further version, exported by the user, stays."""
+    """Its manifest counts; a further version, exported by the user, stays."""
     out = home / "runs/a"
     exported = out / "saved_models/a/1"
     output = Job("digits", out).output
@@ -404,9 +417,9 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_text(name.encode("utf-8", "replace").decode())
     write_manifest(tmp_path, "run", names, complete=True)
-    found = read_manifest(tmp_path)
-    assert found is not None
-    assert set(found.sums) == set(names)
+    manifest = read_manifest(tmp_path)
+    assert manifest is not None
+    assert set(manifest.sums) == set(names)
     assert sorted(own_files(tmp_path)) == sorted([*names, MANIFEST])
     done = subprocess.run(
         ["sha256sum", "--check", "--strict", MANIFEST], cwd=tmp_path, capture_output=True
@@ -414,7 +427,7 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_overwrite_refuses_photographs_from_python(home: Path) -> None:
+def test_overwrite_refuses_images_from_python(home: Path) -> None:
     """The call by which a whole collection was lost."""
     before = contents(home)
     with pytest.raises(ValueError, match=r"is, holds or lies in .*photos"):

@@ -1,4 +1,4 @@
-"""The `.npz` files of google-research/big_vision, whose positions know no class token.
+"""The `.npz` files of google-research/big_vision, whose class token does not have a position.
 
 Read in all its variants: below `params/`, `params/img/` (SigLIP's image tower) or `opt/target/`,
 blocks scanned (one array with a leading depth axis for all blocks), bfloat16, and the attention
@@ -12,12 +12,12 @@ from typing import Any
 
 from keras_vit.checkpoints.flax_rows import attention, mlp, norm, under_prefix
 from keras_vit.checkpoints.google import BLOCK, COMMON_ROWS, block_rows, heads, renumbered
-from keras_vit.checkpoints.layout import SAME, Layout, Origin, Row, Tensors
+from keras_vit.checkpoints.layout import SAME, Layout, Row, SourceConventions, Tensors
 from keras_vit.checkpoints.tensors import Array, SharedRead, Tensor
 
 # Linen: every kind of module counts on its own.
 NUMBERS = {"LayerNorm": (0, 1), "MultiHeadDotProductAttention": (0,), "MlpBlock": (0,)}
-ORIGIN = Origin("gelu_tanh", 1e-6, True, "zoom", {"mode": "big_vision"})
+CONVENTIONS = SourceConventions("gelu_tanh", 1e-6, True, "zoom", {"mode": "big_vision"})
 
 ROWS: tuple[Row, ...] = (
     *COMMON_ROWS,
@@ -36,18 +36,18 @@ def _prepare(tensors: Tensors) -> tuple[Tensors, Tensors]:
 
 def _unscanned(tensors: Tensors) -> Tensors:
     """Blocks one by one, where the file stacks them along a leading axis."""
-    found: Tensors = {}
+    unscanned: Tensors = {}
     for name, tensor in tensors.items():
         match = re.fullmatch(r"Transformer/encoderblock/(.+)", name)
         if not match or not tensor.shape:
-            found[name] = tensor
+            unscanned[name] = tensor
             continue
         read = SharedRead(tensor.read, tensor.shape[0])  # the blocks are views of it
         for i in range(tensor.shape[0]):
-            found[BLOCK.format(i) + match[1]] = Tensor(
+            unscanned[BLOCK.format(i) + match[1]] = Tensor(
                 tensor.name, tensor.shape[1:], tensor.dtype, _item(read, i)
             )
-    return found
+    return unscanned
 
 
 def _item(read: Callable[[], Array], index: int) -> Callable[[], Array]:
@@ -60,8 +60,8 @@ def _arguments(tensors: Tensors) -> dict[str, Any]:
     return {**heads(tensors), **fixed}
 
 
-def _class_entry(tensors: Tensors) -> bool | None:
-    """None of its own, unless the file is an old one: then it has a square and one entries."""
+def _has_class_position(tensors: Tensors) -> bool | None:
+    """False, unless the file is an old one: then it has one position more than a square."""
     if "pos_embedding" not in tensors or "cls" not in tensors:
         return False
     count = tensors["pos_embedding"].shape[1]
@@ -71,14 +71,14 @@ def _class_entry(tensors: Tensors) -> bool | None:
 BIG_VISION = Layout(
     name="big_vision",
     suffix=".npz",
-    origin=ORIGIN,
+    conventions=CONVENTIONS,
     signature=r"^([a-z/]+/)?Transformer/encoderblock(_0)?/MultiHeadDotProductAttention_0/query",
     rows=ROWS,
     block=BLOCK,
     block_rows=block_rows(NUMBERS),
     renames=(
         (r"(^|/)Transformer/(posembed_input/)?pos_embedding$", r"\1pos_embedding"),
-        # The attention pooling of the first files lies at the top, without a module of its own.
+        # The attention pooling of the first files lies at the top, not in a module.
         (
             r"^((?:params/|img/|opt/target/)*)(probe$|(?:MultiHead|LayerNorm_|MlpBlock_))",
             r"\1MAPHead_0/\2",
@@ -86,16 +86,18 @@ BIG_VISION = Layout(
     ),
     prepare=_prepare,
     arguments=_arguments,
-    class_entry=_class_entry,
+    has_class_position=_has_class_position,
     positions_first=True,
 )
 
-# FlexiViT has big_vision's names, but another rule for positions: no file tells which it is.
+# FlexiViT has big_vision's names, but another rule for positions: files do not show which it is.
 FLEXIVIT = Layout(
     **{
         **vars(BIG_VISION),
         "name": "flexivit",
         "signature": r"(?!)",
-        "origin": Origin("gelu_tanh", 1e-6, True, "linear_antialias", {"mode": "big_vision"}),
+        "conventions": SourceConventions(
+            "gelu_tanh", 1e-6, True, "linear_antialias", {"mode": "big_vision"}
+        ),
     }
 )

@@ -1,4 +1,8 @@
-"""Released weights on disk: fetched once, whole or not at all, and the same ever after."""
+"""Released weights on disk: downloaded once with `keras.utils.get_file`, and verified at each use.
+
+`get_file` alone would leave half a file under its name when the process is killed, and could
+verify nothing: only the hosts publish the sums of the files, the catalogue does not have them.
+"""
 
 import base64
 import hashlib
@@ -7,6 +11,7 @@ import os
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -14,11 +19,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.opening import open_container
+from keras_vit.checkpoints.checkpoint_file import open_container
+from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.checkpoints.released import Weights
-from keras_vit.checkpoints.sums import digest_of
 from keras_vit.files import write_text
+from keras_vit.manifest import sha256
 
 LEDGER = "sha256.json"
 
@@ -28,55 +33,81 @@ def cache_folder() -> Path:
     return Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "keras_vit"
 
 
-def checked_file(row: Weights) -> Path:
-    """The file of a row of the catalogue, fetched if need be, and verified.
+def cached_file(row: Weights) -> Path:
+    """The file of a row of the catalogue, downloaded if need be, and verified.
 
-    A download is compared with the sum that its host publishes. SHA-256 of the file and of each
-    of its tensors is written down at first use (`sha256.json`
-    beside it). Every later use compares the file, and on a difference says which tensors changed.
+    A download is compared with the sum that its host publishes. SHA-256 of the file and of each of
+    its tensors is written to `sha256.json` beside it at first use. Every later use compares the
+    file, and on a difference reports which tensors changed.
 
     Raises:
-        FileNotFoundError: It cannot be fetched; the message says what to put where.
+        FileNotFoundError: It cannot be downloaded; the message states what to put where.
         CheckpointError: It is not the file that was first used.
     """
     path = cache_folder() / row.file_name
     if not path.is_file():
-        _fetch(row, path)
-    digest = digest_of(path)
+        _download(row, path)
+    digest = sha256(path)
     ledger = path.with_name(LEDGER)
-    known = _read(ledger)
-    if path.name not in known:
-        tensors = _tensor_digests(path)
+    recorded = _read_ledger(ledger).get(path.name)
+    if recorded is None:
+        entry = {"sha256": digest, "tensors": _tensor_sums(path)}
         # Read anew: another process may have written meanwhile.
-        known = {**_read(ledger), path.name: {"sha256": digest, "tensors": tensors}}
-        write_text(ledger, json.dumps(known, indent=1))
-    elif known[path.name]["sha256"] != digest:
+        write_text(ledger, json.dumps({**_read_ledger(ledger), path.name: entry}, indent=1))
+    elif recorded["sha256"] != digest:
         raise CheckpointError(
             f"{path} is not the file that was first used: its SHA-256 is {digest}, not "
-            f"{known[path.name]['sha256']}{_changed(path, known[path.name]['tensors'])}. "
-            f"Delete it to fetch {row.url} again."
+            f"{recorded['sha256']}{_changed_tensors(path, recorded['tensors'])}. "
+            f"Delete it to download {row.url} again."
         )
     return path
 
 
-def _fetch(row: Weights, path: Path) -> None:
+def resolve(
+    file: str | Path, layout: str | None, find: Callable[[str], Weights | None]
+) -> tuple[Path, str | None, dict[str, Any]]:
+    """A file, or the cached one of released weights that `find` knows by that name.
+
+    Returns:
+        Its path, its layout (None to recognise it), and arguments of the model that no tensor of
+        it shows.
+    """
+    path = Path(file)
+    row = None if path.is_file() else find(str(file))
+    if row is None:
+        return path, layout, {}
+    return cached_file(row), layout or row.layout, row.arguments
+
+
+def _download(row: Weights, path: Path) -> None:
     # Under another name until it is whole: a download cut off is never taken for the file.
     part = path.with_name(f"part-{path.name}")
     path.parent.mkdir(parents=True, exist_ok=True)  # else Keras would take another folder
     part.unlink(missing_ok=True)
+    algorithm, published = _published_sum(row.url)
     try:
         keras.utils.get_file(
-            part.name, row.url, cache_dir=str(path.parent.parent), cache_subdir=path.parent.name
+            part.name,
+            row.url,
+            file_hash=published,
+            hash_algorithm=algorithm,
+            cache_dir=str(path.parent.parent),
+            cache_subdir=path.parent.name,
         )
     except Exception as error:  # Keras raises plain Exceptions where a download fails
         part.unlink(missing_ok=True)
+        if published and isinstance(error, ValueError):
+            raise CheckpointError(
+                f"{row.url} came with another {algorithm} than the {published} that its host "
+                "publishes: the download is damaged. Download it again."
+            ) from error
+        guess = " (the name of this file is a guess)" if row.url_is_guessed else ""
         raise FileNotFoundError(
-            f"{row.name} cannot be fetched ({error}): download {row.url} ({row.megabytes:,} MB) "
-            f"elsewhere and put it at {path}"
+            f"{row.name} cannot be downloaded ({reason(error)}): download {row.url}{guess} "
+            f"({row.megabytes:,} MB) elsewhere and put it at {path}"
         ) from error
     try:
-        _compare_with_published(row.url, part)
-        with open_container(part):  # an error page is no file of weights
+        with open_container(part):  # an error page is not a file of weights
             pass
     except CheckpointError:
         part.unlink()
@@ -84,47 +115,40 @@ def _fetch(row: Weights, path: Path) -> None:
     os.replace(part, path)
 
 
-def _compare_with_published(url: str, path: Path) -> None:
-    """Compares a download with the sum that its host publishes, where it publishes one.
+def _published_sum(url: str) -> tuple[str, str | None]:
+    """The sum of a file that its host publishes: the algorithm, and None where there is no sum.
 
     Hugging Face has the SHA-256 of large files in `X-Linked-ETag`, Google Storage an MD5 in
     `x-goog-hash`.
     """
     headers = _headers(url)
     etag = headers.get("X-Linked-ETag", "").strip('"')
-    hashes = ",".join(headers.get_all("x-goog-hash", []))
     if re.fullmatch("[0-9a-f]{64}", etag):
-        algorithm, published = "sha256", etag
-    elif md5 := re.search(r"\bmd5=([^, ]+)", hashes):
-        algorithm, published = "md5", base64.b64decode(md5[1]).hex()
-    else:
-        return
-    found = digest_of(path, algorithm)
-    if found != published:
-        raise CheckpointError(
-            f"What came from {url} has {algorithm} {found}, where its host publishes {published}: "
-            "the download is damaged. Fetch it again."
-        )
+        return "sha256", etag
+    hashes = ",".join(headers.get_all("x-goog-hash", []))
+    if md5 := re.search(r"\bmd5=([^, ]+)", hashes):
+        return "md5", base64.b64decode(md5[1]).hex()
+    return "auto", None
 
 
 def _headers(url: str) -> Message:
-    """The headers of the first answer: behind a redirect the sum is no longer told."""
+    """The headers of the first answer: the one behind a redirect does not have the sum."""
 
-    class Stay(urllib.request.HTTPRedirectHandler):
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: Any) -> None:
             return None
 
     request = urllib.request.Request(url, method="HEAD")
     try:
-        with urllib.request.build_opener(Stay).open(request, timeout=30) as answer:
+        with urllib.request.build_opener(NoRedirects).open(request, timeout=30) as answer:
             return answer.headers
     except urllib.error.HTTPError as redirect:
         return redirect.headers
-    except OSError:  # the file came, so this host does not answer questions about it
+    except OSError:  # the download will report it, if it fails as well
         return Message()
 
 
-def _tensor_digests(path: Path) -> dict[str, str]:
+def _tensor_sums(path: Path) -> dict[str, str]:
     with open_container(path) as container:
         return {
             name: hashlib.sha256(np.ascontiguousarray(tensor.read()).data).hexdigest()
@@ -133,22 +157,23 @@ def _tensor_digests(path: Path) -> dict[str, str]:
         }
 
 
-def _changed(path: Path, known: dict[str, str]) -> str:
-    """Which tensors differ, for the message; the file may be too broken to tell."""
+def _changed_tensors(path: Path, recorded: dict[str, str]) -> str:
+    """Which tensors differ, for the message, unless the file is too broken to be read."""
     try:
-        now = _tensor_digests(path)
+        sums = _tensor_sums(path)
     except CheckpointError as error:
         return f" ({error})"
-    changed = sorted(name for name in known | now if known.get(name) != now.get(name))
+    changed = sorted(n for n in recorded | sums if recorded.get(n) != sums.get(n))
     return f" (changed: {', '.join(changed[:3])})" if changed else ""
 
 
-def _read(ledger: Path) -> dict[str, Any]:
+def _read_ledger(ledger: Path) -> dict[str, Any]:
     try:
         return json.loads(ledger.read_text())
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise CheckpointError(
-            f"{ledger} is damaged ({error}). Delete it, and the files beside it that you doubt."
+            f"{ledger} is damaged ({error}). Delete it and the files beside it, which are then "
+            "downloaded again."
         ) from error

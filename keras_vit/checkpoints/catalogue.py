@@ -1,15 +1,14 @@
-"""Released weights by name: what there is, and which row a user means."""
+"""Looks up released weights by name."""
 
 import fnmatch
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from keras_vit.checkpoints.released import RELEASED, Weights
 from keras_vit.errors import did_you_mean
 
-# Arguments by which models of one name are told from others; a family has none of another's.
-TELLING = (
+# Arguments that distinguish the architectures; None where a family does not have one.
+ARCHITECTURE_KEYS = (
     *("patch_size", "hidden_dim", "depth"),
     *("tokens_mlp_dim", "resnet", "depths", "width"),
 )
@@ -83,17 +82,13 @@ def find_named(name: str) -> Weights | None:
     rows = {row.name.lower(): row for row in RELEASED}
     if name.lower() in rows:
         return rows[name.lower()]
-    known = _names_like(name)
+    names = [row.name for row in RELEASED]
+    if ":" not in name:  # a tag alone: propose the models that have it
+        names = [known for known in names if known.split(":")[1] == name] or names
     raise ValueError(
-        f"No file and no released weights {name!r}. {did_you_mean(name, known)} "
+        f"No file and no released weights {name!r}. {did_you_mean(name, names)} "
         "Give MODEL:TAG, as in 'ViT-B/16:augreg_in21k'; list_weights() shows all."
     )
-
-
-def _names_like(name: str) -> Iterable[str]:
-    """The rows among which a misspelt name is looked for: a bare tag is one of any model."""
-    names = [row.name for row in RELEASED]
-    return names if ":" in name else [n for n in names if n.split(":")[1] == name] or names
 
 
 def _looks_like_file(name: str) -> bool:
@@ -106,12 +101,13 @@ def _fits(row: Weights, model: Any) -> bool:
     return all(
         getattr(model, name, None) in (sizes.get(name), (sizes.get(name),) * 2)
         or (row.layout, name) == ("flexivit", "patch_size")
-        for name in TELLING
+        for name in ARCHITECTURE_KEYS
     )
 
 
 def _cells(row: Weights) -> tuple[str, ...]:
-    place = row.url.split("/")
+    _, _, host, *folders = row.url.split("/")
+    source = "/".join(folders[:2]) if "huggingface" in host else f"gs://{folders[0]}"
     return (
         row.model,
         row.tag,
@@ -121,5 +117,5 @@ def _cells(row: Weights) -> tuple[str, ...]:
         f"{row.top1:.2f} ({row.source})" if row.top1 else "-",
         row.preprocessing,
         row.licence,
-        "/".join(place[3:5]) if "huggingface" in place[2] else f"gs://{place[3]}",
+        source + (" (file name guessed)" if row.url_is_guessed else ""),
     )

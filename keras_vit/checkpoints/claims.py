@@ -1,6 +1,6 @@
-"""What a file says that its model is like, held against what it holds, before a model is built.
+"""Compares the model that a file's configuration describes with the size of the file.
 
-Building first would let a few bytes of a configuration take all memory.
+Building the model first would let a few bytes of a configuration take all memory.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from keras_vit.models.geometry import feature_stride
 PACKED = 2
 # Fewer than any kind of block has.
 TENSORS_PER_BLOCK = 8
-# Of one image: 8192 x 8192 pixels in four channels.
+# 8192 x 8192 pixels in four channels.
 MOST_INPUT_VALUES = 2**28
 MOST_STAGES = 16
 
@@ -85,10 +85,10 @@ def _parameters(arguments: dict[str, Any]) -> Iterator[int]:
     if "hidden_dim" not in a:
         yield width * 2 ** (len(depths) + 1) * a["num_classes"]
         return
-    dim, depth = a["hidden_dim"], a["depth"]
-    yield dim * a["num_classes"] if not a.get("representation_size") else 0
-    yield dim * (a.get("representation_size") or 0)
-    yield prod(a["patch_size"]) * dim
+    dim, depth, pre_logits = a["hidden_dim"], a["depth"], a.get("representation_size")
+    yield dim * (pre_logits or 0)
+    yield (pre_logits or dim) * a["num_classes"]
+    yield prod(a["patch_size"]) * dim * (width * 2 ** (len(depths) + 1) if depths else 1)
     yield dim * a.get("num_registers", 0)
     if "num_heads" not in a:  # MLP-Mixer
         yield depth * 2 * dim * (a["channels_mlp_dim"] or dim)

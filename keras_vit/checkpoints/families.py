@@ -36,7 +36,7 @@ def family_of(model: Any) -> str:
     """The family of a model.
 
     Raises:
-        CheckpointError: It is of none.
+        CheckpointError: It is not of one of `FAMILIES`.
     """
     if isinstance(model, BiTResNet):
         return "bit" if model.version == 2 else "bit_v1"
@@ -45,6 +45,6 @@ def family_of(model: Any) -> str:
             return name
     names = " or ".join(sorted({family.model.__name__ for family in FAMILIES.values()}))
     raise CheckpointError(
-        f"{type(model).__name__} is no {names}: only their weights have names that other packages "
-        "share. Use Keras's own model.load_weights and model.save."
+        f"{type(model).__name__} is not a {names}: only their weights have names that other "
+        "packages share. Use Keras's model.load_weights and model.save."
     )

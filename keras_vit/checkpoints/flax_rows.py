@@ -1,10 +1,11 @@
-"""Rows of the layers that flax's modules share, whatever model they stand in."""
+"""The rows of flax's layers, which its models share."""
 
 from keras_vit.checkpoints.layout import (
     FROM_HEADS,
     HEADS_BIAS,
     SAME,
     TO_HEADS,
+    Codec,
     Row,
     Tensors,
 )
@@ -13,42 +14,42 @@ from keras_vit.checkpoints.layout import (
 PREFIXES = ("opt/target/", "params/img/", "img/params/", "params/", "img/")
 
 
-def dense(foreign: str, canonical: str) -> tuple[Row, Row]:
+def dense(layer: str, canonical: str, kernel: Codec = SAME, bias: Codec = SAME) -> tuple[Row, Row]:
     """The two rows of a flax dense layer."""
     return (
-        (f"{foreign}/kernel", (f"{canonical}/kernel",), SAME),
-        (f"{foreign}/bias", (f"{canonical}/bias",), SAME),
+        (f"{layer}/kernel", (f"{canonical}/kernel",), kernel),
+        (f"{layer}/bias", (f"{canonical}/bias",), bias),
     )
 
 
-def norm(foreign: str, canonical: str) -> tuple[Row, Row]:
-    """The two rows of a flax layer norm."""
+def norm(layer: str, canonical: str, codec: Codec = SAME) -> tuple[Row, Row]:
+    """The two rows of a flax norm."""
     return (
-        (f"{foreign}/scale", (f"{canonical}/scale",), SAME),
-        (f"{foreign}/bias", (f"{canonical}/bias",), SAME),
+        (f"{layer}/scale", (f"{canonical}/scale",), codec),
+        (f"{layer}/bias", (f"{canonical}/bias",), codec),
     )
 
 
-def attention(foreign: str, canonical: str) -> tuple[Row, ...]:
-    """The rows of flax's attention, which keeps its heads on an axis of their own."""
+def attention(layer: str, canonical: str) -> tuple[Row, ...]:
+    """The rows of flax's attention, whose arrays have an axis for the heads."""
     rows: list[Row] = []
     for part in ("query", "key", "value"):
         rows += [
-            (f"{foreign}/{part}/kernel", (f"{canonical}{part}/kernel",), TO_HEADS),
-            (f"{foreign}/{part}/bias", (f"{canonical}{part}/bias",), HEADS_BIAS),
+            (f"{layer}/{part}/kernel", (f"{canonical}{part}/kernel",), TO_HEADS),
+            (f"{layer}/{part}/bias", (f"{canonical}{part}/bias",), HEADS_BIAS),
         ]
     return (
         *rows,
-        (f"{foreign}/out/kernel", (f"{canonical}output/kernel",), FROM_HEADS),
-        (f"{foreign}/out/bias", (f"{canonical}output/bias",), SAME),
+        (f"{layer}/out/kernel", (f"{canonical}output/kernel",), FROM_HEADS),
+        (f"{layer}/out/bias", (f"{canonical}output/bias",), SAME),
     )
 
 
-def mlp(foreign: str, canonical: str) -> tuple[Row, ...]:
+def mlp(layer: str, canonical: str) -> tuple[Row, ...]:
     """The rows of an MLP."""
     return (
-        *dense(f"{foreign}/Dense_0", f"{canonical}mlp/dense_0"),
-        *dense(f"{foreign}/Dense_1", f"{canonical}mlp/dense_1"),
+        *dense(f"{layer}/Dense_0", f"{canonical}mlp/dense_0"),
+        *dense(f"{layer}/Dense_1", f"{canonical}mlp/dense_1"),
     )
 
 

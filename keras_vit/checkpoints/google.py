@@ -2,18 +2,18 @@
 
 Parameters are numbered as before flax's Linen: one counter a module, so that a block holds
 `LayerNorm_0`, `MultiHeadDotProductAttention_1`, `LayerNorm_2` and `MlpBlock_3`. Files that number
-each kind on its own (Linen) are read as well.
+each kind separately (Linen) are read as well.
 """
 
 import re
 from typing import Any
 
 from keras_vit.checkpoints.flax_rows import attention, dense, mlp, norm, under_prefix
-from keras_vit.checkpoints.layout import SAME, Layout, Origin, Row, Tensors
+from keras_vit.checkpoints.layout import SAME, Layout, Row, SourceConventions, Tensors
 from keras_vit.checkpoints.resnet import SCALE_4D, stem_rows, unit_rows
 
 # vit_jax evaluates on a plain resize, see reference: input_pipeline.py.
-RELEASED_CODE = Origin("gelu_tanh", 1e-6, True, "zoom", {"mode": "stretch"})
+RELEASED_CODE = SourceConventions("gelu_tanh", 1e-6, True, "zoom", {"mode": "stretch"})
 
 BLOCK = "Transformer/encoderblock_{}/"
 # Numbers of each kind of module in a block, in the order of the data.
@@ -44,15 +44,17 @@ def renumbered(tensors: Tensors, numbers: dict[str, tuple[int, ...]]) -> Tensors
     """Blocks with their modules numbered by `numbers`, whatever the file's counting is."""
     pattern = re.compile(r"(Transformer/encoderblock(?:_\d+)?/)([A-Za-z]+)_(\d+)/(.+)")
     matches = {name: pattern.fullmatch(name) for name in tensors}
-    found: dict[tuple[str, str], set[int]] = {}
+    numbers_in_file: dict[tuple[str, str], set[int]] = {}
     for match in matches.values():
         if match and match[2] in numbers:
-            found.setdefault((match[1], match[2]), set()).add(int(match[3]))
+            numbers_in_file.setdefault((match[1], match[2]), set()).add(int(match[3]))
     renamed: Tensors = {}
     for name, match in matches.items():
         if match and match[2] in numbers:
-            counted = sorted(found[match[1], match[2]])
-            if len(counted) == len(numbers[match[2]]):  # else the name is foreign, and stays so
+            counted = sorted(numbers_in_file[match[1], match[2]])
+            if len(counted) == len(
+                numbers[match[2]]
+            ):  # else it is another model's, and refused later
                 number = numbers[match[2]][counted.index(int(match[3]))]
                 renamed[f"{match[1]}{match[2]}_{number}/{match[4]}"] = tensors[name]
                 continue
@@ -61,7 +63,7 @@ def renumbered(tensors: Tensors, numbers: dict[str, tuple[int, ...]]) -> Tensors
 
 
 def heads(tensors: Tensors) -> dict[str, Any]:
-    """The number of heads, which flax's shapes tell."""
+    """The number of heads, which flax's shapes show."""
     for name, tensor in tensors.items():
         if name.startswith("Transformer/encoderblock") and name.endswith("/query/bias"):
             return {"num_heads": tensor.shape[0]} if len(tensor.shape) == 2 else {}
@@ -76,7 +78,7 @@ def _prepare(tensors: Tensors) -> tuple[Tensors, Tensors]:
 GOOGLE = Layout(
     name="google",
     suffix=".npz",
-    origin=RELEASED_CODE,
+    conventions=RELEASED_CODE,
     signature=r"(^|/)Transformer/posembed_input/pos_embedding$",
     rows=(
         *COMMON_ROWS,
@@ -90,5 +92,5 @@ GOOGLE = Layout(
     prepare=_prepare,
     arguments=heads,
     # The released code joins the class token first and adds positions then.
-    class_entry=lambda tensors: "cls" in tensors,
+    has_class_position=lambda tensors: "cls" in tensors,
 )

@@ -1,6 +1,6 @@
 """HDF5 as Keras writes it, looked through before Keras reads it.
 
-HDF5 can do much that no file of weights needs and that a hostile one would use: links to other
+HDF5 can do much that a file of weights does not need and a hostile one would use: links to other
 files, data that lies in other files, sizes without data, groups that contain themselves.
 """
 
@@ -21,26 +21,26 @@ def h5_shapes(path: Path, content: Any = None) -> dict[str, Shape]:
         content: The file inside the archive, open; None reads `path` itself.
 
     Raises:
-        CheckpointError: Not HDF5, damaged, or with something that no file of weights has.
+        CheckpointError: Not HDF5, damaged, or with something that a file of weights does not have.
     """
     import h5py
 
     try:
         with h5py.File(path if content is None else content, "r") as file:
-            found = _walk(path, file)
+            datasets = _walk(path, file)
     except CheckpointError:
         raise
     except Exception as error:  # HDF5 fails in many ways, all with one meaning
         raise CheckpointError(f"{path} is not a whole HDF5 file: {reason(error)}") from error
-    check_declared_size(path, ((size,) for _, size in found.values()), 1)
-    return {name: shape for name, (shape, _) in found.items()}
+    check_declared_size(path, ((size,) for _, size in datasets.values()), 1)
+    return {name: shape for name, (shape, _) in datasets.items()}
 
 
 def _walk(path: Path, file: Any) -> dict[str, tuple[Shape, int]]:
     """Shape and bytes of every dataset."""
     import h5py
 
-    found: dict[str, tuple[Shape, int]] = {}
+    datasets: dict[str, tuple[Shape, int]] = {}
     seen = {_address(file)}
     groups = [("", file)]
     while groups:
@@ -56,8 +56,8 @@ def _walk(path: Path, file: Any) -> dict[str, tuple[Shape, int]]:
             if isinstance(entry, h5py.Group):
                 groups.append((name + "/", entry))
             else:
-                found[name] = _dataset(path, name, entry)
-    return found
+                datasets[name] = _dataset(path, name, entry)
+    return datasets
 
 
 def _address(entry: Any) -> int:

@@ -7,14 +7,14 @@ from keras_vit.checkpoints.layout import (
     CONV,
     SAME,
     Layout,
-    Origin,
     Row,
+    SourceConventions,
     torch_norm,
     weight_and_bias,
 )
 
-# What ViTConfig and ViTImageProcessor do unless config.json beside the file says otherwise.
-ORIGIN = Origin("gelu", 1e-12, True, "bicubic", {"mode": "stretch_bicubic"})
+# What ViTConfig and ViTImageProcessor do unless config.json beside the file differs.
+CONVENTIONS = SourceConventions("gelu", 1e-12, True, "bicubic", {"mode": "stretch_bicubic"})
 
 ROWS: tuple[Row, ...] = (
     ("embeddings.cls_token", ("class_token",), SAME),
@@ -43,7 +43,7 @@ SHORTER_NAMES = (
 HUGGINGFACE = Layout(
     name="huggingface",
     suffix=".safetensors",
-    origin=ORIGIN,
+    conventions=CONVENTIONS,
     signature=r"^encoder\.layer\.0\.layernorm_before\.weight$",
     rows=ROWS,
     block="encoder.layer.{}.",
@@ -72,7 +72,7 @@ HUGGINGFACE = Layout(
 HUGGINGFACE_DINOV2 = Layout(
     name="huggingface_dinov2",
     suffix=".safetensors",
-    origin=Origin("gelu", 1e-6, "imagenet", "bicubic", {"mode": "crop"}),
+    conventions=SourceConventions("gelu", 1e-6, "imagenet", "bicubic", {"mode": "crop"}),
     signature=r"^encoder\.layer\.0\.layer_scale1\.lambda1$",
     rows=ROWS,
     block="encoder.layer.{}.",

@@ -1,24 +1,24 @@
-"""Keras's own files: `.keras` with its architecture, `.weights.h5` for a model like another."""
+"""Keras's files: `.keras` with the architecture, `.weights.h5` for a model that is built."""
 
 import io
 import json
 import math
 import warnings
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
-from keras_vit.checkpoints.binding import Binding, bindings
 from keras_vit.checkpoints.claims import check_claims
 from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.checkpoints.families import family_of
 from keras_vit.checkpoints.h5_file import h5_shapes
-from keras_vit.checkpoints.layout import Checkpoint, Origin
-from keras_vit.checkpoints.npz import check_unique, check_zip_sizes
-from keras_vit.checkpoints.tensors import Array, Tensor, checked_float32
+from keras_vit.checkpoints.layout import Checkpoint, SourceConventions
+from keras_vit.checkpoints.npz import check_zip
+from keras_vit.checkpoints.tensors import Array, Tensor, checked_float32, is_finite
+from keras_vit.checkpoints.variables import Binding, bindings
 from keras_vit.models import ImageModel
 
 SUFFIXES = (".keras", ".weights.h5")
@@ -51,13 +51,13 @@ def read_keras_file(
 ) -> Checkpoint:
     """The weights of a file that Keras wrote.
 
-    Keras reads it into a model of its own, so a file that fails half-way harms nothing.
+    Keras reads it into a separate model, so a file that fails half-way harms nothing.
 
     Raises:
         CheckpointError: Damaged, of another kind of model, or `.weights.h5` without a model.
     """
     if path.name.endswith(".keras"):
-        own: Any = load_keras_model(path, max_parameters)
+        source: Any = load_keras_model(path, max_parameters)
     elif model is None:
         raise CheckpointError(
             f"{path} holds weights without an architecture. Build the model and call "
@@ -65,27 +65,28 @@ def read_keras_file(
         )
     else:
         h5_shapes(path)
-        own = type(model).from_config(model.get_config())
-        _as_checkpoint_error(path, lambda: own.load_weights(path))
+        source = type(model).from_config(model.get_config())
+        _as_checkpoint_error(path, lambda: source.load_weights(path))
     tensors: dict[str, Tensor] = {}
-    for binding in bindings(own):
+    for binding in bindings(source):
         for name, shape in binding.shapes().items():
-            tensors[name] = Tensor(name, shape, binding.variable.dtype, _reader(binding, name))
-    config = own.get_config()
-    origin = Origin(
+            read = partial(_read_variable, binding, name)
+            tensors[name] = Tensor(name, shape, binding.variable.dtype, read)
+    config = source.get_config()
+    conventions = SourceConventions(
         config.get("activation", ""),
         config.get("norm_epsilon", 0.0),
-        own.include_preprocessing,
+        source.include_preprocessing,
         "zoom",
     )
     return Checkpoint(
         "keras",
-        family_of(own),
-        origin,
+        family_of(source),
+        conventions,
         tensors,
-        class_entry=config.get("class_token"),
-        arguments={"keras": config, "evaluation": own.eval_transform},
-        class_names=own.class_names,
+        has_class_position=config.get("class_token"),
+        arguments={"keras": config, "evaluation": source.eval_transform},
+        class_names=source.class_names,
         grid=config.get("position_grid"),
     )
 
@@ -101,12 +102,10 @@ def _as_checkpoint_error(path: Path, read: Any) -> Any:
 
 
 def _check_archive(path: Path, max_parameters: int | None) -> None:
-    """Everything that can be known of a `.keras` file before a model is built."""
-    check_zip_sizes(path)
+    """Checks everything that a `.keras` file shows before a model is built."""
+    check_zip(path)
     with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        check_unique(entries, path)
-        names = {entry.filename for entry in entries}
+        names = set(archive.namelist())
         if names != set(ENTRIES):
             raise CheckpointError(
                 f"{path} holds {', '.join(sorted(names)) or 'nothing'}, where a model of "
@@ -115,17 +114,17 @@ def _check_archive(path: Path, max_parameters: int | None) -> None:
         content = {name: _read_entry(path, archive, name) for name in ENTRIES}
     config = _config(path, content[CONFIG])
     shapes = h5_shapes(path, io.BytesIO(content[WEIGHTS]))
-    own = [shape for name, shape in shapes.items() if not name.startswith("optimizer/")]
-    check_claims(path, config, sum(map(math.prod, own)), len(own), max_parameters)
+    weights = [shape for name, shape in shapes.items() if not name.startswith("optimizer/")]
+    check_claims(path, config, sum(map(math.prod, weights)), len(weights), max_parameters)
 
 
 def _read_entry(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
     try:
         return archive.read(name)  # compares the checksum
-    except Exception as error:  # zlib's, struct's and zipfile's own, all with one meaning
+    except Exception as error:  # of zlib, struct or zipfile, all with one meaning
         offset = archive.getinfo(name).header_offset
         raise CheckpointError(
-            f"{name} (byte {offset:,} of {path}) is damaged: {reason(error)}. Fetch the file "
+            f"{name} (byte {offset:,} of {path}) is damaged: {reason(error)}. Download the file "
             "again, or take an earlier checkpoint."
         ) from error
 
@@ -140,16 +139,16 @@ def _config(path: Path, text: bytes) -> dict[str, Any]:
             f"{CONFIG} of {path} has {len(text):,} bytes; at most {LONGEST_CONFIG:,} are accepted."
         )
     try:
-        whole = json.loads(text)
-        name, config = whole["registered_name"], whole["config"]
-        known = keras.saving.get_registered_object(name)
+        model = json.loads(text)
+        name, config = model["registered_name"], model["config"]
+        registered = keras.saving.get_registered_object(name)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{CONFIG} of {path} does not describe a model: {reason(error)}"
         ) from error
-    if not isinstance(known, type) or not issubclass(known, ImageModel):
+    if not isinstance(registered, type) or not issubclass(registered, ImageModel):
         raise CheckpointError(
-            f"{path} holds a {whole.get('class_name')}, not a model of keras_vit. "
+            f"{path} holds a {model.get('class_name')}, not a model of keras_vit. "
             "If you trust the file, keras.saving.load_model reads it."
         )
     if not isinstance(config, dict) or not _is_plain(config.get("dtype")):
@@ -161,7 +160,7 @@ def _config(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def _is_plain(dtype: Any) -> bool:
-    """Whether a dtype in a file is a name, or made of Keras's own policies."""
+    """Whether a dtype in a file is a name, or made of Keras's policies."""
     if not isinstance(dtype, dict):
         return dtype is None or isinstance(dtype, str)
     policy = getattr(keras.dtype_policies, str(dtype.get("class_name")), None)
@@ -175,13 +174,8 @@ def _is_plain(dtype: Any) -> bool:
 
 
 def _is_finite(variable: Any) -> bool:
-    values = keras.ops.convert_to_numpy(variable).astype("float32", copy=False)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
+    return is_finite(keras.ops.convert_to_numpy(variable).astype("float32", copy=False))
 
 
-def _reader(binding: Binding, name: str) -> Any:
-    def read() -> Array:
-        return checked_float32(name, binding.values()[name])
-
-    return read
+def _read_variable(binding: Binding, name: str) -> Array:
+    return checked_float32(name, binding.values()[name])

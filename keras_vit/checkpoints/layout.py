@@ -1,4 +1,4 @@
-"""How one origin names and shapes the tensors of a model: tables, and the two ways through them.
+"""How other packages name and shape the tensors of a model, as tables.
 
 Between all layouts stands one set of names, the canonical one, with Keras's shapes: dense kernels
 `(inputs, outputs)`, the patch kernel `(height, width, channels, width)`, queries, keys and values
@@ -28,19 +28,15 @@ Tensors = dict[str, Tensor]
 
 
 class Codec(NamedTuple):
-    """Between the shape in a file and the canonical one; `write` is told the number of heads."""
+    """Between the shape in a file and the canonical one; `write` takes the number of heads."""
 
     read: Callable[[Array], Array]
     write: Callable[[Array, int], Array]
 
 
-def _conv_from_torch(x: Array) -> Array:
-    return x.transpose(2, 3, 1, 0)
-
-
 SAME = Codec(lambda x: x, lambda x, _: x)
 LINEAR = Codec(lambda x: x.T, lambda x, _: x.T)  # torch: (outputs, inputs)
-CONV = Codec(_conv_from_torch, lambda x, _: x.transpose(3, 2, 0, 1))  # torch: OIHW
+CONV = Codec(lambda x: x.transpose(2, 3, 1, 0), lambda x, _: x.transpose(3, 2, 0, 1))  # torch: OIHW
 # flax keeps the heads apart: (inputs, heads, head_dim), (heads, head_dim), (heads, head_dim, out)
 TO_HEADS = Codec(
     lambda x: x.reshape(x.shape[0], x.shape[1] * x.shape[2]),
@@ -54,59 +50,56 @@ FROM_HEADS = Codec(
     lambda x, heads: x.reshape(heads, -1, x.shape[-1]),
 )
 
-# One row: the name in the file, the canonical tensors it holds side by side, and their shape.
+# The name in the file, the canonical tensors that are concatenated in it, and their shape.
 Row = tuple[str, tuple[str, ...], Codec]
 
 
 @dataclass(frozen=True)
-class Origin:
-    """What the people behind a layout do that no tensor tells.
+class SourceConventions:
+    """What the authors of a layout compute that no tensor shows.
 
     Attributes:
         activation: Of the MLPs.
         norm_epsilon: Of the layer norms.
         include_preprocessing: How pixels are normalised.
-        resampling: The rule that brings position embeddings to another grid, a key of
+        resampling: The rule that resamples position embeddings, a key of
             `keras_vit.checkpoints.resampling.RULES`.
-        evaluation: How photographs are brought to size: see `ImageModel.evaluation`.
+        eval_transform: How images are resized for evaluation: see `ImageModel.eval_transform`.
     """
 
     activation: str
     norm_epsilon: float
     include_preprocessing: bool | str
     resampling: str
-    evaluation: dict[str, Any] = field(default_factory=dict)
+    eval_transform: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file's tensors under canonical names, and what the file says beyond them.
+    """A file's tensors under canonical names, and what the file states beyond them.
 
     Attributes:
         layout: Name of the layout they came in.
         family: What they are the weights of, a key of `keras_vit.checkpoints.families.FAMILIES`.
-        origin: What the layout's authors do.
+        conventions: Those of the layout's authors.
         tensors: By canonical name.
-        class_entry: Whether the first position embedding is the class token's; None: unknown.
-        arguments: Arguments of the model that the file tells, such as `num_heads`.
-        ignored: Tensors that are no weights of this model, such as an optimizer's state.
-        class_names: Of the classifier, where the file tells.
-        grid: Rows and columns of the position embeddings, where the file tells.
+        has_class_position: Whether the first position embedding is the class token's; None:
+            unknown.
+        arguments: Arguments of the model that the file states, such as `num_heads`.
+        ignored: Tensors that are not weights of this model, such as an optimizer's state.
+        class_names: Of the classifier, where the file has them.
+        grid: Rows and columns of the position embeddings, where the file has them.
     """
 
     layout: str
     family: str
-    origin: Origin
+    conventions: SourceConventions
     tensors: Tensors
-    class_entry: bool | None = None
+    has_class_position: bool | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     ignored: tuple[Tensor, ...] = ()
     class_names: tuple[str, ...] | None = None
     grid: tuple[int, int] | None = None
-
-
-def no_preparation(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    return tensors, {}
 
 
 @dataclass(frozen=True)
@@ -116,29 +109,30 @@ class Layout:
     Attributes:
         name: As in `save_weights(layout=...)`.
         suffix: Of the files it is written to.
-        origin: What its authors do.
+        conventions: Those of its authors.
         signature: A name that only this layout has, as a regular expression.
         rows: The tensors outside the blocks.
         block: What comes before a tensor's name in block `{}`.
         block_rows: The tensors of one block.
-        unit: What comes before a tensor's name in stage `{}`, unit `{}` of a ResNet; empty: none.
+        unit: What comes before a tensor's name in stage `{}`, unit `{}` of a ResNet; or empty.
         unit_rows: The tensors of one unit.
         family: What it holds the weights of, a key of `keras_vit.checkpoints.families.FAMILIES`.
         prefix: Before every name in written files, except those of `unprefixed`.
         unprefixed: Names without the prefix.
         renames: Other spellings, `(regular expression, replacement)`, undone before reading.
-        ignored: Names that are no weights of the model.
-        refused: Names of what this package has no layer for, and why.
+        ignored: Names of tensors that are not weights of the model.
+        refused: Names of tensors that this package does not have a layer for, and why.
         prepare: Splits a file into `(tensors by the table's names, ignored)`.
-        arguments: What the prepared tensors tell about the model beyond canonical shapes.
-        class_entry: Whether the position embeddings begin with the class token's; None: unknown.
-        positions_first: Whether positions are added before the class token joins, which then has
-            none of its own.
+        arguments: What the prepared tensors show of the model beyond canonical shapes.
+        has_class_position: Whether the position embeddings begin with the class token's; None:
+            unknown.
+        positions_first: Whether positions are added before the class token joins, which then does
+            not have one.
     """
 
     name: str
     suffix: str
-    origin: Origin
+    conventions: SourceConventions
     signature: str
     rows: tuple[Row, ...]
     block: str = ""
@@ -151,49 +145,35 @@ class Layout:
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    prepare: Callable[[Tensors], tuple[Tensors, Tensors]] = no_preparation
+    prepare: Callable[[Tensors], tuple[Tensors, Tensors]] = lambda tensors: (tensors, {})
     arguments: Callable[[Tensors], dict[str, Any]] = lambda tensors: {}
-    class_entry: Callable[[Tensors], bool | None] = lambda tensors: None
+    has_class_position: Callable[[Tensors], bool | None] = lambda tensors: None
     positions_first: bool = False
-
-    def renamed(self, tensors: Tensors) -> Tensors:
-        """The tensors under the spelling of the tables."""
-        found: Tensors = {}
-        for name, tensor in tensors.items():
-            for pattern, replacement in self.renames:
-                name = re.sub(pattern, replacement, name)
-            if name in found:
-                raise CheckpointError(
-                    f"Tensors {found[name].name!r} and {tensor.name!r} both mean {name!r}: "
-                    "which one is it?"
-                )
-            found[name] = tensor
-        return found
 
     def recognises(self, tensors: Tensors) -> bool:
         """Whether the names are this layout's."""
-        return any(re.search(self.signature, name) for name in self.renamed(tensors))
+        return any(re.search(self.signature, name) for name in self._renamed(tensors))
 
     def to_canonical(self, tensors: Tensors) -> Checkpoint:
         """The tensors under canonical names; nothing is read yet.
 
         Raises:
-            CheckpointError: A name has no place in the layout, or a shape does not fit its name.
+            CheckpointError: A name is not part of the layout, or a shape does not fit its name.
         """
-        tensors, ignored = self.prepare(self.renamed(tensors))
-        found: Tensors = {}
+        tensors, ignored = self.prepare(self._renamed(tensors))
+        canonical: Tensors = {}
         for name, tensor in tensors.items():
             if any(re.search(pattern, name) for pattern in self.ignored):
                 ignored[name] = tensor
                 continue
-            canonical, codec = self._place(name, tensor)
-            found.update(_split(tensor.then(codec.read), canonical))
+            names, codec = self._canonical_names(name, tensor)
+            canonical.update(_split(tensor.then(codec.read), names))
         return Checkpoint(
             self.name,
             self.family,
-            self.origin,
-            found,
-            self.class_entry(tensors),
+            self.conventions,
+            canonical,
+            self.has_class_position(tensors),
             self.arguments(tensors),
             tuple(ignored.values()),
         )
@@ -204,47 +184,59 @@ class Layout:
         """The layout's names and arrays for canonical tensors.
 
         Raises:
-            CheckpointError: The layout has no place for one of them.
+            CheckpointError: The layout cannot hold one of them.
         """
-        left = set(tensors)
         tables = [("", "", self.rows)]
-        for foreign, canonical, rows in self._repeated:
+        for template, canonical, rows in self._repeated:
             matches = map(_numbered(canonical).match, tensors)
             numbers = sorted({tuple(map(int, match.groups()[:-1])) for match in matches if match})
-            tables += [(foreign.format(*n), canonical.format(*n), rows) for n in numbers]
-        written = []
-        for file_prefix, own_prefix, rows in tables:
-            for name, parts, codec in rows:
-                own = [own_prefix + part for part in parts]
-                if left.issuperset(own):
-                    left.difference_update(own)
-                    prefix = "" if name in self.unprefixed else self.prefix
-                    written.append((prefix + file_prefix + name, own, codec))
-        if left:
+            tables += [(template.format(*n), canonical.format(*n), rows) for n in numbers]
+        placed = [
+            (name, file_prefix + name, [prefix + part for part in parts], codec)
+            for file_prefix, prefix, rows in tables
+            for name, parts, codec in rows
+            if tensors.keys() >= {prefix + part for part in parts}
+        ]
+        unplaced = sorted(tensors.keys() - {part for *_, parts, _ in placed for part in parts})
+        if unplaced:
             raise CheckpointError(
-                f"The {self.name!r} layout has no place for {sorted(left)[0]!r} of this model"
-                f"{' and ' + str(len(left) - 1) + ' more' if len(left) > 1 else ''}. "
+                f"The {self.name!r} layout cannot hold {unplaced[0]!r} of this model"
+                f"{f' and {len(unplaced) - 1} more' if len(unplaced) > 1 else ''}. "
                 "Save it in another layout, or with model.save as .keras, which holds everything."
             )
-        for name, own, codec in written:
-            values = [tensors[part] for part in own]
+        for name, whole_name, parts, codec in placed:
+            values = [tensors[part] for part in parts]
             whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
-            yield name, np.ascontiguousarray(codec.write(whole, num_heads))
+            prefix = "" if name in self.unprefixed else self.prefix
+            yield prefix + whole_name, np.ascontiguousarray(codec.write(whole, num_heads))
 
-    def _place(self, name: str, tensor: Tensor) -> tuple[list[str], Codec]:
+    def _renamed(self, tensors: Tensors) -> Tensors:
+        """The tensors under the spelling of the tables."""
+        renamed: Tensors = {}
+        for name, tensor in tensors.items():
+            for pattern, replacement in self.renames:
+                name = re.sub(pattern, replacement, name)
+            if name in renamed:
+                raise CheckpointError(
+                    f"Tensors {renamed[name].name!r} and {tensor.name!r} both mean {name!r}."
+                )
+            renamed[name] = tensor
+        return renamed
+
+    def _canonical_names(self, name: str, tensor: Tensor) -> tuple[list[str], Codec]:
         for pattern, reason in self.refused.items():
             if re.search(pattern, name):
                 raise CheckpointError(f"Tensor {tensor.name!r} is not supported: {reason}")
         prefix, rest, rows = "", name, self.rows
-        for foreign, canonical, table in self._repeated:
-            if match := _numbered(foreign).fullmatch(name):
+        for template, canonical, table in self._repeated:
+            if match := _numbered(template).fullmatch(name):
                 *numbers, rest = match.groups()
                 prefix, rows = canonical.format(*map(int, numbers)), table
         for row, parts, codec in rows:
             if row == rest:
                 return [prefix + part for part in parts], codec
         raise CheckpointError(
-            f"Tensor {tensor.name!r} has no place in the {self.name!r} layout: the file is of "
+            f"Tensor {tensor.name!r} is not part of the {self.name!r} layout: the file is of "
             "another model, or of a training that added parts."
         )
 
@@ -280,19 +272,19 @@ def _split(tensor: Tensor, names: list[str]) -> Tensors:
 
 
 def weight_and_bias(
-    foreign: str, canonical: str | tuple[str, ...], kernel: Codec = LINEAR
+    layer: str, canonical: str | tuple[str, ...], kernel: Codec = LINEAR
 ) -> tuple[Row, Row]:
     """The two rows of a torch layer: `weight` and `bias`."""
     names = (canonical,) if isinstance(canonical, str) else canonical
     return (
-        (f"{foreign}.weight", tuple(f"{n}/kernel" for n in names), kernel),
-        (f"{foreign}.bias", tuple(f"{n}/bias" for n in names), SAME),
+        (f"{layer}.weight", tuple(f"{n}/kernel" for n in names), kernel),
+        (f"{layer}.bias", tuple(f"{n}/bias" for n in names), SAME),
     )
 
 
-def torch_norm(foreign: str, canonical: str) -> tuple[Row, Row]:
+def torch_norm(layer: str, canonical: str) -> tuple[Row, Row]:
     """The two rows of a torch layer norm."""
     return (
-        (f"{foreign}.weight", (f"{canonical}/scale",), SAME),
-        (f"{foreign}.bias", (f"{canonical}/bias",), SAME),
+        (f"{layer}.weight", (f"{canonical}/scale",), SAME),
+        (f"{layer}.bias", (f"{canonical}/bias",), SAME),
     )

@@ -33,7 +33,7 @@ LAYOUTS: dict[str, Layout] = {
     )
 }
 
-# What an origin's name means for models that are no ViT: (name, family) -> layout.
+# The layout that a package's name stands for, for models other than ViTs: (name, family).
 OF_FAMILY = {
     ("google", "mixer"): "mixer",
     ("big_vision", "mixer"): "mixer",
@@ -43,7 +43,7 @@ OF_FAMILY = {
     ("big_vision", "bit_v1"): "bit_v1",
 }
 
-# Families that the package has no model for, by a name that only they have.
+# Families that the package does not implement, by a tensor name that only they have.
 OTHER_FAMILIES = {
     r"^transformer\.layers\.\d+\.0\.(fn\.)?to_qkv|to_patch_embedding": "a ViT of vit-pytorch "
     "(lucidrains), whose blocks compute something else",
@@ -64,7 +64,7 @@ def recognise(container: Container) -> Layout:
     """The layout of a file, from the names in it.
 
     Raises:
-        CheckpointError: It is none of them; the message says what it is, or shows its names.
+        CheckpointError: It is in no known layout; the message shows what it is, or its names.
     """
     names = list(container.tensors)
     family = other_family(names)
@@ -72,7 +72,7 @@ def recognise(container: Container) -> Layout:
         for layout in LAYOUTS.values():
             if layout.recognises(container.tensors):
                 return layout
-        shown = ", ".join(map(repr, names[:4])) or "none at all"
+        shown = ", ".join(map(repr, names[:4])) or "none"
         family = f"in no layout that is known ({', '.join(LAYOUTS)}); its tensors are {shown}"
     raise CheckpointError(
         f"{container.path} is {family}: its weights do not fit a model of this package."
@@ -80,7 +80,7 @@ def recognise(container: Container) -> Layout:
 
 
 def other_family(names: Iterable[str]) -> str | None:
-    """What a file is that no layout holds, if one of its names tells."""
+    """What a file in no known layout is, if one of its names shows it."""
     for name in names:
         for pattern, family in OTHER_FAMILIES.items():
             if re.search(pattern, name):

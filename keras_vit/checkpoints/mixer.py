@@ -4,9 +4,11 @@ The first files named and shaped everything otherwise (`Mixer/encoderblock_0/...
 leading axes of one); they are read as well.
 """
 
+from functools import partial
+
 from keras_vit.checkpoints.flax_rows import dense, norm, under_prefix
 from keras_vit.checkpoints.google import RELEASED_CODE
-from keras_vit.checkpoints.layout import Codec, Layout, Row, Tensors
+from keras_vit.checkpoints.layout import Codec, Layout, Row
 
 MATRIX = Codec(lambda x: x.reshape(x.shape[-2:]), lambda x, _: x)
 VECTOR = Codec(lambda x: x.reshape(x.shape[-1:]), lambda x, _: x)
@@ -14,22 +16,17 @@ VECTOR = Codec(lambda x: x.reshape(x.shape[-1:]), lambda x, _: x)
 
 def mixing(name: str) -> tuple[Row, ...]:
     """The rows of an MLP across tokens or channels."""
-    return tuple(
-        (f"{name}/Dense_{i}/{kind}", (f"{name}/dense_{i}/{kind}",), codec)
-        for i in (0, 1)
-        for kind, codec in (("kernel", MATRIX), ("bias", VECTOR))
+    return (
+        *dense(f"{name}/Dense_0", f"{name}/dense_0", MATRIX, VECTOR),
+        *dense(f"{name}/Dense_1", f"{name}/dense_1", MATRIX, VECTOR),
     )
-
-
-def _prepare(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    return under_prefix(tensors, "stem/kernel")
 
 
 MIXER = Layout(
     name="mixer",
     family="mixer",
     suffix=".npz",
-    origin=RELEASED_CODE,
+    conventions=RELEASED_CODE,
     signature=r"(^|/)MixerBlock_0/token_mixing/",
     rows=(
         *dense("stem", "patch_embedding"),
@@ -50,5 +47,5 @@ MIXER = Layout(
         (r"_mixing_phase_0/(kernel|bias)1$", r"_mixing/Dense_0/\1"),
         (r"_mixing_phase_0/(kernel|bias)2$", r"_mixing/Dense_1/\1"),
     ),
-    prepare=_prepare,
+    prepare=partial(under_prefix, root="stem/kernel"),
 )

@@ -1,4 +1,4 @@
-"""What became of every tensor of a file, and of every weight of the model."""
+"""How each tensor was handled (loaded, resized, adapted, initialised, ignored)."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -7,7 +7,7 @@ from pathlib import Path
 from keras_vit.checkpoints.tensors import Shape
 from keras_vit.errors import printable
 
-# Lines of each status that are printed: a training's state may leave thousands of tensors over.
+# Lines of each status that are printed: a training's state may have thousands of ignored tensors.
 SHOWN = 12
 STATUSES = ("loaded", "resized", "adapted", "fresh", "ignored")
 
@@ -40,8 +40,8 @@ class LoadReport:
     Attributes:
         file: The file that was read.
         layout: The layout it is in.
-        entries: One `Entry` a tensor.
-        notes: What the caller should know, such as another activation than the file's origin has.
+        entries: One `Entry` per tensor.
+        notes: What the caller should know, such as an activation that differs from the weights'.
         sha256: SHA-256 sum of the file; empty for one that carries its own, which was compared.
 
     Example:
@@ -71,12 +71,12 @@ class LoadReport:
 
     @property
     def resized(self) -> tuple[str, ...]:
-        """Tensors brought to another size by the rule of the file's origin."""
+        """Tensors resampled to another size by the rule of the file's authors."""
         return self.named("resized")
 
     @property
     def adapted(self) -> tuple[str, ...]:
-        """Tensors fitted to the model otherwise: other channels, class token or none."""
+        """Tensors fitted to the model otherwise: other channels, with or without a class token."""
         return self.named("adapted")
 
     @property
@@ -86,7 +86,7 @@ class LoadReport:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Tensors of the file that the model has no use for."""
+        """Tensors of the file that the model does not use."""
         return self.named("ignored")
 
     def to_json(self) -> str:
@@ -95,23 +95,20 @@ class LoadReport:
         return json.dumps({**asdict(self), "counts": counts}, indent=1)
 
     def __str__(self) -> str:
-        counts = ", ".join(
-            f"{len(self.named(status))} {status}" for status in STATUSES if self.named(status)
-        )
-        lines = [f"{Path(self.file).name} ({self.layout}): {counts}"]
+        counts = {status: len(self.named(status)) for status in STATUSES}
+        summary = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        lines = [f"{Path(self.file).name} ({self.layout}): {summary}"]
         rows = [
-            entry
+            (entry, " x ".join(map(str, entry.shape)))
             for status in STATUSES[1:]
             for entry in [e for e in self.entries if e.status == status][:SHOWN]
         ]
-        if rows:
-            width = max(len(e.name) for e in rows)
-            sizes = [" x ".join(map(str, e.shape)) for e in rows]
-            space = max(map(len, sizes))
-            lines += [
-                f"  {e.status:8} {e.name:{width}}  {size:{space}}  {e.detail}".rstrip()
-                for e, size in zip(rows, sizes, strict=True)
-            ]
+        name_width = max((len(entry.name) for entry, _ in rows), default=0)
+        size_width = max((len(size) for _, size in rows), default=0)
+        lines += [
+            f"  {e.status:8} {e.name:{name_width}}  {size:{size_width}}  {e.detail}".rstrip()
+            for e, size in rows
+        ]
         if self.sha256:
             lines.append(f"  sha256   {self.sha256}")
         lines += [f"  note: {note}" for note in self.notes]

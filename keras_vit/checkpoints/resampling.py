@@ -1,4 +1,4 @@
-"""The rules by which the authors of weights bring them to another size, in NumPy.
+"""The rules by which the authors of weights resample them, in NumPy.
 
 Every rule acts on rows and columns apart, so each is one matrix `(new, old)`.
 """
@@ -44,7 +44,7 @@ def _sampled(
     reach: int,
     offset: float = 0,
 ) -> Array:
-    """Half-pixel centres, `2 * reach` neighbours, those beyond the border read the border.
+    """Half-pixel centres, `2 * reach` neighbours; beyond the border, the value at the border.
 
     DINOv2 asks for `(new + offset) / old` as its scale, and that shifts every centre.
     """
@@ -57,7 +57,7 @@ def _sampled(
     return weights
 
 
-# Rule of an origin -> the matrix that brings `old` entries to `new`.
+# Rule -> the matrix that resamples `old` entries to `new`.
 RULES: dict[str, Callable[[int, int], Array]] = {
     "zoom": zoom,  # vit_jax, big_vision
     "linear_antialias": partial(_antialias, kernel=_linear),  # FlexiViT: jax.image.resize
@@ -106,10 +106,10 @@ def resample_channels(kernel: Array, channels: int) -> Array:
     >>> resample_channels(np.ones((1, 1, 3, 1)), 1).ravel().tolist()
     [3.0]
     """
-    own = kernel.shape[2]
-    if channels < own:
+    count = kernel.shape[2]
+    if channels < count:
         folded = [kernel[:, :, i::channels].sum(axis=2) for i in range(channels)]
         return np.stack(folded, axis=2)
-    source = np.arange(channels) % own
-    copies = np.bincount(source, minlength=own)[source]
+    source = np.arange(channels) % count
+    copies = np.bincount(source, minlength=count)[source]
     return (kernel[:, :, source] / copies[:, None]).astype("float32")

@@ -1,10 +1,12 @@
 """The `.npz` files of ResNets: BiT as released and as in big_vision, and its ResNet of version 1.
 
-The hybrids' stem and units, in `google.py`, bear the names of version 1.
+The hybrids' stem and units, in `google.py`, have the names of version 1.
 """
 
-from keras_vit.checkpoints.flax_rows import dense, under_prefix
-from keras_vit.checkpoints.layout import SAME, Codec, Layout, Origin, Row, Tensors
+from functools import partial
+
+from keras_vit.checkpoints.flax_rows import dense, norm, under_prefix
+from keras_vit.checkpoints.layout import SAME, Codec, Layout, Row, SourceConventions
 
 # Group norms of the older code have leading axes of one; linen's have none. Both are read.
 SCALE_4D = Codec(lambda x: x.reshape(x.shape[-1:]), lambda x, _: x.reshape(1, 1, 1, -1))
@@ -14,33 +16,25 @@ DENSE_4D = Codec(lambda x: x.reshape(x.shape[-2:]), lambda x, _: x[None, None])
 
 # A ResNet has one activation and no positions. big_transfer evaluates on a plain resize, see its
 # bit_pytorch/train.py.
-BIG_TRANSFER = Origin("", 0.0, True, "zoom", {"mode": "stretch"})
-BIG_VISION = Origin("", 0.0, True, "zoom", {"mode": "big_vision"})
-
-
-def group_norm(foreign: str, canonical: str, codec: Codec) -> tuple[Row, Row]:
-    """The two rows of a group norm."""
-    return (
-        (f"{foreign}/scale", (f"{canonical}/scale",), codec),
-        (f"{foreign}/bias", (f"{canonical}/bias",), codec),
-    )
+BIG_TRANSFER = SourceConventions("", 0.0, True, "zoom", {"mode": "stretch"})
+BIG_VISION = SourceConventions("", 0.0, True, "zoom", {"mode": "big_vision"})
 
 
 def unit_rows(codec: Codec, with_norm: bool) -> tuple[Row, ...]:
-    """The rows of a unit, whose projection has a norm of its own or not."""
+    """The rows of a unit; `with_norm` when its projection has a norm."""
     rows: list[Row] = []
     for i in (1, 2, 3):
         rows.append((f"conv{i}/kernel", (f"conv_{i}/kernel",), SAME))
-        rows += group_norm(f"gn{i}", f"norm_{i}", codec)
+        rows += norm(f"gn{i}", f"norm_{i}", codec)
     rows.append(("conv_proj/kernel", ("projection/kernel",), SAME))
-    return (*rows, *(group_norm("gn_proj", "projection_norm", codec) if with_norm else ()))
+    return (*rows, *(norm("gn_proj", "projection_norm", codec) if with_norm else ()))
 
 
 def stem_rows(codec: Codec) -> tuple[Row, ...]:
     """The rows of version 1's stem."""
     return (
         ("conv_root/kernel", ("stem/conv/kernel",), SAME),
-        *group_norm("gn_root", "stem/norm", codec),
+        *norm("gn_root", "stem/norm", codec),
     )
 
 
@@ -56,20 +50,12 @@ def _released_unit() -> tuple[Row, ...]:
     return (*rows, ("a/proj/standardized_conv2d/kernel", ("projection/kernel",), SAME))
 
 
-def _prepare(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    return under_prefix(tensors, "conv_root/kernel")
-
-
-def _prepare_paper(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    return under_prefix(tensors, "root_block/conv_root/kernel")
-
-
 # gs://bit_models, as TensorFlow wrote it.
 BIT = Layout(
     name="bit",
     family="bit",
     suffix=".npz",
-    origin=BIG_TRANSFER,
+    conventions=BIG_TRANSFER,
     signature=r"^resnet/root_block/",
     rows=(
         ("resnet/root_block/standardized_conv2d/kernel", ("stem/conv/kernel",), SAME),
@@ -88,26 +74,26 @@ BIT_PAPER = Layout(
     name="bit_paper",
     family="bit",
     suffix=".npz",
-    origin=BIG_VISION,
+    conventions=BIG_VISION,
     signature=r"(^|/)root_block/conv_root/kernel$",
     rows=(
         ("root_block/conv_root/kernel", ("stem/conv/kernel",), SAME),
-        *group_norm("norm-pre-head", "norm", SCALE_4D),
+        *norm("norm-pre-head", "norm", SCALE_4D),
         *dense("head", "head"),
     ),
     unit="block{}/unit{:02d}/",
     unit_rows=unit_rows(SCALE_4D, with_norm=False),
-    prepare=_prepare_paper,
+    prepare=partial(under_prefix, root="root_block/conv_root/kernel"),
 )
 
 BIT_V1 = Layout(
     name="bit_v1",
     family="bit_v1",
     suffix=".npz",
-    origin=BIG_VISION,
+    conventions=BIG_VISION,
     signature=r"(^|/)block1/unit1/conv1/kernel$",
     rows=(*stem_rows(SCALE_1D), *dense("head", "head")),
     unit="block{}/unit{}/",
     unit_rows=unit_rows(SCALE_1D, with_norm=True),
-    prepare=_prepare,
+    prepare=partial(under_prefix, root="conv_root/kernel"),
 )

@@ -17,21 +17,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.manifest import MANIFEST as SUMS_FILE
+from keras_vit.manifest import MANIFEST, read_sums
+from keras_vit.manifest import sha256 as sha256_of
 
 SEAL_KEY = "keras_vit_sha256"
 _UNSET = "0" * 64
 # The value that stands in a file until `write_seal` puts the sum there.
 UNSET_SEAL = f"{SEAL_KEY}:{_UNSET}"
-# `.weights.h5` has no place for a comment: HDF5 knows its own length and reads nothing behind it.
+# `.weights.h5` cannot hold a comment: HDF5 knows its own length and reads nothing behind it.
 TRAILER = f'{{"{SEAL_KEY}": "{UNSET_SEAL}"}}'.encode()
 _SEAL = re.compile(rf"{SEAL_KEY}:([0-9a-f]{{64}})".encode())
 # A header begins with the sum, and a zip's comment ends with it.
 _SEARCHED = 512
-_CHUNK = 2**18
-_LINE = re.compile(rb"(\\?)([0-9a-f]{64}) [ *](.+)")
-_ESCAPES = {b"n": b"\n", b"r": b"\r", b"\\": b"\\"}
-_KINDS = {
+_BLOCK = 2**18
+_FILE_TYPES = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -40,10 +39,10 @@ _KINDS = {
 }
 
 
-def kind_of_file(path: Path) -> str | None:
-    """What stands at `path` where it is not a regular file, such as `"a folder"`; else None."""
+def irregular_type(path: Path) -> str | None:
+    """The type of a file that is not a regular one, such as `"a folder"`; else None."""
     mode = path.stat().st_mode
-    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "not a regular file")
+    return None if stat.S_ISREG(mode) else _FILE_TYPES.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def check_regular(path: Path) -> None:
@@ -55,13 +54,13 @@ def check_regular(path: Path) -> None:
     """
     if not path.exists():
         raise FileNotFoundError(f"There is no file {str(path)!r}.")
-    if kind := kind_of_file(path):
-        raise CheckpointError(f"{path} is {kind}: give a regular file.")
+    if file_type := irregular_type(path):
+        raise CheckpointError(f"{path} is {file_type}: give a regular file.")
 
 
 @contextmanager
 def check_file_in_thread(path: Path, sha256: str | None = None) -> Iterator[Callable[[], str]]:
-    """`check_file` in a thread of its own while the block reads the file.
+    """`check_file` in a separate thread while the block reads the file.
 
     Yields the function that waits for the result; call it before the values are used. An error in
     the block counts for less than a wrong sum, which explains it.
@@ -80,10 +79,11 @@ def check_file_in_thread(path: Path, sha256: str | None = None) -> Iterator[Call
 def check_file(path: Path, sha256: str | None = None) -> str:
     """Compares a file with every SHA-256 sum that is known of it.
 
-    These are the one that the file carries, the one in a `SHA256SUMS` beside it, and `sha256`.
+    These are `sha256`, the one in a `SHA256SUMS` beside it, and, where neither is there, the one
+    that the file carries: hashing a large file twice would take as long as loading it.
 
     Returns:
-        The sum of the file; empty for a file that carries its own, where no other was asked for.
+        The sum of the file; empty for a file that was compared with its own alone.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -93,23 +93,19 @@ def check_file(path: Path, sha256: str | None = None) -> str:
     _check_argument(sha256)
     check_regular(path)
     seal = _find_seal(path)
-    if seal and _sum_without(path, seal.place) != seal.value:
+    listed = _listed_sums(path)
+    digest = "" if seal and sha256 is None and not listed else sha256_of(path)
+    if sha256 is not None and digest != sha256.lower():
+        raise CheckpointError(
+            f"{path} has SHA-256 {digest}, not sha256={sha256!r}: it is damaged, or another file."
+        )
+    _compare(listed, digest)
+    if seal and not digest and _sum_without(path, seal.place) != seal.value:
         raise CheckpointError(
             f"{path} ({path.stat().st_size:,} bytes) is damaged: the SHA-256 of its content is not "
-            "the one that was written into it. Fetch it again, or take an earlier checkpoint."
+            "the one that was written into it. Download it again, or take an earlier checkpoint."
         )
-    places = {path, Path(os.path.realpath(path))}
-    listed = [beside for place in places if (beside := _sums_beside(place))]
-    if seal and sha256 is None and not listed:
-        return ""  # reading a large file twice would take as long as loading it
-    found = digest_of(path)
-    if sha256 is not None and found != sha256.lower():
-        raise CheckpointError(
-            f"{path} has SHA-256 {found}, not sha256={sha256!r}: it is damaged, or another file."
-        )
-    for sums, name in listed:
-        _compare_with_sums(sums, name, found)
-    return found
+    return digest
 
 
 def verify_sums(file: str | Path) -> None:
@@ -137,16 +133,8 @@ def verify_sums(file: str | Path) -> None:
     """
     path = Path(file)
     check_regular(path)
-    if beside := _sums_beside(path):
-        _compare_with_sums(*beside, digest_of(path))
-
-
-def digest_of(path: Path, algorithm: str = "sha256") -> str:
-    """The sum of a file, in hexadecimal digits."""
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    with path.open("rb") as file:
-        _update(digest, file)
-    return digest.hexdigest()
+    if listed := _listed_sums(path):
+        _compare(listed, sha256_of(path))
 
 
 def write_seal(path: Path) -> None:
@@ -161,7 +149,7 @@ def write_seal(path: Path) -> None:
 
 def carries_sum(path: Path) -> bool:
     """Whether a file was written by `save_weights`, whose sum it carries, intact or not."""
-    if kind_of_file(path) is not None:
+    if irregular_type(path) is not None:
         return False
     try:
         return _find_seal(path) is not None
@@ -188,7 +176,7 @@ def _find_seal(path: Path) -> _Seal | None:
         if SEAL_KEY.encode() in part:
             raise CheckpointError(
                 f"{path} is damaged: the SHA-256 sum near byte {offset:,} cannot be read. "
-                "Fetch it again, or take an earlier checkpoint."
+                "Download it again, or take an earlier checkpoint."
             )
     return None
 
@@ -206,7 +194,7 @@ def _sum_without(path: Path, seal: int) -> str:
 
 def _update(digest: Any, file: BufferedReader, count: int | None = None) -> None:
     """Feeds the next `count` bytes of a file to a digest; None for all that follow."""
-    while block := file.read(_CHUNK if count is None else min(count, _CHUNK)):
+    while block := file.read(_BLOCK if count is None else min(count, _BLOCK)):
         digest.update(block)
         if count is not None:
             count -= len(block)
@@ -217,43 +205,39 @@ def _check_argument(sha256: str | None) -> None:
         raise ValueError(f"sha256={sha256!r} is not a SHA-256 sum: give 64 hexadecimal digits.")
 
 
-def _sums_beside(path: Path) -> tuple[Path, str] | None:
-    """The `SHA256SUMS` in the folder of a file, and the name of the file in it."""
-    sums = path.with_name(SUMS_FILE)
-    return (sums, path.name) if sums.is_file() and path.name != SUMS_FILE else None
+def _listed_sums(path: Path) -> dict[Path, str]:
+    """The sums of a file that a `SHA256SUMS` lists: beside it, and beside what it links to.
 
-
-def _compare_with_sums(sums: Path, file: str, digest: str) -> None:
-    listed = _read_sums(sums)
-    known = listed.get(os.fsencode(file))
-    if known is None:
-        # A name that was damaged, unless all that is listed is there: then the file was added.
-        missing = [name for name in listed if not (sums.parent / os.fsdecode(name)).exists()]
-        if missing:
+    Raises:
+        CheckpointError: A `SHA256SUMS` is damaged.
+    """
+    listed = {}
+    for file in {path, Path(os.path.realpath(path))}:
+        sums = file.with_name(MANIFEST)
+        if not sums.is_file() or file == sums:
+            continue
+        try:
+            names = read_sums(sums)
+        except ValueError as error:
             raise CheckpointError(
-                f"{sums} does not list {file}, but {os.fsdecode(missing[0])}, which is not "
-                f"there: one of them is damaged. Delete {SUMS_FILE} if you renamed the file."
-            )
-    elif known != digest:
-        raise CheckpointError(
-            f"{sums.with_name(file)} has SHA-256 {digest}, and {SUMS_FILE} beside it says {known}: "
-            f"it is damaged or was replaced. Restore it, or delete {SUMS_FILE} if you replaced it."
-        )
-
-
-def _read_sums(sums: Path) -> dict[bytes, str]:
-    found = {}
-    for number, line in enumerate(sums.read_bytes().splitlines(), 1):
-        if line.startswith(b"# "):
-            continue  # a comment, as keras_vit.manifest writes one
-        match = _LINE.fullmatch(line)
-        if match is None:
+                f"{error} The file is damaged: restore it, or delete it to go on unchecked."
+            ) from error
+        if file.name in names:
+            listed[file] = names[file.name]
+            continue
+        # The name was damaged, unless all that is listed is there: then the file was added later.
+        if missing := [name for name in names if not (sums.parent / name).exists()]:
             raise CheckpointError(
-                f"Line {number} of {sums} is not a SHA-256 sum and a name: the file is damaged. "
-                "Restore it, or delete it to go on unchecked."
+                f"{sums} does not list {file.name}, but {missing[0]}, which is not there: one of "
+                f"them is damaged. Delete {MANIFEST} if you renamed the file."
             )
-        escaped, digest, name = match.groups()
-        if escaped:
-            name = re.sub(rb"\\([\\nr])", lambda match: _ESCAPES[match[1]], name)
-        found[name] = digest.decode()
-    return found
+    return listed
+
+
+def _compare(listed: dict[Path, str], digest: str) -> None:
+    for file, expected in listed.items():
+        if digest != expected:
+            raise CheckpointError(
+                f"{file} has SHA-256 {digest}, and {MANIFEST} beside it lists {expected}: it is "
+                f"damaged or was replaced. Restore it, or delete {MANIFEST} if you replaced it."
+            )

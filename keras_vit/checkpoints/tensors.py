@@ -1,4 +1,4 @@
-"""What a file declares about its arrays, before any of them is read."""
+"""The arrays that a file declares, before any of them is read."""
 
 import json
 import math
@@ -37,7 +37,7 @@ class Tensor:
     def then(self, change: Callable[[Array], Array], shape: Shape | None = None) -> "Tensor":
         """The tensor after `change`, which runs when it is read.
 
-        `shape` is what it will have; None finds out at once, for a change of axes alone.
+        `shape` is the shape of the result; None computes it at once, for a change of axes alone.
         """
         if shape is None:
             try:
@@ -56,25 +56,25 @@ class SharedRead:
 
     def __init__(self, read: Callable[[], Array], users: int) -> None:
         self._read = read
-        self._users = self._left = users
+        self._users = self._remaining = users
         self._values: Array | None = None
 
     def __call__(self) -> Array:
         values = self._read() if self._values is None else self._values
-        self._left -= 1
-        self._values = values if self._left > 0 else None
-        if self._left <= 0:
-            self._left = self._users
+        self._remaining -= 1
+        self._values = values if self._remaining > 0 else None
+        if self._remaining <= 0:
+            self._remaining = self._users
         return values
 
 
 @dataclass(frozen=True)
 class Container:
-    """An open file: its arrays by name, and what `save_weights` noted about the model."""
+    """An open file: its arrays by name, and what `save_weights` wrote about the model."""
 
     path: Path
     tensors: dict[str, Tensor]
-    notes: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 def checked_float32(name: str, values: Array) -> Array:
@@ -84,11 +84,8 @@ def checked_float32(name: str, values: Array) -> Array:
             f"Tensor {name!r} holds {values.dtype.name}; weights are floating-point numbers."
         )
     values = values.astype(np.float32, copy=False)
-    # One sum is quick and no NaN or infinity escapes it; a sum may overflow, so then look closer.
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspicious = not np.isfinite(values.sum())
-    if suspicious and not (finite := np.isfinite(values)).all():
-        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+    if not is_finite(values):
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         raise CheckpointError(
             f"Tensor {name!r} holds {values[index]} at {index}: the file is damaged, or was "
             "written by a training that had diverged."
@@ -96,7 +93,14 @@ def checked_float32(name: str, values: Array) -> Array:
     return values
 
 
-def side_by_side(parts: list[Array]) -> Array:
+def is_finite(values: Array) -> bool:
+    """Whether an array holds neither NaN nor infinity."""
+    # One sum is quick and no NaN or infinity escapes it; a sum may overflow, so then look closer.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
+
+
+def join_columns(parts: list[Array]) -> Array:
     """`np.concatenate(parts, axis=-1)` in C order, without a copy of what needs none.
 
     torch's kernels come as transposed views, and copying these as NumPy does, row by row, misses
@@ -126,6 +130,12 @@ def check_declared_size(path: Path, shapes: Iterable[Shape], bytes_per_value: in
         )
 
 
+def check_shape(name: str, shape: Shape) -> None:
+    """Refuses a shape that no weight has."""
+    if not all(type(side) is int and side >= 0 for side in shape) or len(shape) > 8:
+        raise CheckpointError(f"Tensor {name!r} declares the impossible shape {shape!r}.")
+
+
 def largest_header(size: int) -> int:
     """How many bytes of a file of `size` may be a directory or header.
 
@@ -134,15 +144,17 @@ def largest_header(size: int) -> int:
     return max(2**17, size // 16)
 
 
-def pack_notes(notes: dict[str, Any]) -> str:
-    """Notes as JSON of at most 65,535 bytes, all that a `.npz` has room for."""
-    text = json.dumps(notes)
-    # Thousands of names of classes are too many; then the file does without.
-    return text if len(text) < 65_000 else json.dumps({**notes, "class_names": None})
+def pack_metadata(metadata: dict[str, Any]) -> str:
+    """Metadata as JSON of at most 65,535 bytes, all that a `.npz` has room for."""
+    text = json.dumps(metadata)
+    # Thousands of class names are too many; then the file does without.
+    return text if len(text) < 65_000 else json.dumps({**metadata, "class_names": None})
 
 
-def checked_shape(name: str, shape: Any) -> Shape:
-    """`shape` as a tuple of sizes, or a `CheckpointError`."""
-    if not all(type(side) is int and side >= 0 for side in shape) or len(shape) > 8:
-        raise CheckpointError(f"Tensor {name!r} declares the impossible shape {shape!r}.")
-    return tuple(shape)
+def unpack_metadata(text: str | bytes) -> dict[str, Any]:
+    """Metadata from JSON; empty for what is not `pack_metadata`'s."""
+    try:
+        metadata = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return metadata if isinstance(metadata, dict) else {}

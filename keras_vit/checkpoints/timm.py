@@ -9,16 +9,18 @@ from keras_vit.checkpoints.layout import (
     CONV,
     SAME,
     Layout,
-    Origin,
     Row,
+    SourceConventions,
     torch_norm,
     weight_and_bias,
 )
 
-# Google's weights, converted: pixels in [-1, 1], photographs squeezed to the square.
-ORIGIN = Origin("gelu", 1e-6, True, "bicubic_antialias", {"mode": "stretch_bicubic"})
-# Facebook's: ImageNet's mean and deviation, the centre cropped.
-IMAGENET_ORIGIN = Origin(
+# Google's weights, converted: pixels in [-1, 1], images squeezed to the square.
+CONVENTIONS = SourceConventions(
+    "gelu", 1e-6, True, "bicubic_antialias", {"mode": "stretch_bicubic"}
+)
+# Facebook's: ImageNet's mean and standard deviation, the centre cropped.
+IMAGENET_CONVENTIONS = SourceConventions(
     "gelu", 1e-6, "imagenet", "bicubic_antialias", {"mode": "crop", "crop_fraction": 0.9}
 )
 
@@ -51,7 +53,7 @@ BLOCK_ROWS: tuple[Row, ...] = (
 REFUSED = {
     r"^(dist_token|head_dist)": "this DeiT was distilled and has a second token and head. Take "
     "the DeiT without distillation, such as deit_small_patch16_224.fb_in1k.",
-    r"^fc_norm\.": "its norm stands behind the pooling, where this model has none.",
+    r"^fc_norm\.": "its norm stands behind the pooling, where this model does not have one.",
     r"^norm_pre\.": "it normalises in front of the first block (CLIP), which this model does not.",
     r"attn\.[qk]_norm\.": "it normalises queries and keys, which this model does not.",
     r"rel_pos|relative_position|attn\.[qv]_bias": "BEiT's relative positions are not in this model",
@@ -62,7 +64,7 @@ def _timm(**changes: Any) -> Layout:
     rows: dict[str, Any] = {
         "name": "timm",
         "suffix": ".safetensors",
-        "origin": ORIGIN,
+        "conventions": CONVENTIONS,
         "signature": r"^blocks\.0\.attn\.qkv\.weight$",
         "rows": ROWS,
         "block": "blocks.{}.",
@@ -81,14 +83,14 @@ def _timm(**changes: Any) -> Layout:
 
 
 TIMM = _timm()
-# What has LayerScale (DeiT III, DINOv2) is Facebook's; of DeiT and DINO only a caller can tell.
+# Of Facebook's, LayerScale shows DeiT III and DINOv2; DeiT and DINO need layout="timm_imagenet".
 TIMM_IMAGENET = _timm(
-    name="timm_imagenet", signature=r"^blocks\.0\.ls1\.gamma$", origin=IMAGENET_ORIGIN
+    name="timm_imagenet", signature=r"^blocks\.0\.ls1\.gamma$", conventions=IMAGENET_CONVENTIONS
 )
-# DINOv2's own files keep the token of its masked-patch task, which timm's do not.
+# Facebook's files of DINOv2 have the token of its masked-patch task, which timm's do not.
 DINOV2 = _timm(
     name="dinov2",
     suffix=".pth",
     signature=r"^mask_token$",
-    origin=Origin("gelu", 1e-6, "imagenet", "bicubic_offset", {"mode": "crop"}),
+    conventions=SourceConventions("gelu", 1e-6, "imagenet", "bicubic_offset", {"mode": "crop"}),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.npz import check_zip_sizes
+from keras_vit.checkpoints.npz import check_zip
 from keras_vit.checkpoints.tensors import (
     Array,
     Container,
@@ -27,7 +27,7 @@ def open_torch(path: Path) -> Iterator[Container]:
     """The tensors of a PyTorch file. Needs torch; runs no code that the file may carry.
 
     Raises:
-        CheckpointError: Truncated or damaged, more than weights inside, or no state dict.
+        CheckpointError: Truncated or damaged, more than weights inside, or not a state dict.
         ImportError: torch is not installed.
     """
     try:
@@ -39,9 +39,9 @@ def open_torch(path: Path) -> Iterator[Container]:
         ) from error
     is_zip = zipfile.is_zipfile(path)
     if is_zip:
-        check_zip_sizes(path)
+        check_zip(path)
     try:
-        # A map keeps what nobody asks for out of memory; files from before 2020 have none.
+        # Mapped, tensors that are not read stay out of memory; files from before 2020 cannot be.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # the unpickler fails in a hundred ways, all with one meaning
         raise CheckpointError(_why(path, error)) from error
@@ -61,15 +61,15 @@ def open_torch(path: Path) -> Iterator[Container]:
 
 def _why(path: Path, error: Exception) -> str:
     """torch's own message would advise to unpickle the file, which runs what it carries."""
-    if found := re.search(r"global:? (?:GLOBAL )?(\S+)", str(error)):
+    if match := re.search(r"global:? (?:GLOBAL )?(\S+)", str(error)):
         return (
-            f"{path} holds Python objects ({found[1]}) beside its tensors, and reading "
+            f"{path} holds Python objects ({match[1]}) beside its tensors, and reading "
             "them could run code: it is never done. Where you trust the file, write its state_dict "
             "alone, best as .safetensors."
         )
     return (
         f"{path} is not a whole PyTorch file of weights alone: it was cut off or damaged, or holds "
-        "Python objects, which are never read. Fetch it again, or write the state_dict alone."
+        "Python objects, which are never read. Download it again, or write the state_dict alone."
     )
 
 

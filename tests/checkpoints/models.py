@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit import VisionTransformer
 from keras_vit.checkpoints import save_weights
-from keras_vit.checkpoints.binding import canonical_values
+from keras_vit.checkpoints.variables import canonical_values
 
 SIZES: dict[str, Any] = {
     "patch_size": 8,
@@ -43,8 +43,8 @@ def saved(folder: Path, layout: str = "google", **changes: Any) -> Path:
     return file
 
 
-def assert_same_weights(found: keras.Model, expected: keras.Model) -> None:
-    ours, theirs = canonical_values(found), canonical_values(expected)
+def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
+    ours, theirs = canonical_values(model), canonical_values(expected)
     assert set(ours) == set(theirs)
     for name, values in ours.items():
         np.testing.assert_array_equal(values, theirs[name], err_msg=name)

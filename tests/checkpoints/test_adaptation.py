@@ -1,4 +1,4 @@
-"""Weights into a model of other sizes, and the word on every tensor."""
+"""Loads weights into models of other sizes, and checks what the report records."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints import CheckpointError, from_checkpoint, load_weights, save_weights
-from keras_vit.checkpoints.binding import canonical_values
 from keras_vit.checkpoints.resampling import resample_grid
+from keras_vit.checkpoints.variables import canonical_values
 from tests.checkpoints.models import assert_same_weights, outputs, pixels, saved, small
 
 
@@ -56,7 +56,7 @@ def test_a_head_wanted_and_none_in_the_file(tmp_path: Path) -> None:
     model = small()
     report = load_weights(model, saved(tmp_path, num_classes=0))
     assert report.fresh == ("head/kernel", "head/bias")
-    assert_same_weights(model, small())  # a head that was trained already is kept
+    assert_same_weights(model, small())  # a head that was trained already stays
 
 
 def test_a_head_on_pre_logits_goes_with_them(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_head_on_pre_logits_goes_with_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(48, 48), (16, 16), (24, 64), (8, 40)])
 @pytest.mark.parametrize("layout", ["google", "timm", "huggingface"])
-def test_positions_are_resampled_by_the_rule_of_the_origin(
+def test_positions_are_resampled_by_the_rule_of_the_files_authors(
     layout: str, size: tuple[int, int], tmp_path: Path
 ) -> None:
     rule = {"google": "zoom", "timm": "bicubic_antialias", "huggingface": "bicubic"}[layout]
@@ -81,10 +81,10 @@ def test_positions_are_resampled_by_the_rule_of_the_origin(
     assert report.resized == ("position_embedding",)
     assert f"4 x 4 -> {size[0] // 8} x {size[1] // 8}, {rule}" in str(report)
     positions = values(small(), "position_embedding")
-    found = values(model, "position_embedding")
+    resampled = values(model, "position_embedding")
     grid = resample_grid(positions[0, 1:].reshape(4, 4, 32), (size[0] // 8, size[1] // 8), rule)
-    np.testing.assert_array_equal(found[:, :1], positions[:, :1])
-    np.testing.assert_allclose(found[0, 1:], grid.reshape(-1, 32), atol=1e-7)
+    np.testing.assert_array_equal(resampled[:, :1], positions[:, :1])
+    np.testing.assert_allclose(resampled[0, 1:], grid.reshape(-1, 32), atol=1e-7)
 
 
 def test_as_many_patches_in_another_shape_are_resampled_too(file: Path) -> None:
@@ -121,8 +121,8 @@ def test_channels_first(file: Path) -> None:
     model = from_checkpoint(file, data_format="channels_first")
     assert model.input_shape == (None, 3, 32, 32)
     images = pixels(2, 32, 32, 3)
-    found = outputs(model, images.transpose(0, 3, 1, 2))
-    np.testing.assert_allclose(found, outputs(small(), images), atol=1e-5)
+    logits = outputs(model, images.transpose(0, 3, 1, 2))
+    np.testing.assert_allclose(logits, outputs(small(), images), atol=1e-5)
 
 
 @pytest.mark.parametrize("channels", [1, 4])
@@ -143,7 +143,7 @@ def test_another_patch_size(file: Path) -> None:
 
 
 def test_older_names_and_a_trainings_state(file: Path) -> None:
-    """Every kind of module numbered on its own, below a prefix, beside an optimizer's moments."""
+    """Every kind of module numbered separately, below a prefix, beside an optimizer's moments."""
     arrays = dict(np.load(file))
     for old, new in (("LayerNorm_2", "LayerNorm_1"), ("Attention_1", "Attention_0"),
                      ("MlpBlock_3", "MlpBlock_0")):  # fmt: skip
@@ -208,11 +208,11 @@ def test_a_misspelt_fresh_proposes_the_nearest(file: Path) -> None:
     ("changes", "message"),
     [
         ({"depth": 3}, "'block_2/norm_0/scale' of the model is not in the file"),
-        ({"depth": 1}, "block_1/.* has no place in the model"),
+        ({"depth": 1}, "block_1/.* does not belong to the model"),
         ({"hidden_dim": 64}, "where the model has"),
         ({"mlp_dim": 64}, "mlp/dense_0"),
         ({"pooling": "map"}, "'pooling/probe' of the model is not in the file"),
-        ({"position_embedding": "sincos2d"}, "position_embedding.* has no place"),
+        ({"position_embedding": "sincos2d"}, "position_embedding.* does not belong"),
         ({"num_registers": 2}, "register_tokens"),
         ({"layer_scale": 1.0}, "scale_0"),
         ({"representation_size": 8}, "pre_logits"),
@@ -234,7 +234,7 @@ def test_the_report_is_json_too(file: Path) -> None:
     assert {"status", "name", "source", "shape", "detail"} == set(report["entries"][0])
 
 
-def test_options_of_another_origin_are_noted(tmp_path: Path) -> None:
+def test_options_other_than_the_weights_are_noted(tmp_path: Path) -> None:
     file = saved(tmp_path, activation="gelu", norm_epsilon=1e-12)
     notes = " ".join(load_weights(small(), file).notes)
     assert "activation='gelu'" in notes
@@ -286,7 +286,7 @@ def test_torch_files(tmp_path: Path) -> None:
     for content in (state, {"model": state, "epoch": 3}, {"state_dict": state}):
         torch.save(content, tmp_path / "m.pth")
         assert_same_weights(from_checkpoint(tmp_path / "m.pth", num_heads=4), small())
-    # DINOv2's own spelling: registers, gated MLPs, and a token that only its training needs.
+    # DINOv2's spelling: registers, gated MLPs, and a token that only its training needs.
     giant = {"layer_scale": 0.5, "activation": "swiglu", "num_registers": 2, "num_classes": 0}
     state = load_file(saved(tmp_path, "timm", **giant))
     spelt = {"reg_token": "register_tokens", "fc1": "w12", "fc2": "w3"}

@@ -42,6 +42,9 @@ def test_the_table() -> None:
         assert row.name in repr(rows).replace("  ", " ") or row.tag in repr(rows)
         assert row.megabytes > 20
         assert row.layout in LAYOUTS
+    guessed = [row.name for row in rows if row.url_is_guessed]
+    assert len(guessed) == repr(rows).count("(file name guessed)") == 5
+    assert all(name.endswith(":gsam_in1k") for name in guessed)
     named = {row.model for row in rows} & set(list_models())
     assert len(named) >= 9
 
@@ -60,7 +63,7 @@ def test_sizes_follow_from_the_parameters() -> None:
 
 @pytest.fixture
 def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
-    """A released file of our own: a small model behind a file:// address, an empty cache."""
+    """A file in place of a released one: a small model at a file:// address, an empty cache."""
     source = tmp_path / "bucket"
     source.mkdir()
     file = saved(source)
@@ -84,7 +87,7 @@ def test_a_tag_is_fetched_once(row: Weights, capfd: Any) -> None:
 
 
 def test_a_thousand_bit_flips_are_all_noticed(row: Weights) -> None:
-    file = cache.checked_file(row)
+    file = cache.cached_file(row)
     whole = file.read_bytes()
     random = np.random.default_rng(0)
     model = small(num_classes=3)
@@ -94,19 +97,19 @@ def test_a_thousand_bit_flips_are_all_noticed(row: Weights) -> None:
         flipped[place] ^= 1 << random.integers(8)
         file.write_bytes(flipped)
         with pytest.raises(CheckpointError, match="not the file that was first used"):
-            load_weights(model, "tiny_in1k") if i < 5 else cache.checked_file(row)
+            load_weights(model, "tiny_in1k") if i < 5 else cache.cached_file(row)
     assert_same_weights(model, before)
     file.write_bytes(whole)
-    assert cache.checked_file(row) == file
+    assert cache.cached_file(row) == file
 
 
 def test_the_changed_tensor_is_named(row: Weights) -> None:
-    file = cache.checked_file(row)
+    file = cache.cached_file(row)
     arrays = dict(np.load(file))
     arrays["cls"] = arrays["cls"] + 1
     np.savez(file, **arrays)
     with pytest.raises(CheckpointError, match="changed: cls"):
-        cache.checked_file(row)
+        cache.cached_file(row)
 
 
 def test_half_written_files_are_not_used(row: Weights) -> None:
@@ -117,7 +120,7 @@ def test_half_written_files_are_not_used(row: Weights) -> None:
     assert not (folder / f"part-{row.file_name}").exists()
 
 
-def test_an_error_page_is_no_file_of_weights(row: Weights) -> None:
+def test_an_error_page_is_not_a_file_of_weights(row: Weights) -> None:
     Path(row.url.removeprefix("file://")).write_text("<html>404</html>")
     with pytest.raises(CheckpointError):
         from_checkpoint(row.name)
@@ -126,32 +129,32 @@ def test_an_error_page_is_no_file_of_weights(row: Weights) -> None:
 
 @pytest.fixture
 def host(row: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """The same file behind a host like Hugging Face's or Google's, which tells its sum."""
+    """The same file behind a host like Hugging Face's or Google's, which publishes its sum."""
     content = Path(row.url.removeprefix("file://")).read_bytes()
-    told: dict[str, str] = {}
+    headers_to_send: dict[str, str] = {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
-            redirects = "X-Linked-ETag" in told and self.path != "/store.npz"
+            redirects = "X-Linked-ETag" in headers_to_send and self.path != "/store.npz"
             self.send_response(302 if redirects else 200)
             if redirects:
                 self.send_header("Location", "/store.npz")
-            for name, value in told.items() if self.path != "/store.npz" else ():
+            for name, value in headers_to_send.items() if self.path != "/store.npz" else ():
                 self.send_header(name, value)
             self.send_header("Content-Length", "0" if redirects else str(len(content)))
             self.end_headers()
 
         def do_GET(self) -> None:
             self.do_HEAD()
-            if self.path == "/store.npz" or "X-Linked-ETag" not in told:
+            if self.path == "/store.npz" or "X-Linked-ETag" not in headers_to_send:
                 self.wfile.write(content)
 
         def log_message(self, *_: Any) -> None:
             pass
 
     def publish(**headers: str) -> None:
-        told.clear()
-        told.update({name.replace("_", "-"): value for name, value in headers.items()})
+        headers_to_send.clear()
+        headers_to_send.update({name.replace("_", "-"): value for name, value in headers.items()})
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -187,7 +190,7 @@ def test_a_download_is_held_against_the_sum_that_its_host_publishes(
         assert not list(cache.cache_folder().glob("*.npz"))
 
 
-def test_offline_it_says_what_to_fetch_and_where_to_put_it(row: Weights) -> None:
+def test_offline_the_error_says_what_to_download_and_where_to_put_it(row: Weights) -> None:
     source = Path(row.url.removeprefix("file://"))
     content = source.read_bytes()
     source.unlink()
@@ -198,7 +201,7 @@ def test_offline_it_says_what_to_fetch_and_where_to_put_it(row: Weights) -> None
     assert "\n" not in message
     place = cache.cache_folder() / row.file_name
     assert str(place) in message
-    place.write_bytes(content)  # as told
+    place.write_bytes(content)  # as the message asks
     assert_same_weights(from_checkpoint(row.name), small())
 
 
@@ -236,14 +239,14 @@ def test_importing_brings_no_other_framework(backend: str, run_python: Any) -> N
     assert not set(eval(heavy)) - allowed
 
 
-def test_what_a_model_follows_its_weights_in(tmp_path: Path) -> None:
+def test_what_a_model_inherits_from_its_weights(tmp_path: Path) -> None:
     file = saved(tmp_path, "timm", activation="gelu", pooling="gap")
     sizes = {name: SIZES[name] for name in ("patch_size", "hidden_dim", "depth")}
-    found = arguments_for(file, **sizes)
-    assert found["activation"] == "gelu"
-    assert found["pooling"] == "gap"
-    assert found["class_token"] is False
-    assert "num_classes" not in found
+    inherited = arguments_for(file, **sizes)
+    assert inherited["activation"] == "gelu"
+    assert inherited["pooling"] == "gap"
+    assert inherited["class_token"] is False
+    assert "num_classes" not in inherited
     file = saved(tmp_path, representation_size=24)
     assert arguments_for(file, **sizes, num_classes=5)["representation_size"] == 24
     assert "representation_size" not in arguments_for(file, **sizes, num_classes=3)

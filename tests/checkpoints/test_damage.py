@@ -1,4 +1,4 @@
-"""Damaged files: every flipped bit of what this package writes is found, and files stay whole."""
+"""Damage: every flipped bit of what this package writes is detected, and files stay whole."""
 
 import hashlib
 import os
@@ -18,10 +18,11 @@ from keras_vit.checkpoints import (
     load_model,
     load_weights,
     save_weights,
-    saving,
+    sums,
     verify_sums,
+    writer,
 )
-from keras_vit.checkpoints.binding import canonical_values
+from keras_vit.checkpoints.variables import canonical_values
 from keras_vit.manifest import all_files, write_manifest
 from tests.checkpoints.models import assert_same_weights, saved, small
 
@@ -42,7 +43,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("flips", [60, pytest.param(1000, marks=pytest.mark.slow)])
-def test_every_flipped_bit_is_found(name: str, flips: int, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected(name: str, flips: int, tmp_path: Path) -> None:
     layout, changes = WRITTEN[name]
     model, file = small(**changes), tmp_path / name
     save_weights(model, file, layout=layout)
@@ -102,11 +103,11 @@ def test_damage_on_the_way_of_the_command_line(name: str, tmp_path: Path) -> Non
         flipped[place] ^= 1 << random.integers(8)
         file.write_bytes(flipped)
         try:  # a date in a zip of Keras is not part of the model
-            found = load_model(file)
+            loaded = load_model(file)
         except CheckpointError:
             continue
         assert name == "model.keras"
-        assert_same_weights(found, model)
+        assert_same_weights(loaded, model)
 
 
 def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
@@ -139,6 +140,18 @@ def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
             load_model(tmp_path)
 
 
+def test_a_listed_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It carries a sum as well, which the listed one covers."""
+    file, model = saved(tmp_path), small()
+    write_manifest(tmp_path, "run", [file.name], complete=True)
+    monkeypatch.setattr(sums, "_sum_without", lambda *_: pytest.fail("hashed twice"))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert load_weights(model, file).sha256 == digest
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="SHA256SUMS"):
+        load_weights(model, file)
+
+
 def test_an_empty_folder_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="keras-vit train"):
         load_model(tmp_path)
@@ -153,7 +166,7 @@ def test_the_sum_that_the_caller_gives(tmp_path: Path) -> None:
     report = load_weights(model, file, sha256=digest.upper())
     assert report.sha256 == digest
     assert from_checkpoint(file, sha256=digest).load_report.sha256 == digest
-    # A file of another program carries no sum: the report has it, to be kept.
+    # A file of another program carries no sum: the report has it, for the user to note.
     np.savez(file, **np.load(file))
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert f"\n  sha256   {digest}" in str(load_weights(model, file))
@@ -203,7 +216,7 @@ def test_a_failed_write_leaves_what_was_there(
         raise OSError(28, "No space left on device")
 
     for suffix in (".npz", ".safetensors"):
-        monkeypatch.setitem(saving.WRITERS, suffix, fail)
+        monkeypatch.setitem(writer.WRITERS, suffix, fail)
     model = small(num_classes=3)
     monkeypatch.setattr(type(model), "save", lambda self, path: fail(path))
     monkeypatch.setattr(type(model), "save_weights", lambda self, path: fail(path))

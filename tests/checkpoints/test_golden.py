@@ -14,7 +14,7 @@ from keras_vit.models import ImageModel
 from tests.checkpoints.models import assert_same_weights
 from tests.golden_cases import COMMITTED, golden_case
 
-# Case -> what its file cannot tell.
+# Case -> arguments that its file does not show.
 CASES: dict[str, dict[str, Any]] = {
     "vit_token": {},
     "vit_token_rep": {},
@@ -63,11 +63,11 @@ def own_names(recorded: dict[str, np.ndarray], model: ImageModel) -> dict[str, s
     names = {name: OURS.get(name, name) for name in recorded if name != "images"}
     for name in sorted(recorded):  # a stage's is that of its last unit, which comes last
         if stage := re.match(r"(?:resnet_block|stage)(\d)", name):
-            names = {n: own for n, own in names.items() if own != f"stage_{stage[1]}"}
+            names = {n: layer for n, layer in names.items() if layer != f"stage_{stage[1]}"}
             names[name] = f"stage_{stage[1]}"
     if "with_posemb" in recorded and recorded["with_posemb"].shape != recorded["encoded"].shape:
         names.pop("with_posemb", None)  # big_vision's class token joins behind it
-    return {name: own for name, own in names.items() if own in model.feature_names}
+    return {name: layer for name, layer in names.items() if layer in model.feature_names}
 
 
 def compare(model: ImageModel, recorded: dict[str, np.ndarray], atol: dict[str, float]) -> None:
@@ -75,9 +75,9 @@ def compare(model: ImageModel, recorded: dict[str, np.ndarray], atol: dict[str, 
     blocks = [name for name in model.feature_names if name.startswith(("block_", "stage_"))]
     assert {*blocks, "pre_logits"} <= set(names.values())
     features = model.feature_model([*names.values()])(recorded["images"])
-    for name, own in names.items():
-        found = keras.ops.convert_to_numpy(features[own])
-        assert np.abs(found - recorded[name]).max() <= atol[name], name
+    for name, layer in names.items():
+        features_of_layer = keras.ops.convert_to_numpy(features[layer])
+        assert np.abs(features_of_layer - recorded[name]).max() <= atol[name], name
 
 
 @pytest.mark.filterwarnings("ignore:Patches of")
@@ -134,7 +134,7 @@ def test_flexivit_with_patches_of_another_size(side: int, shared: Path) -> None:
     )
 
 
-def test_the_origin_decides_on_numerics(shared: Path) -> None:
+def test_the_source_decides_on_numerics(shared: Path) -> None:
     file = golden_case("vit_token", shared).folder / "weights.npz"
     model = from_checkpoint(file)
     assert (model.activation, model.norm_epsilon) == ("gelu_tanh", 1e-6)

@@ -99,7 +99,7 @@ def test_a_configuration_larger_than_its_tensors(name: str, pristine: Path, tmp_
 
 @pytest.mark.parametrize("value", [-5, 2.5, "12", None, 10**400])
 @pytest.mark.parametrize("name", ["hidden_dim", "depth", "mlp_dim", "patch_size", "input_shape"])
-def test_sizes_that_are_none(name: str, value: Any, pristine: Path, tmp_path: Path) -> None:
+def test_sizes_that_are_not_sizes(name: str, value: Any, pristine: Path, tmp_path: Path) -> None:
     if (name, value) == ("mlp_dim", None):
         pytest.skip("None is the default")
 
@@ -156,7 +156,7 @@ def test_dtypes_that_name_other_classes(dtype: Any, pristine: Path, tmp_path: Pa
     refused(rewritten(pristine, tmp_path / "m.keras", claim), "a dtype policy of Keras is accepted")
 
 
-def test_texts_that_are_no_configuration(pristine: Path, tmp_path: Path) -> None:
+def test_texts_that_are_not_a_configuration(pristine: Path, tmp_path: Path) -> None:
     for text in (b"", b"{", b"[" * 100_000, b'{"a": NaN', b"\xff\xfe", b"9" * 5000):
         refused(
             rewritten(pristine, tmp_path / "m.keras", **{"config.json": text}),
@@ -242,9 +242,9 @@ def test_what_hdf5_can_do_beside_arrays(attack: str, pristine: Path, tmp_path: P
     file = rewritten(pristine, tmp_path / "m.keras", weights=weights)
     refused(file, message)
     # The same HDF5 as a file of weights.
-    own = (tmp_path / "m.h5").rename(tmp_path / "m.weights.h5")
+    weights_file = (tmp_path / "m.h5").rename(tmp_path / "m.weights.h5")
     with pytest.raises(CheckpointError, match=message):
-        load_weights(small(), own)
+        load_weights(small(), weights_file)
 
 
 def test_archives(pristine: Path, tmp_path: Path) -> None:
@@ -323,8 +323,8 @@ def test_honest_models_pass(kind: str, tmp_path: Path) -> None:
     if kind not in ("int8", "int4"):
         fill(model)
     model.save(tmp_path / "model.keras")
-    found = load_model(tmp_path)
-    for ours, theirs in zip(found.get_weights(), model.get_weights(), strict=True):
+    loaded = load_model(tmp_path)
+    for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 

@@ -68,12 +68,13 @@ def test_we_load_what_transformers_writes(tmp_path: Path) -> None:
     larger = from_checkpoint(
         tmp_path / "model.safetensors", include_preprocessing=False, input_shape=(48, 40, 3)
     )
-    pictures = np.random.default_rng(1).normal(0, 1, (2, 48, 40, 3)).astype("float32")
+    larger_images = np.random.default_rng(1).normal(0, 1, (2, 48, 40, 3)).astype("float32")
     with torch.no_grad():
         logits = theirs(
-            torch.as_tensor(pictures.transpose(0, 3, 1, 2).copy()), interpolate_pos_encoding=True
+            torch.as_tensor(larger_images.transpose(0, 3, 1, 2).copy()),
+            interpolate_pos_encoding=True,
         ).logits.numpy()
-    np.testing.assert_allclose(outputs(larger, pictures), logits, atol=1e-5)
+    np.testing.assert_allclose(outputs(larger, larger_images), logits, atol=1e-5)
 
 
 @pytest.mark.parametrize("swiglu", [False, True])

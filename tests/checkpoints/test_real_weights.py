@@ -36,14 +36,14 @@ def compare(model: VisionTransformer, recorded: dict[str, np.ndarray]) -> None:
     features = model.feature_model([*TOKENS, "pre_logits", "logits"])
     normal = np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype("float32")
     for name, images in (("cats", recorded["cats_input_nchw"]), ("normal_seed0", normal)):
-        found = {
+        outputs = {
             key: keras.ops.convert_to_numpy(value)
             for key, value in features(images.transpose(0, 2, 3, 1)).items()
         }
-        assert np.abs(found["logits"] - recorded[f"{name}_logits"]).max() <= LOGITS
+        assert np.abs(outputs["logits"] - recorded[f"{name}_logits"]).max() <= LOGITS
         for block, atol in TOKENS.items():
             expected = recorded[f"{name}_{block.replace('_', '')}"]
-            assert np.abs(found[block][:1, :8] - expected).max() <= atol, block
+            assert np.abs(outputs[block][:1, :8] - expected).max() <= atol, block
 
 
 def test_timms_numbers(model: VisionTransformer, recorded: dict[str, np.ndarray]) -> None:
@@ -83,7 +83,7 @@ def test_google_keras_timm_huggingface_google(folder: Path, tmp_path: Path) -> N
 def test_the_configuration_beside_the_file_is_read(
     model: VisionTransformer, folder: Path, tmp_path: Path
 ) -> None:
-    """Hugging Face's config.json says epsilon 1e-6, where its layout alone means 1e-12."""
+    """Hugging Face's config.json has epsilon 1e-6, where its layout alone means 1e-12."""
     file = tmp_path / "m.safetensors"
     save_weights(model, file, layout="huggingface")
     strip_notes(file)

@@ -84,8 +84,8 @@ def test_a_larger_patch_of_an_enlarged_picture_has_the_same_embedding() -> None:
     patch = random.normal(0, 1, (4, 4, 3)).astype("float32")
     larger = resample_grid(patch, (8, 6), "bilinear")
     expected = np.einsum("hwc,hwcd->d", patch, kernel)
-    found = np.einsum("hwc,hwcd->d", larger, resample_patches(kernel, (8, 6)))
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    embeddings = np.einsum("hwc,hwcd->d", larger, resample_patches(kernel, (8, 6)))
+    np.testing.assert_allclose(embeddings, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6, 13])

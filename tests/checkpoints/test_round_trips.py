@@ -61,12 +61,14 @@ def test_released_keras_released(name: str, shared: Path, tmp_path: Path) -> Non
     chain(source, CASES[name], [("d.npz", OWN_LAYOUT[name])], tmp_path)
 
 
-def chain(source: Path, told: dict[str, Any], steps: list[tuple[str, str]], folder: Path) -> None:
-    model = from_checkpoint(source, **told)
+def chain(
+    source: Path, arguments: dict[str, Any], steps: list[tuple[str, str]], folder: Path
+) -> None:
+    model = from_checkpoint(source, **arguments)
     config = model.get_config()
     for file, layout in [("a.keras", None), *steps]:
         save_weights(model, folder / file, layout=layout)
-        # What we write says what tensors cannot: nothing needs to be told again.
+        # What we write has what tensors cannot show: no argument is needed again.
         model = from_checkpoint(folder / file)
         assert {**model.get_config(), "name": ""} == {**config, "name": ""}
     first, last = np.load(source), np.load(folder / "d.npz")
@@ -117,11 +119,11 @@ def test_the_same_model_makes_the_same_bytes(tmp_path: Path) -> None:
         ({"layer_scale": 0.1}, "huggingface", "scale_0"),
     ],
 )
-def test_a_layout_without_a_place_says_so_and_writes_nothing(
+def test_a_layout_that_cannot_hold_a_weight_says_so_and_writes_nothing(
     changes: dict[str, Any], layout: str, tensor: str, tmp_path: Path
 ) -> None:
     suffix = ".npz" if layout in ("google", "big_vision") else ".safetensors"
-    with pytest.raises(ValueError, match=f"no place for '.*{tensor}"):
+    with pytest.raises(ValueError, match=f"layout cannot hold '.*{tensor}"):
         save_weights(small(**changes), tmp_path / f"model{suffix}", layout=layout)
     assert not list(tmp_path.iterdir())
 
@@ -131,5 +133,5 @@ def test_a_name_that_does_not_fit_the_layout(tmp_path: Path) -> None:
         save_weights(small(), tmp_path / "model.safetensors", layout="google")
     with pytest.raises(ValueError, match="Did you mean 'google'"):
         save_weights(small(), tmp_path / "model.npz", layout="goggle")
-    with pytest.raises(ValueError, match="Say how"):
+    with pytest.raises(ValueError, match="Choose the layout"):
         save_weights(small(), tmp_path / "model.npz")

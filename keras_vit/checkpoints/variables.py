@@ -1,4 +1,4 @@
-"""Canonical names and the variables of a Keras model: which belongs to which."""
+"""The variables of a model and their canonical names."""
 
 import itertools
 import re
@@ -25,7 +25,7 @@ def _norm(layer: str, name: str) -> dict[str, tuple[str, ...]]:
     return {f"{layer}.gamma": (f"{name}/scale",), f"{layer}.beta": (f"{name}/bias",)}
 
 
-# Attribute of a model's layer -> the canonical tensors that lie side by side in it.
+# Attribute of a model's layer -> the canonical tensors that are concatenated in it.
 TOP = {
     **_dense("patch_embedding", "patch_embedding"),
     "class_token.embedding": ("class_token",),
@@ -80,7 +80,7 @@ REPEATED = (
 
 @dataclass(frozen=True)
 class Binding:
-    """A variable and the canonical tensors that lie in it, side by side along its last axis."""
+    """A variable and the canonical tensors that are concatenated in it, along its last axis."""
 
     variable: Any
     names: tuple[str, ...]
@@ -97,35 +97,33 @@ class Binding:
 
 
 def bindings(model: keras.Model) -> list[Binding]:
-    """Every weight of a model, bound.
+    """Every weight of a model with its canonical names.
 
     Raises:
-        CheckpointError: The model is of no family of `FAMILIES`, is quantized, or has weights
-            that have no canonical name.
+        CheckpointError: The model is not of one of `FAMILIES`, is quantized, or has weights without
+            a canonical name.
     """
     family_of(model)
     layers = {layer.name: layer for layer in model.layers}
-    found = [
-        Binding(variable, names)
-        for path, names in TOP.items()
-        if (variable := _variable(layers.get(path.split(".")[0]), path)) is not None
-    ]
+    bound = []
+    for path, names in TOP.items():
+        layer, _, attribute = path.partition(".")
+        bound += _bind(layers.get(layer), attribute, names)
     for name, layer in layers.items():
         for pattern, template, table in REPEATED:
             if match := pattern.fullmatch(name):
                 prefix = template.format(*match.groups())
-                for path, names in table.items():
-                    if (variable := _variable(layer, f"layer.{path}")) is not None:
-                        found.append(Binding(variable, tuple(prefix + n for n in names)))
-    bound = {id(binding.variable) for binding in found}
+                for attribute, names in table.items():
+                    bound += _bind(layer, attribute, tuple(prefix + n for n in names))
+    known = {id(binding.variable) for binding in bound}
     for weight in model.weights:
         is_seed = "int" in weight.dtype and "seed" in weight.path
-        if not is_seed and (id(weight) not in bound or not weight.dtype.startswith(("fl", "bf"))):
+        if not is_seed and (id(weight) not in known or not weight.dtype.startswith(("fl", "bf"))):
             raise CheckpointError(
-                f"Weight {weight.path!r} ({weight.dtype}) of the model has no name that other "
-                "packages share: it is quantized, or was changed. Save it with model.save."
+                f"Weight {weight.path!r} ({weight.dtype}) of the model does not have a name that "
+                "other packages share: it is quantized, or was changed. Save it with model.save."
             )
-    return found
+    return bound
 
 
 def canonical_values(model: keras.Model) -> dict[str, Array]:
@@ -133,9 +131,10 @@ def canonical_values(model: keras.Model) -> dict[str, Array]:
     return dict(itertools.chain.from_iterable(b.values().items() for b in bindings(model)))
 
 
-def _variable(layer: Any, path: str) -> Any:
+def _bind(layer: Any, attribute: str, names: tuple[str, ...]) -> list[Binding]:
+    """The variable of a layer, if the model's options give it one."""
     try:
-        found = attrgetter(path.split(".", 1)[1])(layer)
+        variable = attrgetter(attribute)(layer)
     except AttributeError:
-        return None  # an option that this model has not
-    return found if isinstance(found, keras.Variable) else None
+        return []
+    return [Binding(variable, names)] if isinstance(variable, keras.Variable) else []

@@ -1,4 +1,4 @@
-"""The model that a file is of: its architecture from the file, then its weights."""
+"""`from_checkpoint` and `load_model`: whole models from files."""
 
 import inspect
 import math
@@ -10,19 +10,23 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.adaptation import Grid
-from keras_vit.checkpoints.binding import bindings
-from keras_vit.checkpoints.cache import checked_file
+from keras_vit.checkpoints.cache import resolve
 from keras_vit.checkpoints.catalogue import find_for_model, find_named
+from keras_vit.checkpoints.checkpoint_file import open_checkpoint
 from keras_vit.checkpoints.claims import check_claims
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import FAMILIES
+from keras_vit.checkpoints.keras_file import load_keras_model
 from keras_vit.checkpoints.layout import Checkpoint
-from keras_vit.checkpoints.loading import load_checkpoint
-from keras_vit.checkpoints.opening import open_checkpoint
-from keras_vit.checkpoints.sums import check_file_in_thread
+from keras_vit.checkpoints.reader import load_checkpoint
+from keras_vit.checkpoints.sums import check_file, check_file_in_thread
+from keras_vit.checkpoints.variables import bindings
 from keras_vit.errors import check_arguments
 from keras_vit.models import ImageModel
 from keras_vit.models.geometry import feature_stride, patch_grid
+
+# What `keras-vit train` and `save_weights(layout="huggingface")` write into a folder.
+FILES_IN_FOLDER = ("model.keras", "model.safetensors")
 
 
 def from_checkpoint(
@@ -35,11 +39,11 @@ def from_checkpoint(
     max_parameters: int | None = None,
     **overrides: Any,
 ) -> ImageModel:
-    """The model that a file is of, under its weights.
+    """Builds the model that a file is of and loads its weights.
 
     The architecture is read from the shapes; `activation`, `norm_epsilon` and preprocessing follow
-    the origin (released code: tanh GELU, 1e-6; timm and Hugging Face: erf GELU, and 1e-12 at
-    Hugging Face) unless the file, a `config.json` beside it, or the caller says otherwise.
+    the authors (released code: tanh GELU, 1e-6; timm and Hugging Face: erf GELU, and 1e-12 at
+    Hugging Face) unless the file, a `config.json` beside it, or the caller sets them.
 
     Args:
         file: As for `load_weights`, or `"MODEL:TAG"` of the catalogue: `"ViT-B/16:augreg_in21k"`.
@@ -57,7 +61,7 @@ def from_checkpoint(
 
     Raises:
         CheckpointError: As for `load_weights`.
-        ValueError: An override is no argument of the file's model, or out of range.
+        ValueError: An override is not an argument of the file's model, or out of range.
 
     Example:
 
@@ -75,27 +79,74 @@ def from_checkpoint(
         raise ValueError(
             "from_checkpoint(file) takes the weights from the file: leave weights= out."
         )
-    path = Path(file)
-    if not path.is_file() and (row := find_named(str(file))) is not None:
-        path, layout = checked_file(row), layout or row.layout
-        overrides = {**row.arguments, **overrides}
+    path, layout, released_arguments = resolve(file, layout, find_named)
+    overrides = {**released_arguments, **overrides}
     with (
-        check_file_in_thread(path, sha256) as checked,
-        open_checkpoint(path, layout, None, checked, max_parameters) as checkpoint,
+        check_file_in_thread(path, sha256) as wait_for_sum,
+        open_checkpoint(path, layout, None, wait_for_sum, max_parameters) as checkpoint,
     ):
         constructor = FAMILIES[checkpoint.family].model
         check_arguments(constructor, overrides)
         arguments = _arguments(checkpoint, overrides, file_grid, path, max_parameters)
         model = constructor(**arguments)
         report = load_checkpoint(
-            model, bindings(model), path, checkpoint, fresh, file_grid, checked
+            model, bindings(model), path, checkpoint, fresh, file_grid, wait_for_sum
         )
     model.load_report = report
     return model
 
 
-# What a model should follow its weights in, where its caller says nothing.
-FOLLOWED = (
+def load_model(
+    path: str | Path, *, sha256: str | None = None, max_parameters: int | None = None
+) -> ImageModel:
+    """The model in a file or a run's folder, not compiled; the file's claims are all checked.
+
+    A `.keras` file comes back as it was saved; from other files the model is built by
+    `from_checkpoint`. Checked before anything is built: the SHA-256 sum that a file of
+    this package carries, the one in a `SHA256SUMS` beside it, the sizes in the configuration with
+    those of the tensors. No Python object is unpickled, and no class is imported.
+
+    Args:
+        path: A `.keras`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the folder of a run
+            with `model.keras` in it, or `"MODEL:TAG"` of released weights. `.weights.h5` has no
+            architecture: build the model and use `load_weights`.
+        sha256: The sum that the file must have.
+        max_parameters: The most parameters that the model may have; None for as many as the file
+            holds.
+
+    Raises:
+        CheckpointError: The file is damaged, hostile, of something else, or has values that are
+            not finite. One line that names the file, and the tensor or the byte.
+        FileNotFoundError: There is no such file.
+        ValueError: `sha256` is not a sum.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+    >>> folder = tempfile.mkdtemp()
+    >>> model.save(folder + "/model.keras")
+    >>> keras_vit.checkpoints.load_model(folder).hidden_dim
+    16
+    """
+    path = Path(path)
+    if path.is_dir():
+        files = [path / name for name in FILES_IN_FOLDER if (path / name).exists()]
+        if not files:
+            raise FileNotFoundError(
+                f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(path)!r}. Give a file of a "
+                "model, or a folder that keras-vit train wrote."
+            )
+        path = files[0]
+    if path.suffix != ".keras":
+        return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
+    check_file(path, sha256)
+    return load_keras_model(path, max_parameters)
+
+
+# What a model takes from the file of its weights where its caller sets nothing.
+INHERITED_ARGUMENTS = (
     "activation",
     "norm_epsilon",
     "include_preprocessing",
@@ -119,16 +170,16 @@ def arguments_for(
     num_classes: int = 1000,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """What a model of these sizes should follow its weights in: numerics, pooling, preprocessing.
+    """What a model of these sizes inherits from its weights: numerics, pooling, preprocessing.
 
-    For a constructor that is given `weights=`: everything that its caller left out.
+    For a constructor with `weights=`: everything that its caller left out.
 
     Args:
         weights: A file, or the tag of released weights.
-        num_classes: Of the model: where the file has as many, its pre-logits layer is followed
+        num_classes: Of the model: where the file has as many, its pre-logits layer is inherited
             too, without which its head means nothing; else both are left out, as the released
             code does when it fine-tunes.
-        **arguments: The model's other arguments: its sizes tell which weights a tag means.
+        **arguments: The model's other arguments: its sizes show which weights a tag means.
 
     Raises:
         CheckpointError: As for `load_weights`.
@@ -143,18 +194,16 @@ def arguments_for(
     >>> keras_vit.checkpoints.arguments_for(file, **sizes)["pooling"]
     'gap'
     """
-    path, layout, told = Path(weights), None, {}
-    wanted = SimpleNamespace(**arguments)
-    if not path.is_file() and (row := find_for_model(str(weights), wanted)) is not None:
-        path, layout, told = checked_file(row), row.layout, row.arguments
+    model = SimpleNamespace(**arguments)
+    path, layout, released = resolve(weights, None, lambda tag: find_for_model(tag, model))
     if path.name.endswith(".weights.h5"):
         return {}  # holds weights alone, of a model like the one that is asked for
     with open_checkpoint(path, layout) as checkpoint:
-        found = {**_of_file(checkpoint), **told}
-    followed = [*FOLLOWED]
-    if found["num_classes"] == num_classes:
-        followed.append("representation_size")
-    return {name: found[name] for name in followed if name in found}
+        of_file = {**_of_file(checkpoint), **released}
+    inherited = [*INHERITED_ARGUMENTS]
+    if of_file["num_classes"] == num_classes:
+        inherited.append("representation_size")
+    return {name: of_file[name] for name in inherited if name in of_file}
 
 
 def _arguments(
@@ -166,12 +215,11 @@ def _arguments(
 ) -> dict[str, Any]:
     """Arguments of the model: the file's, then the caller's."""
     arguments = _of_file(checkpoint, file_grid)
-    if "keras" not in checkpoint.arguments:  # there it was compared before Keras built it
-        # A size that the caller gives is no claim of the file's.
+    if "keras" not in checkpoint.arguments:  # there the claims were checked before Keras built it
+        # A size that the caller sets is not a claim of the file's.
         claimed = {k: v for k, v in arguments.items() if k not in {"input_shape"} & {*overrides}}
         shapes = [tensor.shape for tensor in checkpoint.tensors.values()]
-        values = sum(map(math.prod, shapes))
-        check_claims(path, claimed, values, len(shapes), max_parameters)
+        check_claims(path, claimed, sum(map(math.prod, shapes)), len(shapes), max_parameters)
         _settle_input_shape(arguments, overrides, path)
     elif "input_shape" in overrides:
         arguments.pop("position_grid", None)  # follows from the shape
@@ -181,12 +229,12 @@ def _arguments(
 
 
 def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], path: Path) -> None:
-    """Brings the file's `input_shape` into the data format and the grid that are asked for."""
+    """Brings the file's `input_shape` into the requested data format and grid."""
     if "input_shape" not in arguments:
         if "input_shape" not in overrides:
             raise CheckpointError(
-                f"The patches of {path} are no square, so their number does not tell the size of "
-                "the images. Give it: from_checkpoint(file, input_shape=(224, 160, 3))."
+                f"The patches of {path} are not a square, so their number does not determine the "
+                "size of the images. Give it: from_checkpoint(file, input_shape=(224, 160, 3))."
             )
         return
     height, width, channels = arguments["input_shape"]
@@ -200,11 +248,12 @@ def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], pa
 
 
 def _of_file(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
-    """What the file says about the model, as arguments of its class."""
+    """The arguments of the model's class that the file determines."""
     family = FAMILIES[checkpoint.family]
-    config = checkpoint.arguments.get("keras")
-    if config is not None:
-        config = {**config, "dtype": keras.dtype_policies.get(config["dtype"])}
-    found = family.arguments(checkpoint, file_grid) if config is None else config
-    known = inspect.signature(family.model).parameters
-    return {k: v for k, v in found.items() if k in known}  # not: trainable, class_names, ...
+    arguments = checkpoint.arguments.get("keras")
+    if arguments is None:
+        arguments = family.arguments(checkpoint, file_grid)
+    else:
+        arguments = {**arguments, "dtype": keras.dtype_policies.get(arguments["dtype"])}
+    accepted = inspect.signature(family.model).parameters
+    return {k: v for k, v in arguments.items() if k in accepted}  # not trainable, class_names, ...

@@ -1,4 +1,4 @@
-"""From a model into a file of any layout."""
+"""`save_weights`: writes the weights of a model in any layout."""
 
 import json
 import os
@@ -10,17 +10,17 @@ from typing import Any
 
 import keras
 
-from keras_vit.checkpoints.binding import canonical_values
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import family_of
 from keras_vit.checkpoints.keras_file import SUFFIXES
 from keras_vit.checkpoints.layout import Layout
 from keras_vit.checkpoints.layouts import layout_named
-from keras_vit.checkpoints.notes import notes_of
+from keras_vit.checkpoints.metadata import model_metadata
 from keras_vit.checkpoints.npz import save_npz
 from keras_vit.checkpoints.safetensors_file import save_safetensors
-from keras_vit.checkpoints.sums import TRAILER, carries_sum, kind_of_file, write_seal
+from keras_vit.checkpoints.sidecar_configs import transformers_configs
+from keras_vit.checkpoints.sums import TRAILER, carries_sum, irregular_type, write_seal
 from keras_vit.checkpoints.tensors import Array
+from keras_vit.checkpoints.variables import canonical_values
 from keras_vit.errors import printable
 from keras_vit.files import atomic_write
 
@@ -40,7 +40,7 @@ def save_weights(
         file: `.npz` for `"google"` and `"big_vision"`, `.safetensors` for the others; a name
             without a suffix is a folder in which transformers finds `model.safetensors`,
             `config.json` and `preprocessor_config.json` (`"huggingface"` only). `.keras` and
-            `.weights.h5` are Keras's own and need no layout.
+            `.weights.h5` are Keras's formats and need no layout.
         layout: `"google"` or `"big_vision"`; and for a ViT `"timm"`, `"huggingface"` or
             `"huggingface_dinov2"`.
         overwrite: Replace a file that this function wrote. Others are never replaced, such as the
@@ -49,8 +49,8 @@ def save_weights(
     Raises:
         FileExistsError: There is a file that this function did not write, or any file and
             `overwrite` is False.
-        CheckpointError: The layout has no place for a weight of the model.
-        ValueError: The layout is unknown, or the suffix is not its own.
+        CheckpointError: The layout cannot hold a weight of the model.
+        ValueError: The layout is unknown, or has another suffix.
 
     Example:
 
@@ -67,7 +67,12 @@ def save_weights(
     if path.name.endswith(SUFFIXES):
         _save_keras(model, path, layout)
         return
-    chosen = layout_named(layout or _default_layout(path), family_of(model))
+    if layout is None:
+        raise ValueError(
+            f"Choose the layout in which {str(path)!r} names its tensors: "
+            "layout='google', 'big_vision', 'timm' or 'huggingface'."
+        )
+    chosen = layout_named(layout, family_of(model))
     if not path.suffix and chosen.name == "huggingface":
         _save_transformers_folder(model, path, chosen)
         return
@@ -80,7 +85,7 @@ def save_weights(
 
 
 def _check_target(path: Path, overwrite: bool) -> None:
-    """Refuses to replace what `save_weights` did not write, known by the sum that it carries."""
+    """Refuses to replace a file without the sum that `save_weights` writes into it."""
     if path.is_dir():  # for transformers, whose other files come and go with the weights
         present = [path / name for name in TRANSFORMERS_FILES if (path / name).exists()]
         written = path / TRANSFORMERS_FILES[0]
@@ -88,7 +93,7 @@ def _check_target(path: Path, overwrite: bool) -> None:
         present, written = [path] if path.exists() and path.suffix else [], path
     if not present:
         return
-    if kind_of_file(present[0]) is None and not (written.exists() and carries_sum(written)):
+    if irregular_type(present[0]) is None and not (written.exists() and carries_sum(written)):
         raise FileExistsError(
             f"{printable(present[0])} exists and was not written by keras_vit: it is not replaced. "
             "Give another name."
@@ -102,9 +107,9 @@ def _check_target(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary path that takes the place of `path` when all is written, with its sum in it."""
-    if path.exists() and (kind := kind_of_file(path)):
-        raise ValueError(f"{str(path)!r} is {kind}: give the name of a file to write.")
+    """A temporary path that replaces `path` when all is written, with its sum in it."""
+    if path.exists() and (file_type := irregular_type(path)):
+        raise ValueError(f"{str(path)!r} is {file_type}: give the name of a file to write.")
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         yield temporary
@@ -114,14 +119,14 @@ def _replacing(path: Path) -> Iterator[Path]:
 def _save_transformers_folder(model: Any, folder: Path, layout: Layout) -> None:
     """Three files of which each appears whole, and none before all of them are written."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{str(folder)!r} is {kind_of_file(folder) or 'a file'}: give a folder.")
-    contents = _transformers_files(model)
+        raise ValueError(f"{str(folder)!r} is {irregular_type(folder) or 'a file'}: give a folder.")
+    contents = transformers_configs(model)
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
         for name, content in contents.items():
             temporary = files.enter_context(atomic_write(folder / name))
             temporary.write_text(json.dumps(content, indent=1))
-        # Left first, and so moved first: it is the one that may not fit on the disk.
+        # Entered last, and so moved first: it is the one that may not fit on the disk.
         _write(model, files.enter_context(_replacing(folder / "model.safetensors")), layout)
 
 
@@ -132,14 +137,14 @@ def _write(model: Any, path: Path, layout: Layout) -> None:
         )
     values = canonical_values(model)
     if layout.positions_first:
-        values = _without_class_entry(values)
+        values = _without_class_position(values)
     # Only attention keeps heads apart.
     tensors = list(layout.from_canonical(values, getattr(model, "num_heads", 1)))
-    WRITERS[layout.suffix](path, tensors, notes_of(model))
+    WRITERS[layout.suffix](path, tensors, model_metadata(model))
 
 
-def _without_class_entry(values: dict[str, Array]) -> dict[str, Array]:
-    """big_vision adds positions first: the class token's own goes into the token itself."""
+def _without_class_position(values: dict[str, Array]) -> dict[str, Array]:
+    """big_vision adds positions first: the class token's goes into the token itself."""
     if "class_token" not in values or "position_embedding" not in values:
         return values
     positions = values["position_embedding"]
@@ -150,16 +155,9 @@ def _without_class_entry(values: dict[str, Array]) -> dict[str, Array]:
     }
 
 
-def _default_layout(path: Path) -> str:
-    raise ValueError(
-        f"Say how {str(path)!r} shall name its tensors: "
-        "layout='google', 'big_vision', 'timm' or 'huggingface'."
-    )
-
-
 def _save_keras(model: keras.Model, path: Path, layout: str | None) -> None:
     if layout is not None:
-        raise ValueError(f"{path.name!r} is Keras's own: leave layout={layout!r} out.")
+        raise ValueError(f"{path.name!r} is a format of Keras: leave layout={layout!r} out.")
     with _replacing(path) as temporary:
         if path.suffix == ".keras":
             model.save(temporary)
@@ -175,51 +173,3 @@ def _save_keras(model: keras.Model, path: Path, layout: str | None) -> None:
                 os.replace(whole, temporary)
             finally:
                 whole.unlink(missing_ok=True)
-
-
-def _transformers_files(model: Any) -> dict[str, dict[str, Any]]:
-    """`config.json` and `preprocessor_config.json`, with which transformers loads the folder."""
-    if model.pooling not in ("token", None) or model.position_embedding != "learned":
-        raise CheckpointError(
-            f"transformers' ViT pools by the class token and learns its positions; this model has "
-            f"pooling={model.pooling!r}, position_embedding={model.position_embedding!r}."
-        )
-    height, width = (g * p for g, p in zip(model.position_grid, model.patch_size, strict=True))
-    imagenet = model.include_preprocessing == "imagenet"
-    names = model.class_names or [f"LABEL_{i}" for i in range(model.num_classes)]
-    config = {
-        "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
-        "model_type": "vit",
-        "hidden_size": model.hidden_dim,
-        "num_hidden_layers": model.depth,
-        "num_attention_heads": model.num_heads,
-        "intermediate_size": model.mlp_dim,
-        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(model.activation, model.activation),
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "layer_norm_eps": model.norm_epsilon,
-        "image_size": height if height == width else [height, width],
-        "patch_size": (
-            model.patch_size[0]
-            if model.patch_size[0] == model.patch_size[1]
-            else list(model.patch_size)
-        ),
-        "num_channels": int(model.get_layer("patch_embedding").kernel.shape[2]),
-        "qkv_bias": True,
-        "id2label": {str(i): name for i, name in enumerate(names)},
-        "label2id": {name: i for i, name in enumerate(names)},
-    }
-    if model.representation_size is not None:
-        config |= {"pooler_output_size": model.representation_size, "pooler_act": "tanh"}
-    processor = {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "resample": 2,  # bilinear
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [0.485, 0.456, 0.406] if imagenet else [0.5, 0.5, 0.5],
-        "image_std": [0.229, 0.224, 0.225] if imagenet else [0.5, 0.5, 0.5],
-    }
-    return {"config.json": config, "preprocessor_config.json": processor}

@@ -1,7 +1,7 @@
-"""What `save_weights` notes in a file about the model, and what is believed of it on reading.
+"""What `save_weights` writes into a file about the model, and what is believed of it on reading.
 
-Layouts hold tensors only. A reader of ours finds the rest in the archive's comment (`.npz`) or the
-metadata (`.safetensors`), where every other program passes it by.
+Layouts hold tensors only. The rest stands in the archive's comment (`.npz`) or the header's
+metadata (`.safetensors`), which every other program ignores.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from typing import Any
 from keras_vit.checkpoints.class_names import class_names, set_of_names
 from keras_vit.checkpoints.layout import Checkpoint
 
-# Arguments of the model that no tensor tells -> what they may be.
+# Arguments of the model that no tensor shows -> their types.
 ARGUMENTS: dict[str, tuple[type, ...]] = {
     "activation": (str,),
     "norm_epsilon": (float,),
@@ -21,40 +21,40 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
 }
 
 
-def notes_of(model: Any) -> dict[str, Any]:
-    """The notes on a model, for `with_notes` to read."""
+def model_metadata(model: Any) -> dict[str, Any]:
+    """What to write about a model, for `with_metadata` to read."""
     names, config = model.class_names, model.get_config()
     return {
         "arguments": {name: config[name] for name in ARGUMENTS if name in config},
         "image_size": _image_size(model),
         "grid": list(model.position_grid) if "position_grid" in config else None,
-        # A set that the package has is told by name: the comment of a .npz is short.
+        # ImageNet's classes go by the name of the set: the comment of a .npz is short.
         "class_names": set_of_names(names) or (None if names is None else list(names)),
         "evaluation": model.eval_transform,
     }
 
 
-def with_notes(checkpoint: Checkpoint, notes: dict[str, Any]) -> Checkpoint:
-    """The checkpoint with what its notes say; whatever is not of the right kind is left out."""
-    given = notes.get("arguments")
+def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoint:
+    """The checkpoint with its metadata, without the values that are not of the right type."""
+    written = metadata.get("arguments")
     arguments = {
-        name: given[name]
-        for name, kinds in ARGUMENTS.items()
-        if isinstance(given, dict) and name in given and isinstance(given[name], kinds)
+        name: written[name]
+        for name, types in ARGUMENTS.items()
+        if isinstance(written, dict) and name in written and isinstance(written[name], types)
     }
-    size = _pair(notes.get("image_size"))
+    size = _pair(metadata.get("image_size"))
     if size:
         arguments["image_size"] = size
-    if isinstance(notes.get("evaluation"), dict):
-        arguments["evaluation"] = notes["evaluation"]
-    names = notes.get("class_names")
+    if isinstance(metadata.get("evaluation"), dict):
+        arguments["evaluation"] = metadata["evaluation"]
+    names = metadata.get("class_names")
     if isinstance(names, str):
         names = class_names(names)
     is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return replace(
         checkpoint,
         arguments={**checkpoint.arguments, **arguments},
-        grid=_pair(notes.get("grid")) or checkpoint.grid,
+        grid=_pair(metadata.get("grid")) or checkpoint.grid,
         class_names=tuple(names) if is_list else checkpoint.class_names,  # type: ignore[arg-type]
     )
 

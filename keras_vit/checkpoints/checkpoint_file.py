@@ -1,4 +1,4 @@
-"""Any file of weights as a `Checkpoint`: container by suffix, layout by names, notes on top."""
+"""Opens any file of weights as a `Checkpoint`: container by suffix, layout by tensor names."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,10 +13,10 @@ from keras_vit.checkpoints.families import FAMILIES
 from keras_vit.checkpoints.keras_file import SUFFIXES, read_keras_file
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.layouts import layout_named, recognise
-from keras_vit.checkpoints.neighbours import read_neighbours
-from keras_vit.checkpoints.notes import with_notes
+from keras_vit.checkpoints.metadata import with_metadata
 from keras_vit.checkpoints.npz import open_npz
 from keras_vit.checkpoints.safetensors_file import open_safetensors
+from keras_vit.checkpoints.sidecar_configs import read_sidecar_configs
 from keras_vit.checkpoints.sums import check_regular
 from keras_vit.checkpoints.tensors import Container
 from keras_vit.checkpoints.torch_file import open_torch
@@ -38,7 +38,7 @@ def open_container(path: Path) -> AbstractContextManager[Container]:
     """
     if path.suffix not in OPENERS:
         raise CheckpointError(
-            f"{str(path)!r} is no file of weights that is known: give one that ends in "
+            f"{str(path)!r} does not have the suffix of a file of weights: give one that ends in "
             f"{', '.join([*OPENERS, *SUFFIXES])}."
         )
     return OPENERS[path.suffix](path)
@@ -49,7 +49,7 @@ def open_checkpoint(
     path: Path,
     layout: str | None = None,
     model: keras.Model | None = None,
-    checked: Callable[[], Any] = lambda: None,
+    check: Callable[[], Any] = lambda: None,
     max_parameters: int | None = None,
 ) -> Iterator[Checkpoint]:
     """The tensors of a file under canonical names, readable while the context is open.
@@ -58,31 +58,31 @@ def open_checkpoint(
         path: The file.
         layout: Name of its layout; None recognises it.
         model: A model like the one whose weights a `.weights.h5` file holds.
-        checked: Called before Keras reads a file: raises where its sum is wrong.
+        check: Called before Keras reads a file: raises where its sum is wrong.
         max_parameters: As for `load_model`, of a `.keras` file.
 
     Raises:
         FileNotFoundError: There is no such file.
-        CheckpointError: It is damaged, or no layout that is known.
+        CheckpointError: It is damaged, or in a layout that is not known.
     """
     check_regular(path)
     if path.name.endswith(SUFFIXES):
-        checked()
+        check()
         yield read_keras_file(path, model, max_parameters)
         return
     with open_container(path) as container:
-        found = layout_named(layout) if layout else recognise(container)
-        checkpoint = found.to_canonical(container.tensors)
+        chosen = layout_named(layout) if layout else recognise(container)
+        checkpoint = chosen.to_canonical(container.tensors)
         root = FAMILIES[checkpoint.family].root
         if root not in checkpoint.tensors:
             raise CheckpointError(
-                f"{path} has names of the {found.name!r} layout but no {root!r}: it is "
+                f"{path} has names of the {chosen.name!r} layout but no {root!r}: it is "
                 "incomplete, or one shard of several."
             )
-        arguments, names = read_neighbours(path, checkpoint.tensors[root].shape[-1])
+        arguments, names = read_sidecar_configs(path, checkpoint.tensors[root].shape[-1])
         checkpoint = replace(
             checkpoint,
             arguments={**checkpoint.arguments, **arguments},
             class_names=names or checkpoint.class_names,
         )
-        yield with_notes(checkpoint, container.notes)
+        yield with_metadata(checkpoint, container.metadata)
