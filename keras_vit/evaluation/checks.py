@@ -1,20 +1,20 @@
-"""Validation of features, labels and scores."""
+"""Validation of features, labels, scores and probabilities."""
 
 from typing import Any
 
 import numpy as np
 
 
-def checked(
+def check_features(
     features: Any, labels: Any, name: str, dimension: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Features as float64 `(n, dimension)` and integer labels `(n,)`, or an error in words.
+    """Features as float64 `(n, dimension)` and integer labels `(n,)`.
 
     Raises:
-        ValueError: Another shape or dtype, no example, negative labels, or values that are not
-            finite.
+        ValueError: The shape or dtype is wrong, there is no example, a label is negative, or a
+            value is not finite.
 
-    >>> x, y = checked([[1, 2]], [0], "train")
+    >>> x, y = check_features([[1, 2]], [0], "train")
     >>> x.dtype, y
     (dtype('float64'), array([0]))
     """
@@ -29,20 +29,14 @@ def checked(
     if dimension is not None and x.shape[1] != dimension:
         raise ValueError(
             f"{name} features have {x.shape[1]} dimensions and the training features {dimension}. "
-            "Take both from one model."
+            "Compute both with one model."
         )
-    if not np.isfinite(x).all():
+    finite = np.isfinite(x).all(axis=1)
+    if not finite.all():
         raise ValueError(
-            f"{name} features of example {int(np.argmin(np.isfinite(x).all(axis=1)))} are not "
-            "finite. Compute them in float32."
+            f"{name} features of example {finite.argmin()} are not finite. Compute them in float32."
         )
     return x, y
-
-
-def check_seed(seed: int) -> None:
-    """Raises a ValueError for a seed that is not an integer of at least 0."""
-    if not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"seed={seed!r} must be an integer of at least 0.")
 
 
 def check_labels(labels: np.ndarray, num_classes: int) -> None:
@@ -56,12 +50,36 @@ def check_labels(labels: np.ndarray, num_classes: int) -> None:
         )
 
 
-def check_finite(scores: np.ndarray) -> None:
+def check_scores(scores: np.ndarray) -> None:
     """Raises a ValueError for scores `(examples, classes)` that are NaN or infinite."""
     finite = np.isfinite(scores).all(axis=1)
     if not finite.all():
         raise ValueError(
             f"The scores of {(~finite).sum()} of {len(scores)} examples are not finite, the first "
-            f"of example {int(finite.argmin())}: the model's weights are damaged, or its training "
-            "diverged. Train it again with a lower learning rate, or take another file."
+            f"of example {finite.argmin()}: the model's weights are damaged, or its training "
+            "diverged. Train it again with a lower learning rate, or use another file."
         )
+
+
+def check_probabilities(labels: Any, probabilities: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Labels `(n,)` and float64 probabilities `(n, classes)`.
+
+    Raises:
+        ValueError: Shapes do not match, labels are out of range, or rows are not probabilities.
+    """
+    labels, probabilities = np.asarray(labels), np.asarray(probabilities, np.float64)
+    if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or not labels.size:
+        raise ValueError(
+            f"{labels.shape} labels do not match {probabilities.shape} probabilities. "
+            "Give (examples,) and (examples, classes)."
+        )
+    check_labels(labels, probabilities.shape[1])
+    check_scores(probabilities)
+    sums = probabilities.sum(axis=1)
+    if probabilities.min() < 0 or not np.allclose(sums, 1, atol=1e-3):
+        raise ValueError(
+            f"Rows sum to {sums.min():.3g} ... {sums.max():.3g}, with values down to "
+            f"{probabilities.min():.3g}: not probabilities. Apply keras.ops.softmax "
+            "to logits first."
+        )
+    return labels, probabilities

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit import data
-from keras_vit.evaluation.prediction import preparation
+from keras_vit.evaluation.prediction import pipeline_arguments
 from keras_vit.training.callbacks import watching
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.recipes import Recipe
@@ -62,7 +62,7 @@ def fit(
         f"{model.name}: {model.count_params():,} parameters, {epochs} epochs of {per_epoch} "
         f"steps of {batch_size} images"
     )
-    prepared = preparation(model)
+    prepared = pipeline_arguments(model)
     classes = len(splits.class_names)
 
     def batches(start_step: int) -> Any:
