@@ -1,4 +1,4 @@
-"""Who takes part in `python -m benchmarks compare`: how each builds its model and takes a step.
+"""The contestants of `python -m benchmarks compare`: how each builds its model and takes a step.
 
 Every system builds a ViT of the same size on the same images and classes: patches, a class token,
 learned positions, pre-norm blocks with exact GELU (the default of all but Flax and the authors'

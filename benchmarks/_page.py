@@ -30,7 +30,7 @@ result.
 
 # Per measurement: its title, and what to know before reading its table.
 SECTIONS: dict[str, tuple[str, str]] = {
-    "s16": ("ViT-S/16 beside its peers", ""),
+    "s16": ("ViT-S/16 and its peers", ""),
     "limit": (
         "How near the machine's limit",
         "The fastest three alone: every further contestant in memory slows all of them down.",
@@ -67,7 +67,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "px384": ("384 pixels", "577 tokens per image."),
     "exported": (
         "The exported model",
-        "A SavedModel's signature for pixels, loaded, beside `predict_on_batch`.",
+        "A SavedModel's signature for pixels, loaded, compared with `predict_on_batch`.",
     ),
     "patch_dropout": ("Patch dropout", "Half of the patches are left out of each training step."),
     "l16_start": (
@@ -223,7 +223,7 @@ def _growth(
 
 
 def _plot(growths: Mapping[str, Results], file: Path) -> None:
-    """One row per backend, one column per varied size: measured beside counted."""
+    """One row per backend, one column per varied size: measured and counted."""
     import matplotlib
 
     matplotlib.use("Agg")

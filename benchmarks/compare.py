@@ -1,4 +1,4 @@
-"""Images per second, memory and start of keras_vit beside its peers and the machine's limit.
+"""Images per second, memory and start of keras_vit, its peers and the machine's limit.
 
 `python -m benchmarks compare --model ViT-S/16 --batch-size 8`: a quarter of an hour on two cores;
 prints a table for inference and one for training, and writes `compare.json` and `compare.png`.

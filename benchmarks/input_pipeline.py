@@ -1,11 +1,11 @@
-"""Images per second and core that the input pipeline prepares, beside a bare tf.data chain.
+"""Images per second and core that the input pipeline prepares, and a bare tf.data chain.
 
 `python -m benchmarks input_pipeline --data FOLDER`: three minutes; prints one line per backend
 and policy. Without a folder, images are generated.
 
 Both decode, crop, resize to 224 pixels, flip and batch; they take turns, so that a busy machine is
 busy for both, and are measured in CPU time, which other programs do not affect. The chain does what
-the tutorials do: it does not shuffle, has no seed, and fails at a broken file.
+the tutorials do: it neither shuffles nor takes a seed, and fails at a broken file.
 """
 
 import argparse

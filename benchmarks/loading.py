@@ -1,4 +1,4 @@
-"""Time and memory of loading ViT-B/16, beside reading its arrays with NumPy.
+"""Time and memory of loading ViT-B/16, compared with reading its arrays with NumPy.
 
 `python -m benchmarks loading`: half a minute; prints one line per format.
 """

@@ -45,7 +45,7 @@ def check_labels(labels: np.ndarray, num_classes: int) -> None:
         raise ValueError(f"Labels are {labels.dtype}. Give integer classes 0, 1, 2, ...")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(
-            f"Labels lie from {labels.min()} to {labels.max()}, and there are {num_classes} "
+            f"Labels range from {labels.min()} to {labels.max()}, and there are {num_classes} "
             f"classes. Give labels from 0 to {num_classes - 1}."
         )
 

@@ -130,7 +130,7 @@ def _cache_key(model: Any, split: data.Split) -> str:
             status = file.stat()
             digest.update(f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}".encode())
     else:
-        # Pixels identify examples in every kind of split; decoding is cheap beside the model.
+        # Pixels identify examples in every kind of split; decoding is cheaper than the model.
         for image, label, *_ in split.images(split.dataset()).as_numpy_iterator():
             digest.update(f"{image.shape} {label}".encode() + image.tobytes())
     return digest.hexdigest()

@@ -164,7 +164,7 @@ def task(name: str) -> Task:
     """
     known = {row.name: row for row in TASKS}
     if name not in known:
-        raise ValueError(f"VTAB has no task {name!r}. {did_you_mean(name, known)}")
+        raise ValueError(f"VTAB does not have a task {name!r}. {did_you_mean(name, known)}")
     return known[name]
 
 

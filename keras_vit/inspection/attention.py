@@ -148,8 +148,8 @@ def attention_distance(model: Any, images: Any, batch_size: int = 32) -> np.ndar
     """Mean attention distance in pixels: small in a head that acts like a convolution.
 
     The distance between the centres of the querying patch and all others, averaged with the
-    attention as weights, then over queries and images. Class token and registers have no position:
-    they are left out, and the weights of the patches are normalised again.
+    attention as weights, then over queries and images. Class token and registers do not have
+    a position: they are excluded, and the weights of the patches are normalised again.
 
     Args:
         model: A Vision Transformer of this package.

@@ -86,14 +86,14 @@ def test_errors(function) -> None:
 def test_what_is_out_of_range() -> None:
     digits = data.ArraySplit("val", NAMES, np.zeros((3, 8, 8, 1), np.uint8), np.arange(3))
     for call, words in (
-        (lambda: calibration(LABELS + 1, PROBABILITIES), "Labels lie from 1 to 3"),
+        (lambda: calibration(LABELS + 1, PROBABILITIES), "Labels range from 1 to 3"),
         (lambda: calibration(LABELS / 2, PROBABILITIES), "Labels are float64"),
         (lambda: calibration(LABELS, np.nan * PROBABILITIES), "not finite"),
         (lambda: worst_mistakes(LABELS, PROBABILITIES, count=0), "count=0"),
         (lambda: images_at(digits, [3]), "indices from 3 to 3"),
         (lambda: images_at(digits, [-1, 1]), "indices from -1 to 1"),
         (lambda: images_at(digits, [0], channels=2), "channels=2"),
-        (lambda: classification_report(LABELS - 1, LOGITS, NAMES), "Labels lie from -1"),
+        (lambda: classification_report(LABELS - 1, LOGITS, NAMES), "Labels range from -1"),
         (lambda: classification_report(LABELS, LOGITS, NAMES[:2]), "one column per class"),
         (lambda: classification_report(LABELS, LOGITS * np.inf, NAMES), "400 of 400 examples"),
     ):

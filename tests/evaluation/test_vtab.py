@@ -62,7 +62,9 @@ def test_nineteen_tasks_in_three_groups() -> None:
     groups = [row.group for row in TASKS]
     assert [groups.count(group) for group in vtab.GROUPS] == [7, 4, 8]
     assert len({row.name for row in TASKS}) == 19
-    with pytest.raises(ValueError, match=r"VTAB has no task 'cifar10'\. Did you mean 'cifar100'"):
+    with pytest.raises(
+        ValueError, match=r"VTAB does not have a task 'cifar10'\. Did you mean 'cifar100'"
+    ):
         task("cifar10")
 
 
