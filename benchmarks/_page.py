@@ -20,26 +20,26 @@ Results = dict[str, list[Result]]
 HEAD = """# Performance
 
 Written by `python -m benchmarks performance` from the measurements in `docs/performance`. Every
-contestant runs in its own process and all take turns; ratios are taken within a round, and their
-median is reported. `of limit`: share of the rate at which this machine multiplies matrices in the
-same run and dtype, by the published model's count of operations, of which keras_vit saves 6 % in
-S/16 and B/16: its last block encodes only the class token. `first step`: building, tracing and
-compiling; a start is that and the import. No contestant normalises pixels; every step waits for its
-result.
+contestant runs in a process of its own and all take turns; ratios are taken within a round, and
+their median stands here. `of limit`: share of the rate at which this machine multiplies matrices
+in the same run and dtype, by the published model's count of operations, of which keras_vit leaves
+out 6 % in S/16 and B/16: its last block encodes only the class token. `first step`: building,
+tracing and compiling; a start is that and the import. Nobody normalises pixels; every step waits
+for its result.
 """
 
-# Per measurement: its title, and what to know before reading its table.
+# Of each measurement: its title, and what to know before reading its table.
 SECTIONS: dict[str, tuple[str, str]] = {
-    "s16": ("ViT-S/16 and its peers", ""),
+    "s16": ("ViT-S/16 beside its peers", ""),
     "limit": (
         "How near the machine's limit",
-        "The fastest three alone: every further contestant in memory slows all of them down.",
+        "The fastest three alone: each contestant more in memory costs all of them some rate.",
     ),
     "b16_inference": ("ViT-B/16, inference", ""),
     "b16_training": ("ViT-B/16, training", ""),
     "costs": (
         "What a step spends its time on",
-        "ViT-S/16, batch 8, by torch's profiler: on a CPU, matrix products are the bottleneck.",
+        "ViT-S/16, batch 8, by torch's profiler: on a CPU, products of matrices are what limits.",
     ),
     "s16_dropout": ("Training with dropout 0.1", "On tokens, MLPs and attention probabilities."),
     **{
@@ -48,10 +48,10 @@ SECTIONS: dict[str, tuple[str, str]] = {
     },
     "s16_bfloat16": (
         "bfloat16",
-        "Weights stay in float32 (`mixed_bfloat16`). A backend without bfloat16 kernels "
-        "computes in float32 and rounds.",
+        "Weights stay in float32 (`mixed_bfloat16`). A backend that only pretends computes in "
+        "float32 and rounds.",
     ),
-    "batch": ("Batch size", "ViT-Ti/16; batch 8 unless another size is given."),
+    "batch": ("Batch size", "ViT-Ti/16; without a number of its own, batch 8."),
     "merging_tensorflow": (
         "Token merging, and bfloat16's accuracy",
         "A fine-tuned ViT-Ti/16, merged without training, `model.with_token_merging(r)`, and in "
@@ -64,25 +64,25 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "`keras-vit` on Linux: memory comes in huge pages and is kept when freed. By default, JAX "
         "and torch take new pages of 4 KiB for large arrays in every step.",
     ),
-    "px384": ("384 pixels", "577 tokens per image."),
+    "px384": ("384 pixels", "577 tokens an image."),
     "exported": (
         "The exported model",
-        "A SavedModel's signature for pixels, loaded, compared with `predict_on_batch`.",
+        "A SavedModel's signature for pixels, loaded, beside `predict_on_batch`.",
     ),
     "patch_dropout": ("Patch dropout", "Half of the patches are left out of each training step."),
     "l16_start": (
         "ViT-L/16: time to the first training step, and memory",
-        "Batch 1, each contestant restarted for every turn; medians.",
+        "Batch 1, each contestant started anew for every turn; medians.",
     ),
     "l16_remat": (
         "ViT-L/16: `remat`",
-        "Batch 8, each contestant restarted for every turn. The memory of a process holds weights "
-        "and AdamW's two moments beside the activations that `remat` saves, and that of the "
-        "compiler.",
+        "Batch 8, each contestant started anew for every turn. The memory of a process holds "
+        "weights and AdamW's two moments beside the activations that `remat` spares, and the "
+        "compiler's own.",
     ),
     "l16_remat_sgd": (
         "ViT-L/16: `remat`, trained by SGD with momentum",
-        "As above, with the optimizer of the paper's fine-tuning: one moment instead of two.",
+        "As above, by the optimizer with which the paper fine-tunes: one moment instead of two.",
     ),
 }
 
