@@ -37,8 +37,8 @@ def features(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pooled pre-logits of every image of a split, and the labels.
 
-    Images are prepared by the model's `evaluation`. With `cache_dir` the result is cached there,
-    under a digest of everything that it depends on: the weights, the model's arguments, the
+    Images are prepared by the model's `eval_transform`. With `cache_dir` the result is cached
+    there, under a digest of everything that it depends on: the weights, the model's arguments, the
     preparation, and the examples (of files: paths, sizes and modification times; otherwise their
     pixels). A damaged cache file is computed again.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit.errors import check_positive
-from keras_vit.models.image_model import ANY_SIZE
+from keras_vit.models.geometry import DEFAULT_SIZE
 
 # Class names with their probabilities, the most probable first.
 Prediction = list[tuple[str, float]]
@@ -51,7 +51,7 @@ def predict_files(
 def read_images(
     model: Any, files: Sequence[Path], max_pixels: int = data.MAX_PIXELS
 ) -> tuple[np.ndarray, dict[Path, str]]:
-    """Image files as a model of this package accepts them, prepared by its `evaluation`.
+    """Image files as a model of this package accepts them, prepared by its `eval_transform`.
 
     Returns:
         A batch of those that can be decoded, in order, and the reasons for the others.
@@ -60,7 +60,7 @@ def read_images(
     images, failed = [np.zeros((0, height, width, channels), "float32")], {}
     for file in files:
         image = data.read_image(
-            file, (height, width), channels, max_pixels=max_pixels, **model.evaluation
+            file, (height, width), channels, max_pixels=max_pixels, **model.eval_transform
         )
         if isinstance(image, str):
             failed[file] = image
@@ -92,7 +92,7 @@ def predictions_of(model: Any, scores: Any, top: int) -> list[Prediction]:
 def predict_split(
     model: Any, split: data.Split, batch_size: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A classifier's scores for every image of a split, prepared by the model's `evaluation`.
+    """A classifier's scores for every image of a split, prepared by the model's `eval_transform`.
 
     Args:
         model: A Keras classifier that accepts pixels.
@@ -128,7 +128,7 @@ def pipeline_arguments(model: Any) -> dict[str, Any]:
     come last, as in all batches of `data.pipeline`.
     """
     size, channels = image_shape(model)
-    preparation = dict(getattr(model, "evaluation", {}))
+    preparation = dict(getattr(model, "eval_transform", {}))
     mode = preparation.pop("mode", "crop")
     return {"image_size": size, "channels": channels, "evaluation": mode, **preparation}
 
@@ -154,10 +154,10 @@ def to_data_format(model: Any, batches: Any) -> Any:
 
 
 def image_shape(model: Any) -> tuple[tuple[int, int], int]:
-    """Height and width, `ANY_SIZE` where a model accepts any, and the number of channels."""
+    """Height and width, `DEFAULT_SIZE` where a model accepts any, and the number of channels."""
     shape = model.input_shape[1:]
     channels, height, width = shape if _channels_first(model) else (shape[-1], *shape[:-1])
-    return (height or ANY_SIZE, width or ANY_SIZE), channels
+    return (height or DEFAULT_SIZE, width or DEFAULT_SIZE), channels
 
 
 def _channels_first(model: Any) -> bool:

@@ -72,7 +72,7 @@ class ForwardPass:
         """Index in `feature` of each input token, int `(batch, tokens)`; None: nothing merged."""
         if feature == "encoder_norm":
             feature = f"block_{len(self.blocks) - 1}"
-        index = self.features.get(f"{feature}_sources")
+        index = self.features.get(f"{feature}_token_index")
         return None if index is None else index.astype("int32")
 
     def pooling_attention(self) -> np.ndarray:
@@ -168,7 +168,7 @@ def run(model: Any, images: Any, batch_size: int = 32) -> Iterator[ForwardPass]:
             "with at least one image. A single image needs a batch dimension: images[None]."
         )
     before = ["tokens", *(f"block_{i}" for i in range(depth - 1))]
-    merged = [name for name in model.feature_names if name.endswith("_sources")]
+    merged = [name for name in model.feature_names if name.endswith("_token_index")]
     features = model.feature_model(["patches", *before, *merged, "encoder_norm", "logits"])
     # Compiling takes longer than computing a few batches eagerly.
     features.run_eagerly = True
