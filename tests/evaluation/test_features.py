@@ -66,7 +66,7 @@ def test_features_are_the_pooled_pre_logits(model: keras_vit.VisionTransformer) 
     np.testing.assert_allclose(x, keras.ops.convert_to_numpy(expected), atol=2e-6)
 
 
-def test_images_are_prepared_by_the_models_eval_transform(model: keras_vit.VisionTransformer) -> None:
+def test_images_are_prepared_by_eval_transform(model: keras_vit.VisionTransformer) -> None:
     images = np.random.default_rng(0).integers(0, 256, (4, 20, 30, 1), np.uint8)
     split = data.ArraySplit("val", ("a", "b"), images, np.zeros(4, int))
     stretching = model.copy()
