@@ -1,1 +1,1 @@
-"""What things cost, beside what they are compared with: `python -m benchmarks NAME`."""
+"""Measurements of time and memory: `python -m benchmarks NAME`."""

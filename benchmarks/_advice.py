@@ -1,4 +1,4 @@
-"""What the measurements of `docs/performance.md` advise: sentences for each choice a user has."""
+"""Advice from the measurements of `docs/performance.md`: sentences for each choice of a user."""
 
 import json
 import statistics
@@ -10,12 +10,12 @@ from benchmarks._contestants import MOMENTS
 from benchmarks._rounds import Result
 
 
-def advice(folder: Path, found: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[str]:
-    """All sentences, as far as their measurement is among `found`, or merging's in `folder`."""
+def advice(folder: Path, measured: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[str]:
+    """All sentences whose measurement is in `measured`, or for merging in `folder`."""
     lines = [
         line
         for name, sentences in SENTENCES.items()
-        for task, results in found.get(name, {}).items()
+        for task, results in measured.get(name, {}).items()
         for line in sentences(task, results)
     ]
     for file in sorted(folder.glob("merging_*/merging.json")):
@@ -41,11 +41,11 @@ def _bfloat16(task: str, results: Sequence[Result]) -> Iterator[str]:
 def _batch(task: str, results: Sequence[Result]) -> Iterator[str]:
     rates: dict[str, list[str]] = {}
     for r, base in _report.option_pairs(results):
-        words = f"{_report.ratio(r, base):.2f} with batch {r.work.batch_size}"
-        rates.setdefault(r.work.variant, []).append(words)
-    said = "; ".join(f"on {variant} {' and '.join(words)}" for variant, words in rates.items())
-    if said:
-        yield f"Images per second in {task}, as share of those with batch 8: {said}."
+        rate = f"{_report.ratio(r, base):.2f} with batch {r.work.batch_size}"
+        rates.setdefault(r.work.variant, []).append(rate)
+    listed = "; ".join(f"on {variant} {' and '.join(each)}" for variant, each in rates.items())
+    if listed:
+        yield f"Images per second in {task}, relative to batch 8: {listed}."
 
 
 def _remat(task: str, results: Sequence[Result]) -> Iterator[str]:
@@ -54,11 +54,11 @@ def _remat(task: str, results: Sequence[Result]) -> Iterator[str]:
         # Weights and moments, four bytes each; and what was imported.
         values = (1 + MOMENTS[r.work.optimizer]) * r.work.cost().parameters
         fixed = 4 * values + base.started["import_bytes"]
-        spared = max(_report.peak(r) - fixed, 0) / max(_report.peak(base) - fixed, 1)
+        saved = max(_report.peak(r) - fixed, 0) / max(_report.peak(base) - fixed, 1)
         yield (
             f"`remat=True` on {r.work.variant}, in {task} of {r.work.model} by "
             f"{r.work.optimizer}: {memory:.0%} of the "
-            f"process's memory, {spared:.0%} of what is not weights or moments, at "
+            f"process's memory, {saved:.0%} of what is not weights or moments, at "
             f"{1 / _report.ratio(r, base):.2f} × the time of a step."
         )
 
@@ -98,7 +98,7 @@ def _points(lost: float) -> str:
     return f"{'loses' if lost >= 0 else 'gains'} {abs(lost):.2f} points"
 
 
-# From a measurement to what it advises for a task.
+# Name of a measurement to the advice that follows from it for a task.
 SENTENCES: dict[str, Callable[[str, Sequence[Result]], Iterator[str]]] = {
     "s16": _backend,
     "s16_bfloat16": _bfloat16,

@@ -1,9 +1,9 @@
-"""Who takes part in `python -m benchmarks compare`: how each builds its model and takes a step.
+"""The contestants of `python -m benchmarks compare`: how each builds its model and takes a step.
 
-Every system gives a ViT of the same sizes on the same images and classes: patches, a class token,
+Every system builds a ViT of the same size on the same images and classes: patches, a class token,
 learned positions, pre-norm blocks with exact GELU (the default of all but Flax and the authors'
-code), a linear head. Normalisation of the pixels is left out. One
-training step is forward, cross-entropy, backward, and the optimizer's update.
+code), a linear head. Pixels are not normalised. One training step is forward, cross-entropy,
+backward, and the optimizer's update.
 """
 
 import importlib
@@ -17,9 +17,9 @@ Step = Callable[[], Any]
 # For trying the benchmark itself out; all other sizes come from `keras_vit.list_models()`.
 TINY = {"patch_size": 16, "hidden_dim": 64, "depth": 2, "num_heads": 2, "mlp_dim": 256}
 
-# Arguments beside the rate; Keras, torch and, in small letters, optax have the same names for all.
+# Arguments beside the learning rate; Keras, torch and, in lower case, optax share the names.
 OPTIMIZERS: dict[str, dict[str, float]] = {"AdamW": {}, "SGD": {"momentum": 0.9}}
-# How many values each keeps for a weight.
+# Values that each stores per weight.
 MOMENTS = {"AdamW": 2, "SGD": 1}
 
 
@@ -33,13 +33,13 @@ class Work:
         task: `"inference"` or `"training"`.
         model: A name of `keras_vit.list_models()`, or `"tiny"`.
         image_size: Height and width of the images in pixels.
-        batch_size: Images a step.
+        batch_size: Images per step.
         dtype: `"float32"` or `"bfloat16"`: in training, bfloat16 with weights in float32.
         malloc: `"huge"` for huge pages from glibc, as `keras-vit` sets them, or `"default"`.
         dropout: Rate of dropout, on attention probabilities too where the system has that.
-        optimizer: `"AdamW"`, or `"SGD"` with momentum, by which the paper fine-tunes.
-        options: More arguments of the model, of the system's own names.
-        label: What the contestant is called, or empty for system and variant.
+        optimizer: `"AdamW"`, or `"SGD"` with momentum, with which the paper fine-tunes.
+        options: More arguments of the model, under the system's names.
+        label: Name of the contestant, or empty for system and variant.
     """
 
     system: str
@@ -82,11 +82,11 @@ class Work:
             from keras_vit.models import model_arguments
 
             sizes = model_arguments(self.model)
-        own = self.options if self.ours else {}
-        return {name: own.get(name, size) for name, size in sizes.items()}
+        overrides = self.options if self.ours else {}
+        return {name: overrides.get(name, size) for name, size in sizes.items()}
 
     def cost(self) -> Any:
-        """The `Cost` of a batch, without what merging and patch dropout spare."""
+        """The `Cost` of a batch, without the savings of token merging and patch dropout."""
         from keras_vit.models.cost import vit_cost
 
         return vit_cost(
@@ -256,7 +256,7 @@ def flax_model(work: Work) -> Step:
 
 
 def limit(work: Work) -> Step:
-    """A product of two square matrices: what the machine can do at best in this dtype."""
+    """A product of two square matrices: the best that the machine can do in this dtype."""
     size = product_size(work)
     random = np.random.default_rng(0)
     a, b = (random.normal(size=(size, size)).astype("float32") for _ in range(2))
@@ -296,8 +296,8 @@ def accelerator(backend: str) -> str | None:
         return device.device_kind if device.platform != "cpu" else None
     import tensorflow as tf
 
-    found = tf.config.list_physical_devices("GPU")
-    return tf.config.experimental.get_device_details(found[0])["device_name"] if found else None
+    gpus = tf.config.list_physical_devices("GPU")
+    return tf.config.experimental.get_device_details(gpus[0])["device_name"] if gpus else None
 
 
 def accelerator_peak_bytes(backend: str) -> int | None:
@@ -322,7 +322,7 @@ def _torch_device() -> str:
 
     if not torch.cuda.is_available():
         return "cpu"
-    # XLA takes TensorFloat-32 for float32 products on GPUs: so everyone does.
+    # XLA uses TensorFloat-32 for float32 products on GPUs: so all contestants do.
     torch.set_float32_matmul_precision("high")
     return "cuda"
 
@@ -332,10 +332,10 @@ class System:
     """One row of the table of contestants.
 
     Attributes:
-        modules: What its user imports, with the time this takes; {backend} is filled in.
-        build: From the work to a function that takes one step and waits until it is done.
-        variants: In which ways it takes part.
-        usual: Those of them that take part when none is named.
+        modules: Modules that its user imports, which is timed; {backend} is filled in.
+        build: Returns a function that takes one step and waits until it is done.
+        variants: Its variants, mostly backends.
+        usual: How many of them take part by default.
     """
 
     modules: tuple[str, ...]
@@ -359,7 +359,7 @@ SYSTEMS: dict[str, System] = {
 
 
 def import_modules(work: Work) -> None:
-    """Imports what the contestant needs, or raises the ImportError that says what is missing."""
+    """Imports the modules of the contestant, or raises an ImportError."""
     for name in SYSTEMS[work.system].modules:
         importlib.import_module(name.format(backend=work.backend))
     importlib.import_module(work.backend)

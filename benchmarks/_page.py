@@ -1,4 +1,4 @@
-"""`docs/performance.md` from what was measured: tables, plots, ratios, and what they advise."""
+"""`docs/performance.md` from the measurements: tables, plots, ratios and advice."""
 
 import json
 import math
@@ -88,27 +88,27 @@ SECTIONS: dict[str, tuple[str, str]] = {
 
 
 def page(folder: Path, measurements: Mapping[str, Sequence[str]]) -> str:
-    """The whole page; what `folder` does not have is left out."""
-    found = {
+    """The whole page, without the measurements that `folder` lacks."""
+    measured = {
         name: _report.read(folder / name / "compare.json")
         for name in measurements
         if (folder / name / "compare.json").exists()
     }
-    sections = [HEAD, _machine(folder, found)]
-    sections += ["## Advice\n", "\n".join(f"- {line}" for line in advice(folder, found)) + "\n"]
-    for name, (title, words) in SECTIONS.items():
+    sections = [HEAD, _machine(folder, measured)]
+    sections += ["## Advice\n", "\n".join(f"- {line}" for line in advice(folder, measured)) + "\n"]
+    for name, (title, introduction) in SECTIONS.items():
         if (folder / name).is_dir():
-            sections.append(_section(folder, name, title, words, found, measurements))
-    growths = {name: results for name, results in found.items() if name.startswith("growth_")}
+            sections.append(_section(folder, name, title, introduction, measured, measurements))
+    growths = {name: results for name, results in measured.items() if name.startswith("growth_")}
     if growths:
         sections.append(_growth(folder, growths, measurements))
     return "\n".join(sections)
 
 
-def _machine(folder: Path, found: Mapping[str, Results]) -> str:
-    if not found:
+def _machine(folder: Path, measured: Mapping[str, Results]) -> str:
+    if not measured:
         return "Nothing is measured yet.\n"
-    facts = json.loads((folder / next(iter(found)) / "compare.json").read_text())
+    facts = json.loads((folder / next(iter(measured)) / "compare.json").read_text())
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return f"Measured on {facts['machine']['processor']}; {versions}.\n"
 
@@ -117,13 +117,13 @@ def _section(
     folder: Path,
     name: str,
     title: str,
-    words: str,
-    found: Mapping[str, Results],
+    introduction: str,
+    measured: Mapping[str, Results],
     measurements: Mapping[str, Sequence[str]],
 ) -> str:
     lines = [f"## {title}\n"]
-    if words:
-        lines.append(f"{words}\n")
+    if introduction:
+        lines.append(f"{introduction}\n")
     if name.startswith("merging_"):
         facts = json.loads((folder / name / "merging.json").read_text())
         run = f"KERAS_BACKEND={name.partition('_')[2]} python -m benchmarks merging"
@@ -137,7 +137,7 @@ def _section(
             lines.append(f"```text\n{task}\n{costs.table(shares)}\n```\n")
         return "\n".join(lines)
     lines.append(f"    {command(measurements[name])}\n")
-    for task, results in found[name].items():
+    for task, results in measured[name].items():
         lines.append(f"```text\n{_report.table(task, results)}\n```\n")
         lines += [f"{line}\n" for line in conclusions(task, results)]
     if (folder / name / "compare.png").exists():
@@ -150,19 +150,19 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def conclusions(task: str, results: Sequence[Result]) -> list[str]:
-    """Our best beside the best of the others, and beside the limit."""
+    """Our best in relation to the best of the others, and to the limit."""
     ours = [r for r in results if r.ours and ":" not in r.name]
     others = [r for r in results if not r.ours and r.work.system != "limit"]
     best, other = (next(iter(_report.fastest(all_)), None) for all_ in (ours, others))
     limit = _report.limit_of(results)
     if best is None:
         return []
-    said = [f"{task.capitalize()}: the best of keras_vit is `{best.name}`"]
+    parts = [f"{task.capitalize()}: the best of keras_vit is `{best.name}`"]
     if other is not None:
-        said.append(f"{_report.ratio(best, other):.2f} × `{other.name}`, the best of the others")
+        parts.append(f"{_report.ratio(best, other):.2f} × `{other.name}`, the best of the others")
     if limit is not None:
-        said.append(f"{_report.ratio(best, limit):.0%} of the limit (`{limit.name}`)")
-    return [", ".join(said) + "."] if len(said) > 1 else []
+        parts.append(f"{_report.ratio(best, limit):.0%} of the limit (`{limit.name}`)")
+    return [", ".join(parts) + "."] if len(parts) > 1 else []
 
 
 # What is varied, and by what it is read from a contestant.
@@ -213,9 +213,9 @@ def _growth(
     for name, tasks in growths.items():
         _, what, backend = name.split("_")
         for task, results in tasks.items():
-            own = grown(what, results)
-            values = "–".join(f"{x:g}" for x in (own["x"][0], own["x"][-1]))
-            cells = " | ".join(f"{exponent(own['x'], own[of]):.2f}" for of in GROWN)
+            growth = grown(what, results)
+            values = "–".join(f"{x:g}" for x in (growth["x"][0], growth["x"][-1]))
+            cells = " | ".join(f"{exponent(growth['x'], growth[of]):.2f}" for of in GROWN)
             lines.append(f"| {task}, {backend} | {what}, {values} | {cells} |")
     _plot(growths, folder / "growth.png")
     lines.append(f"\n![Cost over tokens, width and depth]({folder.name}/growth.png)\n")
@@ -223,7 +223,7 @@ def _growth(
 
 
 def _plot(growths: Mapping[str, Results], file: Path) -> None:
-    """A row for each backend, what is varied from left to right: measured beside counted."""
+    """One row per backend, one column per varied size: measured and counted."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -233,7 +233,7 @@ def _plot(growths: Mapping[str, Results], file: Path) -> None:
     for name, tasks in growths.items():
         _, what, backend = name.split("_")
         of_backend.setdefault(backend, {})[what] = tasks
-    columns = [what for what in VARIED if any(what in found for found in of_backend.values())]
+    columns = [what for what in VARIED if any(what in measured for measured in of_backend.values())]
     figure, axes = plt.subplots(
         len(of_backend),
         len(columns),
@@ -242,10 +242,10 @@ def _plot(growths: Mapping[str, Results], file: Path) -> None:
         squeeze=False,
         sharey=True,
     )
-    for row, (backend, found) in zip(axes, of_backend.items(), strict=True):
+    for row, (backend, measured) in zip(axes, of_backend.items(), strict=True):
         for axis, what in zip(row, columns, strict=True):
             axis.set(xscale="log", yscale="log", xlabel=what)
-            for task, results in found.get(what, {}).items():
+            for task, results in measured.get(what, {}).items():
                 _lines(axis, task, grown(what, results))
             ticks = (0.25, 0.5, 1, 2, 4)
             axis.set_yticks(ticks, [f"{y:g}" for y in ticks])
@@ -257,13 +257,13 @@ def _plot(growths: Mapping[str, Results], file: Path) -> None:
     plt.close(figure)
 
 
-def _lines(axis: Any, task: str, own: Mapping[str, Sequence[float]]) -> None:
+def _lines(axis: Any, task: str, growth: Mapping[str, Sequence[float]]) -> None:
     """Measured with marks, counted without; training in colour, inference in grey."""
     colours = {"seconds": "tab:blue", "bytes": "tab:orange"}
     for measured, counted in (("seconds", "operations"), ("bytes", "bytes counted")):
         colour = colours[measured] if task == "training" else "0.6"
         for of, style in ((measured, "o-" if measured == "seconds" else "s-"), (counted, ":")):
-            middle = math.exp(statistics.fmean(map(math.log, own[of])))
-            y = [value / middle for value in own[of]]
-            axis.plot(own["x"], y, style, color=colour, label=f"{of}, {task}", markersize=4)
-    axis.set_xticks(own["x"], [f"{x:g}" for x in own["x"]])
+            middle = math.exp(statistics.fmean(map(math.log, growth[of])))
+            y = [value / middle for value in growth[of]]
+            axis.plot(growth["x"], y, style, color=colour, label=f"{of}, {task}", markersize=4)
+    axis.set_xticks(growth["x"], [f"{x:g}" for x in growth["x"]])

@@ -36,24 +36,24 @@ def verdict(
         for task, all_ in results.items()
         for ours, hub in keras_hub_pairs(all_)
     }
-    found = {case: round(statistics.median(rounds), 3) for case, rounds in pairs.items()}
-    if not found:
+    measured = {case: round(statistics.median(rounds), 3) for case, rounds in pairs.items()}
+    if not measured:
         print("KerasHub is not installed, or did not finish: nothing to compare with.")
         return 0
     recorded = json.loads(file.read_text()) if file.exists() else {}
     if record:
-        # What a machine with other things to do still reaches in three of four rounds.
-        found = {case: round(float(np.quantile(r, 0.25)), 3) for case, r in pairs.items()}
-        file.write_text(json.dumps(dict(sorted((recorded | found).items())), indent=1) + "\n")
-        print(f"Recorded: {found}")
+        # The ratio that a busy machine still reaches in three of four rounds.
+        measured = {case: round(float(np.quantile(r, 0.25)), 3) for case, r in pairs.items()}
+        file.write_text(json.dumps(dict(sorted((recorded | measured).items())), indent=1) + "\n")
+        print(f"Recorded: {measured}")
         return 0
     status = 0
-    for case, ratio in found.items():
+    for case, ratio in measured.items():
         if case not in recorded:
             print(f"{case}: {ratio:.2f} x KerasHub; nothing is recorded, see --record")
             continue
         lost = ratio < recorded[case] * (1 - TOLERATED_LOSS)
         status |= lost
-        words = "LOST" if lost else "held"
-        print(f"{case}: {ratio:.2f} x KerasHub, recorded {recorded[case]:.2f}: {words}")
+        outcome = "LOST" if lost else "held"
+        print(f"{case}: {ratio:.2f} x KerasHub, recorded {recorded[case]:.2f}: {outcome}")
     return int(status)

@@ -31,7 +31,7 @@ def keras_hub_pairs(results: Sequence[Result]) -> list[tuple[Result, Result]]:
 
 
 def option_pairs(results: Sequence[Result]) -> list[tuple[Result, Result]]:
-    """Every finished contestant that has something of its own, with the one that has nothing."""
+    """Every finished contestant with its own options, and the same one without."""
     plain = {r.name: r for r in results if r.seconds}
     named = [(r, plain.get(r.name.partition(":")[0])) for r in results if r.seconds]
     return [(r, base) for r, base in named if base is not None and base is not r]
@@ -54,7 +54,7 @@ def limit_of(results: Sequence[Result]) -> Result | None:
 
 
 def table(task: str, results: Sequence[Result]) -> str:
-    """One line a contestant, the fastest first, and then the ratios to KerasHub."""
+    """One line per contestant, the fastest first, and then the ratios to KerasHub."""
     done = fastest(results)
     if not done:
         return f"{task}: no contestant has finished"
@@ -62,10 +62,10 @@ def table(task: str, results: Sequence[Result]) -> str:
     limit = limit_of(results)
     peers = [r for r in done if r.work.system != "limit"]
     width = max(len(r.name) for r in done)
-    words = f"{work.optimizer}, " if work.task == "training" else ""
+    optimizer = f"{work.optimizer}, " if work.task == "training" else ""
     lines = [
         f"{task}: {work.model}, {work.image_size} px, batch {work.batch_size}, {work.dtype}, "
-        f"dropout {work.dropout}, {words}{len(done[0].seconds)} rounds",
+        f"dropout {work.dropout}, {optimizer}{len(done[0].seconds)} rounds",
         f"{'':<{width}}  images/s   spread  of best  of limit  first step  import  peak memory",
     ]
     for r in done:
@@ -85,14 +85,14 @@ def table(task: str, results: Sequence[Result]) -> str:
 
 
 def compared(one: Result, other: Result) -> str:
-    """In words: how many times as fast, with the range of the rounds, its memory, its start."""
-    found = ratios(one, other)
+    """A sentence: relative speed with its range over the rounds, memory and start."""
+    rounds = ratios(one, other)
     parts = ("import", "build", "first_step")
     start = one.seconds_of(*parts) / other.seconds_of(*parts)
-    memory = peak(one) / (peak(other) or math.nan)  # who died before the end has told of no peak
+    memory = peak(one) / (peak(other) or math.nan)  # no peak is known of a process that died
     return (
-        f"{one.name} is {ratio(one, other):.2f} x {other.name} ({min(found):.2f} to "
-        f"{max(found):.2f}); {memory:.2f} x its memory, {start:.2f} x its start"
+        f"{one.name} is {ratio(one, other):.2f} x {other.name} ({min(rounds):.2f} to "
+        f"{max(rounds):.2f}); {memory:.2f} x its memory, {start:.2f} x its start"
     )
 
 
@@ -102,7 +102,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def peak(result: Result) -> int:
-    """The most bytes in use at once: of the accelerator where there is one, else of the process."""
+    """Peak memory in bytes: of the accelerator where there is one, otherwise of the process."""
     memory = result.memory
     return memory.get("accelerator_peak_bytes") or memory.get("peak_bytes") or 0
 
@@ -110,13 +110,13 @@ def peak(result: Result) -> int:
 def write(results: dict[str, list[Result]], folder: Path, options: dict[str, Any]) -> None:
     """Writes `compare.json`, and `compare.png` where matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {
+    record = {
         "options": {key: str(v) if isinstance(v, Path) else v for key, v in options.items()},
         "machine": {"processor": _processor(), "python": platform.python_version()},
         "versions": _versions(),
         "tasks": {task: [_as_json(r) for r in all_] for task, all_ in results.items()},
     }
-    (folder / "compare.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "compare.json").write_text(json.dumps(record, indent=1) + "\n")
     print(f"Written: {folder / 'compare.json'}")
     try:
         import matplotlib
@@ -157,13 +157,13 @@ def _processor() -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _plot(results: dict[str, list[Result]], file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Contestants in processes of their own, that take turns."""
+"""Contestants in separate processes that take turns."""
 
 import contextlib
 import dataclasses
@@ -20,15 +20,15 @@ REPOSITORY = Path(__file__).parent.parent
 
 @dataclasses.dataclass
 class Result:
-    """What became of one contestant.
+    """The measurements of one contestant.
 
     Attributes:
-        work: What it was asked to do.
-        seconds: Of one step, a number for each round.
-        starts: Of each time that it was started: seconds of importing, building and the first
-            step, the count of operations.
+        work: Its task.
+        seconds: Seconds per step, one number per round.
+        starts: Per start: seconds of importing, building and the first step, and the count of
+            operations.
         memory: Peaks in bytes: `peak_bytes` of the process, `accelerator_peak_bytes` of a GPU.
-        skipped: What is not installed, or None.
+        skipped: The missing package, or None.
         failed: The last line of its error, or None.
     """
 
@@ -69,16 +69,16 @@ class Result:
 class _Process:
     def __init__(self, work: Work, log: IO[str]) -> None:
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-        own = {
+        variables = {
             "KERAS_BACKEND": work.backend,
             "PYTHONPATH": path,
-            # Several share a GPU: no one takes all of its memory at the start.
+            # Several share a GPU: none may reserve all of its memory at the start.
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
         if work.malloc == "huge":
-            own["GLIBC_TUNABLES"] = TUNABLES
+            variables["GLIBC_TUNABLES"] = TUNABLES
         self.log = log
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks._worker", json.dumps(dataclasses.asdict(work))],
@@ -86,11 +86,11 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=os.environ | own,
+            env=os.environ | variables,
         )
 
-    def hear(self) -> dict[str, Any]:
-        """The next answer; when the process has died instead, why."""
+    def receive(self) -> dict[str, Any]:
+        """The next reply; the error where the process has died instead."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if line:
@@ -100,17 +100,17 @@ class _Process:
         last = self.log.read().strip().splitlines()[-1:] or [f"exit status {code}"]
         return {"failed": last[0]}
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has died: `hear` says why
+            pass  # it has died: `receive` reports it
 
     def close(self) -> None:
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died with a line unread
+        with contextlib.suppress(BrokenPipeError):  # it has died without reading a line
             self.process.stdin.close()
 
 
@@ -118,17 +118,17 @@ T = TypeVar("T")
 
 
 def there_and_back(all_: Sequence[T], turn: int) -> Sequence[T]:
-    """The order of a round: no one always follows the same neighbour."""
+    """The order of a round, reversed in every other one."""
     return all_ if turn % 2 == 0 else all_[::-1]
 
 
 def compete(works: Sequence[Work], rounds: int, seconds: float) -> list[Result]:
-    """Starts everyone, one after the other, and lets them take turns.
+    """Starts all contestants, one after the other, and lets them take turns.
 
     Args:
         works: The contestants.
-        rounds: How many turns each has.
-        seconds: Of one turn; at least one step is taken.
+        rounds: Number of turns of each.
+        seconds: Length of one turn; at least one step is taken.
     """
     results = [Result(work) for work in works]
     running: list[tuple[Result, _Process]] = []
@@ -137,34 +137,34 @@ def compete(works: Sequence[Work], rounds: int, seconds: float) -> list[Result]:
         for i, result in enumerate(results):
             log = stack.enter_context(open(logs / f"{i}.log", "w+"))
             process = _Process(result.work, log)
-            heard = process.hear()
-            result.skipped, result.failed = heard.get("skipped"), heard.get("failed")
+            reply = process.receive()
+            result.skipped, result.failed = reply.get("skipped"), reply.get("failed")
             if result.skipped or result.failed:
                 print(f"{result.name}: {result.skipped or result.failed}; skipped", flush=True)
                 process.close()
                 continue
-            result.starts.append(heard)
+            result.starts.append(reply)
             running.append((result, process))
             print(f"{result.name}: ready", flush=True)
         for turn in range(rounds):
             for result, process in there_and_back(running, turn):
                 if result.failed is None:
-                    process.tell(str(seconds))
-                    heard = process.hear()
-                    result.failed = heard.get("failed")
-                    result.seconds += [heard["seconds"]] if "seconds" in heard else []
+                    process.send(str(seconds))
+                    reply = process.receive()
+                    result.failed = reply.get("failed")
+                    result.seconds += [reply["seconds"]] if "seconds" in reply else []
             if rounds > 1:
                 print(f"round {turn + 1} of {rounds}", flush=True)
         for result, process in running:
             process.close()
             if result.failed is None:
-                result.memory = process.hear()
+                result.memory = process.receive()
                 result.failed = result.memory.pop("failed", None)
     return results
 
 
 def compete_alone(works: Sequence[Work], rounds: int, seconds: float) -> list[Result]:
-    """As `compete`, but each is started anew for its turn: only one is in memory at a time."""
+    """As `compete`, but each is restarted for its turn: only one is in memory at a time."""
     results = [Result(work) for work in works]
     for turn in range(rounds):
         for i in there_and_back(range(len(works)), turn):

@@ -1,8 +1,8 @@
-"""The process of one contestant: it builds, takes the first step, and then a round when told to.
+"""The process of one contestant: it builds the model, takes the first step, and waits for rounds.
 
-It reads a line for every round, the seconds that the round may take, and writes lines of JSON:
-first what starting cost, then the seconds of a step for each round, and when its input has ended
-the peak of memory.
+It reads one line per round, the seconds that the round may take, and writes lines of JSON: first
+the cost of starting, then the seconds per step of each round, and at the end of its input the peak
+memory.
 """
 
 import json
@@ -17,7 +17,7 @@ from benchmarks import _contestants as contestants
 
 
 def peak_bytes() -> int:
-    """The most memory of this process that was resident at once, until now."""
+    """Peak resident memory of this process."""
     status = Path("/proc/self/status")
     if status.exists():
         line = next(li for li in status.read_text().splitlines() if li.startswith("VmHWM"))
@@ -29,7 +29,7 @@ def peak_bytes() -> int:
 
 
 def seconds_of_a_step(step: contestants.Step, seconds: float) -> float:
-    """The median of the steps that fit into `seconds`, and of one at least."""
+    """The median over the steps that fit into `seconds`, at least one."""
     times: list[float] = []
     while sum(times) < seconds:
         began = time.perf_counter()
@@ -44,8 +44,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
-    def answer(**found: Any) -> None:
-        print(json.dumps(found), file=answers)
+    def answer(**values: Any) -> None:
+        print(json.dumps(values), file=answers)
 
     began = time.perf_counter()
     try:

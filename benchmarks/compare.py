@@ -1,18 +1,18 @@
-"""Images per second, memory and start of keras_vit beside its peers and the machine's limit.
+"""Images per second, memory and start of keras_vit, its peers and the machine's limit.
 
 `python -m benchmarks compare --model ViT-S/16 --batch-size 8`: a quarter of an hour on two cores;
 prints a table for inference and one for training, and writes `compare.json` and `compare.png`.
 
-Every contestant runs in a process of its own, and all wait while one of them is measured. They
-take turns for several rounds, so that a busy machine is busy for all; ratios are taken within a
-round. The limit is the machine's own rate of matrix products in the same dtype, divided by the
-model's count of operations: a training step counts three times its forward pass.
+Every contestant runs in its own process, and all wait while one of them is measured. They take
+turns for several rounds, so that a busy machine is busy for all; ratios are taken within a round.
+The limit is the machine's own rate of matrix products in the same dtype, divided by the model's
+count of operations: a training step counts three times its forward pass.
 
-`--contestants` takes systems (`keras_vit`), variants (`keras_vit/jax`, `timm/compiled`), and what
-a contestant has of its own, values as JSON: arguments of its model and what the options below set
-for all (`keras_vit/jax:token_merging=8;dtype=bfloat16`). What is not installed is skipped.
-Everyone is in memory at once: name fewer where models are large, or have each `--alone`, started
-anew for every turn, which measures the start and the memory as well.
+`--contestants` takes systems (`keras_vit`), variants (`keras_vit/jax`, `timm/compiled`), and
+options of a single contestant, values as JSON: arguments of its model, or those that the options
+below set for all (`keras_vit/jax:token_merging=8;dtype=bfloat16`). What is not installed is
+skipped. All contestants are in memory at once: give fewer where models are large, or `--alone`,
+which restarts each for every turn and so measures start and memory as well.
 
 `--quick` is the small form for continuous integration: it fails when keras_vit has lost more than
 15 % of its recorded ratio to KerasHub in three runs; `--quick --record` records.
@@ -32,36 +32,38 @@ from benchmarks._rounds import Result, compete, compete_alone
 TASKS = ("inference", "training")
 
 
-# What a contestant may have of its own, beside arguments of its model.
+# Options that a contestant may override, beside arguments of its model.
 OF_WORK = ("model", "image_size", "batch_size", "dtype", "malloc", "dropout", "optimizer")
 
 
 def parse_contestant(text: str) -> list[dict[str, Any]]:
     """`SYSTEM[/VARIANT][:NAME=VALUE;...]` as arguments of `Work`, for each variant."""
-    name, _, given = text.partition(":")
+    name, _, overrides = text.partition(":")
     system, _, variant = name.partition("/")
     if system not in SYSTEMS:
         raise SystemExit(f"No contestant {system!r}. Known: {', '.join(SYSTEMS)}.")
     known = SYSTEMS[system].variants
     if variant and variant not in known:
-        raise SystemExit(f"{system} has no variant {variant!r}. Known: {', '.join(known)}.")
-    own: dict[str, Any] = {}
+        raise SystemExit(
+            f"{system} does not have a variant {variant!r}. Known: {', '.join(known)}."
+        )
+    work: dict[str, Any] = {}
     options: dict[str, Any] = {}
-    for pair in filter(None, given.split(";")):
+    for pair in filter(None, overrides.split(";")):
         key, _, value = pair.partition("=")
-        belongs = own if key in OF_WORK else options
+        target = work if key in OF_WORK else options
         try:
-            belongs[key] = json.loads(value)
+            target[key] = json.loads(value)
         except json.JSONDecodeError:
-            belongs[key] = value
+            target[key] = value
     variants = (variant,) if variant else known[: SYSTEMS[system].usual]
     return [
         {
             "system": system,
             "variant": variant,
             "options": options,
-            "label": f"{system}/{variant}" + (f":{given}" if given else ""),
-            **own,
+            "label": f"{system}/{variant}" + (f":{overrides}" if overrides else ""),
+            **work,
         }
         for variant in variants
     ]
@@ -85,19 +87,25 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model", default="ViT-S/16", help="a ViT of keras_vit.list_models(), or tiny"
     )
-    parser.add_argument("--image-size", type=int, default=224, help="pixels")
-    parser.add_argument("--batch-size", type=int, default=8, help="images a step")
+    parser.add_argument("--image-size", type=int, default=224, help="image size in pixels")
+    parser.add_argument("--batch-size", type=int, default=8, help="images per step")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument(
-        "--malloc", choices=("huge", "default"), default="huge", help="pages of memory on Linux"
+        "--malloc", choices=("huge", "default"), default="huge", help="memory pages on Linux"
     )
-    parser.add_argument("--dropout", type=float, default=0.0, help="rate, in training")
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="AdamW", help="SGD has momentum")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one turn, at least one step")
-    parser.add_argument("--alone", action="store_true", help="start each anew for its turn")
+    parser.add_argument("--dropout", type=float, default=0.0, help="dropout rate in training")
+    parser.add_argument(
+        "--optimizer", choices=OPTIMIZERS, default="AdamW", help="optimizer (SGD with momentum)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="number of turns of each contestant")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a turn in seconds")
+    parser.add_argument("--alone", action="store_true", help="restart each contestant for its turn")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder to write")
-    parser.add_argument("--quick", action="store_true", help="the small form that can fail")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="the small form for continuous integration, which can fail",
+    )
     parser.add_argument("--record", action="store_true", help="with --quick: record the ratios")
     return parser
 
@@ -110,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.quick:
         parser.set_defaults(**_quick.SETTINGS)
         options = parser.parse_args(arguments)
-    # A busy moment loses a ratio once; what is slower loses it every time.
+    # A busy moment lowers a ratio once, a slower model every time.
     for remaining in reversed(range(_quick.ATTEMPTS if options.quick else 1)):
         results = run(options)
         failed = [r.name for task in results.values() for r in task if r.failed and r.ours]
@@ -120,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _quick.verdict(results, record=options.record) if options.quick else 0
         if not (status and remaining):
             break
-        print("Measured once more.")
+        print("Measuring again.")
     return status
 
 
@@ -131,7 +139,7 @@ def run(options: argparse.Namespace) -> dict[str, list[Result]]:
     turns = options.rounds, options.seconds
     results: dict[str, list[Result]] = {}
     for task in options.tasks:
-        # Those of one backend are compared: they follow each other, within the same busy moment.
+        # Contestants of one backend are compared: they run in succession, under the same load.
         works = [Work(**{**common, "task": task, **one}) for one in chosen]
         works.sort(key=lambda work: work.backend)
         results[task] = (compete_alone if options.alone else compete)(works, *turns)

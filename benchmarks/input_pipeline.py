@@ -1,12 +1,11 @@
-"""How many photographs the pipeline prepares, beside a bare tf.data chain, for each core.
+"""Images per second and core that the input pipeline prepares, and a bare tf.data chain.
 
-`python -m benchmarks input_pipeline --data FOLDER`: three minutes; prints a line for each backend
-and policy. Without a folder, photographs are made up.
+`python -m benchmarks input_pipeline --data FOLDER`: three minutes; prints one line per backend
+and policy. Without a folder, images are generated.
 
 Both decode, crop, resize to 224 pixels, flip and batch; they take turns, so that a busy machine is
-busy for both, and are counted by the seconds that cores spent on them, of which other programs take
-none. The chain does what the tutorials do: it shuffles nothing, knows no seed, and dies of a broken
-file.
+busy for both, and are measured in CPU time, which other programs do not affect. The chain does what
+the tutorials do: it neither shuffles nor takes a seed, and fails at a broken file.
 """
 
 import argparse
@@ -29,12 +28,12 @@ POLICIES = ("mixed_bfloat16", "mixed_float16")
 
 @dataclass(frozen=True)
 class Speed:
-    """Photographs in a second of one core.
+    """Images per second and core.
 
     Attributes:
-        bare: Of the bare chain.
-        ours: Of `keras_vit.data.pipeline`, with crop and flip as in the chain.
-        augmented: Of the pipeline with RandAugment (2, 10) and mixup 0.2 as well.
+        bare: The bare chain.
+        ours: `keras_vit.data.pipeline`, with crop and flip as in the chain.
+        augmented: The pipeline with RandAugment (2, 10) and mixup 0.2 as well.
         ratio: `ours / bare`, the median of the rounds.
     """
 
@@ -46,12 +45,12 @@ class Speed:
     def __str__(self) -> str:
         return (
             f"bare {self.bare:5.0f}, ours {self.ours:5.0f} (ratio {self.ratio:.2f}), "
-            f"with RandAugment and mixup {self.augmented:4.0f} images/s for each core"
+            f"with RandAugment and mixup {self.augmented:4.0f} images/s per core"
         )
 
 
 def measure(folder: Path, batches: int = 40, batch_size: int = 32, rounds: int = 5) -> Speed:
-    """Alternates the contestants over the training photographs of `folder`."""
+    """Alternates the contestants over the training images of `folder`."""
     import tensorflow as tf
 
     from keras_vit import data
@@ -65,18 +64,18 @@ def measure(folder: Path, batches: int = 40, batch_size: int = 32, rounds: int =
         "ours": data.pipeline(split, augment="inception", **options),
         "augmented": data.pipeline(split, augment="randaugment", mixup=0.2, **options),
     }
-    found: dict[str, list[float]] = {name: [] for name in contestants}
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, dataset in contestants.items():
             iterator = iter(dataset.take(batches + 1))
-            next(iterator)  # what it takes to start is not counted
+            next(iterator)  # the start is not measured
             start = time.process_time()
             count = sum(len(images) for images, _ in iterator)
-            found[name].append(count / (time.process_time() - start))
+            rates[name].append(count / (time.process_time() - start))
     assert all(ds.element_spec[0].dtype == tf.float32 for ds in contestants.values())
     return Speed(
-        **{name: statistics.median(values) for name, values in found.items()},
-        ratio=statistics.median(np.divide(found["ours"], found["bare"])),
+        **{name: statistics.median(values) for name, values in rates.items()},
+        ratio=statistics.median(np.divide(rates["ours"], rates["bare"])),
     )
 
 
@@ -105,8 +104,8 @@ def _bare_chain(split: Any, batch_size: int) -> Any:
     return prepared.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
 
-def make_photographs(folder: Path, count: int = 400) -> Path:
-    """Writes JPEG files of 320 x 240 pixels in two classes, as rich in detail as photographs."""
+def write_images(folder: Path, count: int = 400) -> Path:
+    """Writes JPEG files of 320 x 240 pixels in two classes, as detailed as photographs."""
     import tensorflow as tf
 
     random = np.random.default_rng(0)
@@ -120,7 +119,7 @@ def make_photographs(folder: Path, count: int = 400) -> Path:
 
 
 def _measure_here(folder: Path, policy: str, rounds: int) -> None:
-    """Runs in a process of its own."""
+    """Runs in its own process."""
     import keras
 
     keras.config.set_dtype_policy(policy)
@@ -129,13 +128,13 @@ def _measure_here(folder: Path, policy: str, rounds: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks input_pipeline")
-    parser.add_argument("--data", type=Path, help="folder of photographs, as of keras-vit train")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
+    parser.add_argument("--data", type=Path, help="folder of images, as for keras-vit train")
+    parser.add_argument("--rounds", type=int, default=5, help="number of turns of each contestant")
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--policies", nargs="+", default=POLICIES, help="dtype policies")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as made:
-        folder = options.data or make_photographs(Path(made))
+        folder = options.data or write_images(Path(made))
         for backend in options.backends:
             for policy in options.policies:
                 code = (

@@ -1,6 +1,6 @@
-"""What loading ViT-B/16 costs in time and memory, beside reading its arrays with NumPy.
+"""Time and memory of loading ViT-B/16, compared with reading its arrays with NumPy.
 
-`python -m benchmarks loading`: half a minute; prints a line a format.
+`python -m benchmarks loading`: half a minute; prints one line per format.
 """
 
 import argparse
@@ -19,7 +19,7 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class Cost:
-    """Of loading one file: its bytes as float32, and ratios to NumPy's time and to these bytes."""
+    """The cost of loading one file: its size as float32, and ratios to NumPy's time and to it."""
 
     file: str
     weights_bytes: int
@@ -37,7 +37,7 @@ class Cost:
 def loading_costs(folder: Path, name: str = "ViT-B/16", rounds: int = 5) -> Iterator[Cost]:
     """Loads and reads in turn, so that a busy machine is busy for both; the best of each counts.
 
-    The model's own variables count in the peak as well: they are part of what loading needs.
+    The variables of the model count in the peak as well: loading needs them.
     """
     import keras_vit
 
@@ -91,14 +91,16 @@ def _read_npz(file: Path) -> None:
 def _read_safetensors(file: Path) -> None:
     from safetensors.numpy import load_file
 
-    # The library hands out views of a mapped file: only a copy has been read.
+    # The library returns views of a mapped file: only a copy reads it.
     _ = [np.array(values) for values in load_file(file).values()]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks loading", description=__doc__)
     parser.add_argument("--model", default="ViT-B/16", help="a name of keras_vit.list_models()")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each file is loaded")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="number of times that each file is loaded"
+    )
     options = parser.parse_args(arguments)
     if not STATUS.exists():
         raise SystemExit("Memory is measured through /proc, which this system does not have.")

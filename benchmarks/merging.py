@@ -25,16 +25,16 @@ BFLOAT16 = "mixed_bfloat16"
 def measure(
     model: Any, images: np.ndarray, labels: np.ndarray, merged: Sequence[int], **turns: int
 ) -> list[Row]:
-    """For each number of patches merged in a block: accuracy, and the rates of every round.
+    """Accuracy, and the rate of every round, per number of merged patches.
 
-    The last row is of no merging and bfloat16.
+    The last row is bfloat16 without merging.
 
     Args:
         model: A trained `VisionTransformer`.
-        images: Pixels `(images, height, width, channels)` that the model has not seen.
-        labels: Their classes.
-        merged: Patches that each block merges; 0 comes first, and is compared with.
-        **turns: `rounds`, `batch_size`, and `batches`, how many batches a round predicts.
+        images: Held-out pixels `(images, height, width, channels)`.
+        labels: Integer classes `(images,)`.
+        merged: Patches that each block merges; 0 comes first, as the reference.
+        **turns: `rounds`, `batch_size`, and `batches`, the number of batches per round.
     """
     import keras
 
@@ -66,7 +66,7 @@ def title_of(row: Row) -> str:
 
 
 def speedups(rows: Sequence[Row]) -> list[list[float]]:
-    """How many times as fast as the first, round by round."""
+    """Speed relative to the first row, round by round."""
     first = rows[0]["images_per_second"]
     return [[a / b for a, b in zip(r["images_per_second"], first, strict=True)] for r in rows]
 
@@ -89,7 +89,7 @@ def plot(rows: Sequence[Row], file: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
-    faster = [statistics.median(own) for own in speedups(rows)]
+    faster = [statistics.median(rounds) for rounds in speedups(rows)]
     accuracies = [100 * row["accuracy"] for row in rows]
     axis.plot(faster[:-1], accuracies[:-1], "o-")
     axis.plot(faster[-1:], accuracies[-1:], "s")
@@ -99,7 +99,7 @@ def plot(rows: Sequence[Row], file: Path) -> None:
             (x, 100 * row["accuracy"]),
             (0, 6),
             textcoords="offset points",
-            rotation=60,  # neighbours are near
+            rotation=60,  # labels are close to each other
             fontsize=8,
         )
     axis.margins(y=0.25)
@@ -125,12 +125,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import keras
 
     import keras_vit
-    from keras_vit.evaluation.prediction import preparation
+    from keras_vit.evaluation.prediction import pipeline_arguments
 
     model = keras.saving.load_model(options.run / "model.keras", compile=False)
     split = keras_vit.data.load(options.data).val
     batches = keras_vit.data.pipeline(
-        split, batch_size=options.batch_size, **preparation(model)
+        split, batch_size=options.batch_size, **pipeline_arguments(model)
     ).as_numpy_iterator()
     images, labels = map(np.concatenate, zip(*batches, strict=True))
     rows = measure(
@@ -147,8 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     print(f"{title}\n{table(rows)}")
     options.out.mkdir(parents=True, exist_ok=True)
-    found = {"title": title, "rows": rows}
-    (options.out / "merging.json").write_text(json.dumps(found, indent=1) + "\n")
+    record = {"title": title, "rows": rows}
+    (options.out / "merging.json").write_text(json.dumps(record, indent=1) + "\n")
     plot(rows, options.out / "merging.png")
     print(f"Written: {options.out}: merging.json, merging.png")
     return 0

@@ -41,7 +41,7 @@ MEASUREMENTS: dict[str, list[str]] = {
     ],
     "s16_bfloat16": [
         *("--model", "ViT-S/16", "--seconds", "1"),
-        *_contest(*(who + own for who in (TF, JAX, TORCH) for own in ("", HALF)), "limit"),
+        *_contest(*(name + extra for name in (TF, JAX, TORCH) for extra in ("", HALF)), "limit"),
     ],
     "b16_inference": [
         *("--model", "ViT-B/16", "--tasks", "inference"),
@@ -60,12 +60,12 @@ MEASUREMENTS: dict[str, list[str]] = {
     },
     "batch": [
         *("--model", "ViT-Ti/16"),
-        *_contest(*(who + own for who in (TF, JAX, TORCH) for own in ("", ":batch_size=1"))),
+        *_contest(*(name + extra for name in (TF, JAX, TORCH) for extra in ("", ":batch_size=1"))),
         *(f"{who}:batch_size=32" for who in (TF, JAX, TORCH)),
     ],
     "malloc": [
         *("--model", "ViT-S/16", "--batch-size", "32"),
-        *_contest(*(who + own for who in (JAX, TORCH) for own in ("", ":malloc=default"))),
+        *_contest(*(name + extra for name in (JAX, TORCH) for extra in ("", ":malloc=default"))),
     ],
     "exported": [
         *("--model", "ViT-S/16", "--tasks", "inference"),
@@ -77,7 +77,7 @@ MEASUREMENTS: dict[str, list[str]] = {
     ],
     "patch_dropout": [
         *("--model", "ViT-S/16", "--tasks", "training"),
-        *_contest(*(who + own for who in (TF, TORCH) for own in ("", ":patch_dropout=0.5"))),
+        *_contest(*(name + extra for name in (TF, TORCH) for extra in ("", ":patch_dropout=0.5"))),
     ],
     "l16_start": [
         *("--model", "ViT-L/16", "--tasks", "training", "--batch-size", "1"),
@@ -87,7 +87,7 @@ MEASUREMENTS: dict[str, list[str]] = {
     "l16_remat": [
         *("--model", "ViT-L/16", "--tasks", "training", "--alone", "--rounds", "3"),
         *("--seconds", "1"),
-        *_contest(*(who + own for who in (TF, JAX) for own in ("", ":remat=true"))),
+        *_contest(*(name + extra for name in (TF, JAX) for extra in ("", ":remat=true"))),
     ],
     "l16_remat_sgd": [
         *("--model", "ViT-L/16", "--tasks", "training", "--optimizer", "SGD", "--alone"),

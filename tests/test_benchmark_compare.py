@@ -43,8 +43,8 @@ def test_a_contestant_that_has_died_is_a_result(tmp_path: Path) -> None:
     with open(tmp_path / "log", "w+") as log:
         process = _Process(Work("nobody", "jax", "training"), log)
         process.process.wait()
-        process.tell("1.0")
-        assert process.hear() == {"failed": "KeyError: 'nobody'"}
+        process.send("1.0")
+        assert process.receive() == {"failed": "KeyError: 'nobody'"}
         process.close()
 
 

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 
 import keras_vit
 from keras_vit.data import read_image
-from keras_vit.inspection.drawing import resized
+from keras_vit.inspection.plots import upsample
 
 HERE = Path(__file__).parent
 
@@ -60,7 +60,7 @@ def main() -> None:
     for axis, (name, box), rollout in zip(axes, boxes().items(), found, strict=True):
         left, top, right, bottom = box
         size = tuple(side * model.patch_size[0] for side in rollout.shape)
-        axis.imshow(resized(rollout, size), cmap="inferno")
+        axis.imshow(upsample(rollout, size), cmap="inferno")
         axis.add_patch(
             Rectangle((left, top), right - left, bottom - top, fill=False, ec="cyan", lw=2)
         )

@@ -3,10 +3,9 @@
 from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.features import features
 from keras_vit.evaluation.fewshot import FewShot, fewshot_accuracy, fewshot_table
-from keras_vit.evaluation.linear_probe import LinearProbe, linear_probe
 from keras_vit.evaluation.mistakes import Mistake, worst_mistakes
-from keras_vit.evaluation.neighbours import knn_accuracy
 from keras_vit.evaluation.prediction import predict_split
+from keras_vit.evaluation.probes import LinearProbe, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit.evaluation.run_report import write_report
 from keras_vit.evaluation.vtab import VTABReport, run_vtab

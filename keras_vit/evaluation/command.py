@@ -1,5 +1,4 @@
-"""What `keras-vit evaluate` does: evaluates a model on its own classes, or its features on new
-ones."""
+"""`keras-vit evaluate`: a model on its own classes, or its features on new ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,29 +9,32 @@ from keras_vit.errors import check_choice
 from keras_vit.evaluation import vtab_tasks
 from keras_vit.evaluation.features import features, weights_digest
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, check_shots, fewshot_table
-from keras_vit.evaluation.linear_probe import check_classes, linear_probe
-from keras_vit.evaluation.neighbours import check_neighbours, knn_accuracy
 from keras_vit.evaluation.prediction import predict_split
+from keras_vit.evaluation.probes import (
+    check_classes,
+    check_neighbours,
+    knn_accuracy,
+    linear_probe,
+)
 from keras_vit.evaluation.report import ClassificationReport, classification_report
-from keras_vit.evaluation.vtab import Setting, VTABReport, run_vtab
-from keras_vit.evaluation.vtab_training import finetuning
+from keras_vit.evaluation.vtab import Setting, VTABReport, finetuning, run_vtab
 
 Row = tuple[str, str, str]
 
 
 def own_classes(model: Any, split: data.Split, batch_size: int = 32) -> ClassificationReport:
-    """The report of a classifier on a split that has its classes.
+    """The report of a classifier on a split with the same classes.
 
     Raises:
-        ValueError: The model has other classes, or none.
+        ValueError: The model does not have the classes of the split.
     """
     classes = len(split.class_names)
     named = model.class_names is not None
     if model.num_classes != classes or (named and tuple(model.class_names) != split.class_names):
         raise ValueError(
             f"{model.name} predicts {model.num_classes} classes"
-            f"{' (' + _few(model.class_names) + ')' if named else ''}, and the data has {classes} "
-            f"({_few(split.class_names)}). Evaluate its features instead: --probe, --knn or "
+            f"{f' ({_shorten(model.class_names)})' if named else ''}, and the data has {classes} "
+            f"({_shorten(split.class_names)}). Evaluate its features instead: --probe, --knn or "
             "--fewshot."
         )
     labels, scores = predict_split(model, split, batch_size)
@@ -54,14 +56,14 @@ def transfer_rows(
     """Accuracies of k-NN and linear classifiers on a model's features, one row per measure.
 
     Args:
-        model: A model of this package, under any head or none.
-        splits: Classifiers learn from `splits.train`.
+        model: A model of this package, with or without a head.
+        splits: Classifiers are trained on `splits.train`.
         test: The split to evaluate on.
-        shots: Few-shot linear evaluation with this many examples per class; empty for the
-            released code's 1, 5, 10 and 25; None for none.
-        neighbours: Number of nearest neighbours; None for none.
+        shots: Few-shot linear evaluation with these numbers of examples per class; an empty
+            sequence for the released code's 1, 5, 10 and 25; None for no few-shot evaluation.
+        neighbours: Number of nearest neighbours; None for no k-NN.
         probe: Fit a linear probe.
-        seeds: Draws of the few-shot examples.
+        seeds: Seeds of the few-shot examples.
         cache_dir: Folder of cached features.
         batch_size: Images per batch.
 
@@ -71,8 +73,8 @@ def transfer_rows(
     Raises:
         ValueError: There is no split `test`, or an argument is out of range.
     """
-    tested = splits[check_choice(test, "test", splits)]
-    # What the labels alone rule out is said before hours of features.
+    test_split = splits[check_choice(test, "test", splits)]
+    # Errors that the labels alone reveal come before hours of features.
     labels = splits.train.labels()
     if probe:
         check_classes(labels)
@@ -82,16 +84,16 @@ def transfer_rows(
     for count in shots or ():
         check_shots(labels, count, "--fewshot: ")
     train = features(model, splits.train, cache_dir, batch_size)
-    four = (*train, *features(model, tested, cache_dir, batch_size))
+    examples = (*train, *features(model, test_split, cache_dir, batch_size))
     rows: list[Row] = []
     if probe:
-        result = linear_probe(*four)
+        result = linear_probe(*examples)
         rows.append(("linear probe", f"{result.accuracy:.2%}", f"C = {result.strength:g}"))
     if neighbours is not None:
-        accuracy = knn_accuracy(*four, k=neighbours)
+        accuracy = knn_accuracy(*examples, k=neighbours)
         rows.append((f"{neighbours} nearest neighbours", f"{accuracy:.2%}", "cosine"))
     if shots is not None:
-        for row in fewshot_table(*four, shots=shots, seeds=seeds):
+        for row in fewshot_table(*examples, shots=shots, seeds=seeds):
             spread = f"± {100 * row.spread:.2f} over {len(seeds)} seeds"
             rows.append((f"{row.shots}-shot", f"{row.mean:.2%}", spread))
     return rows
@@ -109,7 +111,7 @@ def vtab_report(
     learning_rates: Sequence[float],
     accumulate: int,
 ) -> VTABReport:
-    """`run_vtab` with this package's own fine-tuning; a sweep over learning rates.
+    """`run_vtab` with `finetuning`, sweeping over learning rates.
 
     Raises:
         ValueError: A task is unknown, or `out` holds another model's results.
@@ -126,16 +128,15 @@ def vtab_report(
         )
         for rate in learning_rates
     )
-    chosen = vtab_tasks.TASKS if tasks is None else [vtab_tasks.task(name) for name in tasks]
     return run_vtab(
         finetuning(model),
         out,
         sweep=sweep,
-        tasks=chosen,
+        tasks=vtab_tasks.TASKS if tasks is None else [vtab_tasks.task(name) for name in tasks],
         data_dir=data_dir,
         identity=weights_digest(model),
     )
 
 
-def _few(names: Sequence[str], shown: int = 5) -> str:
+def _shorten(names: Sequence[str], shown: int = 5) -> str:
     return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")

@@ -13,12 +13,12 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit.errors import check_positive
-from keras_vit.evaluation.prediction import preparation
+from keras_vit.evaluation.prediction import pipeline_arguments, to_data_format
 from keras_vit.files import atomic_write
 from keras_vit.version import __version__
 
-# Arguments of a model that its pre-logits do not depend on: a new head finds the same features.
-_NOT_OF_FEATURES = (
+# Arguments of a model that its pre-logits do not depend on: a new head has the same features.
+_ARGUMENTS_OF_THE_HEAD = (
     "name",
     "num_classes",
     "class_names",
@@ -37,13 +37,13 @@ def features(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pooled pre-logits of every image of a split, and the labels.
 
-    Images are prepared as the model's `evaluation` says. With `cache_dir` the result is cached
-    there, under a name made of everything it depends on: the weights' content, the model's
-    arguments, the preparation, and the examples (of files: paths, sizes and times of change; else
-    their pixels). A damaged file there is computed anew.
+    Images are prepared by the model's `eval_transform`. With `cache_dir` the result is cached
+    there, under a digest of everything that it depends on: the weights, the model's arguments, the
+    preparation, and the examples (of files: paths, sizes and modification times; otherwise their
+    pixels). A damaged cache file is computed again.
 
     Args:
-        model: A model of this package, under any head or none.
+        model: A model of this package, with or without a head.
         split: One of `keras_vit.data.load(...)`.
         cache_dir: Folder of cached features; None caches nothing.
         batch_size: Images per batch.
@@ -68,100 +68,91 @@ def features(
     backbone = model.feature_model("pre_logits")
     if len(backbone.output_shape) != 2:
         raise ValueError(
-            f"{model.name} gives features of shape {backbone.output_shape[1:]} per image, not one "
+            f"{model.name} has features of shape {backbone.output_shape[1:]} per image, not one "
             'vector. Build it with pooling="token", "gap" or "map".'
         )
-    prepared = preparation(model)
     if cache_dir is None:
-        return _compute(backbone, split, prepared, batch_size, model.data_format)
-    path = Path(cache_dir) / f"{_key(model, split, prepared)}.npz"
-    found = _read(path, backbone.output_shape[-1])
-    if found is None:
-        found = _compute(backbone, split, prepared, batch_size, model.data_format)
-        _write(path, *found)
-    return found
+        return _compute(model, split, batch_size)
+    path = Path(cache_dir) / f"{_cache_key(model, split)}.npz"
+    cached = _read(path, backbone.output_shape[-1])
+    if cached is None:
+        cached = _compute(model, split, batch_size)
+        _write(path, *cached)
+    return cached
 
 
-def _compute(
-    backbone: keras.Model,
-    split: data.Split,
-    prepared: dict[str, Any],
-    batch_size: int,
-    data_format: str,
-) -> tuple[np.ndarray, np.ndarray]:
+def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     from rich.console import Console
     from rich.progress import track
 
+    backbone = model.feature_model("pre_logits")
     batch_size = min(batch_size, max(len(split), 1))
-    batches = data.pipeline(split, batch_size=batch_size, **prepared)
-    found, labels = [], []
-    for images, its_labels in track(
-        batches.as_numpy_iterator(),
+    batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
+    features = [np.zeros((0, backbone.output_shape[-1]), np.float32)]
+    labels = [np.zeros(0, np.int32)]
+    for images, batch_labels in track(
+        to_data_format(model, batches).as_numpy_iterator(),
         f"features of {split.name}",
         total=-(-len(split) // batch_size),
         console=Console(stderr=True),
         transient=True,
     ):
-        # The last batch is filled up: another size would be compiled anew.
+        # The last batch is padded: another size would be compiled again.
         missing = batch_size - len(images)
-        filled = np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0)), mode="edge")
-        if data_format == "channels_first":
-            filled = np.moveaxis(filled, -1, 1)
-        rows = backbone.predict_on_batch(filled)[: len(images)]
-        found.append(np.asarray(keras.ops.convert_to_numpy(rows)).astype(np.float32))
-        labels.append(its_labels)
-    if not found:
-        return np.zeros((0, backbone.output_shape[-1]), np.float32), np.zeros(0, np.int32)
-    return np.concatenate(found), np.concatenate(labels)
+        padded = np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0)), mode="edge")
+        rows = backbone.predict_on_batch(padded)[: len(images)]
+        features.append(np.asarray(keras.ops.convert_to_numpy(rows)).astype(np.float32))
+        labels.append(batch_labels)
+    return np.concatenate(features), np.concatenate(labels)
 
 
 def weights_digest(model: Any) -> str:
-    """SHA-256 of what a model computes its features with: its weights, without the head's, and
-    the arguments that matter."""
+    """SHA-256 of what a model computes its features with: the weights of the backbone and the
+    arguments that matter."""
     digest = hashlib.sha256()
-    arguments = {k: v for k, v in model.get_config().items() if k not in _NOT_OF_FEATURES}
-    facts = [type(model).__name__, arguments]
-    digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
+    config = model.get_config()
+    arguments = {k: v for k, v in config.items() if k not in _ARGUMENTS_OF_THE_HEAD}
+    identity = [type(model).__name__, arguments]
+    digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
     for variable in model.feature_model("pre_logits").weights:
         value = keras.ops.convert_to_numpy(variable)
         digest.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())
     return digest.hexdigest()
 
 
-def _key(model: Any, split: data.Split, prepared: dict[str, Any]) -> str:
+def _cache_key(model: Any, split: data.Split) -> str:
     """A digest of everything that the features depend on."""
-    facts = [__version__, weights_digest(model), prepared, split.class_names]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    identity = [__version__, weights_digest(model), pipeline_arguments(model), split.class_names]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
     if split.files is not None:
         digest.update(split.labels().tobytes())
         for file in split.files:
             status = file.stat()
             digest.update(f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}".encode())
     else:
-        # Pixels tell examples apart whatever a split keeps them as; decoding is cheap beside the
-        # model.
+        # Pixels identify examples in every kind of split; decoding is cheaper than the model.
         for image, label, *_ in split.images(split.dataset()).as_numpy_iterator():
             digest.update(f"{image.shape} {label}".encode() + image.tobytes())
     return digest.hexdigest()
 
 
 def _read(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """What `_write` wrote, or None where there is nothing or nothing whole."""
+    """What `_write` wrote; None where the file is missing or damaged."""
     if not path.is_file():
         return None
     try:
         with np.load(path, allow_pickle=False) as file:
-            found, labels = file["features"], file["labels"]
-        if found.shape != (len(labels), dimension):
-            raise ValueError(f"features are of shape {found.shape}")
-    # A cut or overwritten zip file fails in one of these ways; its checksums find the rest.
+            features, labels = file["features"], file["labels"]
+        if features.shape != (len(labels), dimension):
+            raise ValueError(f"features are of shape {features.shape}")
+    # A truncated or overwritten zip file fails in one of these ways; its checksums find the rest.
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        warnings.warn(f"{path} is damaged and computed anew: {error}", stacklevel=3)
+        warnings.warn(f"{path} is damaged and computed again: {error}", stacklevel=3)
         return None
-    return found, labels
+    return features, labels
 
 
-def _write(path: Path, found: np.ndarray, labels: np.ndarray) -> None:
+def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
-        np.savez(temporary, features=found, labels=labels)
+        np.savez(temporary, features=features, labels=labels)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import check_positive
-from keras_vit.evaluation.arrays import check_seed, checked
+from keras_vit.errors import check_non_negative, check_positive
+from keras_vit.evaluation.checks import check_features
 
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
@@ -17,10 +17,10 @@ BIAS = 100.0  # the constant feature: so large that its weight is hardly penalis
 
 @dataclass(frozen=True)
 class FewShot:
-    """Accuracies from `shots` examples per class, one for each seed.
+    """Accuracies with `shots` examples per class, one per seed.
 
     Attributes:
-        shots: Training examples of every class, or all where a class has fewer.
+        shots: Training examples per class, or all where a class has fewer.
         accuracies: From 0 to 1, in the order of the seeds.
     """
 
@@ -47,21 +47,22 @@ def fewshot_accuracy(
     l2: float = L2,
     seed: int = 0,
 ) -> float:
-    """Accuracy of a linear classifier from `shots` examples per class (big_vision's `fewshot_lsr`).
+    """Accuracy of a linear classifier trained on `shots` examples per class.
 
-    The chosen features are whitened by their own mean and standard deviation, a constant feature
-    of 100 is appended, and one weight vector per class is fitted to targets -1 and +1 by least
-    squares with an L2 penalty. All in float64: the released code's float32 agrees at the default
-    penalty, and loses up to a percent at 2^0 and below, where the problem is ill-conditioned.
+    As big_vision's `fewshot_lsr`: the sampled features are standardised by their own mean and
+    standard deviation, a constant feature of 100 is appended, and one weight vector per class is
+    fitted to targets -1 and +1 by least squares with an L2 penalty. All in float64: the released
+    code's float32 agrees at the default penalty, and loses up to a percent at 2^0 and below, where
+    the problem is ill-conditioned.
 
     Args:
-        train_x: Features `(n, dimension)`, as of `keras_vit.evaluation.features`.
+        train_x: Features `(n, dimension)`, as from `keras_vit.evaluation.features`.
         train_y: Integer labels `(n,)`.
         test_x: Features `(m, dimension)`.
         test_y: Integer labels `(m,)`.
-        shots: Examples to draw per class; all where a class has fewer.
+        shots: Examples to sample per class; all where a class has fewer.
         l2: L2 penalty.
-        seed: Which examples are drawn.
+        seed: Seed of the sampling.
 
     Returns:
         The accuracy, from 0 to 1.
@@ -78,15 +79,15 @@ def fewshot_accuracy(
     >>> fewshot_accuracy(x, y, x, y, shots=2)
     1.0
     """
-    train_x, train_y = checked(train_x, train_y, "train")
-    test_x, test_y = checked(test_x, test_y, "test", train_x.shape[1])
+    train_x, train_y = check_features(train_x, train_y, "train")
+    test_x, test_y = check_features(test_x, test_y, "test", train_x.shape[1])
     check_shots(train_y, shots)
-    check_seed(seed)
+    check_non_negative(seed=seed)
     if not 0 < l2 < np.inf:
         raise ValueError(f"l2={l2!r} must be greater than 0 and finite, such as 1024.")
     num_classes = int(max(train_y.max(), test_y.max())) + 1
-    chosen = draw(train_y, shots, num_classes, seed)
-    scores = least_squares_scores(train_x[chosen], train_y[chosen], test_x, num_classes, l2)
+    sample = sample_shots(train_y, shots, num_classes, seed)
+    scores = least_squares_scores(train_x[sample], train_y[sample], test_x, num_classes, l2)
     return float((scores.argmax(axis=1) == test_y).mean())
 
 
@@ -99,19 +100,19 @@ def fewshot_table(
     l2: float = L2,
     seeds: Sequence[int] = SEEDS,
 ) -> tuple[FewShot, ...]:
-    """`fewshot_accuracy` for several numbers of shots and several draws of examples.
+    """`fewshot_accuracy` for several numbers of shots and several seeds.
 
     Args:
-        train_x: As for `fewshot_accuracy`.
-        train_y: As for `fewshot_accuracy`.
-        test_x: As for `fewshot_accuracy`.
-        test_y: As for `fewshot_accuracy`.
+        train_x: As for `fewshot_accuracy`, like the next three.
+        train_y: Integer labels `(n,)`.
+        test_x: Features `(m, dimension)`.
+        test_y: Integer labels `(m,)`.
         shots: Numbers of examples per class, one row each.
         l2: L2 penalty.
-        seeds: One draw of examples each; the released code takes 0, 1 and 2.
+        seeds: Seeds of the sampling; the released code uses 0, 1 and 2.
 
     Returns:
-        One `FewShot` for each of `shots`, with `mean` and `spread` over the seeds.
+        One `FewShot` per number of shots, with `mean` and `spread` over the seeds.
 
     Raises:
         ValueError: As `fewshot_accuracy`; or `shots` or `seeds` is empty.
@@ -127,22 +128,17 @@ def fewshot_table(
     for name, values in (("shots", shots), ("seeds", seeds)):
         if not len(values):
             raise ValueError(f"{name}={values!r} is empty. Give at least one integer, such as [1].")
+    examples = (train_x, train_y, test_x, test_y)
     return tuple(
-        FewShot(
-            count,
-            tuple(
-                fewshot_accuracy(train_x, train_y, test_x, test_y, count, l2, seed)
-                for seed in seeds
-            ),
-        )
+        FewShot(count, tuple(fewshot_accuracy(*examples, count, l2, seed) for seed in seeds))
         for count in shots
     )
 
 
 def check_shots(labels: np.ndarray, shots: int, option: str = "") -> None:
-    """Raises a ValueError for `shots` that no class of the training labels has.
+    """Raises a ValueError for more `shots` than any class of the training labels has.
 
-    The message begins with `option`, where the number comes from the command line.
+    The message begins with `option`, such as "--fewshot: ".
     """
     check_positive(shots=shots)
     most = int(np.bincount(labels).max())
@@ -153,7 +149,7 @@ def check_shots(labels: np.ndarray, shots: int, option: str = "") -> None:
         )
 
 
-def draw(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.ndarray:
+def sample_shots(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.ndarray:
     """Indices of the first `shots` of every class in the released code's order for this seed."""
     random = np.random.default_rng(seed)
     shuffled = [random.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
@@ -164,18 +160,12 @@ def least_squares_scores(
     x: np.ndarray, y: np.ndarray, test_x: np.ndarray, num_classes: int, l2: float
 ) -> np.ndarray:
     """Scores `(tests, classes)` of the regularised least squares fitted to `x` and `y`."""
-    mean, deviation = x.mean(axis=0), x.std(axis=0) + 1e-5
+    from sklearn.linear_model import Ridge
 
-    def whiten(features: np.ndarray) -> np.ndarray:
-        constant = np.full((len(features), 1), BIAS)
-        return np.concatenate([(features - mean) / deviation, constant], axis=1)
+    mean, std = x.mean(axis=0), x.std(axis=0) + 1e-5
 
-    x, targets = whiten(x), 2.0 * np.eye(num_classes)[y] - 1.0
-    # (x'x + l2)^-1 x'y = x' (xx' + l2)^-1 y: the smaller of the two matrices is decomposed.
-    if len(x) >= x.shape[1]:
-        eigenvalues, q = np.linalg.eigh(x.T @ x)
-        left, right = q, q.T @ (x.T @ targets)
-    else:
-        eigenvalues, q = np.linalg.eigh(x @ x.T)
-        left, right = x.T @ q, q.T @ targets
-    return whiten(test_x) @ ((left / (eigenvalues + l2)) @ right)
+    def standardise(features: np.ndarray) -> np.ndarray:
+        return np.pad((features - mean) / std, ((0, 0), (0, 1)), constant_values=BIAS)
+
+    targets = 2.0 * np.eye(num_classes)[y] - 1.0
+    return Ridge(l2, fit_intercept=False).fit(standardise(x), targets).predict(standardise(test_x))

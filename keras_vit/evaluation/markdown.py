@@ -1,17 +1,18 @@
-"""Names of files and classes as text in Markdown, whatever they contain."""
+"""Names of files and classes as plain text in Markdown, whatever they contain, and tables."""
 
 import re
+from collections.abc import Iterable, Sequence
 
 from keras_vit.errors import printable
 
 # What CommonMark and GitHub read as markup within a line, formulas between dollars included.
-# An underscore within a word is none.
+# An underscore within a word is not markup.
 _MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def inline(text: str) -> str:
-    """A text on one line of Markdown, or in a cell of a table, that is shown as it is.
+    """Escapes a text for one line of Markdown or a cell of a table.
 
     Control characters become visible escapes first; see `keras_vit.errors.printable`.
 
@@ -36,6 +37,28 @@ def code(text: str) -> str:
     """
     text = printable(text)
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
-    # A space inside is taken off again where both ends have one.
+    # One space is stripped again where both ends have one.
     padded = f" {text} " if text.startswith(("`", " ")) or text.endswith(("`", " ")) else text
     return f"{fence}{padded}{fence}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], align: str = "") -> str:
+    """A table whose cells are plain text.
+
+    Args:
+        header: Titles of the columns.
+        rows: Cells.
+        align: Alignment of each column, "l" or "r"; empty for all to the left.
+
+    Example:
+
+    >>> from keras_vit.evaluation.markdown import table
+    >>> print(table(("class", "F1"), [("cat", 0.5)], "lr"))
+    | class | F1 |
+    |---|---:|
+    | cat | 0.5 |
+    """
+    rule = "|".join("---:" if side == "r" else "---" for side in align or "l" * len(header))
+    cells = [header, *([inline(str(cell)) for cell in row] for row in rows)]
+    first, *body = (f"| {' | '.join(row)} |" for row in cells)
+    return "\n".join([first, f"|{rule}|", *body])

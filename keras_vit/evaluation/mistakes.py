@@ -8,20 +8,20 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit.errors import check_choice, check_positive
-from keras_vit.evaluation.calibration import probabilities_of
+from keras_vit.evaluation.checks import check_probabilities
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """An example whose prediction is not its label.
+    """An example whose predicted class is not its label.
 
     Attributes:
-        index: Its place in the split.
-        label: The class it has.
-        prediction: The class it was given.
+        index: Its index in the split.
+        label: The true class.
+        prediction: The predicted class.
         probability: Probability of the predicted class.
         label_probability: Probability of the label.
-        file: The path of the photograph, or None where there is no file.
+        file: The path of the image, or None where there is no file.
     """
 
     index: int
@@ -43,11 +43,11 @@ def worst_mistakes(
     Args:
         labels: Integer classes `(examples,)`.
         probabilities: `(examples, classes)`, rows that sum to 1.
-        count: The most mistakes to return.
+        count: The largest number of mistakes to return.
         files: The path of every example, as `Split.files`.
 
     Returns:
-        The mistakes; none when every prediction is right.
+        The mistakes; an empty tuple when every prediction is correct.
 
     Raises:
         ValueError: Shapes do not match, rows are not probabilities, or `count` is below 1.
@@ -55,14 +55,13 @@ def worst_mistakes(
     Example:
 
     >>> from keras_vit.evaluation import worst_mistakes
-    >>> found = worst_mistakes([0, 1, 1], [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
-    >>> [(mistake.index, mistake.probability) for mistake in found]
+    >>> mistakes = worst_mistakes([0, 1, 1], [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    >>> [(mistake.index, mistake.probability) for mistake in mistakes]
     [(1, 0.8), (2, 0.7)]
     """
     check_positive(count=count)
-    labels, probabilities = probabilities_of(labels, probabilities)
-    predictions = probabilities.argmax(axis=1)
-    confidence = probabilities.max(axis=1)
+    labels, probabilities = check_probabilities(labels, probabilities)
+    predictions, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
     order = np.argsort(-confidence, kind="stable")
     wrong = order[predictions[order] != labels[order]][:count]
     return tuple(
@@ -78,13 +77,13 @@ def worst_mistakes(
     )
 
 
-def pictures(split: data.Split, indices: Sequence[int], channels: int = 3) -> list[np.ndarray]:
-    """Some images of a split as they are, before anything is resized or cut away.
+def images_at(split: data.Split, indices: Sequence[int], channels: int = 3) -> list[np.ndarray]:
+    """Some images of a split, decoded but neither resized nor cropped.
 
     Args:
         split: One of `keras_vit.data.load(...)`.
-        indices: Places in the split's order.
-        channels: 3, or 1 for grey.
+        indices: Positions in the split's order.
+        channels: 3, or 1 for greyscale.
 
     Returns:
         uint8 arrays `(height, width, channels)`, in the order of `indices`.
@@ -93,7 +92,7 @@ def pictures(split: data.Split, indices: Sequence[int], channels: int = 3) -> li
         ValueError: An index is outside the split, or `channels` is neither 1 nor 3.
 
     >>> from keras_vit import data
-    >>> [image.shape for image in pictures(data.load("digits").val, [5, 3], channels=1)]
+    >>> [image.shape for image in images_at(data.load("digits").val, [5, 3], channels=1)]
     [(8, 8, 1), (8, 8, 1)]
     """
     check_choice(channels, "channels", (1, 3))
@@ -107,18 +106,17 @@ def pictures(split: data.Split, indices: Sequence[int], channels: int = 3) -> li
     import tensorflow as tf
 
     ascending = sorted(set(indices))
-    wanted = tf.constant(ascending, tf.int64)
     # Where files that do not decode are skipped, only those that do are counted.
     examples = split.images(split.dataset(), channels) if split.skips else split.dataset()
-    chosen = (
+    selected = (
         examples.enumerate()
-        .filter(lambda index, _: tf.reduce_any(index == wanted))
+        .filter(lambda index, _: tf.reduce_any(index == tf.constant(ascending, tf.int64)))
         .map(lambda _, example: example)
         .take(len(ascending))
         .apply(tf.data.experimental.assert_cardinality(len(ascending)))
     )
     if not split.skips:
-        chosen = split.images(chosen, channels)
-    images = [image for image, *_ in chosen.as_numpy_iterator()]
-    found = dict(zip(ascending, images, strict=True))
-    return [found[index] for index in indices]
+        selected = split.images(selected, channels)
+    images = [image for image, *_ in selected.as_numpy_iterator()]
+    by_index = dict(zip(ascending, images, strict=True))
+    return [by_index[index] for index in indices]

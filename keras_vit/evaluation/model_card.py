@@ -1,36 +1,21 @@
-"""The model card of a training run in Markdown, with Hugging Face's sections."""
+"""The model card of a training run, filled into the template `model_card.md` beside this file."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from keras_vit.errors import printable
 from keras_vit.evaluation.calibration import Calibration
-from keras_vit.evaluation.markdown import code, inline
+from keras_vit.evaluation.markdown import code, inline, table
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
 
-FILL_IN = "[fill in]"
-
-# What a finished card has to say and no program can know.
-_HEADER = """---
-license: other # fill in the licence of the weights
-library_name: keras
-pipeline_tag: image-classification
-tags: [vision-transformer, keras_vit]
-metrics: [accuracy]
----
-"""
-_CITATION = """```bibtex
-@inproceedings{dosovitskiy2021vit,
-  title = {An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale},
-  author = {Dosovitskiy, Alexey and others},
-  booktitle = {International Conference on Learning Representations},
-  year = {2021}
-}
-```"""
+FILL_IN = "[fill in]"  # marks what only people know
 
 
 def model_card(
@@ -40,28 +25,28 @@ def model_card(
     config: Mapping[str, Any] | None = None,
     calibration: Calibration | None = None,
     mistakes: tuple[Mistake, ...] = (),
-    pictures: tuple[str, ...] = (),
+    plots: tuple[str, ...] = (),
     run: Path | None = None,
 ) -> str:
-    """A model card with Hugging Face's sections, filled in as far as a training run knows.
+    """A model card with Hugging Face's sections, filled in as far as possible.
 
     What only people know (licence, intended use, contact) is marked `[fill in]`.
 
     Args:
         name: Name of the model, the title of the card.
         report: Scores on the validation split.
-        facts: What the run found: `parameters`, `seconds`, `data` (split name to size),
+        facts: Results of the run: `parameters`, `seconds`, `data` (split name to size),
             `bad_files` (pairs of file and reason), `beside` (lines to compare with). All optional,
             as are the keys of `config`.
         config: What made the model: `command`, `job`, `recipe`, `versions`.
         calibration: Calibration of the same predictions.
-        mistakes: The most confident ones.
-        pictures: PNG files beside the card to show.
+        mistakes: The most confident mistakes, as from `worst_mistakes`.
+        plots: PNG files beside the card to show.
         run: The folder of the run as a reader would type it; None for the folder `name`.
 
     Returns:
-        Markdown with a YAML header. Names of files and classes are text in it, whatever they
-        contain, and its commands are quoted for a shell.
+        Markdown with a YAML header. Names of files and classes are escaped, whatever they contain,
+        and its commands are quoted for a shell.
 
     Example:
 
@@ -73,77 +58,52 @@ def model_card(
     """
     config = config or {}
     run = Path(name) if run is None else run
-    job, recipe = config.get("job", {}), config.get("recipe", {})
-    parts = [
-        f"{_HEADER}\n# {inline(name)}",
-        f"{report.accuracy:.2%} of {report.macro.support} validation images are classified right "
-        f"({_interval(report.accuracy, report.macro.support)}).",
-        *(f"- {inline(line)}" for line in facts.get("beside", ())),
-        "## Model details",
-        _list(
-            {
-                "Model type": f"image classifier, {len(report.classes)} classes, keras_vit",
-                "Parameters": _number(facts.get("parameters")),
-                "Trained from": inline(job.get("weights") or "random weights") if job else "",
-                "Developed by": FILL_IN,
-                "Licence": f"{FILL_IN}: that of the data and of the weights it was trained from "
-                "may bind it",
-            }
-        ),
-        "## Uses",
-        f"Classifies images like those it was trained on into the {len(report.classes)} classes of "
-        f"the table below. Intended use: {FILL_IN}. Out of scope: images that show none of the "
-        "classes (it predicts one of them all the same), and decisions about people.",
-        "## Bias, risks and limitations",
-        *_limits(report, calibration, mistakes),
-        "## How to get started",
-        f"```\n{printable(f'keras-vit predict {shlex.quote(str(run))} photo.jpg')}\n```",
-        "```python\nimport keras, keras_vit\n\n"
-        f"model = keras.saving.load_model({_string(run / 'model.keras')})  # 0..255 to logits\n```",
-        "## Training details",
-        "### Training data",
-        *_data(facts, job),
-        "### Training procedure",
-        code(config["command"]) if "command" in config else "",
-        _table(("hyper-parameter", "value"), recipe),
-        f"Took {facts['seconds']:.0f} seconds." if "seconds" in facts else "",
-        "## Evaluation",
-        "On the validation split; precision, recall and F1 of every class:",
-        report.to_markdown(),
-        f"Expected calibration error: {calibration.error:.2%} in {len(calibration.counts)} bins."
+    job, count = config.get("job", {}), report.macro.support
+    template = files("keras_vit.evaluation").joinpath("model_card.md").read_text("utf-8")
+    card = Template(template).substitute(
+        title=inline(name),
+        accuracy=f"{report.accuracy:.2%} on {count} validation images "
+        f"({_interval(report.accuracy, count)}).",
+        comparisons="\n".join(f"- {inline(line)}" for line in facts.get("beside", ())),
+        details=_details(len(report.classes), facts, job),
+        classes=len(report.classes),
+        limitations=_limitations(report, calibration, mistakes),
+        predict=printable(f"keras-vit predict {shlex.quote(str(run))} photo.jpg"),
+        # A string literal of Python, on one line.
+        model_file=printable(json.dumps((run / "model.keras").as_posix(), ensure_ascii=False)),
+        data=_data(facts, job),
+        procedure=_procedure(facts, config),
+        report=report.to_markdown(),
+        calibration=f"Expected calibration error: {calibration.error:.2%} in "
+        f"{len(calibration.counts)} bins."
         if calibration
         else "",
-        *(f"![{picture.removesuffix('.png')}]({picture})" for picture in pictures),
-        "## Technical specifications" if config.get("versions") else "",
-        _table(("software", "version"), config.get("versions", {})),
-        "## Citation",
-        _CITATION,
-        "## Contact",
-        FILL_IN,
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+        plots="\n\n".join(f"![{plot.removesuffix('.png')}]({plot})" for plot in plots),
+        versions=_versions(config.get("versions", {})),
+    )
+    return re.sub(r"\n{3,}", "\n\n", card)  # empty parts leave empty lines
 
 
-def _interval(share: float, count: int) -> str:
-    """Wilson's 95 % interval: what the same model may score on other images of the kind."""
+def _interval(rate: float, count: int) -> str:
+    """Wilson's 95 % confidence interval of an accuracy."""
     z = 1.96
-    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * (share * (1 - share) / count + (z / (2 * count)) ** 2) ** 0.5
-    return f"95 % interval {centre - half:.1%} to {centre + half:.1%}"
+    centre = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * (rate * (1 - rate) / count + (z / (2 * count)) ** 2) ** 0.5
+    return f"95 % confidence interval {centre - half:.1%} to {centre + half:.1%}"
 
 
-def _limits(
+def _limitations(
     report: ClassificationReport,
     calibration: Calibration | None,
     mistakes: tuple[Mistake, ...],
-) -> list[str]:
+) -> str:
     lines = []
     tested = [scores for scores in report.classes if scores.support]
     if tested:
         weakest = min(tested, key=lambda scores: scores.recall)
         lines.append(
             f"- The weakest class is {inline(weakest.name)}: {weakest.recall:.1%} of its "
-            f"{weakest.support} images are found."
+            f"{weakest.support} images are classified correctly."
         )
     if untested := [inline(scores.name) for scores in report.classes if not scores.support]:
         lines.append(f"- Not tested, as there are no validation images: {', '.join(untested)}.")
@@ -153,20 +113,33 @@ def _limits(
             "reliability diagram)."
         )
     if mistakes:
-        names = [inline(scores.name) for scores in report.classes]
         worst = mistakes[0]
+        label, prediction = (
+            inline(report.classes[i].name) for i in (worst.label, worst.prediction)
+        )
         lines.append(
-            f"- Its surest mistake took {names[worst.label]} for {names[worst.prediction]} with "
-            f"{worst.probability:.1%}."
+            f"- Its most confident mistake is an image of {label} that it classifies as "
+            f"{prediction} with a probability of {worst.probability:.1%}."
         )
     lines.append(
-        "- The validation images come from the same source as the training images; elsewhere it "
-        f"may do worse. Known biases of the data: {FILL_IN}."
+        "- The validation images come from the same source as the training images; on others the "
+        f"accuracy may be lower. Known biases of the data: {FILL_IN}."
     )
-    return ["\n".join(lines)]
+    return "\n".join(lines)
 
 
-def _data(facts: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
+def _details(classes: int, facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    details = {
+        "Model type": f"image classifier, {classes} classes, keras_vit",
+        "Parameters": f"{facts['parameters']:,}" if "parameters" in facts else "",
+        "Trained from": inline(job.get("weights") or "random weights") if job else "",
+        "Developed by": FILL_IN,
+        "Licence": f"{FILL_IN}: the licences of the data and of the initial weights may apply",
+    }
+    return "\n".join(f"- **{name}:** {value}" for name, value in details.items() if value)
+
+
+def _data(facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{count} {inline(split)}" for split, count in facts.get("data", {}).items())
     parts = [
         code(str(job["data"])) if job.get("data") else "",
@@ -174,29 +147,26 @@ def _data(facts: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
     ]
     bad = facts.get("bad_files", ())
     if bad:
-        shown = "\n".join(
-            f"- {code(str(file))}: {inline(str(reason))}" for file, reason in bad[:20]
-        )
-        more = f"\n- and {len(bad) - 20} more, in report.json" if len(bad) > 20 else ""
-        parts.append(f"{len(bad)} files could not be decoded and were left out:\n\n{shown}{more}")
-    parts.append(f"Where they come from, who took them, under which licence: {FILL_IN}.")
-    return parts
+        lines = [f"- {code(str(file))}: {inline(str(reason))}" for file, reason in bad[:20]]
+        if len(bad) > len(lines):
+            lines.append(f"- and {len(bad) - len(lines)} more, in report.json")
+        parts += [f"{len(bad)} files could not be decoded and were skipped:", "\n".join(lines)]
+    parts.append(f"Origin of the images, their authors and licence: {FILL_IN}.")
+    return "\n\n".join(parts)
 
 
-def _list(items: Mapping[str, str]) -> str:
-    return "\n".join(f"- **{name}:** {value}" for name, value in items.items() if value)
+def _procedure(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    parts = []
+    if "command" in config:
+        parts.append(code(config["command"]))
+    if recipe := config.get("recipe"):
+        parts.append(table(("hyper-parameter", "value"), recipe.items()))
+    if "seconds" in facts:
+        parts.append(f"Training took {facts['seconds']:.0f} seconds.")
+    return "\n\n".join(parts)
 
 
-def _number(value: Any) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _table(header: tuple[str, str], rows: Mapping[str, Any]) -> str:
-    lines = [f"| {header[0]} | {header[1]} |", "|---|---|"] if rows else []
-    lines += [f"| {inline(str(name))} | {inline(str(value))} |" for name, value in rows.items()]
-    return "\n".join(lines)
-
-
-def _string(path: Path) -> str:
-    """A path as a string literal of Python, on one line."""
-    return printable(json.dumps(path.as_posix(), ensure_ascii=False))
+def _versions(versions: Mapping[str, str]) -> str:
+    if not versions:
+        return ""
+    return "## Technical specifications\n\n" + table(("software", "version"), versions.items())

@@ -14,15 +14,19 @@ from keras_vit.files import atomic_write
 from keras_vit.version import install_command
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float, dpi: int = 120) -> Any:
+    """A matplotlib Figure that pyplot does not know: no window, and no global state.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Plots need matplotlib: {install_command('plots')}", name="matplotlib"
         ) from error
-    # A Figure of its own, not pyplot's: no window, no global state to leak between runs.
-    return Figure(figsize=(width, height), layout="constrained", dpi=120)
+    return Figure(figsize=(width, height), layout="constrained", dpi=dpi)
 
 
 def _save(figure: Any, path: str | Path) -> None:
@@ -31,13 +35,13 @@ def _save(figure: Any, path: str | Path) -> None:
 
 
 def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> None:
-    """Loss and accuracy by epoch, for training and validation, as a PNG.
+    """Loss and accuracy per epoch, for training and validation, as a PNG file.
 
     Args:
         history: `History.history` of `fit`: `loss`, `accuracy`, `val_loss`, `val_accuracy`.
         path: The file to write.
     """
-    figure = _figure(9, 3.6)
+    figure = new_figure(9, 3.6)
     for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for key, label in ((name, "training"), (f"val_{name}", "validation")):
             if key in history:
@@ -50,46 +54,44 @@ def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> Non
 
 
 def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
-    """The confusion matrix as a PNG: colour is the share of a label's row, text the count."""
+    """The confusion matrix as a PNG file: colours are shares of a row, numbers are counts."""
     names = [printable(scores.name) for scores in report.classes]
     counts = report.confusion
     shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
     side = max(4.0, 0.42 * len(names) + 1.8)
-    figure = _figure(side + 0.8, side)
+    figure = new_figure(side + 0.8, side)
     axes = figure.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="share of the label", shrink=0.85)
     ticks = range(len(names))
-    # Names are text: matplotlib would typeset what stands between dollars, or fail at it.
+    # Names are plain text: matplotlib would typeset what stands between dollars, or fail at it.
     axes.set_xticks(ticks, names, rotation=45, ha="right", parse_math=False)
     axes.set_yticks(ticks, names, parse_math=False)
     axes.set(xlabel="predicted", ylabel="label", title=f"accuracy {report.accuracy:.1%}")
-    if len(names) <= 30:  # beyond that the numbers are smaller than a reader can see
-        for row in ticks:
-            for column in ticks:
-                if counts[row, column]:
-                    colour = "white" if shares[row, column] > 0.5 else "black"
-                    axes.text(column, row, counts[row, column], ha="center", va="center", c=colour)
+    if len(names) <= 30:  # beyond that the numbers are too small to read
+        for row, column in np.argwhere(counts):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, counts[row, column], ha="center", va="center", c=colour)
     _save(figure, path)
 
 
 def plot_calibration(calibration: Calibration, path: str | Path) -> None:
-    """The reliability diagram as a PNG: accuracy by confidence, and how many predictions lie where.
+    """The reliability diagram as a PNG file: accuracy against confidence, and a histogram.
 
-    Bars below the diagonal: surer than right.
+    Bars below the diagonal are overconfident.
     """
     bins = len(calibration.counts)
-    left = np.arange(bins) / bins
-    figure = _figure(4.6, 5.4)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    above.bar(left, np.nan_to_num(calibration.accuracy), 1 / bins, align="edge", ec="white")
-    above.plot((0, 1), (0, 1), "--", c="black", lw=1, label="as sure as right")
-    above.plot(calibration.confidence, calibration.accuracy, "o", c="C1", label="bins")
-    above.set(ylabel="accuracy", ylim=(0, 1), xlim=(0, 1))
-    above.set_title(f"expected calibration error {calibration.error:.1%}, {bins} bins")
-    above.legend(loc="upper left")
-    below.bar(left, calibration.counts, 1 / bins, align="edge", ec="white")
-    below.set(xlabel="confidence of the prediction", ylabel="predictions")
+    edges = np.arange(bins) / bins
+    figure = new_figure(4.6, 5.4)
+    diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    diagram.bar(edges, np.nan_to_num(calibration.accuracy), 1 / bins, align="edge", ec="white")
+    diagram.plot((0, 1), (0, 1), "--", c="black", lw=1, label="perfectly calibrated")
+    diagram.plot(calibration.confidence, calibration.accuracy, "o", c="C1", label="bins")
+    diagram.set(ylabel="accuracy", ylim=(0, 1), xlim=(0, 1))
+    diagram.set_title(f"expected calibration error {calibration.error:.1%}, {bins} bins")
+    diagram.legend(loc="upper left")
+    histogram.bar(edges, calibration.counts, 1 / bins, align="edge", ec="white")
+    histogram.set(xlabel="confidence of the prediction", ylabel="predictions")
     _save(figure, path)
 
 
@@ -100,27 +102,26 @@ def plot_mistakes(
     path: str | Path,
     columns: int = 6,
 ) -> None:
-    """A contact sheet of mistakes as a PNG, with true and predicted name and probability.
+    """The images of mistakes as a PNG file, with label, predicted class and probability.
 
     Args:
-        mistakes: As of `worst_mistakes`; none makes a sheet that says so.
-        images: The picture of each, uint8 `(height, width, 1 or 3)`.
+        mistakes: As from `worst_mistakes`; without any, the plot says so.
+        images: The image of each, uint8 `(height, width, 1 or 3)`.
         class_names: The name of every class.
         path: The file to write.
-        columns: Pictures in a row.
+        columns: Images per row.
     """
     rows = max(-(-len(mistakes) // columns), 1)
-    figure = _figure(1.9 * columns, 2.35 * rows)
+    figure = new_figure(1.9 * columns, 2.35 * rows)
     for axes in (cells := figure.subplots(rows, columns, squeeze=False)).flat:
         axes.axis("off")
     if not mistakes:
         figure.suptitle("no mistakes", y=0.5)
     for axes, mistake, image in zip(cells.flat, mistakes, images, strict=False):
         # A digit of 8 x 8 pixels should show its pixels, not a blur.
-        smooth = "nearest" if max(image.shape[:2]) < 64 else None
-        grey = image.shape[-1] == 1
+        interpolation = "nearest" if max(image.shape[:2]) < 64 else None
         axes.imshow(
-            image[..., 0] if grey else image, "gray" if grey else None, interpolation=smooth
+            image[..., 0] if image.shape[-1] == 1 else image, "gray", interpolation=interpolation
         )
         axes.set_title(
             f"{_short(class_names[mistake.label])}\n"

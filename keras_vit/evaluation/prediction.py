@@ -1,4 +1,4 @@
-"""From pictures to scores and words: what a model sees in a split, or in photographs."""
+"""A classifier's predictions for image files and for splits of a data set."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,11 +8,11 @@ import keras
 import numpy as np
 
 from keras_vit import data
-from keras_vit.data import read_image
-from keras_vit.data._imports import tf
 from keras_vit.errors import check_positive
+from keras_vit.models.geometry import DEFAULT_SIZE
 
-Guesses = list[tuple[str, float]]
+# Class names with their probabilities, the most probable first.
+Prediction = list[tuple[str, float]]
 
 
 def predict_files(
@@ -21,51 +21,83 @@ def predict_files(
     top: int = 5,
     batch_size: int = 32,
     max_pixels: int = data.MAX_PIXELS,
-) -> Iterator[tuple[Path, Guesses | str]]:
-    """The classes of photographs with their probabilities, best first.
+) -> Iterator[tuple[Path, Prediction | str]]:
+    """Predicts the classes of image files.
 
     Args:
-        model: A classifier of this package that takes pixels.
+        model: A classifier of this package that accepts pixels.
         files: Image files of any size.
-        top: How many classes to name.
-        batch_size: Photographs to predict at once.
-        max_pixels: Height times width of a file that is decoded.
+        top: Number of classes per image.
+        batch_size: Images per batch.
+        max_pixels: Largest height times width of a file to decode.
 
     Yields:
-        Every file in order with `(class name, probability)` pairs, or with the reason why it
-        cannot be decoded.
+        Every file in order, with its `(class name, probability)` pairs, the most probable first,
+        or with the reason why it cannot be decoded.
 
     Raises:
         ValueError: `top` or `batch_size` is below 1.
     """
     check_positive(top=top, batch_size=batch_size)
-    size, channels = input_of(model)
-    first = _channels_first(model)
     for start in range(0, len(files), batch_size):
         paths = [Path(file) for file in files[start : start + batch_size]]
-        read = [
-            read_image(path, size, channels, max_pixels=max_pixels, **model.evaluation)
-            for path in paths
-        ]
-        images = [
-            np.moveaxis(image, -1, 0) if first else image
-            for image in read
-            if not isinstance(image, str)
-        ]
-        scores = iter(_probabilities(model, np.stack(images)) if images else ())
-        for path, image in zip(paths, read, strict=True):
-            yield path, image if isinstance(image, str) else _best(model, next(scores), top)
+        images, failed = read_images(model, paths, max_pixels)
+        scores = model.predict_on_batch(images) if len(images) else np.zeros((0, 1))
+        predictions = iter(predictions_of(model, scores, top))
+        for path in paths:
+            yield path, failed[path] if path in failed else next(predictions)
+
+
+def read_images(
+    model: Any, files: Sequence[Path], max_pixels: int = data.MAX_PIXELS
+) -> tuple[np.ndarray, dict[Path, str]]:
+    """Image files as a model of this package accepts them, prepared by its `eval_transform`.
+
+    Returns:
+        A batch of those that can be decoded, in order, and the reasons for the others.
+    """
+    (height, width), channels = image_shape(model)
+    images, failed = [np.zeros((0, height, width, channels), "float32")], {}
+    for file in files:
+        image = data.read_image(
+            file, (height, width), channels, max_pixels=max_pixels, **model.eval_transform
+        )
+        if isinstance(image, str):
+            failed[file] = image
+        else:
+            images.append(image[None])
+    batch = np.concatenate(images)
+    return (np.moveaxis(batch, -1, 1) if _channels_first(model) else batch), failed
+
+
+def predictions_of(model: Any, scores: Any, top: int) -> list[Prediction]:
+    """The most probable classes of each image.
+
+    Args:
+        model: The classifier: its class names, and whether its scores are logits.
+        scores: `(images, classes)`, as the model returns them.
+        top: Number of classes per image.
+    """
+    if model.classifier_activation is None:
+        scores = keras.ops.softmax(scores)
+    probabilities = keras.ops.convert_to_numpy(scores)
+    names = model.class_names or tuple(map(str, range(probabilities.shape[-1])))
+    order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
+    return [
+        [(names[i], float(row[i])) for i in indices]
+        for row, indices in zip(probabilities, order, strict=True)
+    ]
 
 
 def predict_split(
     model: Any, split: data.Split, batch_size: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A classifier's scores for every image of a split, prepared as its `evaluation` says.
+    """A classifier's scores for every image of a split, prepared by the model's `eval_transform`.
 
     Args:
-        model: A Keras classifier that takes pixels.
+        model: A Keras classifier that accepts pixels.
         split: One of `keras_vit.data.load(...)`.
-        batch_size: Images at once.
+        batch_size: Images per batch.
 
     Returns:
         int32 labels `(images,)` and scores `(images, classes)`, logits unless the model has a
@@ -81,52 +113,52 @@ def predict_split(
     >>> labels.shape, scores.shape
     ((360,), (360, 10))
     """
-    batches = data.pipeline(split, batch_size=batch_size, **preparation(model))
+    batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
     # Labels come with their images: a split may skip files that it cannot decode.
-    labels = [its_labels for _, its_labels in batches.as_numpy_iterator()] if split.skips else None
-    first = _channels_first(model)
-    images = batches.map(lambda images, _: tf.transpose(images, (0, 3, 1, 2)) if first else images)
-    scores = model.predict(images, verbose=0)
-    return (split.labels() if labels is None else np.concatenate(labels)), scores
+    labels = split.labels()
+    if split.skips:
+        labels = np.concatenate([batch for _, batch in batches.as_numpy_iterator()])
+    return labels, model.predict(to_data_format(model, batches).map(lambda x, _: x), verbose=0)
 
 
-def preparation(model: Any) -> dict[str, Any]:
-    """How `data.pipeline` brings images to a model: the arguments that the model decides.
+def pipeline_arguments(model: Any) -> dict[str, Any]:
+    """The arguments of `data.pipeline` that a model decides: size, channels and preparation.
 
-    A Keras model of another kind gets them resized and cropped at the centre. The channels come
-    last, as in all batches of `data.pipeline`.
+    For a Keras model of another kind images are resized and cropped at the centre. The channels
+    come last, as in all batches of `data.pipeline`.
     """
-    size, channels = input_of(model)
-    own = getattr(model, "evaluation", {})
-    arguments = {
-        "image_size": size,
-        "channels": channels,
-        "evaluation": own.get("mode", "crop"),
-    }
-    if "crop_fraction" in own:
-        arguments["crop_fraction"] = own["crop_fraction"]
-    return arguments
+    size, channels = image_shape(model)
+    preparation = dict(getattr(model, "eval_transform", {}))
+    mode = preparation.pop("mode", "crop")
+    return {"image_size": size, "channels": channels, "evaluation": mode, **preparation}
+
+
+def to_data_format(model: Any, batches: Any) -> Any:
+    """Batches of `data.pipeline`, whose channels come last, as a `channels_first` model takes them.
+
+    Example:
+
+    >>> import keras_vit
+    >>> from keras_vit.evaluation.prediction import to_data_format
+    >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=8, depth=1, num_heads=1,
+    ...     input_shape=(1, 8, 8), data_format="channels_first")
+    >>> batches = keras_vit.data.pipeline(keras_vit.data.load("digits").val, 8, 32, channels=1)
+    >>> tuple(to_data_format(model, batches).element_spec[0].shape)
+    (None, 1, 8, 8)
+    """
+    if not _channels_first(model):
+        return batches
+    import tensorflow as tf
+
+    return batches.map(lambda images, labels: (tf.transpose(images, (0, 3, 1, 2)), labels))
+
+
+def image_shape(model: Any) -> tuple[tuple[int, int], int]:
+    """Height and width, `DEFAULT_SIZE` where a model accepts any, and the number of channels."""
+    shape = model.input_shape[1:]
+    channels, height, width = shape if _channels_first(model) else (shape[-1], *shape[:-1])
+    return (height or DEFAULT_SIZE, width or DEFAULT_SIZE), channels
 
 
 def _channels_first(model: Any) -> bool:
     return getattr(model, "data_format", "channels_last") == "channels_first"
-
-
-def input_of(model: Any) -> tuple[tuple[int, int], int]:
-    """Height and width, 224 where a model takes any size, and the number of channels."""
-    shape = model.input_shape[1:]
-    channels, height, width = shape if _channels_first(model) else (shape[-1], *shape[:-1])
-    return (height or 224, width or 224), channels
-
-
-def _probabilities(model: Any, images: np.ndarray) -> np.ndarray:
-    scores = model.predict_on_batch(images)
-    if model.classifier_activation is not None:
-        return scores
-    return keras.ops.convert_to_numpy(keras.ops.softmax(scores))
-
-
-def _best(model: Any, probabilities: np.ndarray, top: int) -> Guesses:
-    names = model.class_names or tuple(map(str, range(len(probabilities))))
-    order = np.argsort(-probabilities, kind="stable")[:top]
-    return [(names[i], float(probabilities[i])) for i in order]

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of every class, and the confusion matrix."""
+"""Precision, recall and F1 per class, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from keras_vit.errors import printable
-from keras_vit.evaluation.arrays import check_finite, check_labels
-from keras_vit.evaluation.markdown import inline
+from keras_vit.evaluation.checks import check_labels, check_scores
+from keras_vit.evaluation.markdown import table
+
+_COLUMNS = ("class", "precision", "recall", "F1", "support")
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """The scores of one class, each from 0 to 1; `support` is how many examples it has."""
+    """The scores of one class, each from 0 to 1; `support` is its number of examples."""
 
     name: str
     precision: float
@@ -26,14 +28,14 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class ClassificationReport:
-    """How a classifier did on labelled examples; prints as a table.
+    """How well a classifier does on labelled examples; prints as a table.
 
     Attributes:
-        accuracy: Share of examples whose prediction is their label.
-        classes: Scores of every class, in the order of the labels.
+        accuracy: Share of correct predictions.
+        classes: Scores per class, in the order of the labels.
         macro: Mean of the scores over classes.
         weighted: Mean of the scores over examples.
-        confusion: `(classes, classes)` counts; row: label, column: prediction.
+        confusion: `(classes, classes)` counts; rows are labels, columns predictions.
     """
 
     accuracy: float
@@ -43,12 +45,12 @@ class ClassificationReport:
     confusion: np.ndarray
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON takes it."""
+        """The values as JSON accepts them."""
         return {**asdict(self), "confusion": self.confusion.tolist()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ClassificationReport:
-        """The report whose `to_dict` this is."""
+        """The inverse of `to_dict`."""
         return cls(
             values["accuracy"],
             tuple(ClassScores(**scores) for scores in values["classes"]),
@@ -57,39 +59,26 @@ class ClassificationReport:
             np.array(values["confusion"]),
         )
 
-    def _cells(self) -> list[tuple[str, ...]]:
-        rows = [
+    def _rows(self) -> list[tuple[str, ...]]:
+        scores = [
             (s.name, f"{s.precision:.3f}", f"{s.recall:.3f}", f"{s.f1:.3f}", str(s.support))
             for s in (*self.classes, self.macro, self.weighted)
         ]
-        total = str(self.macro.support)
-        return [
-            ("class", "precision", "recall", "F1", "support"),
-            *rows,
-            ("accuracy", "", "", f"{self.accuracy:.3f}", total),
-        ]
+        return [*scores, ("accuracy", "", "", f"{self.accuracy:.3f}", str(self.macro.support))]
 
     def __str__(self) -> str:
-        cells = [tuple(map(printable, row)) for row in self._cells()]
-        widths = [max(len(row[i]) for row in cells) for i in range(5)]
-        lines = [
-            "  ".join(
-                [
-                    row[0].ljust(widths[0]),
-                    *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=False)),
-                ]
-            )
-            for row in cells
-        ]
-        rule = "-" * len(lines[0])
-        last = len(self.classes) + 1
-        return "\n".join([lines[0], rule, *lines[1:last], rule, *lines[last:]])
+        cells = [tuple(map(printable, row)) for row in (_COLUMNS, *self._rows())]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = []
+        for name, *numbers in cells:
+            right = (cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
+            lines.append("  ".join([name.ljust(widths[0]), *right]))
+        rule, end = "-" * len(lines[0]), len(self.classes) + 1
+        return "\n".join([lines[0], rule, *lines[1:end], rule, *lines[end:]])
 
     def to_markdown(self) -> str:
         """The table in Markdown."""
-        header, *rows = self._cells()
-        lines = ["| " + " | ".join(header) + " |", "|---|---:|---:|---:|---:|"]
-        return "\n".join(lines + ["| " + " | ".join(map(inline, row)) + " |" for row in rows])
+        return table(_COLUMNS, self._rows(), "lrrrr")
 
 
 def classification_report(
@@ -127,36 +116,31 @@ def classification_report(
                 f"Predictions {predictions.shape} do not have one column per class: there are "
                 f"{len(class_names)} class names."
             )
-        check_finite(predictions)
+        check_scores(predictions)
         predictions = predictions.argmax(axis=-1)
     if labels.shape != predictions.shape or labels.ndim != 1 or not labels.size:
         raise ValueError(
             f"{labels.shape} labels do not match {predictions.shape} predictions. "
-            "Give one class for each example, or one row of scores."
+            "Give one class per example, or one row of scores."
         )
-    highest = max(labels.max(), predictions.max())
-    if highest >= len(class_names):
-        raise ValueError(f"Class {highest} has no name among the {len(class_names)} given.")
-    for classes in (labels, predictions):
-        check_labels(classes, len(class_names))
-    every_class = range(len(class_names))
-
-    def averaged(name: str, average: str) -> ClassScores:
-        precision, recall, f1, _ = metrics.precision_recall_fscore_support(
-            labels, predictions, labels=every_class, average=average, zero_division=0
-        )
-        return ClassScores(name, float(precision), float(recall), float(f1), len(labels))
-
-    columns = metrics.precision_recall_fscore_support(
-        labels, predictions, labels=every_class, zero_division=0
+    highest, classes = max(labels.max(), predictions.max()), len(class_names)
+    if highest >= classes:
+        raise ValueError(f"Class {highest} does not have a name: there are {classes} class names.")
+    check_labels(labels, classes)
+    check_labels(predictions, classes)
+    scores = metrics.classification_report(
+        labels, predictions, labels=range(classes), output_dict=True, zero_division=0
     )
+
+    def scores_of(name: str, key: str) -> ClassScores:
+        row = scores[key]
+        precision, recall, f1 = (float(row[k]) for k in ("precision", "recall", "f1-score"))
+        return ClassScores(name, precision, recall, f1, int(row["support"]))
+
     return ClassificationReport(
         accuracy=float(metrics.accuracy_score(labels, predictions)),
-        classes=tuple(
-            ClassScores(name, float(p), float(r), float(f), int(n))
-            for name, p, r, f, n in zip(class_names, *columns, strict=True)
-        ),
-        macro=averaged("macro average", "macro"),
-        weighted=averaged("weighted average", "weighted"),
-        confusion=metrics.confusion_matrix(labels, predictions, labels=every_class),
+        classes=tuple(scores_of(name, str(i)) for i, name in enumerate(class_names)),
+        macro=scores_of("macro average", "macro avg"),
+        weighted=scores_of("weighted average", "weighted avg"),
+        confusion=metrics.confusion_matrix(labels, predictions, labels=range(classes)),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit.evaluation.calibration import calibration
-from keras_vit.evaluation.mistakes import pictures, worst_mistakes
+from keras_vit.evaluation.mistakes import images_at, worst_mistakes
 from keras_vit.evaluation.model_card import model_card
 from keras_vit.evaluation.plots import (
     plot_calibration,
@@ -40,21 +40,21 @@ def write_report(
     """Writes `report.json`, `report.md` and their plots into a folder, each file atomically.
 
     The plots: `confusion.png`, `calibration.png`, `curves.png` with a `history`, and
-    `mistakes.png`, a contact sheet of the surest mistakes, with a `split` to take them from.
+    `mistakes.png`, the images of the most confident mistakes, with a `split` to read them from.
 
     Args:
-        folder: Where to write; made if need be.
+        folder: Where to write; created if missing.
         report: Scores of the predictions.
-        facts: Further results of the run, as JSON takes them; they go to `report.json` as they
+        facts: Further results of the run, as JSON accepts them; they go to `report.json` as they
             are, and the keys that `model_card` knows to the card.
         labels: Integer classes `(examples,)`.
-        logits: `(examples, classes)`, as the model gives them.
+        logits: `(examples, classes)`, as the model returns them.
         split: The examples in the order of `labels`.
         history: `History.history` of `fit`.
         config: What made the model, for the card: `command`, `job`, `recipe`, `versions`.
-        name: Name of the model; that of the run's folder by default.
-        run: The folder in which the run will be found, where that is not `folder`: the commands
-            of the card name it.
+        name: Name of the model; by default that of the run's folder.
+        run: The final folder of the run, where that is not `folder`: the card's commands refer to
+            it.
 
     Raises:
         ValueError: Shapes do not match, or a score or a value of the history is NaN or infinite.
@@ -73,25 +73,26 @@ def write_report(
     ['calibration.png', 'confusion.png', 'report.json', 'report.md']
     """
     folder, run = Path(folder), Path(folder if run is None else run)
-    _check_history(history or {})
+    history = dict(history or {})
+    _check_history(history)
     probabilities = keras.ops.softmax(np.asarray(logits, np.float32))
     probabilities = keras.ops.convert_to_numpy(probabilities)
     calibrated = calibration(labels, probabilities)
     files = None if split is None or split.skips else split.files
     mistakes = worst_mistakes(labels, probabilities, files=files)
-    names = [scores.name for scores in report.classes]
     folder.mkdir(parents=True, exist_ok=True)
 
+    plots = ["confusion.png", "calibration.png"]
     plot_confusion(report, folder / "confusion.png")
     plot_calibration(calibrated, folder / "calibration.png")
-    shown = ["confusion.png", "calibration.png"]
     if history:
         plot_curves(history, folder / "curves.png")
-        shown.insert(0, "curves.png")
+        plots.insert(0, "curves.png")
     if split is not None:
-        images = pictures(split, [mistake.index for mistake in mistakes])
+        names = [scores.name for scores in report.classes]
+        images = images_at(split, [mistake.index for mistake in mistakes])
         plot_mistakes(mistakes, images, names, folder / "mistakes.png")
-        shown.append("mistakes.png")
+        plots.append("mistakes.png")
 
     record = {
         "accuracy": report.accuracy,
@@ -99,13 +100,13 @@ def write_report(
         "report": report.to_dict(),
         "calibration": calibrated.to_dict(),
         "mistakes": [asdict(mistake) for mistake in mistakes],
-        "history": dict(history or {}),
+        "history": history,
     }
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
-    # The name of a file may hold bytes that are not UTF-8: as JSON escapes they come back.
+    # A file name may hold bytes that are not UTF-8: JSON's escapes preserve them.
     write_bytes(folder / "report.json", text.encode("utf-8", "backslashreplace"))
     title = name or run.resolve().name
-    card = model_card(title, report, facts, config, calibrated, mistakes, tuple(shown), run)
+    card = model_card(title, report, facts, config, calibrated, mistakes, tuple(plots), run)
     write_text(folder / "report.md", card)
 
 

@@ -1,7 +1,6 @@
 """VTAB-1k: fine-tuning on nineteen tasks of a thousand examples each, and the mean accuracies."""
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,27 +8,29 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
-from keras_vit.data import DatasetUnavailableError, Split
-from keras_vit.errors import check_positive, printable
-from keras_vit.evaluation.arrays import check_seed
-from keras_vit.evaluation.vtab_data import task_splits
-from keras_vit.evaluation.vtab_tasks import GROUPS, TASKS, Task
+from keras_vit.data import DatasetUnavailableError, Split, pipeline
+from keras_vit.errors import check_above_zero, check_non_negative, check_positive, printable
+from keras_vit.evaluation.markdown import table
+from keras_vit.evaluation.prediction import to_data_format
+from keras_vit.evaluation.vtab_tasks import GROUPS, TASKS, Task, task_splits
 from keras_vit.files import write_text
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to train a task; the defaults are the ViT paper's (appendix B.1.1, table 4).
+    """Hyper-parameters of one training; the defaults are the ViT paper's (appendix B.1.1, table 4).
 
     Attributes:
-        learning_rate: Peak rate of SGD with momentum 0.9, cosine decay, clipping at global norm 1.
-        steps: Updates.
-        batch_size: Examples of an update.
-        image_size: Pixels; every task is resized to it.
+        learning_rate: Peak learning rate of SGD with momentum 0.9, cosine decay and gradients
+            clipped at global norm 1.
+        steps: Number of updates.
+        batch_size: Examples per update.
+        image_size: Images are resized to this size in pixels.
         warmup: Updates in which the learning rate rises.
-        accumulate: Parts that a batch is computed in, for a machine that it does not fit.
+        accumulate: Number of parts in which a batch is computed, to save memory.
         seed: Seed of the order and the initial values.
 
     Raises:
@@ -51,17 +52,11 @@ class Setting:
             image_size=self.image_size,
             accumulate=self.accumulate,
         )
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(
-                f"learning_rate={self.learning_rate!r} must be greater than 0 and finite, such "
-                "as 0.01."
-            )
-        if self.warmup < 0:
-            raise ValueError(f"warmup={self.warmup!r} must be an integer of at least 0.")
-        check_seed(self.seed)
+        check_above_zero(learning_rate=self.learning_rate)
+        check_non_negative(warmup=self.warmup, seed=self.seed)
         if self.batch_size % self.accumulate:
             raise ValueError(
-                f"batch_size={self.batch_size} cannot be cut into accumulate={self.accumulate} "
+                f"batch_size={self.batch_size} cannot be split into accumulate={self.accumulate} "
                 "equal parts. Give a divisor, such as 1."
             )
 
@@ -72,12 +67,12 @@ Train = Callable[[Task, Split, Split, Setting], float]
 
 @dataclass(frozen=True)
 class VTABReport:
-    """Accuracies by task, from 0 to 1; prints as a table.
+    """Accuracies per task, from 0 to 1; prints as a table.
 
     Attributes:
-        tasks: The tasks asked for.
-        accuracies: Of the tasks that were trained.
-        missing: Why the others were not, by task.
+        tasks: The requested tasks.
+        accuracies: Accuracy by name of the task.
+        missing: The reasons why the other tasks were not trained, by name.
     """
 
     tasks: tuple[Task, ...]
@@ -92,7 +87,7 @@ class VTABReport:
         return float(np.mean([self.accuracies[name] for name in names]))
 
     def rows(self) -> list[tuple[str, str]]:
-        """Name and accuracy in per cent: every task under the mean of its group, then the mean."""
+        """Names and accuracies in per cent: tasks under the mean of their group, then the mean."""
         rows = []
         for group in GROUPS:
             members = [task for task in self.tasks if task.group == group]
@@ -109,8 +104,7 @@ class VTABReport:
 
     def to_markdown(self) -> str:
         """The table in Markdown."""
-        lines = [f"| {name.strip()} | {accuracy} |" for name, accuracy in self.rows()]
-        return "\n".join(["| VTAB-1k | accuracy |", "|---|---:|", *lines])
+        return table(("VTAB-1k", "accuracy"), [(n.strip(), a) for n, a in self.rows()], "lr")
 
 
 def run_vtab(
@@ -121,34 +115,34 @@ def run_vtab(
     tasks: Sequence[Task] = TASKS,
     data_dir: str | PathLike[str] | None = None,
     identity: str = "",
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> VTABReport:
-    """Trains every task, and writes what comes out as it comes.
+    """Trains every task, and writes each result as soon as it is known.
 
     With several settings each is trained on `train800` and evaluated on `val200`; the best is then
     trained on `train800val200` and evaluated on `test`, once. A single setting skips the first
     part, as in the ViT paper. `out/TASK.json` holds a task's results, `out/vtab.md` the table;
-    what is there already is not trained again, down to the single setting of a sweep.
+    existing results are not computed again, down to the single setting of a sweep.
 
     Args:
-        train: Trains a fresh copy of the model on a task's examples and returns the accuracy on
-            others: `(task, training split, test split, setting) -> float`.
+        train: Trains a fresh copy of the model on a task's training split and returns the accuracy
+            on its test split: `(task, training split, test split, setting) -> float`.
         out: The folder of results.
         sweep: Settings to choose from.
         tasks: Which tasks.
-        data_dir: Where TensorFlow Datasets lie prepared. Nothing is downloaded.
-        identity: What is trained, such as a digest of the weights: results under another one in
+        data_dir: Folder of prepared TensorFlow Datasets. Nothing is downloaded.
+        identity: Identifies the model, such as a digest of its weights: results of another one in
             `out` are refused.
-        say: Where lines for a reader go.
+        log: Receives lines of progress.
 
     Returns:
-        Accuracies, group means, and which tasks' data is missing.
+        Accuracies, group means, and the tasks whose data is missing.
 
     Raises:
         DatasetUnavailableError: No task's data is prepared.
         FileExistsError: `out` holds a `vtab.md` that this function did not write.
-        ValueError: `out` holds results of another model or sweep, or `sweep` or `tasks` is empty,
-            or `train` returned no accuracy from 0 to 1.
+        ValueError: `out` holds results of another model or sweep, `sweep` or `tasks` is empty, or
+            `train` did not return an accuracy from 0 to 1.
 
     Example:
 
@@ -157,7 +151,7 @@ def run_vtab(
     >>> from keras_vit.evaluation import vtab
     >>> folder = tempfile.mkdtemp()
     >>> try:
-    ...     vtab.run_vtab(lambda *_: 0.5, folder, data_dir=folder, say=lambda _: None)
+    ...     vtab.run_vtab(lambda *_: 0.5, folder, data_dir=folder, log=lambda _: None)
     ... except DatasetUnavailableError as error:
     ...     print(str(error)[:49])
     None of the 19 data sets of VTAB is prepared: cal
@@ -174,28 +168,28 @@ def run_vtab(
             "another folder."
         )
     out.mkdir(parents=True, exist_ok=True)
-    about = {"identity": identity, "sweep": [asdict(setting) for setting in sweep]}
     accuracies: dict[str, float] = {}
     missing: dict[str, str] = {}
     for task in tasks:
-        record = _Record(out / f"{task.name}.json", about)
-        if "accuracy" not in record.found:
+        path = out / f"{task.name}.json"
+        results = _read_results(path, identity, sweep)
+        if "accuracy" not in results:
             try:
                 splits = task_splits(task, data_dir)
             except DatasetUnavailableError as error:
                 missing[task.name] = str(error)
-                say(str(error))
+                log(str(error))
                 continue
-            _run_task(task, splits, sweep, train, record)
-        accuracies[task.name] = record.found["accuracy"]
-        say(f"{task.name}: {accuracies[task.name]:.2%}")
+            _run_task(task, splits, sweep, train, path, results)
+        accuracies[task.name] = results["accuracy"]
+        log(f"{task.name}: {accuracies[task.name]:.2%}")
     if not accuracies:
         raise DatasetUnavailableError(
             f"None of the {len(tasks)} data sets of VTAB is prepared: {', '.join(missing)}. "
-            "The lines above say how to prepare each; give the folder as data_dir."
+            "The lines above explain how to prepare each; give the folder as data_dir."
         )
     report = VTABReport(tuple(tasks), accuracies, missing)
-    write_text(out / "vtab.md", report.to_markdown() + "\n")
+    write_text(page, report.to_markdown() + "\n")
     return report
 
 
@@ -204,55 +198,113 @@ def _run_task(
     splits: Mapping[str, Split],
     sweep: Sequence[Setting],
     train: Train,
-    record: "_Record",
+    path: Path,
+    results: dict[str, Any],
 ) -> None:
+    """Trains what `results` lacks, and writes it to `path` after each training."""
+
+    def accuracy(train_split: str, test_split: str, setting: Setting) -> float:
+        value = float(train(task, splits[train_split], splits[test_split], setting))
+        if not 0 <= value <= 1:
+            raise ValueError(
+                f"train returned {value} for {task.name} with {setting}. Return an accuracy from "
+                "0 to 1."
+            )
+        return value
+
     best = sweep[0]
     if len(sweep) > 1:
-        on_val = record.found.setdefault("val_accuracies", [])
-        for setting in sweep[len(on_val) :]:
-            on_val.append(_train(train, task, splits["train800"], splits["val200"], setting))
-            record.write()
-        best = sweep[int(np.argmax(on_val))]
+        val_accuracies = results.setdefault("val_accuracies", [])
+        for setting in sweep[len(val_accuracies) :]:
+            val_accuracies.append(accuracy("train800", "val200", setting))
+            _write_results(path, results)
+        best = sweep[int(np.argmax(val_accuracies))]
     started = time.time()
-    accuracy = _train(train, task, splits["train800val200"], splits["test"], best)
-    record.found |= {
-        "setting": asdict(best),
-        "seconds": round(time.time() - started, 1),
-        "accuracy": accuracy,
-    }
-    record.write()
+    results["setting"] = asdict(best)
+    results["accuracy"] = accuracy("train800val200", "test", best)
+    results["seconds"] = round(time.time() - started, 1)
+    _write_results(path, results)
 
 
-def _train(train: Train, task: Task, learned: Split, tested: Split, setting: Setting) -> float:
-    accuracy = float(train(task, learned, tested, setting))
-    if not 0 <= accuracy <= 1:
+def _read_results(path: Path, identity: str, sweep: Sequence[Setting]) -> dict[str, Any]:
+    """The results of one task that are there already."""
+    expected = {"identity": identity, "sweep": [asdict(setting) for setting in sweep]}
+    if not path.is_file():
+        return expected
+    try:
+        results: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}). Delete it to train again.") from error
+    if any(results.get(name) != value for name, value in expected.items()):
         raise ValueError(
-            f"train returned {accuracy} for {task.name} with {setting}. Return an accuracy from 0 "
-            "to 1."
+            f"{path} holds results of another model or sweep. Give another folder, or delete "
+            "this one."
         )
-    return accuracy
+    return results
 
 
-class _Record:
-    """The JSON file of one task: read where it is, and written whole or not at all."""
+def _write_results(path: Path, results: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(results, indent=2, allow_nan=False))
 
-    def __init__(self, path: Path, about: dict[str, Any]):
-        self.path = path
-        self.found: dict[str, Any] = dict(about)
-        if not path.is_file():
-            return
-        try:
-            self.found = json.loads(path.read_text("utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged ({error}). Delete it to train anew.") from error
-        if {name: self.found.get(name) for name in about} != about:
-            raise ValueError(
-                f"{path} holds results of another model or sweep. Give another folder, or delete "
-                "this one."
-            )
 
-    def write(self) -> None:
-        write_text(self.path, json.dumps(self.found, indent=2, allow_nan=False))
+def finetuning(model: Any, verbose: str | int = "auto") -> Train:
+    """The `train` of `run_vtab` that fine-tunes copies of a model under new zero heads.
+
+    SGD with momentum 0.9, no weight decay, cosine decay after a linear warm-up, gradients clipped
+    at global norm 1; images resized to the setting's size, without augmentation, as in the
+    benchmark.
+
+    Args:
+        model: A pretrained model that accepts pixels; it is not changed.
+        verbose: `verbose` of Keras's `fit`.
+
+    Returns:
+        `(task, training split, test split, setting) -> accuracy`.
+
+    Example:
+
+    >>> import keras_vit
+    >>> from keras_vit.evaluation.vtab import finetuning
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=4, hidden_dim=8, depth=1, num_heads=2, input_shape=(8, 8, 3))
+    >>> train = finetuning(model)  # for run_vtab(train, "runs/vtab", data_dir="tfds")
+    """
+    # Training imports this package, which may not import it back before it is complete.
+    from keras_vit.training.schedules import make_schedule
+
+    def train(task: Task, train_split: Split, test_split: Split, setting: Setting) -> float:
+        keras.utils.set_random_seed(setting.seed)
+        size, steps = (setting.image_size, setting.image_size), setting.steps
+        first = model.data_format == "channels_first"
+        shape = (model.channels, *size) if first else (*size, model.channels)
+        copy = model.with_input_shape(shape).with_classifier(task.classes)
+
+        def batches(split: Split, **options: Any) -> Any:
+            options |= {"channels": model.channels, "evaluation": "stretch"}
+            part = setting.batch_size // setting.accumulate
+            return to_data_format(model, pipeline(split, setting.image_size, part, **options))
+
+        warmup = min(setting.warmup, steps - 1)
+        copy.compile(
+            keras.optimizers.SGD(
+                make_schedule("cosine", setting.learning_rate, steps, warmup),
+                momentum=0.9,
+                global_clipnorm=1.0,
+                gradient_accumulation_steps=setting.accumulate if setting.accumulate > 1 else None,
+            ),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+        copy.fit(
+            batches(train_split, training=True, seed=setting.seed, augment="none", repeat=True),
+            steps_per_epoch=steps * setting.accumulate,
+            shuffle=False,  # the pipeline has shuffled
+            verbose=verbose,
+        )
+        results = copy.evaluate(batches(test_split), return_dict=True, verbose=verbose)
+        return float(results["accuracy"])
+
+    return train
 
 
 def _percent(accuracy: float | None) -> str:

@@ -1,15 +1,26 @@
-"""The nineteen tasks of VTAB as a table: where they lie, how they are cut, what their labels mean.
+"""The nineteen tasks of VTAB as a table, and their splits, read from prepared TFDS data sets.
 
 Zhai et al. 2019, "A Large-scale Study of Representation Learning with the Visual Task Adaptation
 Benchmark"; splits, labels and versions as in google-research/task_adaptation.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from keras_vit.data import DatasetUnavailableError, TFDSSplit
+from keras_vit.data._imports import tensorflow_datasets as tfds
 from keras_vit.data._imports import tf
 from keras_vit.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from keras_vit.data.decoding import Crop
 
 Record = dict[str, Any]
 GROUPS = ("natural", "specialised", "structured")
@@ -17,11 +28,11 @@ GROUPS = ("natural", "specialised", "structured")
 
 @dataclass(frozen=True)
 class Label:
-    """How a record of TensorFlow Datasets tells its class.
+    """How to read the class of a TFDS record.
 
     Attributes:
-        key: The one feature to read.
-        read: From that feature to the class, a graph function.
+        key: The feature to read.
+        read: A graph function from that feature to the class.
     """
 
     key: str
@@ -33,17 +44,14 @@ def plain(key: str = "label") -> Label:
     return Label(key, lambda value: value)
 
 
-PLAIN = plain()
-
-
 def grouped(key: str, original: int, classes: int) -> Label:
-    """Neighbouring values are one class: `original` values make `classes`."""
-    # value // (original / classes), in whole numbers: 40 orientations make 16 classes of 2.5.
+    """Adjacent values share a class: `original` values make `classes`."""
+    # value // (original / classes), in integers: 40 orientations make 16 classes of 2.5.
     return Label(key, lambda value: value * classes // original)
 
 
 def _bin(value: Any, edges: tuple[float, ...]) -> Any:
-    """How many inner edges lie below the value; one that is equal to an edge is below it."""
+    """The number of edges below the value; a value equal to an edge belongs to the lower bin."""
     return tf.reduce_sum(tf.cast(tf.cast(value, tf.float32) > tf.constant(edges), tf.int64))
 
 
@@ -55,10 +63,11 @@ def _clevr_distance(objects: Record) -> Any:
 def _kitti_distance(objects: Record) -> Any:
     vehicle = objects["type"] < 3  # car, van, truck
     forward = tf.boolean_mask(objects["location"][:, 2], vehicle)
-    # Near, middle, far, and a class of its own for a street without vehicles.
+    # Near, middle, far, and a separate class for a street without vehicles.
     return _bin(tf.reduce_min(tf.concat([forward, [1000.0]], 0)), (8.0, 20.0, 999.0))
 
 
+PLAIN = plain()
 CLEVR_COUNT = Label("objects", lambda objects: tf.cast(tf.size(objects["size"]) - 3, tf.int64))
 CLEVR_DISTANCE = Label("objects", _clevr_distance)
 KITTI_DISTANCE = Label("objects", _kitti_distance)
@@ -66,9 +75,7 @@ SPRITES_X = grouped("label_x_position", original=32, classes=16)
 TURN = grouped("label_orientation", original=40, classes=16)
 AZIMUTH, ELEVATION = plain("label_azimuth"), plain("label_elevation")
 
-Part = tuple[str, int]  # a split of TensorFlow Datasets, from so many per cent on
-OWN: Part = ("validation", 0)
-TEST: Part = ("test", 0)
+Part = tuple[str, int]  # a TFDS split, and the per cent of it at which the part begins
 
 
 @dataclass(frozen=True)
@@ -76,27 +83,27 @@ class Task:
     """One task.
 
     Attributes:
-        name: As the benchmark's tables call it.
+        name: The name in the benchmark's tables.
         group: "natural", "specialised" or "structured".
-        dataset: The name in TensorFlow Datasets, with the version that the benchmark takes.
-        classes: How many.
+        dataset: The name in TensorFlow Datasets, with the version that the benchmark uses.
+        classes: Number of classes.
         val: Where the 200 validation examples begin.
-        test: Where the test examples begin; they go on to the split's end.
-        label: How a record tells its class.
-        scale: What pixels are multiplied by: dSprites are 0 and 1.
+        test: Where the test examples begin; they extend to the split's end.
+        label: How to read the class of a record.
+        scale: Factor of the pixels: those of dSprites are 0 and 1.
     """
 
     name: str
     group: str
     dataset: str
     classes: int
-    val: Part = OWN
-    test: Part = TEST
+    val: Part = ("validation", 0)
+    test: Part = ("test", 0)
     label: Label = PLAIN
     scale: int = 1
 
     def splits(self, sizes: dict[str, int]) -> dict[str, str]:
-        """The four splits as TensorFlow Datasets slices them.
+        """The four splits in the slicing syntax of TensorFlow Datasets.
 
         Args:
             sizes: Number of examples in each split of the data set.
@@ -116,10 +123,6 @@ class Task:
         }
 
 
-def _task(group: str, name: str, dataset: str, classes: int, **how: Any) -> Task:
-    return Task(name, group, dataset, classes, **how)
-
-
 _NORB: dict[str, Any] = {"val": ("test", 0), "test": ("test", 50)}
 _SPRITES: dict[str, Any] = {"val": ("train", 80), "test": ("train", 90), "scale": 255}
 _CLEVR: dict[str, Any] = {"val": ("train", 90), "test": ("validation", 0)}
@@ -127,26 +130,26 @@ _SATELLITE: dict[str, Any] = {"val": ("train", 60), "test": ("train", 80)}
 _LAST_TENTH: dict[str, Any] = {"val": ("train", 90)}
 
 TASKS = (
-    _task("natural", "caltech101", "caltech101:3.*.*", 102, **_LAST_TENTH),
-    _task("natural", "cifar100", "cifar100:3.*.*", 100, **_LAST_TENTH),
-    _task("natural", "dtd", "dtd:3.*.*", 47),
-    _task("natural", "flowers102", "oxford_flowers102:2.*.*", 102),
-    # The benchmark took version 3, which TensorFlow Datasets no longer prepares.
-    _task("natural", "pets", "oxford_iiit_pet", 37, val=("train", 80)),
-    _task("natural", "sun397", "sun397/tfds:4.*.*", 397),
-    _task("natural", "svhn", "svhn_cropped:3.*.*", 10, **_LAST_TENTH),
-    _task("specialised", "camelyon", "patch_camelyon:2.*.*", 2),
-    _task("specialised", "eurosat", "eurosat/rgb:2.*.*", 10, **_SATELLITE),
-    _task("specialised", "resisc45", "resisc45:3.*.*", 45, **_SATELLITE),
-    _task("specialised", "retinopathy", "diabetic_retinopathy_detection/btgraham-300:3.*.*", 5),
-    _task("structured", "clevr_count", "clevr:3.*.*", 8, label=CLEVR_COUNT, **_CLEVR),
-    _task("structured", "clevr_distance", "clevr:3.*.*", 6, label=CLEVR_DISTANCE, **_CLEVR),
-    _task("structured", "dmlab", "dmlab:2.0.1", 6),
-    _task("structured", "kitti_distance", "kitti:3.*.*", 4, label=KITTI_DISTANCE),
-    _task("structured", "dsprites_location", "dsprites:2.*.*", 16, label=SPRITES_X, **_SPRITES),
-    _task("structured", "dsprites_orientation", "dsprites:2.*.*", 16, label=TURN, **_SPRITES),
-    _task("structured", "norb_azimuth", "smallnorb:2.*.*", 18, label=AZIMUTH, **_NORB),
-    _task("structured", "norb_elevation", "smallnorb:2.*.*", 9, label=ELEVATION, **_NORB),
+    Task("caltech101", "natural", "caltech101:3.*.*", 102, **_LAST_TENTH),
+    Task("cifar100", "natural", "cifar100:3.*.*", 100, **_LAST_TENTH),
+    Task("dtd", "natural", "dtd:3.*.*", 47),
+    Task("flowers102", "natural", "oxford_flowers102:2.*.*", 102),
+    # The benchmark uses version 3, which TensorFlow Datasets no longer prepares.
+    Task("pets", "natural", "oxford_iiit_pet", 37, val=("train", 80)),
+    Task("sun397", "natural", "sun397/tfds:4.*.*", 397),
+    Task("svhn", "natural", "svhn_cropped:3.*.*", 10, **_LAST_TENTH),
+    Task("camelyon", "specialised", "patch_camelyon:2.*.*", 2),
+    Task("eurosat", "specialised", "eurosat/rgb:2.*.*", 10, **_SATELLITE),
+    Task("resisc45", "specialised", "resisc45:3.*.*", 45, **_SATELLITE),
+    Task("retinopathy", "specialised", "diabetic_retinopathy_detection/btgraham-300:3.*.*", 5),
+    Task("clevr_count", "structured", "clevr:3.*.*", 8, label=CLEVR_COUNT, **_CLEVR),
+    Task("clevr_distance", "structured", "clevr:3.*.*", 6, label=CLEVR_DISTANCE, **_CLEVR),
+    Task("dmlab", "structured", "dmlab:2.0.1", 6),
+    Task("kitti_distance", "structured", "kitti:3.*.*", 4, label=KITTI_DISTANCE),
+    Task("dsprites_location", "structured", "dsprites:2.*.*", 16, label=SPRITES_X, **_SPRITES),
+    Task("dsprites_orientation", "structured", "dsprites:2.*.*", 16, label=TURN, **_SPRITES),
+    Task("norb_azimuth", "structured", "smallnorb:2.*.*", 18, label=AZIMUTH, **_NORB),
+    Task("norb_elevation", "structured", "smallnorb:2.*.*", 9, label=ELEVATION, **_NORB),
 )
 
 
@@ -161,5 +164,94 @@ def task(name: str) -> Task:
     """
     known = {row.name: row for row in TASKS}
     if name not in known:
-        raise ValueError(f"VTAB has no task {name!r}. {did_you_mean(name, known)}")
+        raise ValueError(f"VTAB does not have a task {name!r}. {did_you_mean(name, known)}")
     return known[name]
+
+
+class TaskSplit(TFDSSplit):
+    """A split of a VTAB task.
+
+    Images are prepared as in the benchmark: resized to the model's size whatever their aspect ratio
+    (`evaluation="stretch"`), without augmentation.
+    """
+
+    augment = "none"
+
+    def __init__(self, name: str, task: Task, builder: Any, tfds_split: str, size: int):
+        self.name, self.task, self.tfds_split = name, task, tfds_split
+        self._builder, self._size = builder, size
+        names = getattr(builder.info.features[task.label.key], "names", None) or ()
+        numbers = map(str, range(task.classes))
+        self.class_names = tuple(names if len(names) == task.classes else numbers)
+
+    @property
+    def num_examples(self) -> int:
+        return self._size
+
+    def labels(self) -> np.ndarray:
+        labels = self._read({}).map(lambda r: self._label(r))
+        return np.fromiter(labels.as_numpy_iterator(), np.int32)
+
+    @cached_property
+    def _records(self) -> tf.data.Dataset:
+        with tf.init_scope():
+            records = self._read({"image": tfds.decode.SkipDecoding()}, image=True)
+            return records.enumerate().map(lambda i, r: (r["image"], self._label(r), i))
+
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        return super().decode(example, channels, crop) * tf.constant(self.task.scale, tf.uint8)
+
+    def _read(self, decoders: dict[str, Any], **features: Any) -> tf.data.Dataset:
+        """Records with the label's feature and `features`; nothing else is decoded."""
+        label = self._builder.info.features[self.task.label.key]
+        label = getattr(label, "feature", label)  # a sequence of records
+        parts = isinstance(label, tfds.features.FeaturesDict)
+        features[self.task.label.key] = dict.fromkeys(label, True) if parts else True
+        return self._builder.as_dataset(
+            split=self.tfds_split,
+            shuffle_files=False,
+            decoders=tfds.decode.PartialDecoding(features, decoders=decoders),
+        )
+
+    def _label(self, record: dict[str, Any]) -> tf.Tensor:
+        return tf.cast(self.task.label.read(record[self.task.label.key]), tf.int32)
+
+
+def task_splits(task: Task, data_dir: str | PathLike[str] | None = None) -> dict[str, TaskSplit]:
+    """The splits `train800`, `val200`, `train800val200` and `test` of a task.
+
+    Nothing is downloaded: the nineteen tasks together take several hundred gigabytes.
+
+    Raises:
+        DatasetUnavailableError: The data set is not prepared; the message says how to prepare it.
+    """
+    try:
+        builder = tfds.builder(task.dataset, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError as error:
+        raise DatasetUnavailableError(
+            f"{task.name}: this version of TensorFlow Datasets does not have {task.dataset!r}: "
+            f"{error}"
+        ) from error
+    sizes = {name: int(split.num_examples) for name, split in builder.info.splits.items()}
+    if not sizes:
+        raise DatasetUnavailableError(_how_to_prepare(task, builder))
+    slices = task.splits(sizes)
+    lengths = {
+        "train800": 800,
+        "val200": 200,
+        "train800val200": 1000,
+        "test": sizes[task.test[0]] - sizes[task.test[0]] * task.test[1] // 100,
+    }
+    return {name: TaskSplit(name, task, builder, slices[name], lengths[name]) for name in slices}
+
+
+def _how_to_prepare(task: Task, builder: Any) -> str:
+    name = builder.info.full_name.rsplit("/", 1)[0]
+    root = builder.data_dir.removesuffix(f"/{builder.info.full_name}")
+    instructions = " ".join((builder.MANUAL_DOWNLOAD_INSTRUCTIONS or "").split())
+    return (
+        f"{task.name}: the data set {builder.info.full_name} is not prepared in {root}. "
+        f"Run `tfds build {name} --data_dir {root}` on a machine with a network, or copy "
+        f"the folder {builder.info.full_name} there."
+        + (f" Download it into {root}/downloads/manual first: {instructions}" * bool(instructions))
+    )

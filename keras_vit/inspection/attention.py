@@ -1,4 +1,4 @@
-"""Attention maps: who looks at whom, of any layer and head."""
+"""Attention maps of any layer and head, attention rollout and mean attention distance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inspection.reading import Reading, encoder_blocks, read
+from keras_vit.inspection.forward_pass import encoder_blocks, run
 
 
 def attention_maps(
@@ -17,17 +17,18 @@ def attention_maps(
 
     Args:
         model: A Vision Transformer of this package.
-        images: `(batch, height, width, channels)`, as the model takes them.
+        images: `(batch, height, width, channels)`, as the model accepts them.
         layers: Which layers, from 0, negative ones from the end; None for all.
-        batch_size: Images at once.
+        batch_size: Images per batch.
 
     Returns:
-        float32 `(batch, depth, heads, tokens, tokens)`: in `[b, l, h, q]` what token `q` reads
-        from each token, which sums to 1 (under bfloat16 within its three digits). Class token
-        and registers come first, then the patches row by row.
+        float32 `(batch, depth, heads, tokens, tokens)`: `[b, l, h, q]` are the weights with which
+        token `q` attends to all tokens, and sum to 1 (under bfloat16 within its three digits).
+        Class token and registers come first, then the patches row by row.
 
     Raises:
-        ValueError: The model has no attention, it has no such layer, or the images do not fit it.
+        ValueError: The model does not have attention or one of the layers, or the images do not
+            fit it.
 
     Example:
 
@@ -38,28 +39,34 @@ def attention_maps(
     (1, 2, 4, 9, 9)
     """
     depth = len(encoder_blocks(model))
-    chosen = range(depth) if layers is None else [_layer(index, depth) for index in layers]
+    for layer in layers or ():
+        if not -depth <= layer < depth:
+            raise ValueError(
+                f"layers={layer!r} is not a layer of a model of depth {depth}. "
+                f"Give 0 to {depth - 1}, or -{depth} to -1 from the end."
+            )
+    indices = range(depth) if layers is None else [layer % depth for layer in layers]
     return np.concatenate(
         [
-            np.stack([reading.attention(layer) for layer in chosen], axis=1)
-            for reading in read(model, images, batch_size)
+            np.stack([forward.attention(layer) for layer in indices], axis=1)
+            for forward in run(model, images, batch_size)
         ]
     )
 
 
 def pooling_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
-    """What the probe of attention pooling (`pooling="map"`) reads from each token.
+    """The attention of the probe of attention pooling (`pooling="map"`).
 
     Args:
         model: A Vision Transformer with attention pooling.
-        images: As the model takes them.
-        batch_size: Images at once.
+        images: As the model accepts them.
+        batch_size: Images per batch.
 
     Returns:
         float32 `(batch, heads, tokens)`; each row sums to 1.
 
     Raises:
-        ValueError: The model pools in another way, or the images do not fit it.
+        ValueError: The model has another pooling, or the images do not fit it.
 
     Source: "Scaling Vision Transformers" (Zhai et al. 2022), big_vision `MAPHead`.
 
@@ -72,23 +79,23 @@ def pooling_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
     >>> keras_vit.inspection.pooling_attention(model, np.zeros((1, 32, 16, 3))).shape
     (1, 4, 8)
     """
-    return np.concatenate([r.pooling_attention() for r in read(model, images, batch_size)])
+    return np.concatenate([x.pooling_attention() for x in run(model, images, batch_size)])
 
 
 def readout_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
-    """Each head's map over the patches, seen from where the model's answer is read.
+    """Each head's attention over the patches, as seen from what the prediction is read from.
 
     That is the class token's row of every map; without a class token the mean of the patches'
-    rows, under attention pooling weighted by the probe's attention.
+    rows, with attention pooling weighted by the probe's attention.
 
     Args:
         model: A Vision Transformer of this package.
-        images: As the model takes them.
-        batch_size: Images at once.
+        images: As the model accepts them.
+        batch_size: Images per batch.
 
     Returns:
-        float32 `(batch, depth, heads, grid_h, grid_w)`; sums to 1 less what falls on class token
-        and registers.
+        float32 `(batch, depth, heads, grid_h, grid_w)`; sums to 1 less the attention to class
+        token and registers.
 
     Raises:
         ValueError: As `attention_maps`.
@@ -101,23 +108,68 @@ def readout_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
     >>> keras_vit.inspection.readout_attention(model, np.zeros((1, 32, 16, 3))).shape
     (1, 2, 4, 4, 2)
     """
-    return np.concatenate([readout_attention_of(r) for r in read(model, images, batch_size)])
+    return np.concatenate([x.readout_attention() for x in run(model, images, batch_size)])
 
 
-def readout_attention_of(reading: Reading) -> np.ndarray:
-    weights = reading.readout()
-    rows = [
-        np.einsum("bq,bhqk->bhk", weights, reading.attention(layer))[..., reading.prefix :]
-        for layer in range(len(reading.blocks))
-    ]
-    stacked = np.stack(rows, axis=1)
-    return stacked.reshape(*stacked.shape[:3], *reading.grid)
+def attention_rollout(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
+    """How much each patch contributes to the prediction through all layers (attention rollout).
+
+    Heads are averaged, the identity is added for the residual connection, rows are normalised, and
+    the layers multiplied; the result is the row of the class token. Without a class token it is
+    the mean over the patches' rows, with attention pooling weighted by the probe's attention.
+
+    Args:
+        model: A Vision Transformer of this package.
+        images: `(batch, height, width, channels)`, as the model accepts them.
+        batch_size: Images per batch.
+
+    Returns:
+        float32 `(batch, grid_h, grid_w)`, at least 0; sums to 1 less the contribution of class
+        token and registers.
+
+    Raises:
+        ValueError: The model does not have attention, or the images do not fit it.
+
+    Source: "Quantifying Attention Flow in Transformers" (Abnar and Zuidema 2020), as in figure 6
+    of the ViT paper (appendix D.8).
+
+    Example:
+
+    >>> import keras_vit, numpy as np
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=2, num_heads=4, input_shape=(32, 16, 3))
+    >>> keras_vit.inspection.attention_rollout(model, np.zeros((1, 32, 16, 3))).shape
+    (1, 4, 2)
+    """
+    return np.concatenate([x.rollout() for x in run(model, images, batch_size)])
 
 
-def _layer(index: int, depth: int) -> int:
-    if not -depth <= index < depth:
-        raise ValueError(
-            f"layers={index!r} is not a layer of a model of depth {depth}. "
-            f"Give 0 to {depth - 1}, or -{depth} to -1 from the end."
-        )
-    return index % depth
+def attention_distance(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
+    """Mean attention distance in pixels: small in a head that acts like a convolution.
+
+    The distance between the centres of the querying patch and all others, averaged with the
+    attention as weights, then over queries and images. Class token and registers do not have
+    a position: they are excluded, and the weights of the patches are normalised again.
+
+    Args:
+        model: A Vision Transformer of this package.
+        images: As the model accepts them; the paper uses 128.
+        batch_size: Images per batch.
+
+    Returns:
+        float32 `(depth, heads)`, in pixels.
+
+    Raises:
+        ValueError: The model does not have attention, or the images do not fit it.
+
+    Source: ViT paper, figure 7 right and figure 11 (appendix D.7).
+
+    Example:
+
+    >>> import keras_vit, numpy as np
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=2, num_heads=4, input_shape=(32, 16, 3))
+    >>> keras_vit.inspection.attention_distance(model, np.zeros((1, 32, 16, 3))).shape
+    (2, 4)
+    """
+    return np.concatenate([x.distances() for x in run(model, images, batch_size)]).mean(axis=0)

@@ -1,4 +1,4 @@
-"""The page: one HTML file that holds photographs, attention and plots, and asks for no other."""
+"""The page: one HTML file with images, attention and plots that needs no other file."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from typing import Any
 import numpy as np
 
 from keras_vit.errors import printable
+from keras_vit.evaluation.prediction import Prediction
 from keras_vit.files import write_text
-from keras_vit.inspection.drawing import HEAT
-from keras_vit.inspection.reading import patch_pixels
+from keras_vit.inspection.forward_pass import patch_pixels
+from keras_vit.inspection.plots import HEAT
 
 
 @dataclass(frozen=True)
-class Photograph:
-    """A photograph as the model saw it, what it took it for, and where it looked.
+class InspectedImage:
+    """An image as the model saw it, what it predicted, and where it looked.
 
     Attributes:
         name: Name of the file.
-        picture: `(height, width, channels)` in 0..1.
-        guesses: Class names with probabilities, best first.
+        pixels: `(height, width, channels)` in 0..1.
+        prediction: Class names with probabilities, the most probable first.
         attention: `(depth, heads, grid_h, grid_w)`.
         rollout: `(grid_h, grid_w)`.
     """
 
     name: str
-    picture: np.ndarray
-    guesses: list[tuple[str, float]]
+    pixels: np.ndarray
+    prediction: Prediction
     attention: np.ndarray
     rollout: np.ndarray
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot as a PNG file's bytes, or None where the caption says why there is none."""
+    """A plot as the bytes of a PNG file, or None where the caption explains why it is missing."""
 
     title: str
     caption: str
@@ -52,25 +53,25 @@ def write_page(
     path: Path,
     title: str,
     model: Any,
-    photographs: list[Photograph],
+    images: list[InspectedImage],
     plots: list[Plot],
     covered: tuple[int, int],
     reader: str,
     failed: dict[Path, str],
 ) -> None:
-    """Writes the page; the template `page.html` beside this file says how it looks.
+    """Writes the page from the template `page.html` beside this file.
 
-    Names of files and classes are any text, also bytes that are not UTF-8: they are escaped.
+    Names of files and classes may be any text, even bytes that are not UTF-8: they are escaped.
     """
-    depth, heads, grid_h, grid_w = photographs[0].attention.shape
+    depth, heads, grid_h, grid_w = images[0].attention.shape
     data = {
         "depth": depth,
         "heads": heads,
         "grid": [grid_h, grid_w],
         "colours": _base64(_colours().tobytes()),
-        "photographs": [_maps(photograph) for photograph in photographs],
+        "images": [_maps(image) for image in images],
     }
-    height, width = photographs[0].picture.shape[:2]
+    height, width = images[0].pixels.shape[:2]
     pixels = patch_pixels(model)
     template = Template(files("keras_vit.inspection").joinpath("page.html").read_text("utf-8"))
     page = template.substitute(
@@ -81,10 +82,9 @@ def write_page(
         ),
         reader=escape(reader),
         last=depth + 1,
-        depth=depth,
         head_options="".join(f'<option value="{h}">head {h}</option>' for h in range(1, heads + 1)),
         overlay=f"width:{100 * covered[1] / width:.3f}%;height:{100 * covered[0] / height:.3f}%",
-        cards="\n".join(_card(i, photograph) for i, photograph in enumerate(photographs)),
+        cards="\n".join(_card(i, image) for i, image in enumerate(images)),
         failed="".join(
             f"<p class=note>{escape(printable(file))} cannot be read: {escape(reason)}</p>"
             for file, reason in failed.items()
@@ -96,36 +96,36 @@ def write_page(
     write_text(path, page)
 
 
-def _maps(photograph: Photograph) -> dict[str, Any]:
-    """Bytes 0..255 of each map, from its own smallest to its largest value, and those two.
+def _maps(image: InspectedImage) -> dict[str, Any]:
+    """Each map as bytes 0..255, scaled from its smallest to its largest value, and those two.
 
-    Layer by layer the mean of the heads, then each head; the rollout comes last.
+    Per layer the mean of the heads, then each head; the rollout comes last.
     """
-    heads = photograph.attention
+    heads = image.attention
     layers = np.concatenate([heads.mean(axis=1, keepdims=True), heads], axis=1)
-    maps = np.concatenate([layers.reshape(-1, *heads.shape[2:]), photograph.rollout[None]])
+    maps = np.concatenate([layers.reshape(-1, *heads.shape[2:]), image.rollout[None]])
     low, high = maps.min(axis=(1, 2)), maps.max(axis=(1, 2))
     span = np.maximum(high - low, np.finfo("float32").tiny)[:, None, None]
     scaled = (maps - low[:, None, None]) / span
     return {
-        "name": printable(photograph.name),
+        "name": printable(image.name),
         "ranges": [[float(f"{x:.3g}"), float(f"{y:.3g}")] for x, y in zip(low, high, strict=True)],
         "maps": _base64(np.round(255 * scaled).astype("uint8").tobytes()),
     }
 
 
-def _card(index: int, photograph: Photograph) -> str:
-    name, (height, width) = escape(printable(photograph.name)), photograph.picture.shape[:2]
+def _card(index: int, image: InspectedImage) -> str:
+    name, (height, width) = escape(printable(image.name)), image.pixels.shape[:2]
     rows = "".join(
-        f"<li><span class=class>{escape(printable(guess))}</span>"
-        f"<span class=share>{share:.1%}</span>"
-        + (f'<span class=bar style="width:{share:.1%}"></span>' if share > 0.01 else "")
+        f"<li><span class=class>{escape(printable(class_name))}</span>"
+        f"<span class=probability>{probability:.1%}</span>"
+        + (f'<span class=bar style="width:{probability:.1%}"></span>' if probability > 0.01 else "")
         + "</li>"
-        for guess, share in photograph.guesses
+        for class_name, probability in image.prediction
     )
     return (
         f"<article class=card><h2>{name}</h2>"
-        f'<div class=photo><img src="{_jpeg(photograph.picture)}" width={width} height={height} '
+        f'<div class=photo><img src="{_jpeg(image.pixels)}" width={width} height={height} '
         f'alt="Photograph {name}"><canvas role=img id=overlay-{index} aria-label=""></canvas></div>'
         f"<p class=peak id=peak-{index}>&nbsp;</p>"
         + (f'<ol aria-label="Predicted classes of {name}">{rows}</ol>' if rows else "")
@@ -144,12 +144,12 @@ def _figure(plot: Plot) -> str:
     )
 
 
-def _jpeg(picture: np.ndarray) -> str:
+def _jpeg(pixels: np.ndarray) -> str:
     from PIL import Image
 
-    pixels = np.round(255 * picture).astype("uint8")
+    levels = np.round(255 * pixels).astype("uint8")
     buffer = io.BytesIO()
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    image = Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
     image.save(buffer, "JPEG", quality=88)
     return f"data:image/jpeg;base64,{_base64(buffer.getvalue())}"
 

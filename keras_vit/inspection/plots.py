@@ -1,7 +1,7 @@
-"""One call from a model to a figure of what it looks at.
+"""Figures of what a model looks at, from a model (`plot_*`) or from arrays (`draw_*`).
 
-Each returns a `matplotlib.figure.Figure`: `figure.savefig("rollout.png")`, or the last line of a
-notebook's cell.
+Each is a `matplotlib.figure.Figure`: `figure.savefig("rollout.png")`, or the last line of a
+notebook's cell. Figures are narrow and their letters large, to be readable on a phone screen.
 """
 
 from __future__ import annotations
@@ -10,30 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inspection.attention import readout_attention
-from keras_vit.inspection.distance import attention_distance
-from keras_vit.inspection.drawing import (
-    draw_attention,
-    draw_attention_distance,
-    draw_embedding_filters,
-    draw_position_similarity,
-    draw_rollout,
+from keras_vit.evaluation.plots import new_figure
+from keras_vit.inspection.attention import (
+    attention_distance,
+    attention_rollout,
+    readout_attention,
 )
-from keras_vit.inspection.filters import available_components, embedding_filters
-from keras_vit.inspection.positions import position_similarity
-from keras_vit.inspection.reading import as_numpy, patch_pixels
-from keras_vit.inspection.rollout import attention_rollout
+from keras_vit.inspection.embeddings import embedding_filters, position_similarity
+from keras_vit.inspection.forward_pass import as_numpy, patch_pixels
+
+HEAT = "inferno"
+_WIDTH = 4.8  # inches
 
 
 def plot_attention(model: Any, image: Any) -> Any:
-    """Where every head of every layer looks in one image, from the class token.
+    """The attention of every head of every layer in one image (see `readout_attention`).
 
     Args:
         model: A Vision Transformer of this package.
-        image: One image `(height, width, channels)`, as the model takes them.
+        image: One image `(height, width, channels)`, as the model accepts it.
 
     Returns:
-        A matplotlib Figure: a row a head, a column a layer, each map scaled to its own maximum.
+        A matplotlib Figure: one row per head, one column per layer, each map scaled to its own
+        maximum.
 
     Raises:
         ValueError: As `readout_attention`.
@@ -50,12 +49,31 @@ def plot_attention(model: Any, image: Any) -> Any:
     return draw_attention(readout_attention(model, np.asarray(image)[None])[0])
 
 
+def draw_attention(maps: np.ndarray) -> Any:
+    """One row per head, one column per layer of `(depth, heads, grid_h, grid_w)`."""
+    depth, heads, grid_h, grid_w = maps.shape
+    width = max(_WIDTH, 0.3 * depth)  # the thumbnails of a deep model stay large enough to see
+    cell = min(0.9 * width / depth, 1.2)
+    figure = new_figure(width, 0.7 + heads * cell * grid_h / grid_w, dpi=160)
+    axes = figure.subplots(heads, depth, squeeze=False)
+    for layer, head in np.ndindex(depth, heads):
+        axes[head, layer].imshow(maps[layer, head], vmin=0, cmap=HEAT)
+        axes[head, layer].set(xticks=[], yticks=[])
+    for head in range(heads):
+        axes[head, 0].set_ylabel(head + 1, rotation=0, ha="right", va="center", fontsize=11)
+    for layer in range(depth):
+        axes[0, layer].set_title(layer + 1, fontsize=11)
+    figure.supylabel("head", fontsize=11)
+    figure.suptitle("layer", fontsize=11)
+    return figure
+
+
 def plot_rollout(model: Any, images: Any) -> Any:
-    """Images beside themselves, dark where attention rollout is small (ViT paper, figure 6).
+    """Images, and the same images darkened where attention rollout is small (ViT paper, figure 6).
 
     Args:
         model: A Vision Transformer of this package.
-        images: `(batch, height, width, channels)` of 1 or 3 channels, as the model takes them.
+        images: `(batch, height, width, channels)` of 1 or 3 channels, as the model accepts them.
 
     Returns:
         A matplotlib Figure.
@@ -73,15 +91,38 @@ def plot_rollout(model: Any, images: Any) -> Any:
     4
     """
     rollout = attention_rollout(model, images)
-    return draw_rollout(pictures(model, images), rollout, covered(model, rollout.shape[1:]))
+    return draw_rollout(to_pixels(model, images), rollout, covered_size(model, rollout.shape[1:]))
+
+
+def draw_rollout(images: np.ndarray, rollout: np.ndarray, covered: tuple[int, int]) -> Any:
+    """Images `(batch, height, width, channels)` in 0..1, and darkened by `(batch, grid_h, grid_w)`.
+
+    `covered` is the height and width in pixels that the patches cover.
+    """
+    count, pairs = len(images), min(len(images), 2)
+    height, width = images.shape[1:3]
+    rows = -(-count // pairs)
+    figure_height = rows * (_WIDTH / (2 * pairs) * height / width + 0.1) + 0.3
+    figure, axes = _blank_axes(figure_height, rows, 2 * pairs)
+    for i in range(count):
+        original, darkened = axes[i // pairs, 2 * (i % pairs) : 2 * (i % pairs) + 2]
+        light = np.zeros((height, width))
+        relative = upsample(rollout[i] / rollout[i].max(), covered)[:height, :width]
+        light[: covered[0], : covered[1]] = relative
+        _show(original, images[i])
+        _show(darkened, images[i] * light[..., None])
+    for column in range(pairs):
+        axes[0, 2 * column].set_title("input", fontsize=11)
+        axes[0, 2 * column + 1].set_title("attention", fontsize=11)
+    return figure
 
 
 def plot_attention_distance(model: Any, images: Any) -> Any:
-    """How far each head looks, over the depth of its layer (ViT paper, figure 11).
+    """Mean attention distance of each head against the depth of its layer (ViT paper, figure 11).
 
     Args:
         model: A Vision Transformer of this package.
-        images: As the model takes them; the paper takes 128.
+        images: As the model accepts them; the paper uses 128.
 
     Returns:
         A matplotlib Figure.
@@ -90,8 +131,28 @@ def plot_attention_distance(model: Any, images: Any) -> Any:
         ValueError: As `attention_distance`.
         ImportError: matplotlib is not installed.
     """
-    width = np.shape(images)[1 if model.data_format == "channels_last" else 2 :][1]
+    width = np.shape(images)[2 if model.data_format == "channels_last" else 3]
     return draw_attention_distance(attention_distance(model, images), width)
+
+
+def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
+    """One dot per head of `(depth, heads)`; `width` is that of the images in pixels."""
+    depth, heads = distances.shape
+    layers = np.arange(1, depth + 1)
+    figure = new_figure(_WIDTH, 3.4, dpi=160)
+    axes = figure.subplots()
+    for head in range(heads):
+        level = np.full(depth, head / max(heads - 1, 1))
+        axes.scatter(layers, distances[:, head], s=34, alpha=0.75, c=level, vmin=0, vmax=1)
+    axes.plot(layers, distances.mean(axis=1), color="0.45", lw=1, zorder=0, label="mean of heads")
+    axes.set_xlabel("layer", fontsize=11)
+    axes.set_ylabel(f"mean distance in pixels (of {width})", fontsize=11)
+    axes.set_ylim(0, 1.12 * max(float(distances.max()), 1e-6))
+    axes.set_xticks(layers[:: max(1, -(-depth // 12))])
+    axes.tick_params(labelsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=10, loc="lower right")
+    return figure
 
 
 def plot_position_similarity(model: Any) -> Any:
@@ -107,7 +168,26 @@ def plot_position_similarity(model: Any) -> Any:
         ValueError: As `position_similarity`.
         ImportError: matplotlib is not installed.
     """
-    return draw_position_similarity(position_similarity(model))
+    similarity = position_similarity(model)
+    grid_h, grid_w = similarity.shape[:2]
+    # At most seven per side: 24 x 24 maps would be too small to see.
+    rows, columns = (_evenly_spaced(side, 7) for side in (grid_h, grid_w))
+    cell = 0.85 * _WIDTH / len(columns)
+    figure = new_figure(_WIDTH, 0.4 + cell * len(rows) * grid_h / grid_w, dpi=160)
+    axes = figure.subplots(len(rows), len(columns), squeeze=False)
+    low = float(similarity.min())
+    for y, row in enumerate(rows):
+        for x, column in enumerate(columns):
+            image = axes[y, x].imshow(similarity[row, column], vmin=low, vmax=1, cmap="viridis")
+            axes[y, x].set(xticks=[], yticks=[])
+        axes[y, 0].set_ylabel(row + 1, rotation=0, ha="right", va="center", fontsize=11)
+    for x, column in enumerate(columns):
+        axes[-1, x].set_xlabel(column + 1, fontsize=11)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
+    bar.set_label("cosine similarity", fontsize=11)
+    figure.supxlabel("column of the patch", fontsize=11)
+    figure.supylabel("row of the patch", fontsize=11)
+    return figure
 
 
 def plot_embedding_filters(model: Any, components: int | None = None) -> Any:
@@ -115,33 +195,75 @@ def plot_embedding_filters(model: Any, components: int | None = None) -> Any:
 
     Args:
         model: A model that starts with a patch embedding of 1 or 3 channels.
-        components: How many; None for the paper's 28, or all where there are fewer.
+        components: As for `embedding_filters`.
 
     Returns:
-        A matplotlib Figure.
+        A matplotlib Figure, grey where a weight is zero.
 
     Raises:
-        ValueError: As `embedding_filters`, or the channels are no colours.
+        ValueError: As `embedding_filters`, or the patches have other channels.
         ImportError: matplotlib is not installed.
     """
-    if components is None:
-        components = min(28, available_components(model))
     return draw_embedding_filters(embedding_filters(model, components))
 
 
-def pictures(model: Any, images: Any) -> np.ndarray:
-    """Images as a model takes them, as pictures `(batch, height, width, channels)` in 0..1."""
-    shown = as_numpy(images)
+def draw_embedding_filters(filters: np.ndarray) -> Any:
+    """Filters `(components, patch_h, patch_w, channels)` as images."""
+    if filters.shape[-1] not in (1, 3):
+        raise ValueError(
+            f"Filters of {filters.shape[-1]} channels cannot be shown as colours; those of 1 or 3 "
+            "channels can. Their numbers are embedding_filters(model)."
+        )
+    columns = min(7, len(filters))
+    rows = -(-len(filters) // columns)
+    height = _WIDTH / columns * rows * filters.shape[1] / filters.shape[2] + 0.05
+    figure, axes = _blank_axes(height, rows, columns)
+    for axis, weights in zip(axes.flat, filters, strict=False):
+        _show(axis, 0.5 + weights / (2 * np.abs(weights).max()))
+    return figure
+
+
+def upsample(grid: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A map at the size of an image, bilinear between the centres of patches."""
+    from PIL import Image
+
+    height, width = size
+    image = Image.fromarray(np.asarray(grid, "float32"))
+    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+
+
+def to_pixels(model: Any, images: Any) -> np.ndarray:
+    """Images as a model accepts them, as `(batch, height, width, channels)` in 0..1."""
+    pixels = as_numpy(images)
     if model.data_format == "channels_first":
-        shown = np.moveaxis(shown, 1, -1)
+        pixels = np.moveaxis(pixels, 1, -1)
     # Without preprocessing inside, a model takes [-1, 1], the released code's range.
-    return (shown / 255 if model.include_preprocessing else (shown + 1) / 2).clip(0, 1)
+    return (pixels / 255 if model.include_preprocessing else (pixels + 1) / 2).clip(0, 1)
 
 
-def covered(model: Any, grid: tuple[int, ...]) -> tuple[int, int]:
+def covered_size(model: Any, grid: tuple[int, ...]) -> tuple[int, int]:
     """Height and width in pixels that the patches cover.
 
-    Less than the image where the patch does not divide it, more in a hybrid that rounds up.
+    Less than the image where the patch size does not divide it, more in a hybrid that rounds up.
     """
     patch_h, patch_w = patch_pixels(model)
     return grid[0] * patch_h, grid[1] * patch_w
+
+
+def _blank_axes(height: float, rows: int, columns: int) -> tuple[Any, Any]:
+    """A figure of `rows` by `columns` images without ticks and frames."""
+    figure = new_figure(_WIDTH, height, dpi=160)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    return figure, axes
+
+
+def _show(axis: Any, pixels: np.ndarray) -> None:
+    grey = pixels.shape[-1] == 1
+    axis.imshow(np.clip(pixels[..., 0] if grey else pixels, 0, 1), vmin=0, vmax=1, cmap="gray")
+
+
+def _evenly_spaced(length: int, most: int) -> list[int]:
+    """At most `most` of the indices below `length`, the first and the last among them."""
+    return sorted({round(i) for i in np.linspace(0, length - 1, min(length, most))})

@@ -1,4 +1,4 @@
-"""From photographs to a folder: the plots as PNG files, and one page that shows them all."""
+"""From image files to a folder: the plots as PNG files, and one page that shows them all."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data import MAX_PIXELS, read_image
+from keras_vit.data import MAX_PIXELS
 from keras_vit.errors import check_positive, printable
-from keras_vit.evaluation.prediction import input_of
+from keras_vit.evaluation.prediction import Prediction, predictions_of, read_images
 from keras_vit.files import begins_with_mark, write_bytes
-from keras_vit.inspection.attention import readout_attention_of
-from keras_vit.inspection.distance import distances_of, mean_distance
-from keras_vit.inspection.drawing import draw_attention, draw_attention_distance, draw_rollout
-from keras_vit.inspection.page import Photograph, Plot, write_page
+from keras_vit.inspection.forward_pass import encoder_blocks, run
+from keras_vit.inspection.page import InspectedImage, Plot, write_page
 from keras_vit.inspection.plots import (
-    covered,
-    pictures,
+    covered_size,
+    draw_attention,
+    draw_attention_distance,
+    draw_rollout,
     plot_embedding_filters,
     plot_position_similarity,
+    to_pixels,
 )
-from keras_vit.inspection.reading import encoder_blocks, read
-from keras_vit.inspection.rollout import rollout_of
 
 _CAPTIONS = {
     "attention": (
         "Every head of every layer",
-        "Where each head of each layer looks in the first photograph, seen from {reader}. Every "
+        "Where each head of each layer looks in the first photograph, as seen from {reader}. Each "
         "map is scaled to its own maximum.",
     ),
     "rollout": (
         "Attention rollout",
-        "The photographs, dark where little of the answer comes from (ViT paper, figure 6).",
+        "The photographs, darkened where they contribute little to the prediction (ViT paper, "
+        "figure 6).",
     ),
     "attention_distance": (
         "Mean attention distance",
-        "A dot for each head: how far its patches look, over these photographs (ViT paper, figure "
-        "11). Low dots work like a convolution, high ones see the whole picture.",
+        "One dot per head: how far its patches look on average, over these photographs (ViT paper, "
+        "figure 11). Heads at the bottom act like a convolution, those at the top see the whole "
+        "image.",
     ),
     "position_similarity": (
         "Position similarity",
-        "How alike the position embedding of a patch and those of all patches are (ViT paper, "
-        "figure 7 centre). Bright rows and columns: the model knows the grid.",
+        "The cosine similarity of each patch's position embedding with those of all patches (ViT "
+        "paper, figure 7 centre). Bright rows and columns: the model has learned the grid.",
     ),
     "embedding_filters": (
         "Embedding filters",
@@ -54,10 +55,12 @@ _CAPTIONS = {
         "grey is zero.",
     ),
 }
-# What a file of ours has near its beginning: nothing else is replaced.
+# A mark near the beginning of each file that this module writes: no other file is replaced.
 _SOFTWARE = "keras_vit inspect"
-_MARKS = {".html": b'<meta name="generator" content="keras_vit inspect">'}
-_MARKS[".png"] = b"Software\x00" + _SOFTWARE.encode()
+_MARKS = {
+    ".html": b'<meta name="generator" content="keras_vit inspect">',
+    ".png": b"Software\x00" + _SOFTWARE.encode(),
+}
 _READERS = {"gap": "the mean of the patches", "map": "the probe of the attention pooling"}
 
 
@@ -71,28 +74,28 @@ def inspect_files(
     batch_size: int = 8,
     max_pixels: int = MAX_PIXELS,
 ) -> dict[Path, str]:
-    """Writes what a model looks at in photographs: PNG plots and `index.html`.
+    """Writes what a model looks at in images: PNG plots and `index.html`.
 
-    The page stands alone, without any file beside it: photographs, predictions, the attention of
-    each layer and head laid over the photographs by a slider, and the plots.
+    The page needs no other file: it holds the images, predictions, the attention of each layer and
+    head as an overlay that a slider selects, and the plots.
 
     Args:
-        model: A Vision Transformer of this package that takes pixels 0..255.
-        files: Image files of any size, brought to the model's size as `predict` does.
+        model: A Vision Transformer of this package that accepts pixels 0..255.
+        files: Image files of any size, prepared as for `predict`.
         out: Folder to write.
         overwrite: Whether to replace a page and plots that this function wrote. Other files of
             these names are never replaced.
-        title: What the page calls the model; None for its name.
-        top: How many classes to name.
-        batch_size: Photographs at once.
-        max_pixels: Height times width of a file that is decoded.
+        title: The model's name on the page; None for `model.name`.
+        top: Number of predicted classes per image.
+        batch_size: Images per batch.
+        max_pixels: Largest height times width of a file to decode.
 
     Returns:
-        The files that could not be read, with the reason; the page leaves them out.
+        The files that cannot be read, with the reason; the page leaves them out.
 
     Raises:
-        ValueError: The model has no attention or takes no pixels, no file could be read, or a
-            number is out of range.
+        ValueError: The model does not have attention or does not accept pixels, no file can be
+            read, or a number is out of range.
         FileExistsError: There is a page or a plot already, and `overwrite` is False; or a file of
             that name that this function did not write.
         NotADirectoryError: `out` is a file.
@@ -104,35 +107,33 @@ def inspect_files(
     encoder_blocks(model)
     images, readable, failed = _read_files(model, files, max_pixels)
 
-    rows, rollouts, distances, logits = [], [], [], []
-    for reading in read(model, images, batch_size):
-        rows.append(readout_attention_of(reading))
-        rollouts.append(rollout_of(reading))
-        distances.append(distances_of(reading))
-        logits.append(reading.features["logits"])
-    attention, rollout = np.concatenate(rows), np.concatenate(rollouts)
-    shown, size = pictures(model, images), covered(model, rollout.shape[1:])
+    attentions, rollouts, distances, logits = [], [], [], []
+    for forward in run(model, images, batch_size):
+        attentions.append(forward.readout_attention())
+        rollouts.append(forward.rollout())
+        distances.append(forward.distances())
+        logits.append(forward.features["logits"])
+    attention, rollout = np.concatenate(attentions), np.concatenate(rollouts)
+    distance = np.concatenate(distances).mean(axis=0)
+    pixels, covered = to_pixels(model, images), covered_size(model, rollout.shape[1:])
 
     out.mkdir(parents=True, exist_ok=True)
     makers: dict[str, Callable[[], Any]] = {
         "attention": lambda: draw_attention(attention[0]),
-        "rollout": lambda: draw_rollout(shown, rollout, size),
-        "attention_distance": lambda: draw_attention_distance(
-            mean_distance(distances), shown.shape[2]
-        ),
+        "rollout": lambda: draw_rollout(pixels, rollout, covered),
+        "attention_distance": lambda: draw_attention_distance(distance, pixels.shape[2]),
         "position_similarity": lambda: plot_position_similarity(model),
         "embedding_filters": lambda: plot_embedding_filters(model),
     }
     reader = _READERS.get(model.pooling, "the class token")
     plots = [_plot(name, maker, out, reader) for name, maker in makers.items()]
-    photographs = [
-        Photograph(file.name, shown[i], guesses, attention[i], rollout[i])
-        for i, (file, guesses) in enumerate(
-            zip(readable, _guesses(model, np.concatenate(logits), top), strict=True)
-        )
+    predictions = _predictions(model, np.concatenate(logits), top)
+    inspected = [
+        InspectedImage(file.name, pixels[i], predictions[i], attention[i], rollout[i])
+        for i, file in enumerate(readable)
     ]
     write_page(
-        out / "index.html", title or model.name, model, photographs, plots, size, reader, failed
+        out / "index.html", title or model.name, model, inspected, plots, covered, reader, failed
     )
     return failed
 
@@ -160,57 +161,42 @@ def _read_files(
 ) -> tuple[np.ndarray, list[Path], dict[Path, str]]:
     if not model.include_preprocessing:
         raise ValueError(
-            f"{model.name!r} takes normalised images, not photographs. Build it with "
-            "include_preprocessing=True, or call attention_maps on images of your own."
+            f"{model.name!r} takes normalised images, not files. Build it with "
+            "include_preprocessing=True, or call attention_maps on arrays."
         )
-    first = model.data_format == "channels_first"
-    size, channels = input_of(model)
-    if channels not in (1, 3):
+    if model.channels not in (1, 3):
         raise ValueError(
-            f"{model.name!r} takes {channels} channels; photographs have 3, or 1 in grey. "
-            "Call attention_maps on images of your own."
+            f"{model.name!r} takes {model.channels} channels; image files have 3, or 1 in grey. "
+            "Call attention_maps on arrays."
         )
-    images, readable, failed = [], [], {}
-    for file in map(Path, files):
-        found = read_image(file, size, channels, max_pixels=max_pixels, **model.eval_transform)
-        if isinstance(found, str):
-            failed[file] = found
-        else:
-            images.append(np.moveaxis(found, -1, 0) if first else found)
-            readable.append(file)
-    if not images:
+    paths = [Path(file) for file in files]
+    images, failed = read_images(model, paths, max_pixels)
+    if not len(images):
         reasons = "; ".join(f"{printable(file)}: {reason}" for file, reason in failed.items())
         raise ValueError(f"No photograph could be read. {reasons or 'Give at least one.'}")
-    return np.stack(images), readable, failed
+    return images, [path for path in paths if path not in failed], failed
 
 
 def _plot(name: str, maker: Callable[[], Any], out: Path, reader: str) -> Plot:
     title, caption = _CAPTIONS[name]
     path = out / f"{name}.png"
     try:
-        drawn = maker()
-    except ValueError as error:  # relative positions have no similarity, and so on: it says why
-        path.unlink(missing_ok=True)  # of another model: `_check_out` saw that it is ours
+        figure = maker()
+    except ValueError as error:  # such as that relative positions do not have a similarity
+        path.unlink(missing_ok=True)  # of another model: `_check_out` saw that we wrote it
         return Plot(title, str(error), None)
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # Many tiny axes leave the layout no room at the first try; it goes on with what it has.
+        # Many tiny axes leave the layout no room at the first try; a later one succeeds.
         warnings.filterwarnings("ignore", "constrained_layout not applied")
-        drawn.savefig(buffer, format="png", metadata={"Software": _SOFTWARE})
+        figure.savefig(buffer, format="png", metadata={"Software": _SOFTWARE})
     write_bytes(path, buffer.getvalue())
     return Plot(title, caption.format(reader=reader), buffer.getvalue())
 
 
-def _guesses(model: Any, logits: np.ndarray, top: int) -> list[list[tuple[str, float]]]:
-    """The best classes of each photograph with probabilities; empty lists without a head."""
-    # Without pooling there is an answer for every token, none for the photograph.
+def _predictions(model: Any, logits: np.ndarray, top: int) -> list[Prediction]:
+    """The most probable classes of each image; empty lists without a head."""
+    # Without pooling there is a row of logits per token, not per image.
     if model.num_classes == 0 or logits.ndim != 2:
         return [[] for _ in logits]
-    if model.classifier_activation is None:
-        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        logits = powers / powers.sum(axis=-1, keepdims=True)
-    names = model.class_names or tuple(map(str, range(logits.shape[-1])))
-    best = np.argsort(-logits, axis=-1, kind="stable")[:, :top]
-    return [
-        [(names[i], float(row[i])) for i in order] for row, order in zip(logits, best, strict=True)
-    ]
+    return predictions_of(model, logits, top)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_vit import data
-from keras_vit.evaluation.prediction import preparation
+from keras_vit.evaluation.prediction import pipeline_arguments
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import compile_model
 from keras_vit.training.recipes import Recipe
@@ -88,7 +88,7 @@ def _training_batches(
             training=True,
             seed=seed,
             augment=recipe.augmentation,
-            channels=preparation(model)["channels"],
+            channels=pipeline_arguments(model)["channels"],
             num_classes=len(split.class_names),
             mixup=recipe.mixup,
             cutmix=recipe.cutmix,
@@ -104,7 +104,7 @@ def _training_batches(
 def _validation_batches(model: Any, split: data.Split, batch_size: int) -> Any:
     batches = data.pipeline(
         split,
-        **preparation(model),
+        **pipeline_arguments(model),
         batch_size=batch_size,
         num_classes=len(split.class_names),
         cache=None,

@@ -1,4 +1,4 @@
-"""Nearest neighbours and linear probe against independent computations, and on real flowers."""
+"""k-NN and linear probe against independent computations, and on real flowers."""
 
 from pathlib import Path
 
@@ -43,24 +43,24 @@ def test_neighbours_vote_as_in_dino(k: int, temperature: float) -> None:
     assert knn_accuracy(*TRAIN, *TEST, k=k, temperature=temperature) == dino_knn(k, temperature)
 
 
-def test_temperature_counts() -> None:
-    """With all neighbours voting alike the largest class always wins."""
+def test_temperature_weighs_votes() -> None:
+    """When all examples vote with equal weight the largest class always wins."""
     most_common = np.bincount(TRAIN[1]).argmax()
     flat = knn_accuracy(*TRAIN, *TEST, k=200, temperature=float("inf"))
     assert flat == (TEST[1] == most_common).mean()
     assert knn_accuracy(*TRAIN, *TEST, k=200) > flat + 0.2
 
 
-def test_probe_is_scikit_learns_and_folds_into_a_head() -> None:
+def test_probe_equals_scikit_learn_and_folds_into_a_head() -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
-    found = linear_probe(*TRAIN, *TEST)
-    mean, deviation = TRAIN[0].mean(0), TRAIN[0].std(0)
-    regression = linear_model.LogisticRegression(C=found.strength, max_iter=2000)
-    regression.fit((TRAIN[0] - mean) / deviation, TRAIN[1])
-    standardised = (TEST[0] - mean) / deviation
-    assert found.accuracy == regression.score(standardised, TEST[1])
+    probe = linear_probe(*TRAIN, *TEST)
+    mean, std = TRAIN[0].mean(0), TRAIN[0].std(0)
+    regression = linear_model.LogisticRegression(C=probe.strength, max_iter=2000)
+    regression.fit((TRAIN[0] - mean) / std, TRAIN[1])
+    standardised = (TEST[0] - mean) / std
+    assert probe.accuracy == regression.score(standardised, TEST[1])
     np.testing.assert_allclose(
-        keras.ops.softmax(TEST[0] @ found.kernel + found.bias),
+        keras.ops.softmax(TEST[0] @ probe.kernel + probe.bias),
         regression.predict_proba(standardised),
         atol=1e-4,
     )
@@ -73,12 +73,12 @@ def test_probe_chooses_the_penalty_by_the_training_features() -> None:
     assert linear_probe(*nothing_to_learn, *TEST).strength < weak
 
 
-def test_two_classes_and_a_class_that_is_only_tested() -> None:
+def test_two_classes_and_a_class_without_training_examples() -> None:
     x, y = clusters(200, classes=2)
     test_x, test_y = clusters(100, classes=2, seed=1)
-    found = linear_probe(x, y, test_x, test_y)
-    assert found.kernel.shape == (12, 2)
-    assert found.accuracy > 0.9
+    probe = linear_probe(x, y, test_x, test_y)
+    assert probe.kernel.shape == (12, 2)
+    assert probe.accuracy > 0.9
     unknown = linear_probe(x, y, test_x, np.where(np.arange(100) < 10, 2, test_y))
     predictions = (test_x @ unknown.kernel + unknown.bias).argmax(1)
     assert unknown.kernel.shape == (12, 3)

@@ -15,9 +15,9 @@ pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_of_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes that differ by their grey level."""
-    folder = tmp_path_factory.mktemp("photographs")
+    folder = tmp_path_factory.mktemp("images")
     files = {f"dark/{i}.png": plain(3 * i) for i in range(20)}
     return write(folder, files | {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)})
 
@@ -47,19 +47,19 @@ def run(*arguments: object) -> int:
 
 def test_features(
     file: Path,
-    photographs: Path,
+    folder_of_images: Path,
     model: keras_vit.VisionTransformer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", tmp_path]
-    assert run(file, "--data", photographs, *options) == 0
+    assert run(file, "--data", folder_of_images, *options) == 0
     printed = capsys.readouterr().out
     assert "2 classes: train 32, val 8" in printed
     for row in ("linear probe", "3 nearest neighbours", "1-shot", "5-shot"):
         assert row in printed
-    splits = data.load(photographs)
-    # Kept for the next time, also for the model that the file was made of.
+    splits = data.load(folder_of_images)
+    # The cache also serves the model that was saved.
     four = (*features(model, splits.train, tmp_path), *features(model, splits.val, tmp_path))
     assert len(list(tmp_path.iterdir())) == 2
     for row in fewshot_table(*four, shots=(1, 5), seeds=range(4)):
@@ -70,29 +70,31 @@ def test_features(
 
 def test_own_classes(
     file: Path,
-    photographs: Path,
+    folder_of_images: Path,
     model: keras_vit.VisionTransformer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(file, "--data", photographs) == 0
-    split = data.load(photographs).val
+    assert run(file, "--data", folder_of_images) == 0
+    split = data.load(folder_of_images).val
     labels, scores = predict_split(model, split)
     images = np.stack([data.read_image(path, 16) for path in split.files])
-    wanted = keras.ops.convert_to_numpy(model(images))
-    np.testing.assert_allclose(scores, wanted, atol=1e-4)
+    expected = keras.ops.convert_to_numpy(model(images))
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
     np.testing.assert_array_equal(labels, split.labels())
-    assert str(classification_report(labels, wanted, ("dark", "light"))) in capsys.readouterr().out
+    assert (
+        str(classification_report(labels, expected, ("dark", "light"))) in capsys.readouterr().out
+    )
 
 
 def test_errors(
     file: Path,
-    photographs: Path,
+    folder_of_images: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def no_features(*_: object) -> None:
-        raise AssertionError("what the labels rule out waits for no features")
+        raise AssertionError("errors in the labels come before features")
 
     monkeypatch.setattr("keras_vit.evaluation.command.features", no_features)
     others = write(tmp_path, {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
@@ -102,13 +104,16 @@ def test_errors(
             (file, "--data", others),
             "predicts 2 classes (dark, light), and the data has 3 (a, b, c)",
         ),
-        ((file, "--data", photographs, "--split", "test"), "split='test' is not known"),
+        ((file, "--data", folder_of_images, "--split", "test"), "split='test' is not known"),
         (
-            (file, "--data", photographs, "--knn", 99),
+            (file, "--data", folder_of_images, "--knn", 99),
             "--knn: k=99 neighbours do not exist among 32",
         ),
-        ((file, "--data", photographs, "--fewshot", 1, 17), "--fewshot: shots=17 is more than any"),
-        ((tmp_path / "none.keras", "--data", photographs), "There is no model"),
+        (
+            (file, "--data", folder_of_images, "--fewshot", 1, 17),
+            "--fewshot: shots=17 is more than any",
+        ),
+        ((tmp_path / "none.keras", "--data", folder_of_images), "There is no model"),
     ):
         assert run(*arguments) == 2
         assert words in capsys.readouterr().err

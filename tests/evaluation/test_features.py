@@ -1,4 +1,4 @@
-"""Features are the model's pooled pre-logits, kept on disk for as long as nothing changes."""
+"""Features are the model's pooled pre-logits, cached until something changes."""
 
 import importlib
 import os
@@ -42,31 +42,31 @@ def split_of(images: int = 11, seed: int = 0) -> data.ArraySplit:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Grows by one whenever features are computed, not read; they are drawn here, to be quick."""
+    """One entry per computation of features, here replaced by random ones."""
     calls: list[str] = []
 
-    def draw(backbone: keras.Model, split: data.Split, *_: object) -> tuple[np.ndarray, np.ndarray]:
+    def sample(model: keras.Model, split: data.Split, *_: object) -> tuple[np.ndarray, np.ndarray]:
         calls.append(split.name)
         random = np.random.default_rng(len(split))
         return random.normal(size=(len(split), 8)).astype(np.float32), split.labels()
 
-    # By its name: in the package `features` is the function.
+    # By name, because `keras_vit.evaluation.features` is the function.
     module = importlib.import_module("keras_vit.evaluation.features")
-    monkeypatch.setattr(module, "_compute", draw)
+    monkeypatch.setattr(module, "_compute", sample)
     return calls
 
 
-def test_they_are_the_pooled_pre_logits(model: keras_vit.VisionTransformer) -> None:
+def test_features_are_the_pooled_pre_logits(model: keras_vit.VisionTransformer) -> None:
     split = split_of()
     images, labels = split.as_arrays()
     x, y = features(model, split, batch_size=4)  # the last batch is not full
     assert x.dtype == np.float32
     np.testing.assert_array_equal(y, labels)
-    wanted = model.feature_model("pre_logits")(images.astype("float32"))
-    np.testing.assert_allclose(x, keras.ops.convert_to_numpy(wanted), atol=2e-6)
+    expected = model.feature_model("pre_logits")(images.astype("float32"))
+    np.testing.assert_allclose(x, keras.ops.convert_to_numpy(expected), atol=2e-6)
 
 
-def test_evaluation_of_the_model_is_followed(model: keras_vit.VisionTransformer) -> None:
+def test_images_are_prepared_by_eval_transform(model: keras_vit.VisionTransformer) -> None:
     images = np.random.default_rng(0).integers(0, 256, (4, 20, 30, 1), np.uint8)
     split = data.ArraySplit("val", ("a", "b"), images, np.zeros(4, int))
     stretching = model.copy()
@@ -77,8 +77,8 @@ def test_evaluation_of_the_model_is_followed(model: keras_vit.VisionTransformer)
         prepared = np.stack(
             [data.evaluation_image(image, 8, **changed.eval_transform) for image in images]
         )
-        wanted = keras.ops.convert_to_numpy(model.feature_model("pre_logits")(prepared))
-        np.testing.assert_allclose(features(changed, split)[0], wanted, atol=2e-6)
+        expected = keras.ops.convert_to_numpy(model.feature_model("pre_logits")(prepared))
+        np.testing.assert_allclose(features(changed, split)[0], expected, atol=2e-6)
 
 
 def test_channels_first() -> None:
@@ -87,11 +87,11 @@ def test_channels_first() -> None:
     last = build(input_shape=(8, 16, 3))
     first = build(input_shape=(3, 8, 16), data_format="channels_first")
     first.set_weights(last.get_weights())
-    wanted = features(last, split, batch_size=2)[0]
-    np.testing.assert_allclose(features(first, split, batch_size=2)[0], wanted, atol=2e-6)
+    expected = features(last, split, batch_size=2)[0]
+    np.testing.assert_allclose(features(first, split, batch_size=2)[0], expected, atol=2e-6)
 
 
-def test_kept_on_disk(
+def test_features_are_cached(
     model: keras_vit.VisionTransformer, tmp_path: Path, computed: list[str]
 ) -> None:
     first = features(model, split_of(), tmp_path)
@@ -104,7 +104,7 @@ def test_kept_on_disk(
     assert file.suffix == ".npz"
 
 
-def test_whatever_changes_is_computed_anew(
+def test_every_change_is_computed_again(
     model: keras_vit.VisionTransformer, tmp_path: Path, computed: list[str]
 ) -> None:
     other_weights = model.copy()
@@ -126,34 +126,34 @@ def test_whatever_changes_is_computed_anew(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_a_truncated_file_is_computed_anew(
+def test_a_truncated_file_is_computed_again(
     model: keras_vit.VisionTransformer, tmp_path: Path, computed: list[str], share: float
 ) -> None:
-    wanted, _ = features(model, split_of(), tmp_path)
+    expected, _ = features(model, split_of(), tmp_path)
     (file,) = tmp_path.iterdir()
-    whole = file.read_bytes()
-    file.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.warns(UserWarning, match="damaged and computed anew"):
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+    with pytest.warns(UserWarning, match="damaged and computed again"):
         x, _ = features(model, split_of(), tmp_path)
-    np.testing.assert_array_equal(x, wanted)
-    assert file.read_bytes() == whole
+    np.testing.assert_array_equal(x, expected)
+    assert file.read_bytes() == content
 
 
-def test_a_flipped_bit_is_found(
+def test_a_flipped_bit_is_detected(
     model: keras_vit.VisionTransformer, tmp_path: Path, computed: list[str]
 ) -> None:
-    wanted, _ = features(model, split_of(), tmp_path)
+    expected, _ = features(model, split_of(), tmp_path)
     (file,) = tmp_path.iterdir()
     contents = bytearray(file.read_bytes())
-    position = contents.find(wanted.tobytes())
+    position = contents.find(expected.tobytes())
     contents[position + 5] ^= 1
     file.write_bytes(contents)
     with pytest.warns(UserWarning, match="damaged"):
         x, _ = features(model, split_of(), tmp_path)
-    np.testing.assert_array_equal(x, wanted)
+    np.testing.assert_array_equal(x, expected)
 
 
-def test_a_computation_that_fails_leaves_nothing(
+def test_a_failed_write_leaves_no_file(
     model: keras_vit.VisionTransformer,
     tmp_path: Path,
     computed: list[str],
@@ -168,18 +168,18 @@ def test_a_computation_that_fails_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_files_are_known_by_size_and_time(tmp_path: Path, computed: list[str]) -> None:
+def test_files_are_identified_by_size_and_time(tmp_path: Path, computed: list[str]) -> None:
     model = build(input_shape=(8, 8, 3))
-    photographs = flat_folder(tmp_path / "photographs", count=3)
+    images = flat_folder(tmp_path / "images", count=3)
     cache = tmp_path / "cache"
 
     def run() -> np.ndarray:
-        return features(model, data.load(photographs).train, cache)[0]
+        return features(model, data.load(images).train, cache)[0]
 
     before = run()
     np.testing.assert_array_equal(run(), before)
     assert len(computed) == 1
-    os.utime(data.load(photographs).train.files[0], ns=(1, 1))
+    os.utime(data.load(images).train.files[0], ns=(1, 1))
     run()
     assert len(computed) == 2
 

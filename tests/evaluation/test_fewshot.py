@@ -1,4 +1,4 @@
-"""Few-shot accuracies are the released code's, recorded; scores and draws too."""
+"""Few-shot accuracies are the released code's, recorded; and so are its scores and samples."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluation import fewshot_accuracy, fewshot_table
-from keras_vit.evaluation.fewshot import draw, least_squares_scores
+from keras_vit.evaluation.fewshot import least_squares_scores, sample_shots
 
 CASES = ("fewshot_wide", "fewshot_narrow")
 Arrays = dict[str, np.ndarray]
@@ -29,25 +29,25 @@ def test_every_recorded_accuracy(case: tuple[Path, Arrays]) -> None:
     recorded = json.loads((folder / "accuracies_f64.json").read_text())
     tests = len(arrays["y_test"])
     assert len(recorded) == 4 * 6 * 3
-    for setting, wanted in recorded.items():
+    for setting, expected in recorded.items():
         shots, l2, seed = (part.split("=")[1] for part in setting.split(","))
         base, exponent = l2.split("^")
-        found = fewshot_accuracy(
+        accuracy = fewshot_accuracy(
             *parts(arrays), shots=int(shots), l2=float(base) ** int(exponent), seed=int(seed)
         )
-        # Both are whole numbers of test examples; the record went through float32.
-        assert round(found * tests) == round(wanted * tests), setting
-        assert wanted == pytest.approx(round(wanted * tests) / tests, rel=1e-6), setting
+        # Both are multiples of one test example; the record went through float32.
+        assert round(accuracy * tests) == round(expected * tests), setting
+        assert expected == pytest.approx(round(expected * tests) / tests, rel=1e-6), setting
 
 
-def test_scores_and_draws(case: tuple[Path, Arrays]) -> None:
+def test_scores_and_samples(case: tuple[Path, Arrays]) -> None:
     folder, arrays = case
     x, y, test_x, test_y = parts(arrays)
     meta = json.loads((folder / "meta.json").read_text())
     classes = int(max(y.max(), test_y.max())) + 1
     with np.load(folder / "ref.npz") as reference:
         for shots in meta["shots"]:
-            chosen = draw(y, shots, classes, seed=0)
+            chosen = sample_shots(y, shots, classes, seed=0)
             np.testing.assert_array_equal(chosen, reference[f"idx_seed0_shots{shots}"])
             for exponent in (0, 5, 10, 15):
                 name = f"scores_shots{shots}_l2e{exponent}"
@@ -58,17 +58,17 @@ def test_scores_and_draws(case: tuple[Path, Arrays]) -> None:
                 np.testing.assert_allclose(scores, reference[name], atol=atol, rtol=0)
 
 
-def test_closed_form_is_ridge_regression() -> None:
-    """Both branches are scikit-learn's Ridge on whitened features with a constant column."""
-    linear_model = pytest.importorskip("sklearn.linear_model")
+def test_scores_solve_the_normal_equations() -> None:
+    """With more and with fewer examples than dimensions."""
     random = np.random.default_rng(0)
     for examples, dimension in ((30, 7), (9, 20)):
         x, y = random.normal(size=(examples, dimension)) * 3 + 1, np.arange(examples) % 3
-        ridge = linear_model.Ridge(alpha=4.0, fit_intercept=False, solver="svd")
         white = (x - x.mean(0)) / (x.std(0) + 1e-5)
         columns = np.c_[white, np.full(examples, 100.0)]
-        wanted = ridge.fit(columns, 2 * np.eye(3)[y] - 1).predict(columns)
-        np.testing.assert_allclose(least_squares_scores(x, y, x, 3, 4.0), wanted, atol=1e-9)
+        penalised = columns.T @ columns + 4.0 * np.eye(dimension + 1)
+        weights = np.linalg.solve(penalised, columns.T @ (2 * np.eye(3)[y] - 1))
+        scores = least_squares_scores(x, y, x, 3, 4.0)
+        np.testing.assert_allclose(scores, columns @ weights, atol=1e-9)
 
 
 def test_table_has_mean_and_spread() -> None:
@@ -105,13 +105,13 @@ def test_table_has_mean_and_spread() -> None:
 )
 def test_errors(change: dict, words: str) -> None:
     x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
-    given = {"train_x": x, "train_y": y, "test_x": x, "test_y": y, "shots": 1, **change}
+    arguments = {"train_x": x, "train_y": y, "test_x": x, "test_y": y, "shots": 1, **change}
     with pytest.raises(ValueError, match=words):
-        fewshot_accuracy(**given)
+        fewshot_accuracy(**arguments)
 
 
 @pytest.mark.parametrize("empty", ["shots", "seeds"])
-def test_a_table_of_nothing(empty: str) -> None:
+def test_an_empty_table(empty: str) -> None:
     x, y = np.eye(2), np.array([0, 1])
     with pytest.raises(ValueError, match=rf"{empty}=\(\) is empty"):
         fewshot_table(x, y, x, y, **{"shots": (1,), empty: ()})

@@ -1,4 +1,4 @@
-"""What a model sees in files and splits, whatever its data format."""
+"""Predictions for files and splits, in both data formats."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.data.pictures import PICTURE, encode, write
 
 
 def models() -> list[keras.Model]:
-    """One model of either data format, with the same weights."""
+    """One model per data format, with the same weights."""
     sizes = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
     last = keras_vit.VisionTransformer(**sizes, input_shape=(24, 32, 3))
     random = np.random.default_rng(0)
@@ -44,13 +44,13 @@ def test_a_split(pair: list[keras.Model]) -> None:
 def test_files(pair: list[keras.Model], tmp_path: Path) -> None:
     write(tmp_path, {"1.png": encode(PICTURE, "PNG"), "2.jpg": b"\xff\xd8\xff"})
     files = [tmp_path / name for name in ("1.png", "2.jpg", "3.jpg")]
-    (expected, *reasons), (guesses, *_) = (list(predict_files(model, files)) for model in pair)
+    (expected, *reasons), (predictions, *_) = (list(predict_files(model, files)) for model in pair)
     assert [reason for _, reason in reasons] == [
         "the JPEG file is damaged or incomplete",
         "No such file or directory",
     ]
-    assert [name for name, _ in guesses[1]] == [name for name, _ in expected[1]]
-    assert [p for _, p in guesses[1]] == pytest.approx([p for _, p in expected[1]], abs=1e-4)
+    assert [name for name, _ in predictions[1]] == [name for name, _ in expected[1]]
+    assert [p for _, p in predictions[1]] == pytest.approx([p for _, p in expected[1]], abs=1e-4)
 
 
 @pytest.mark.parametrize("argument", ["top", "batch_size"])

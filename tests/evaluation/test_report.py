@@ -14,18 +14,18 @@ LABELS = np.random.default_rng(0).integers(0, 3, 200)
 SCORES = np.random.default_rng(1).normal(size=(200, 3)) + 2 * np.eye(3)[LABELS]
 
 
-def test_numbers_are_scikit_learns() -> None:
+def test_numbers_equal_scikit_learn() -> None:
     report = classification_report(LABELS, SCORES, NAMES)
-    wanted = metrics.classification_report(
+    expected = metrics.classification_report(
         LABELS, SCORES.argmax(1), target_names=NAMES, output_dict=True
     )
     for scores in (*report.classes, report.macro, report.weighted):
-        row = wanted[scores.name.replace("average", "avg")]
+        row = expected[scores.name.replace("average", "avg")]
         assert scores.precision == pytest.approx(row["precision"])
         assert scores.recall == pytest.approx(row["recall"])
         assert scores.f1 == pytest.approx(row["f1-score"])
         assert scores.support == row["support"]
-    assert report.accuracy == pytest.approx(wanted["accuracy"])
+    assert report.accuracy == pytest.approx(expected["accuracy"])
     np.testing.assert_array_equal(
         report.confusion, metrics.confusion_matrix(LABELS, SCORES.argmax(1))
     )
@@ -41,7 +41,7 @@ def test_table_and_json() -> None:
     assert json.loads(json.dumps(report.to_dict()))["classes"][2]["name"] == "tulip"
 
 
-def test_a_class_nobody_predicts_scores_zero() -> None:
+def test_a_class_that_is_never_predicted_scores_zero() -> None:
     report = classification_report([0, 1, 2], [0, 0, 0], NAMES)
     assert [s.precision for s in report.classes] == [pytest.approx(1 / 3), 0, 0]
 
@@ -50,8 +50,8 @@ def test_a_class_nobody_predicts_scores_zero() -> None:
     ("labels", "predictions", "words"),
     [
         ([0, 1], [0], r"\(2,\) labels do not match \(1,\)"),
-        ([], [], "one class for each example"),
-        ([0, 3], [0, 1], "Class 3 has no name"),
+        ([], [], "one class per example"),
+        ([0, 3], [0, 1], "Class 3 does not have a name"),
     ],
 )
 def test_errors(labels: list[int], predictions: list[int], words: str) -> None:
@@ -59,7 +59,7 @@ def test_errors(labels: list[int], predictions: list[int], words: str) -> None:
         classification_report(np.array(labels), np.array(predictions), NAMES)
 
 
-def test_plots_are_pictures(tmp_path) -> None:
+def test_plots_are_not_empty(tmp_path) -> None:
     image = pytest.importorskip("PIL.Image")
     pytest.importorskip("matplotlib")
     plot_curves({"loss": [2, 1], "val_loss": [2, 1.5], "accuracy": [0, 1]}, tmp_path / "c.png")

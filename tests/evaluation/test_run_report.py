@@ -1,4 +1,4 @@
-"""Calibration, mistakes, model card, and the folder that a run leaves."""
+"""Calibration, mistakes, model card, and the folder of a run."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from keras_vit.evaluation import (
     worst_mistakes,
     write_report,
 )
-from keras_vit.evaluation.mistakes import pictures
+from keras_vit.evaluation.mistakes import images_at
 from keras_vit.evaluation.model_card import model_card
 from tests.data.pictures import flat_folder
 
@@ -39,33 +39,35 @@ def test_error_by_its_definition(bins: int) -> None:
     assert calibration(LABELS, PROBABILITIES, bins).error == pytest.approx(error, abs=1e-12)
 
 
-def test_diagram_is_scikit_learns() -> None:
+def test_diagram_equals_scikit_learn() -> None:
     curve = pytest.importorskip("sklearn.calibration").calibration_curve
-    found = calibration(LABELS, PROBABILITIES, 10)
-    filled = found.counts > 0
-    right = PROBABILITIES.argmax(1) == LABELS
-    accuracy, confidence = curve(right, PROBABILITIES.max(1), n_bins=10)
-    np.testing.assert_allclose(found.accuracy[filled], accuracy)
-    np.testing.assert_allclose(found.confidence[filled], confidence)
-    assert found.counts.sum() == 400
-    assert json.loads(json.dumps(found.to_dict()))["confidence"][0] is None
+    result = calibration(LABELS, PROBABILITIES, 10)
+    filled = result.counts > 0
+    correct = PROBABILITIES.argmax(1) == LABELS
+    accuracy, confidence = curve(correct, PROBABILITIES.max(1), n_bins=10)
+    np.testing.assert_allclose(result.accuracy[filled], accuracy)
+    np.testing.assert_allclose(result.confidence[filled], confidence)
+    assert result.counts.sum() == 400
+    assert json.loads(json.dumps(result.to_dict()))["confidence"][0] is None
 
 
-def test_sure_and_right_is_calibrated_sure_and_wrong_is_not() -> None:
-    sure = np.eye(2)[[0, 1, 1]]
-    assert calibration([0, 1, 1], sure).error == 0
-    assert calibration([1, 0, 0], sure).error == 1
-    assert calibration([0, 1, 1], sure).counts[-1] == 3
+def test_certainty_is_calibrated_where_it_is_correct() -> None:
+    certain = np.eye(2)[[0, 1, 1]]
+    assert calibration([0, 1, 1], certain).error == 0
+    assert calibration([1, 0, 0], certain).error == 1
+    assert calibration([0, 1, 1], certain).counts[-1] == 3
 
 
-def test_mistakes_are_the_surest_wrong_ones() -> None:
+def test_mistakes_are_the_most_confident_errors() -> None:
     files = [f"{i}.jpg" for i in range(400)]
-    found = worst_mistakes(LABELS, PROBABILITIES, 10, files)
+    mistakes = worst_mistakes(LABELS, PROBABILITIES, 10, files)
     predictions = PROBABILITIES.argmax(1)
     wrong = np.flatnonzero(predictions != LABELS)
-    assert {m.index for m in found} == set(wrong[np.argsort(-PROBABILITIES.max(1)[wrong])[:10]])
-    assert [m.probability for m in found] == sorted((m.probability for m in found), reverse=True)
-    for mistake in found:
+    assert {m.index for m in mistakes} == set(wrong[np.argsort(-PROBABILITIES.max(1)[wrong])[:10]])
+    assert [m.probability for m in mistakes] == sorted(
+        (m.probability for m in mistakes), reverse=True
+    )
+    for mistake in mistakes:
         assert mistake.label == LABELS[mistake.index] != mistake.prediction
         assert mistake.probability == PROBABILITIES[mistake.index, mistake.prediction]
         assert mistake.label_probability == PROBABILITIES[mistake.index, mistake.label]
@@ -84,14 +86,14 @@ def test_errors(function) -> None:
 def test_what_is_out_of_range() -> None:
     digits = data.ArraySplit("val", NAMES, np.zeros((3, 8, 8, 1), np.uint8), np.arange(3))
     for call, words in (
-        (lambda: calibration(LABELS + 1, PROBABILITIES), "Labels lie from 1 to 3"),
+        (lambda: calibration(LABELS + 1, PROBABILITIES), "Labels range from 1 to 3"),
         (lambda: calibration(LABELS / 2, PROBABILITIES), "Labels are float64"),
         (lambda: calibration(LABELS, np.nan * PROBABILITIES), "not finite"),
         (lambda: worst_mistakes(LABELS, PROBABILITIES, count=0), "count=0"),
-        (lambda: pictures(digits, [3]), "indices from 3 to 3"),
-        (lambda: pictures(digits, [-1, 1]), "indices from -1 to 1"),
-        (lambda: pictures(digits, [0], channels=2), "channels=2"),
-        (lambda: classification_report(LABELS - 1, LOGITS, NAMES), "Labels lie from -1"),
+        (lambda: images_at(digits, [3]), "indices from 3 to 3"),
+        (lambda: images_at(digits, [-1, 1]), "indices from -1 to 1"),
+        (lambda: images_at(digits, [0], channels=2), "channels=2"),
+        (lambda: classification_report(LABELS - 1, LOGITS, NAMES), "Labels range from -1"),
         (lambda: classification_report(LABELS, LOGITS, NAMES[:2]), "one column per class"),
         (lambda: classification_report(LABELS, LOGITS * np.inf, NAMES), "400 of 400 examples"),
     ):
@@ -108,32 +110,32 @@ def test_a_history_that_is_not_finite_is_refused(value: float, tmp_path: Path) -
     assert not out.exists()
 
 
-def test_pictures_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_images_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     split = data.load(flat_folder(tmp_path), val_fraction=0.5).val
-    images = pictures(split, [7, 2, 4])
+    images = images_at(split, [7, 2, 4])
     assert [image.shape for image in images] == [(16, 20, 3)] * 3
-    # The grey level of each picture is the number in its name.
+    # The grey level of each image is the number in its name.
     assert [image[0, 0, 0] for image in images] == [int(split.files[i].stem) for i in (7, 2, 4)]
 
 
-def test_skipped_files_do_not_shift_pictures_and_labels(tmp_path: Path) -> None:
+def test_skipped_files_do_not_shift_images_and_labels(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     folder = flat_folder(tmp_path)
-    whole = data.load(folder, val_fraction=0.5).val
+    complete = data.load(folder, val_fraction=0.5).val
     broken = 2
-    whole.files[broken].write_bytes(b"no picture")
+    complete.files[broken].write_bytes(b"not an image")
     split = data.load(folder, val_fraction=0.5, verify=False).val
-    assert split.files == whole.files
-    left = [file for i, file in enumerate(split.files) if i != broken]
-    images = pictures(split, [5, 0, 3])
-    assert [image[0, 0, 0] for image in images] == [int(left[i].stem) for i in (5, 0, 3)]
+    assert split.files == complete.files
+    readable = [file for i, file in enumerate(split.files) if i != broken]
+    images = images_at(split, [5, 0, 3])
+    assert [image[0, 0, 0] for image in images] == [int(readable[i].stem) for i in (5, 0, 3)]
     model = keras_vit.VisionTransformer(
         patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=2
     )
     labels, scores = predict_split(model, split)
-    np.testing.assert_array_equal(labels, np.delete(whole.labels(), broken))
-    assert scores.shape == (len(left), 2)
+    np.testing.assert_array_equal(labels, np.delete(complete.labels(), broken))
+    assert scores.shape == (len(readable), 2)
 
 
 FACTS = {
@@ -198,10 +200,10 @@ def test_card_has_hugging_faces_sections_and_every_fact() -> None:
     assert f"The weakest class is {weakest.name}" in card
 
 
-def test_card_of_an_untested_class_and_nothing_known() -> None:
+def test_card_of_an_untested_class_without_facts() -> None:
     card = model_card("pets", classification_report([0, 0], [0, 0], ["cat", "dog"]), {})
     assert "Not tested, as there are no validation images: dog." in card
-    assert "95 % interval 34.2% to 100.0%" in card  # Wilson, 2 of 2
+    assert "95 % confidence interval 34.2% to 100.0%" in card  # Wilson, 2 of 2
     assert "None" not in card
 
 
@@ -243,7 +245,7 @@ def test_folder(tmp_path: Path) -> None:
     assert all(f"]({name})" in card for name in plots)
 
 
-def test_commands_name_the_folder_of_the_run(tmp_path: Path) -> None:
+def test_commands_use_the_folder_of_the_run(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report = classification_report(LABELS, LOGITS, NAMES)
     facts = {"labels": LABELS, "logits": LOGITS}
@@ -258,7 +260,7 @@ def test_commands_name_the_folder_of_the_run(tmp_path: Path) -> None:
 
 
 def full_disk_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the writing of the one file fail as on a full disk, whoever writes it."""
+    """Makes the writing of one file fail as on a full disk."""
     move = os.replace
 
     def fail(source: str, target: str) -> None:
@@ -273,7 +275,7 @@ def full_disk_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     "name",
     ["report.json", "report.md", "confusion.png", "calibration.png", "curves.png", "mistakes.png"],
 )
-def test_a_full_disk_leaves_the_former_report(
+def test_a_full_disk_leaves_the_previous_report(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -294,7 +296,7 @@ def test_a_full_disk_leaves_the_former_report(
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_a_sheet_without_mistakes(tmp_path: Path) -> None:
+def test_a_plot_without_mistakes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
     report = classification_report([0, 1], [0, 1], ("a", "b"))

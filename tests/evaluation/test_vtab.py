@@ -13,8 +13,7 @@ import pytest
 import keras_vit
 from keras_vit import cli, data
 from keras_vit.evaluation import vtab
-from keras_vit.evaluation.vtab import Setting, run_vtab
-from keras_vit.evaluation.vtab_data import TaskSplit, task_splits
+from keras_vit.evaluation.vtab import Setting, finetuning, run_vtab
 from keras_vit.evaluation.vtab_tasks import (
     AZIMUTH,
     CLEVR_COUNT,
@@ -24,9 +23,10 @@ from keras_vit.evaluation.vtab_tasks import (
     TASKS,
     TURN,
     Task,
+    TaskSplit,
     task,
+    task_splits,
 )
-from keras_vit.evaluation.vtab_training import finetuning
 from tests.data.pictures import plain
 
 tf = pytest.importorskip("tensorflow")
@@ -62,7 +62,9 @@ def test_nineteen_tasks_in_three_groups() -> None:
     groups = [row.group for row in TASKS]
     assert [groups.count(group) for group in vtab.GROUPS] == [7, 4, 8]
     assert len({row.name for row in TASKS}) == 19
-    with pytest.raises(ValueError, match=r"VTAB has no task 'cifar10'\. Did you mean 'cifar100'"):
+    with pytest.raises(
+        ValueError, match=r"VTAB does not have a task 'cifar10'\. Did you mean 'cifar100'"
+    ):
         task("cifar10")
 
 
@@ -95,16 +97,18 @@ def test_label_maps_against_numpy() -> None:
         location = random.uniform(-5, 60, (count, 3)).astype(np.float32)
         vehicles = np.append(location[kinds < 3, 2], 1000.0)
         edges = np.array([-100.0, 8.0, 20.0, 999.0])
-        found = KITTI_DISTANCE.read({"type": tf.constant(kinds), "location": tf.constant(location)})
-        assert int(found) == np.flatnonzero(edges < vehicles.min()).max()
+        distance = KITTI_DISTANCE.read(
+            {"type": tf.constant(kinds), "location": tf.constant(location)}
+        )
+        assert int(distance) == np.flatnonzero(edges < vehicles.min()).max()
 
 
-def test_street_without_vehicles_is_a_class_of_its_own() -> None:
+def test_street_without_vehicles_is_a_separate_class() -> None:
     people = {"type": tf.constant([3, 4]), "location": tf.constant([[0.0, 0.0, 5.0]] * 2)}
     assert int(KITTI_DISTANCE.read(people)) == 3
 
 
-# Every way that a record tells its class but the two below, and grey, two-valued and RGB pixels.
+# All kinds of labels but the two below, and grey, two-valued and RGB pixels.
 MOCKED = ("cifar100", "retinopathy", "dsprites_orientation", "norb_elevation")
 
 
@@ -114,14 +118,14 @@ def test_mocked_records(name: str) -> None:
     with tfds.testing.mock_data(num_examples=4):
         split = TaskSplit("test", row, tfds.builder(row.dataset), "test", 4)
         labels = split.labels()
-        images, its_labels = next(iter(data.pipeline(split, 16, 4, evaluation="stretch")))
+        images, batch_labels = next(iter(data.pipeline(split, 16, 4, evaluation="stretch")))
         raw = [pixels for pixels, *_ in split.images(split.dataset()).as_numpy_iterator()]
     assert len(split.class_names) == row.classes
     assert images.shape == (4, 16, 16, 3)
-    for found in (labels, its_labels.numpy()):  # the mock draws others whenever it is asked
-        assert found.shape == (4,)
-        assert found.dtype == np.int32
-        assert 0 <= found.min() <= found.max() < row.classes
+    for values in (labels, batch_labels.numpy()):  # the mock samples new ones each time
+        assert values.shape == (4,)
+        assert values.dtype == np.int32
+        assert 0 <= values.min() <= values.max() < row.classes
     assert raw[0].shape[-1] == 3
 
 
@@ -150,13 +154,13 @@ def test_mocked_records_of_many_objects(name: str) -> None:
     with tfds.testing.mock_data(as_dataset_fn=as_dataset):
         split = TaskSplit("test", row, tfds.builder(row.dataset), "test", 2)
         labels = split.labels()
-    wanted = {"clevr_count": 2, "clevr_distance": 4, "kitti_distance": 1}[name]
-    assert labels.tolist() == [wanted, wanted]
+    expected = {"clevr_count": 2, "clevr_distance": 4, "kitti_distance": 1}[name]
+    assert labels.tolist() == [expected, expected]
     assert split.class_names == tuple(map(str, range(row.classes)))
 
 
 class KvVtab(tfds.core.GeneratorBasedBuilder):
-    """1,300 pictures whose pixels and label tell their number."""
+    """1,300 images whose pixels and label encode their number."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -185,7 +189,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OURS = Task("ours", "natural", "kv_vtab", 2, val=("train", 70), test=("train", 90))
 
 
-def test_prepared_splits_are_apart(data_dir: Path) -> None:
+def test_prepared_splits_are_disjoint(data_dir: Path) -> None:
     splits = task_splits(OURS, data_dir)
     sizes = {"train800": 800, "val200": 200, "train800val200": 1000, "test": 130}
     assert {name: len(split) for name, split in splits.items()} == sizes
@@ -203,7 +207,9 @@ def test_prepared_splits_are_apart(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar100", "retinopathy"])
-def test_offline_says_what_to_prepare_and_at_once(name: str, tmp_path: Path) -> None:
+def test_missing_data_raises_at_once_and_explains_how_to_prepare_it(
+    name: str, tmp_path: Path
+) -> None:
     started = time.monotonic()
     with pytest.raises(data.DatasetUnavailableError) as caught:
         task_splits(task(name), tmp_path)
@@ -230,7 +236,7 @@ def trainer(calls: list[tuple[str, str, str, float]], fail_at: int | None = None
         if fail_at is not None and len(calls) == fail_at:
             raise KeyboardInterrupt
         calls.append((row.name, train, test, setting.learning_rate))
-        # The middle learning rate is best on validation; every task has its own accuracy.
+        # The middle learning rate is best on validation; every task has another accuracy.
         return 1 - abs(setting.learning_rate - 0.01) - 0.01 * TASKS.index(row)
 
     return train
@@ -239,8 +245,8 @@ def trainer(calls: list[tuple[str, str, str, float]], fail_at: int | None = None
 SWEEP = tuple(Setting(learning_rate=rate) for rate in (0.003, 0.01, 0.03))
 
 
-def test_sweep_picks_on_validation_and_tests_once(calls: list, tmp_path: Path) -> None:
-    report = run_vtab(trainer(calls), tmp_path, sweep=SWEEP, say=lambda _: None)
+def test_sweep_selects_on_validation_and_tests_once(calls: list, tmp_path: Path) -> None:
+    report = run_vtab(trainer(calls), tmp_path, sweep=SWEEP, log=lambda _: None)
     assert len(calls) == 19 * 4
     assert calls[:4] == [
         *(("caltech101", "train800", "val200", rate) for rate in (0.003, 0.01, 0.03)),
@@ -261,14 +267,14 @@ def test_sweep_picks_on_validation_and_tests_once(calls: list, tmp_path: Path) -
 
 
 def test_a_single_setting_needs_no_validation(calls: list, tmp_path: Path) -> None:
-    run_vtab(trainer(calls), tmp_path, tasks=TASKS[:2], say=lambda _: None)
+    run_vtab(trainer(calls), tmp_path, tasks=TASKS[:2], log=lambda _: None)
     assert [call[1] for call in calls] == ["train800val200"] * 2
     assert Setting() == Setting(0.01, 2500, 512, 384)  # the ViT paper's
 
 
 @pytest.mark.parametrize("fail_at", range(0, 8))
-def test_killed_anywhere_it_goes_on_where_it_was(calls: list, tmp_path: Path, fail_at: int) -> None:
-    options: dict[str, Any] = {"sweep": SWEEP, "tasks": TASKS[:2], "say": lambda _: None}
+def test_a_killed_run_continues_where_it_stopped(calls: list, tmp_path: Path, fail_at: int) -> None:
+    options: dict[str, Any] = {"sweep": SWEEP, "tasks": TASKS[:2], "log": lambda _: None}
     with pytest.raises(KeyboardInterrupt):
         run_vtab(trainer(calls, fail_at), tmp_path, **options)
     report = run_vtab(trainer(calls), tmp_path, **options)
@@ -277,10 +283,12 @@ def test_killed_anywhere_it_goes_on_where_it_was(calls: list, tmp_path: Path, fa
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_missing_data_is_told_and_its_group_has_no_mean(calls: list, tmp_path: Path) -> None:
-    said: list[str] = []
-    report = run_vtab(trainer(calls), tmp_path, data_dir="svhn", say=said.append)
-    assert "svhn: not prepared" in said
+def test_missing_data_is_reported_and_leaves_its_group_without_a_mean(
+    calls: list, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    report = run_vtab(trainer(calls), tmp_path, data_dir="svhn", log=lines.append)
+    assert "svhn: not prepared" in lines
     assert report.missing == {"svhn": "svhn: not prepared"}
     assert report.mean("natural") is None
     assert report.mean() is None
@@ -288,18 +296,18 @@ def test_missing_data_is_told_and_its_group_has_no_mean(calls: list, tmp_path: P
     assert "| natural (7) | missing |" in report.to_markdown()
     everything = " ".join(row.name for row in TASKS)
     with pytest.raises(data.DatasetUnavailableError, match="None of the 19"):
-        run_vtab(trainer(calls), tmp_path / "b", data_dir=everything, say=said.append)
+        run_vtab(trainer(calls), tmp_path / "b", data_dir=everything, log=lines.append)
 
 
-def test_somebodys_table_is_not_replaced(tmp_path: Path) -> None:
+def test_another_programs_table_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "vtab.md").write_text("mine")
     with pytest.raises(FileExistsError, match=r"vtab\.md exists without results"):
-        vtab.run_vtab(lambda *_: 0.5, tmp_path, data_dir=tmp_path, say=lambda _: None)
+        vtab.run_vtab(lambda *_: 0.5, tmp_path, data_dir=tmp_path, log=lambda _: None)
     assert (tmp_path / "vtab.md").read_text() == "mine"
 
 
 def test_results_of_another_model_are_refused(calls: list, tmp_path: Path) -> None:
-    one: dict[str, Any] = {"tasks": TASKS[:1], "say": lambda _: None}
+    one: dict[str, Any] = {"tasks": TASKS[:1], "log": lambda _: None}
     run_vtab(trainer(calls), tmp_path, identity="a", **one)
     with pytest.raises(ValueError, match="holds results of another model or sweep"):
         run_vtab(trainer(calls), tmp_path, identity="b", **one)
@@ -362,9 +370,9 @@ def test_settings_out_of_range(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("accuracy", [float("nan"), 1.5])
-def test_what_is_not_an_accuracy_is_refused(accuracy: float, calls: list, tmp_path: Path) -> None:
+def test_an_invalid_accuracy_is_refused(accuracy: float, calls: list, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"train returned {accuracy} for caltech101"):
-        run_vtab(lambda *_: accuracy, tmp_path, tasks=TASKS[:1], say=lambda _: None)
+        run_vtab(lambda *_: accuracy, tmp_path, tasks=TASKS[:1], log=lambda _: None)
     assert not list(tmp_path.iterdir())
 
 

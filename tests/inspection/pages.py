@@ -1,4 +1,4 @@
-"""Photographs with awkward names, and what the page made of them holds."""
+"""Images with awkward names, and a parser of the page made of them."""
 
 import base64
 import json
@@ -12,8 +12,8 @@ import numpy as np
 NAME = 'rose & <b>"thorn"<!--<script>.png'
 
 
-def write_photographs(folder: Path) -> list[Path]:
-    """Three photographs of which one's name is HTML, and a file that is none."""
+def write_images(folder: Path) -> list[Path]:
+    """Three images, one of which has HTML in its name, and a file that is not an image."""
     from PIL import Image
 
     random = np.random.default_rng(3)
@@ -30,13 +30,13 @@ class Elements(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
         self._inside = ""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
         self._inside = tag
 
     def handle_endtag(self, tag: str) -> None:
@@ -47,15 +47,15 @@ class Elements(HTMLParser):
             self.text += data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.found if name == tag]
+        return [attributes for name, attributes in self.elements if name == tag]
 
 
 def page_data(page: str) -> dict[str, Any]:
     """What the page's script reads, its maps as uint8 `(maps, grid_h, grid_w)`."""
-    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
-    assert found is not None
-    data = json.loads(found[1])
-    for photograph in data["photographs"]:
-        flat = np.frombuffer(base64.b64decode(photograph["maps"]), "uint8")
-        photograph["maps"] = flat.reshape(-1, *data["grid"])
+    match = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
+    assert match is not None
+    data = json.loads(match[1])
+    for image in data["images"]:
+        flat = np.frombuffer(base64.b64decode(image["maps"]), "uint8")
+        image["maps"] = flat.reshape(-1, *data["grid"])
     return data

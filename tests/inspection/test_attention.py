@@ -1,4 +1,4 @@
-"""Attention maps are the official code's, and those with which the fused operator works."""
+"""Attention maps are the official code's, and those of the fused kernel."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.golden_cases import golden_case
 from tests.inspection.models import KINDS, SIZES, array, images_for, maps_of, model_of
 
 RECORDED = [name for name in CASES if name.startswith("vit_")] + ["bv_vit_tok", "bv_vit_gap_learn"]
-# big_vision's own run of a bfloat16 file is not one of float32 weights.
+# big_vision ran the bfloat16 file in bfloat16.
 WITH_PROBE = ["bv_vit_map_inline_probe"]
 
 
@@ -25,17 +25,17 @@ def test_maps_equal_the_recorded_softmax_weights(name: str, shared: Path) -> Non
     case = golden_case(name, shared)
     model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
     recorded = case.outputs()
-    found = attention_maps(model, recorded["images"])
+    maps = attention_maps(model, recorded["images"])
     expected = np.stack([recorded[f"attn_{i}"] for i in range(model.depth)], axis=1)
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max() <= 1e-5
+    assert maps.shape == expected.shape
+    assert np.abs(maps - expected).max() <= 1e-5
     if name in WITH_PROBE:
         probe = pooling_attention(model, recorded["images"])
         assert np.abs(probe - recorded["attn_map_head"][:, :, 0]).max() <= 1e-5
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_maps_are_those_of_the_fused_operator(kind: str) -> None:
+def test_maps_equal_the_fused_kernel(kind: str) -> None:
     model, images, maps = model_of(kind), images_for(kind), maps_of(kind)
     assert np.abs(maps.sum(axis=-1) - 1).max() < 1e-5
     for i in range(2):
@@ -49,8 +49,8 @@ def test_maps_are_those_of_the_fused_operator(kind: str) -> None:
         assert np.abs(heads @ kernel + bias - array(block.attention(normed))).max() < 1e-4
 
 
-@pytest.mark.skipif(not has_fused_attention(), reason="the backend has no fused operator")
-def test_training_and_inference_stay_on_the_fused_operator(monkeypatch) -> None:
+@pytest.mark.skipif(not has_fused_attention(), reason="the backend does not have a fused kernel")
+def test_training_and_inference_use_the_fused_kernel(monkeypatch) -> None:
     model, images = keras_vit.VisionTransformer(**SIZES), images_for("token")
 
     def never(*_: object) -> None:
@@ -65,7 +65,7 @@ def test_training_and_inference_stay_on_the_fused_operator(monkeypatch) -> None:
     attention_maps(model, images)
 
 
-def test_layers_and_batches_can_be_chosen() -> None:
+def test_layers_and_batches() -> None:
     model, images = model_of("token"), images_for("token")
     twice = np.concatenate([images, images[::-1]])
     some = attention_maps(model, twice, layers=[-1, 0], batch_size=3)
@@ -76,7 +76,7 @@ def test_layers_and_batches_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_readout_is_the_row_the_answer_comes_from(kind: str) -> None:
+def test_the_readout_is_the_row_of_the_prediction(kind: str) -> None:
     model, images = model_of(kind), images_for(kind)
     maps, prefix = maps_of(kind), model.num_prefix_tokens
     if kind == "map":
@@ -94,13 +94,13 @@ def test_mixed_precision_gives_nearly_the_same_maps() -> None:
     model, images = model_of("token"), images_for("token")
     mixed = type(model).from_config({**model.get_config(), "dtype": "mixed_bfloat16"})
     mixed.set_weights(model.get_weights())
-    found, exact = attention_maps(mixed, images), maps_of("token")
-    assert found.dtype == np.float32
-    assert np.abs(found.sum(axis=-1) - 1).max() < 0.02
-    assert np.abs(found - exact).mean() < 0.01
+    maps, exact = attention_maps(mixed, images), maps_of("token")
+    assert maps.dtype == np.float32
+    assert np.abs(maps.sum(axis=-1) - 1).max() < 0.02
+    assert np.abs(maps - exact).mean() < 0.01
 
 
-def test_errors_say_what_to_do() -> None:
+def test_errors() -> None:
     model = model_of("token")
     with pytest.raises(ValueError, match=r"\(32, 12, 3\).*images\[None\]"):
         attention_maps(model, images_for("token")[0])

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import from_checkpoint
 from keras_vit.inspection import attention_distance
-from keras_vit.inspection.distance import distances_of
+from keras_vit.inspection.forward_pass import ForwardPass
 from tests.checkpoints.test_golden import CASES
 from tests.golden_cases import golden_case
 from tests.inspection.models import images_for, maps_of, model_of
@@ -29,15 +29,15 @@ def weighted_distance(maps: np.ndarray, columns: int, patch: tuple[int, int]) ->
 
 def definition(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> np.ndarray:
     images, depth, heads = maps.shape[:3]
-    found = np.zeros((depth, heads))
+    distances = np.zeros((depth, heads))
     for layer in range(depth):
         for head in range(heads):
             each = [weighted_distance(maps[i, layer, head], columns, patch) for i in range(images)]
-            found[layer, head] = sum(each) / images
-    return found
+            distances[layer, head] = sum(each) / images
+    return distances
 
 
-def test_it_is_the_definition_on_recorded_maps(shared: Path) -> None:
+def test_distance_equals_the_definition_on_recorded_maps(shared: Path) -> None:
     case = golden_case("vit_nonsquare_patch", shared)
     model = from_checkpoint(case.file, include_preprocessing=False, **CASES[case.folder.name])
     recorded, columns = case.outputs(), 48 // model.patch_size[1]
@@ -48,21 +48,21 @@ def test_it_is_the_definition_on_recorded_maps(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["token", "registers", "map", "any_size"])
-def test_it_is_the_definition(kind: str) -> None:
+def test_distance_equals_the_definition(kind: str) -> None:
     model, images = model_of(kind), images_for(kind)
     prefix = model.num_prefix_tokens
     maps = maps_of(kind)[..., prefix:, prefix:]
-    found = attention_distance(model, images)
-    assert np.abs(found - definition(maps, 3, (8, 4))).max() < 1e-4
+    distances = attention_distance(model, images)
+    assert np.abs(distances - definition(maps, 3, (8, 4))).max() < 1e-4
 
 
-def test_patches_that_get_no_attention_make_no_nan() -> None:
+def test_patches_without_attention_are_not_nan() -> None:
     class Nothing:
-        """All attention rests on the class token."""
+        """A forward pass whose attention is all on the class token."""
 
         model, grid, prefix, blocks = model_of("token"), (2, 2), 1, [None]
 
         def attention(self, layer: int) -> np.ndarray:
             return np.eye(5, dtype="float32")[np.zeros((1, 2, 5), int)]
 
-    assert not distances_of(Nothing()).any()
+    assert not ForwardPass.distances(Nothing()).any()

@@ -1,4 +1,4 @@
-"""Real weights on real photographs: rollout finds the flower, inside boxes drawn by hand."""
+"""Real weights on real images: rollout lies on the flower, inside boxes drawn by hand."""
 
 import importlib.util
 from pathlib import Path
@@ -21,17 +21,17 @@ def test_the_rollouts_mass_lies_on_the_flower(shared: Path) -> None:
     boxes = sheet.boxes()
     classes = [name.split("/")[0] for name in boxes]
     assert classes == ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
-    # What any photograph gives: the attention likes the corners, photographers the middle.
+    # The baseline of any image: attention prefers the corners, photographers the centre.
     others = [
         str(file.relative_to(flowers))
         for name in classes
         for file in sorted((flowers / name).glob("*.jpg"))[200:204]
     ]
     model = from_checkpoint(weights / "model.safetensors")
-    found = sheet.rollouts(model, flowers, [*boxes, *others])
-    usual = found[len(boxes) :].mean(axis=0)
-    for rollout, (name, box) in zip(found, boxes.items(), strict=False):
+    maps = sheet.rollouts(model, flowers, [*boxes, *others])
+    baseline = maps[len(boxes) :].mean(axis=0)
+    for rollout, (name, box) in zip(maps, boxes.items(), strict=False):
         mass, area = sheet.shares(rollout, box, 16)
-        usual_mass, _ = sheet.shares(usual, box, 16)
+        baseline_mass, _ = sheet.shares(baseline, box, 16)
         assert mass >= 1.3 * area, name
-        assert mass >= 1.15 * usual_mass, name
+        assert mass >= 1.15 * baseline_mass, name

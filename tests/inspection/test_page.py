@@ -11,7 +11,7 @@ from keras_vit import cli
 from keras_vit.data import read_image
 from keras_vit.inspection import attention_rollout, inspect_files, readout_attention
 from tests.inspection.models import KINDS, SIZES, model_of
-from tests.inspection.pages import Elements, page_data, write_photographs
+from tests.inspection.pages import Elements, page_data, write_images
 
 pytest.importorskip("matplotlib")
 PLOTS = {
@@ -24,28 +24,28 @@ PLOTS = {
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return write_photographs(tmp_path_factory.mktemp("photographs"))
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_images(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture(scope="module")
 def written(
-    photographs: list[Path], tmp_path_factory: pytest.TempPathFactory
+    files: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[Path, str]]:
     out = tmp_path_factory.mktemp("inspection") / "out"
-    return out, inspect_files(model_of("token"), photographs, out, title="<Ti/16>", top=2)
+    return out, inspect_files(model_of("token"), files, out, title="<Ti/16>", top=2)
 
 
-def test_plots_and_page_are_written(written, photographs: list[Path]) -> None:
+def test_plots_and_page_are_written(written, files: list[Path]) -> None:
     out, failed = written
     assert {path.name for path in out.iterdir()} == {*PLOTS, "index.html"}
-    assert list(failed) == [photographs[3]]
+    assert list(failed) == [files[3]]
 
 
-def test_the_page_stands_alone(written) -> None:
+def test_the_page_needs_no_other_file(written) -> None:
     page = (written[0] / "index.html").read_text("utf-8")
     elements = Elements(page)
-    for tag, attributes in elements.found:
+    for tag, attributes in elements.elements:
         for name in ("src", "href", "srcset", "data", "poster", "action"):
             value = attributes.get(name)
             assert value is None or value.startswith("data:"), (tag, value)
@@ -56,7 +56,7 @@ def test_the_page_stands_alone(written) -> None:
     assert policy.startswith("default-src 'none'")
 
 
-def test_the_page_can_be_used_without_eyes_or_mouse(written) -> None:
+def test_the_page_is_accessible(written) -> None:
     elements = Elements((written[0] / "index.html").read_text("utf-8"))
     images = elements.all("img")
     assert len(images) == 3 + 5
@@ -69,35 +69,35 @@ def test_the_page_can_be_used_without_eyes_or_mouse(written) -> None:
     assert len(elements.all("h1")) == 1
 
 
-def test_names_are_text(written, photographs: list[Path]) -> None:
+def test_names_are_text(written, files: list[Path]) -> None:
     elements = Elements((written[0] / "index.html").read_text("utf-8"))
     assert not elements.all("b")
-    assert photographs[0].name in elements.text
+    assert files[0].name in elements.text
     assert "What <Ti/16> looks at" in elements.text
     reason = "broken.jpg cannot be read: not a JPEG, PNG, BMP, GIF or WebP file"
     assert elements.text.count(reason) == 1
 
 
-def test_the_overlays_are_the_attention(written, photographs: list[Path]) -> None:
+def test_the_overlays_are_the_attention(written, files: list[Path]) -> None:
     model = model_of("token")
-    images = np.stack([read_image(file, (32, 12)) for file in photographs[:3]])
+    images = np.stack([read_image(file, (32, 12)) for file in files[:3]])
     heads, rollout = readout_attention(model, images), attention_rollout(model, images)
     data = page_data((written[0] / "index.html").read_text("utf-8"))
     assert (data["depth"], data["heads"], data["grid"]) == (2, 2, [4, 3])
-    for i, photograph in enumerate(data["photographs"]):
-        assert photograph["name"] == photographs[i].name
+    for i, image in enumerate(data["images"]):
+        assert image["name"] == files[i].name
         expected = [heads[i, 0].mean(0), *heads[i, 0], heads[i, 1].mean(0), *heads[i, 1]]
-        for found, (low, high), values in zip(
-            photograph["maps"], photograph["ranges"], [*expected, rollout[i]], strict=True
+        for levels, (low, high), values in zip(
+            image["maps"], image["ranges"], [*expected, rollout[i]], strict=True
         ):
             assert (low, high) == pytest.approx((values.min(), values.max()), rel=6e-3)
-            restored = low + found / 255 * (high - low)
+            restored = low + levels / 255 * (high - low)
             assert np.abs(restored - values).max() < 0.01 * high
 
 
-def test_a_page_is_not_overwritten_by_accident(written, photographs: list[Path]) -> None:
+def test_a_page_is_not_overwritten_by_accident(written, files: list[Path]) -> None:
     with pytest.raises(FileExistsError, match="overwrite"):
-        inspect_files(model_of("token"), photographs, written[0])
+        inspect_files(model_of("token"), files, written[0])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -106,22 +106,22 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", [*sorted(PLOTS), "index.html"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_others_wrote_stays(
-    photographs: list[Path], tmp_path: Path, name: str, overwrite: bool
+def test_files_of_others_are_not_replaced(
+    files: list[Path], tmp_path: Path, name: str, overwrite: bool
 ) -> None:
     (tmp_path / name).write_bytes(b"theirs")
     (tmp_path / "notes.txt").write_bytes(b"theirs")
     with pytest.raises(FileExistsError, match=rf"{name} was not written by keras-vit inspect"):
-        inspect_files(model_of("registers"), photographs, tmp_path, overwrite=overwrite)
+        inspect_files(model_of("registers"), files, tmp_path, overwrite=overwrite)
     assert contents(tmp_path) == {name: b"theirs", "notes.txt": b"theirs"}
 
 
-def test_overwriting_replaces_and_removes_what_is_ours(
-    written, photographs: list[Path], tmp_path: Path
+def test_overwriting_replaces_and_removes_only_our_files(
+    written, files: list[Path], tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(written[0], tmp_path / "out"))
     (out / "notes.txt").write_bytes(b"theirs")
-    inspect_files(model_of("registers"), photographs, out, overwrite=True)  # no similarity
+    inspect_files(model_of("registers"), files, out, overwrite=True)  # no similarity
     assert set(contents(out)) == {
         *(PLOTS - {"position_similarity.png"}),
         "index.html",
@@ -129,57 +129,53 @@ def test_overwriting_replaces_and_removes_what_is_ours(
     }
     (tmp_path / "file").write_bytes(b"theirs")
     with pytest.raises(NotADirectoryError, match="file is a file"):
-        inspect_files(model_of("token"), photographs, tmp_path / "file", overwrite=True)
+        inspect_files(model_of("token"), files, tmp_path / "file", overwrite=True)
 
 
-def test_a_name_that_is_not_utf_8(photographs: list[Path], tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
     file = Path(os.fsdecode(os.fsencode(tmp_path / "p") + b"\xff\n.png"))
-    shutil.copy(photographs[2], file)
+    shutil.copy(files[2], file)
     missing = Path(os.fsdecode(os.fsencode(tmp_path / "missing") + b"\xfe.png"))
     assert list(inspect_files(model_of("token"), [file, missing], tmp_path / "out")) == [missing]
     page = (tmp_path / "out" / "index.html").read_text("utf-8")
-    assert page_data(page)["photographs"][0]["name"] == r"p\xff\n.png"
+    assert page_data(page)["images"][0]["name"] == r"p\xff\n.png"
     assert r"missing\xfe.png cannot be read: No such file or directory" in Elements(page).text
 
 
-def test_what_a_model_does_not_have_is_said(photographs: list[Path], tmp_path: Path) -> None:
-    inspect_files(model_of("registers"), photographs, tmp_path)
+def test_the_page_explains_a_missing_plot(files: list[Path], tmp_path: Path) -> None:
+    inspect_files(model_of("registers"), files, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         *(PLOTS - {"position_similarity.png"}),
         "index.html",
     }
     text = Elements((tmp_path / "index.html").read_text("utf-8")).text
-    assert "position_embedding='relative' has no position embedding" in text
+    assert "position_embedding='relative' does not have position embeddings" in text
 
 
-def test_features_without_a_head_have_no_predictions(
-    photographs: list[Path], tmp_path: Path
-) -> None:
-    inspect_files(model_of("all_tokens"), photographs, tmp_path)
+def test_features_without_a_head_have_no_predictions(files: list[Path], tmp_path: Path) -> None:
+    inspect_files(model_of("all_tokens"), files, tmp_path)
     assert not Elements((tmp_path / "index.html").read_text("utf-8")).all("ol")
 
 
-def test_errors_say_what_to_do(photographs: list[Path], tmp_path: Path) -> None:
+def test_errors(files: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"No photograph could be read.*broken\.jpg"):
-        inspect_files(model_of("token"), photographs[3:], tmp_path)
+        inspect_files(model_of("token"), files[3:], tmp_path)
     arguments = {**SIZES, **KINDS["token"], "depth": 1, "include_preprocessing": False}
     normalised = type(model_of("token"))(**arguments)
     with pytest.raises(ValueError, match="include_preprocessing=True"):
-        inspect_files(normalised, photographs, tmp_path)
+        inspect_files(normalised, files, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command(
-    photographs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "small.keras", tmp_path / "out"
     model_of("token").save(model)
-    files = [str(file) for file in photographs]
-    assert cli.main(["inspect", str(model), *files, "--out", str(out)]) == 1
+    names = [str(file) for file in files]
+    assert cli.main(["inspect", str(model), *names, "--out", str(out)]) == 1
     captured = capsys.readouterr()
     assert str(out / "index.html") in captured.out
     assert "broken.jpg cannot be read" in captured.err
     assert "What small looks at" in (out / "index.html").read_text("utf-8")
-    assert cli.main(["inspect", str(model), files[0], "--out", str(out)]) == 2
+    assert cli.main(["inspect", str(model), names[0], "--out", str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err
-    assert cli.main(["inspect", str(model), *files[:3], "--out", str(out), "--overwrite"]) == 0
+    assert cli.main(["inspect", str(model), *names[:3], "--out", str(out), "--overwrite"]) == 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import inspection
-from keras_vit.inspection.drawing import draw_embedding_filters, draw_rollout, resized
+from keras_vit.inspection.plots import draw_embedding_filters, draw_rollout, upsample
 from tests.inspection.models import images_for, model_of
 
 pytest.importorskip("matplotlib")
@@ -43,33 +43,33 @@ def test_every_plot_is_one_call(kind: str) -> None:
     assert "of 12" in figures["distance"][0].axes[0].get_ylabel()
 
 
-def test_rollout_darkens_what_is_not_looked_at() -> None:
+def test_rollout_darkens_patches_without_attention() -> None:
     rollout = np.zeros((1, 4, 3))
     rollout[0, 1, 2] = 0.5
     figure = draw_rollout(np.ones((1, 34, 13, 3)), rollout, (32, 12))
-    left, right = (axes.images[0].get_array() for axes in figure.axes)
-    assert (left == 1).all()
-    assert right[12, 11, 0] > 0.9
-    assert not right[:, :4].any()
-    assert not right[32:].any()  # no patch covers the last two rows
-    # A hybrid's patches may reach beyond the picture.
+    original, darkened = (axes.images[0].get_array() for axes in figure.axes)
+    assert (original == 1).all()
+    assert darkened[12, 11, 0] > 0.9
+    assert not darkened[:, :4].any()
+    assert not darkened[32:].any()  # no patch covers the last two rows
+    # A hybrid's patches may extend beyond the image.
     assert len(draw_rollout(np.ones((1, 30, 11, 3)), rollout, (32, 12)).axes) == 2
 
 
-def test_resized_keeps_values_and_borders() -> None:
-    grid = np.random.default_rng(0).random((3, 2))
-    large = resized(grid, (9, 10))
+def test_upsampling_keeps_values_and_borders() -> None:
+    grid = np.random.default_rng(0).random((3, 2), np.float32)
+    large = upsample(grid, (9, 10))
     assert large.shape == (9, 10)
     assert np.abs(large[[1, 4, 7]][:, [0, -1]] - grid).max() < 1e-12
 
 
-def test_filters_of_more_channels_are_no_pictures() -> None:
+def test_filters_of_other_channels_cannot_be_plotted() -> None:
     with pytest.raises(ValueError, match="8 channels"):
         draw_embedding_filters(np.ones((4, 1, 1, 8)))
     assert len(draw_embedding_filters(np.ones((4, 3, 3, 1))).axes) == 4
 
 
-def test_without_matplotlib_the_numbers_are_there_and_plots_say_what_to_install(
+def test_without_matplotlib_only_plots_fail_and_name_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)

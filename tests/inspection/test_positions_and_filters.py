@@ -18,11 +18,11 @@ from tests.inspection.models import SIZES, array, model_of
 def cosines(vectors: np.ndarray) -> np.ndarray:
     """`(grid_h, grid_w, dim)` to the cosine of every pair, one by one."""
     rows, columns, _ = vectors.shape
-    found = np.zeros((rows, columns, rows, columns))
-    for i, j, k, m in np.ndindex(found.shape):
+    similarity = np.zeros((rows, columns, rows, columns))
+    for i, j, k, m in np.ndindex(similarity.shape):
         a, b = vectors[i, j].astype("float64"), vectors[k, m].astype("float64")
-        found[i, j, k, m] = a @ b / (np.sqrt(a @ a) * np.sqrt(b @ b))
-    return found
+        similarity[i, j, k, m] = a @ b / (np.sqrt(a @ a) * np.sqrt(b @ b))
+    return similarity
 
 
 def test_similarity_of_a_released_file(shared: Path) -> None:
@@ -32,9 +32,9 @@ def test_similarity_of_a_released_file(shared: Path) -> None:
     table = weights["Transformer/posembed_input/pos_embedding"]
     rows, columns = model.position_grid
     vectors = table[0, model.num_prefix_tokens :].reshape(rows, columns, -1)
-    found = position_similarity(model)
-    assert found.shape == (rows, columns, rows, columns)
-    assert np.abs(found - cosines(vectors)).max() < 1e-6
+    similarity = position_similarity(model)
+    assert similarity.shape == (rows, columns, rows, columns)
+    assert np.abs(similarity - cosines(vectors)).max() < 1e-6
 
 
 def test_similarity_of_other_kinds() -> None:
@@ -49,7 +49,7 @@ def test_similarity_of_other_kinds() -> None:
     assert position_similarity(model_of("any_size")).shape == (3, 2, 3, 2)
 
 
-def test_similarity_of_zeros_is_a_number() -> None:
+def test_similarity_of_zeros_is_not_nan() -> None:
     model = keras_vit.VisionTransformer(**SIZES)
     embedding = model.get_layer("position_embedding").embedding
     embedding.assign(np.zeros(embedding.shape))
@@ -57,7 +57,7 @@ def test_similarity_of_zeros_is_a_number() -> None:
 
 
 @pytest.mark.parametrize("kind", ["registers", "gap_registers"])
-def test_without_embeddings_of_patches_it_says_why(kind: str) -> None:
+def test_models_without_position_embeddings(kind: str) -> None:
     with pytest.raises(ValueError, match="'learned', 'learned_2d', 'sincos2d'"):
         position_similarity(model_of(kind))
 
@@ -66,13 +66,13 @@ def test_filters_are_principal_components() -> None:
     model = model_of("token")
     kernel = array(model.get_layer("patch_embedding").kernel).astype("float64")
     expected = PCA(15, svd_solver="full").fit(kernel.reshape(-1, 16).T).components_
-    found = embedding_filters(model, components=15)
-    assert found.shape == (15, 8, 4, 3)
-    flat = found.reshape(15, -1)
+    filters = embedding_filters(model, components=15)
+    assert filters.shape == (15, 8, 4, 3)
+    flat = filters.reshape(15, -1)
     signs = np.sign((flat * expected).sum(axis=1))
     assert np.abs(flat - signs[:, None] * expected).max() < 1e-5
     assert (flat[np.arange(15), np.abs(flat).argmax(axis=1)] > 0).all()
-    assert np.abs(embedding_filters(model, 4) - found[:4]).max() == 0
+    assert np.abs(embedding_filters(model, 4) - filters[:4]).max() == 0
 
 
 def test_more_filters_than_there_are() -> None:

@@ -20,20 +20,20 @@ def joint_attention(maps: np.ndarray) -> np.ndarray:
     return joint
 
 
-def test_it_is_the_recorded_rollout(shared: Path) -> None:
+def test_rollout_equals_the_recorded_one(shared: Path) -> None:
     case = golden_case("vit_token", shared)
     model = from_checkpoint(case.file, include_preprocessing=False)
-    found = attention_rollout(model, case.outputs()["images"])
+    rollout = attention_rollout(model, case.outputs()["images"])
     recorded = np.load(case.folder / "rollout.npz")["cls_to_patches"]
-    assert found.shape == (2, 4, 4)
-    assert np.abs(found.reshape(2, 16) - recorded).max() <= 1e-5
+    assert rollout.shape == (2, 4, 4)
+    assert np.abs(rollout.reshape(2, 16) - recorded).max() <= 1e-5
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_the_definition(kind: str) -> None:
+def test_rollout_equals_the_definition(kind: str) -> None:
     model, images = model_of(kind), images_for(kind)
-    found = attention_rollout(model, images)
-    assert found.shape == (3, 4, 3)
+    rollout = attention_rollout(model, images)
+    assert rollout.shape == (3, 4, 3)
     for i, maps in enumerate(maps_of(kind)):
         joint, prefix = joint_attention(maps), model.num_prefix_tokens
         if kind == "map":
@@ -42,5 +42,5 @@ def test_it_is_the_definition(kind: str) -> None:
             row = joint[prefix:].mean(axis=0)
         else:
             row = joint[0]
-        assert np.abs(found[i].ravel() - row[prefix:]).max() < 1e-6
+        assert np.abs(rollout[i].ravel() - row[prefix:]).max() < 1e-6
         assert abs(row.sum() - 1) < 1e-6

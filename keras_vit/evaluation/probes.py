@@ -1,24 +1,91 @@
-"""Linear probe: logistic regression on frozen features."""
+"""What frozen features know of new classes: k-NN and a linear probe, by scikit-learn."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from keras_vit.evaluation.arrays import check_seed, checked
+from keras_vit.errors import check_non_negative, check_positive
+from keras_vit.evaluation.checks import check_features
 
-# Inverse strengths of the penalty that are tried, scikit-learn's C.
+# Candidates for the inverse strength of the L2 penalty, scikit-learn's C.
 STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
+
+
+def knn_accuracy(
+    train_x: Any,
+    train_y: Any,
+    test_x: Any,
+    test_y: Any,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> float:
+    """Accuracy of a weighted k-NN classifier on features; nothing is trained.
+
+    Features are compared by cosine similarity s, and each of the `k` nearest neighbours votes with
+    the weight exp(s / temperature). The constants are those of DINO (Caron et al. 2021, appendix;
+    after Wu et al. 2018).
+
+    Args:
+        train_x: Features `(n, dimension)`, as from `keras_vit.evaluation.features`.
+        train_y: Integer labels `(n,)`.
+        test_x: Features `(m, dimension)`.
+        test_y: Integer labels `(m,)`.
+        k: Number of nearest neighbours that vote, at most n.
+        temperature: A small value lets the nearest ones decide; with `float("inf")` all votes
+            weigh the same.
+
+    Returns:
+        The accuracy, from 0 to 1.
+
+    Raises:
+        ValueError: Shapes do not match, values are not finite, or an argument is out of range.
+
+    Example:
+
+    >>> from keras_vit.evaluation import knn_accuracy
+    >>> knn_accuracy([[1, 0], [2, 0.1], [0, 1]], [0, 0, 1], [[5, 1], [0.2, 3]], [0, 1], k=1)
+    1.0
+    """
+    from sklearn.neighbors import KNeighborsClassifier
+
+    train_x, train_y = check_features(train_x, train_y, "train")
+    test_x, test_y = check_features(test_x, test_y, "test", train_x.shape[1])
+    check_neighbours(len(train_x), k)
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature!r} must be greater than 0, such as 0.07.")
+
+    def vote_weights(distances: np.ndarray) -> np.ndarray:
+        # scikit-learn's distance is 1 - s; and exp((s - s_max) / temperature) does not underflow
+        # for the nearest neighbour, whatever the temperature.
+        return np.exp((distances.min(axis=1, keepdims=True) - distances) / temperature)
+
+    classifier = KNeighborsClassifier(k, weights=vote_weights, metric="cosine", algorithm="brute")
+    return float(classifier.fit(train_x, train_y).score(test_x, test_y))
+
+
+def check_neighbours(examples: int, k: int, option: str = "") -> None:
+    """Raises a ValueError for a `k` that is not from 1 to the number of training examples.
+
+    The message begins with `option`, such as "--knn: ".
+    """
+    check_positive(k=k)
+    if k > examples:
+        raise ValueError(
+            f"{option}k={k} neighbours do not exist among {examples} training examples. Give at "
+            f"most {examples}."
+        )
 
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A linear classifier over features, and its accuracy.
+    """A linear classifier on features, and its accuracy.
 
     Attributes:
         accuracy: On the test features, from 0 to 1.
         strength: The inverse penalty that cross-validation chose, scikit-learn's C.
-        kernel: `(dimension, classes)`, for features as they are: the standardisation is inside.
+        kernel: `(dimension, classes)`, for the features as they are: the standardisation is folded
+            in.
         bias: `(classes,)`. `head.set_weights([kernel, bias])` makes the probe a model's head.
     """
 
@@ -31,13 +98,13 @@ class LinearProbe:
 def linear_probe(
     train_x: Any, train_y: Any, test_x: Any, test_y: Any, folds: int = 5, seed: int = 0
 ) -> LinearProbe:
-    """Multinomial logistic regression on standardised features, by scikit-learn.
+    """Multinomial logistic regression on standardised features.
 
     The L2 penalty is the one with the smallest cross-validated log-loss on the training features;
-    the test features are looked at once, at the end.
+    the test features are used once, at the end.
 
     Args:
-        train_x: Features `(n, dimension)`, as of `keras_vit.evaluation.features`.
+        train_x: Features `(n, dimension)`, as from `keras_vit.evaluation.features`.
         train_y: Integer labels `(n,)` of at least two classes, two examples each.
         test_x: Features `(m, dimension)`.
         test_y: Integer labels `(m,)`.
@@ -65,11 +132,11 @@ def linear_probe(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    train_x, train_y = checked(train_x, train_y, "train")
-    test_x, test_y = checked(test_x, test_y, "test", train_x.shape[1])
+    train_x, train_y = check_features(train_x, train_y, "train")
+    test_x, test_y = check_features(test_x, test_y, "test", train_x.shape[1])
     if not isinstance(folds, int) or folds < 2:
         raise ValueError(f"folds={folds!r} must be an integer of at least 2.")
-    check_seed(seed)
+    check_non_negative(seed=seed)
     folds = min(folds, check_classes(train_y))
     search = GridSearchCV(
         make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)),
@@ -90,7 +157,11 @@ def linear_probe(
 
 
 def check_classes(labels: np.ndarray) -> int:
-    """The number of examples of the smallest class, or a ValueError where a probe needs more."""
+    """The number of examples of the smallest class.
+
+    Raises:
+        ValueError: There are too few classes or examples for a linear probe.
+    """
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2 or counts.min() < 2:
         raise ValueError(
@@ -101,7 +172,7 @@ def check_classes(labels: np.ndarray) -> int:
 
 
 def _as_head(regression: Any, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """One column per class; a class without training examples is never the largest."""
+    """One column per class; a class without training examples is never predicted."""
     coefficients, intercepts = regression.coef_, regression.intercept_
     if len(coefficients) == 1:  # of two classes scikit-learn keeps the difference only
         coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
