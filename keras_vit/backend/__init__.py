@@ -13,10 +13,10 @@ from keras_vit.backend.random import masks_come_from, random_int16, random_state
 from keras_vit.backend.rematerialization import remat
 from keras_vit.backend.two_pass_step import two_pass_step
 from keras_vit.backend.variables import track_variables_anew
-from keras_vit.backend.xla import compile_on_cpu
+from keras_vit.backend.xla import compiled_by_xla, xla_pays
 
 __all__ = [
-    "compile_on_cpu",
+    "compiled_by_xla",
     "fused_attention",
     "guard_step",
     "has_fused_attention",
@@ -33,4 +33,5 @@ __all__ = [
     "tensorflow_process",
     "track_variables_anew",
     "two_pass_step",
+    "xla_pays",
 ]
