@@ -121,7 +121,7 @@ def _keep_freed_memory(command: str) -> None:
 @contextmanager
 def without_noise() -> Iterator[None]:
     """Passes on what native code writes to standard error, at once, but for lines like `NOISE`."""
-    # Has no effect once TensorFlow is imported.
+    # TensorFlow reads it when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     terminal = os.dup(2)

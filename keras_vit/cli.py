@@ -154,7 +154,7 @@ def _evaluate(
 def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
     from keras_vit.inspection import inspect_files
 
-    # Every run calls its file "model": the name of its folder tells them apart.
+    # Every run calls its file "model"; its folder has a name of its own.
     title = model.resolve().parent.name if model.stem == "model" else model.stem
     failed = inspect_files(_load_model(model), files, out, title=title, **options)
     for file, reason in failed.items():

@@ -17,9 +17,10 @@ class CompiledModel(keras.Model):
 
     Keras does without XLA on TensorFlow's CPUs. A long `fit`, `evaluate` or `predict` is faster
     with it; a short one is over before XLA has compiled. So "auto" takes XLA where at least 64
-    steps are ahead (more for small models), and otherwise what Keras takes: in shorter calls, in
-    `train_on_batch` and its kind, for variable image sizes, with convolutions (slower under XLA),
-    on a GPU and on the other backends. `jit_compile=True` and `jit_compile=False` decide it.
+    steps are ahead (more for small models). Otherwise it takes what Keras takes: in shorter calls,
+    in `train_on_batch`, `test_on_batch` and `predict_on_batch`, for variable image sizes, with
+    convolutions (slower under XLA), on a GPU and on the other backends. `jit_compile=True` and
+    `jit_compile=False` are followed everywhere.
 
     `compile` warns of a loss that takes logits for probabilities; `fit`, `evaluate` and `predict`
     raise a ValueError for labels outside the classes, one-hot rows in place of integers or the
@@ -175,9 +176,10 @@ class CompiledModel(keras.Model):
 
 
 class _XLAChoice(keras.callbacks.Callback):
-    """Has XLA compile a step function of a model when `fit` and its kind have counted their steps.
+    """Lets XLA compile a step function of its model where enough steps are ahead.
 
-    A resumed run has as many as the whole one: both compute alike, bit for bit.
+    `fit`, `evaluate` and `predict` count their steps before the first one. A resumed run has as
+    many as the whole one: both compute alike, bit for bit.
     """
 
     def __init__(self, function: str) -> None:
