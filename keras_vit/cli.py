@@ -180,9 +180,9 @@ def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> 
 
 
 def _plan(model: str, **options: Any) -> None:
-    from keras_vit.models.cost import cost
+    from keras_vit.models import model_cost
 
-    estimate = cost(model, **options)
+    estimate = model_cost(model, **options)
     batch = options["batch_size"]
     print_text(f"{model} at {options['image_size']} px, {options['precision']}, batch {batch}")
     print(f"  parameters        {estimate.parameters:>16,}")
@@ -230,8 +230,7 @@ def _list(pattern: str, weights: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from keras_vit.models import list_models
-    from keras_vit.models.cost import cost
+    from keras_vit.models import list_models, model_cost
 
     names = list_models(pattern)
     if not names:
@@ -240,6 +239,6 @@ def _list(pattern: str, weights: bool) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for name in names:
-        estimate = cost(name)
+        estimate = model_cost(name)
         table.add_row(name, f"{estimate.parameters:,}", f"{estimate.macs / 1e9:.2f}")
     Console().print(table)

@@ -39,7 +39,7 @@ def shares(rollout: np.ndarray, box: tuple[int, int, int, int], patch: int) -> t
 def rollouts(model: Any, folder: Path, names: list[str]) -> np.ndarray:
     """Attention rollout of files as the model's evaluation prepares them."""
     size = model.input_shape[1:3]
-    images = [read_image(folder / name, size, **model.evaluation) for name in names]
+    images = [read_image(folder / name, size, **model.eval_transform) for name in names]
     for name, found in zip(names, images, strict=True):
         if isinstance(found, str):
             raise OSError(f"{folder / name} cannot be read: {found}")

@@ -9,20 +9,27 @@ from keras_vit.backend.kernels import (
     multiply_in_float32,
 )
 from keras_vit.backend.platform import is_tensorflow, tensorflow_process
-from keras_vit.backend.random import masks_come_from, random_int16, random_state, set_random_state
+from keras_vit.backend.random import (
+    DropoutStrategy,
+    dropout_strategy,
+    random_int16,
+    random_state,
+    set_random_state,
+)
 from keras_vit.backend.rematerialization import remat
 from keras_vit.backend.two_pass_step import two_pass_step
 from keras_vit.backend.variables import track_variables_anew
 from keras_vit.backend.xla import compiled_by_xla, xla_pays
 
 __all__ = [
+    "DropoutStrategy",
     "compiled_by_xla",
+    "dropout_strategy",
     "fused_attention",
     "guard_step",
     "has_fused_attention",
     "has_gelu_kernel",
     "is_tensorflow",
-    "masks_come_from",
     "multiply_add",
     "multiply_in_float32",
     "random_int16",

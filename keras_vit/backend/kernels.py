@@ -22,7 +22,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, dropout: float)
     Keras makes for it.
 
     Args:
-        dropout: Rate on the probabilities; only where `masks_come_from` says "kernel".
+        dropout: Rate on the probabilities; 0 unless `dropout_strategy` is `KERNEL`.
     """
     if keras.backend.backend() != "torch":
         return keras.ops.dot_product_attention(query, key, value, bias=bias)

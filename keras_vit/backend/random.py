@@ -1,23 +1,33 @@
-"""Random masks for dropout, and the state of a backend's own generators."""
+"""Random masks for dropout, and the state of a backend's random generators."""
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 import keras
 import numpy as np
 
 
-def masks_come_from() -> str:
-    """Where dropout's masks cost least.
+class DropoutStrategy(Enum):
+    """How to draw dropout's masks at the least cost.
 
-    "kernel": torch's own dropout, one kernel on its GPUs. "bits": `random_int16`, on its CPUs,
-    where nothing fuses passes. "remainders": where a compiler does, and random numbers cost.
+    KERNEL: torch's dropout, one kernel on GPUs. BITS: `random_int16`, on torch's CPUs, where
+    operations are not fused. REMAINDERS: several decisions per random number, where a compiler
+    fuses them.
     """
+
+    KERNEL = "kernel"
+    BITS = "bits"
+    REMAINDERS = "remainders"
+
+
+def dropout_strategy() -> DropoutStrategy:
+    """The fastest strategy for this backend and device."""
     if keras.backend.backend() != "torch":
-        return "remainders"
+        return DropoutStrategy.REMAINDERS
     import torch
 
-    return "kernel" if torch.accelerator.is_available() else "bits"
+    return DropoutStrategy.KERNEL if torch.accelerator.is_available() else DropoutStrategy.BITS
 
 
 def random_int16(shape: Sequence[int], seed: keras.random.SeedGenerator) -> Any:
@@ -25,12 +35,12 @@ def random_int16(shape: Sequence[int], seed: keras.random.SeedGenerator) -> Any:
     import torch
 
     words = (*shape[:-1], -(-shape[-1] // 4))
-    drawn = keras.random.randint(words, -(2**63), 2**63 - 1, dtype="int64", seed=seed)
-    return drawn.view(torch.int16)[..., : shape[-1]]
+    integers = keras.random.randint(words, -(2**63), 2**63 - 1, dtype="int64", seed=seed)
+    return integers.view(torch.int16)[..., : shape[-1]]
 
 
 def random_state() -> dict[str, np.ndarray]:
-    """The backend's own generators by device: torch's dropout without a seed draws from them."""
+    """The states of the backend's generators by device: torch's unseeded dropout uses them."""
     if keras.backend.backend() != "torch":
         return {}
     import torch
@@ -41,7 +51,7 @@ def random_state() -> dict[str, np.ndarray]:
 
 
 def set_random_state(states: dict[str, np.ndarray]) -> None:
-    """Sets what `random_state` returned."""
+    """Restores what `random_state` returned."""
     for device, state in states.items():
         import torch
 

@@ -7,13 +7,12 @@ from typing import Any
 from keras_vit.checkpoints.adaptation import POSITIONS, Grid, grid_of_positions
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.layout import Checkpoint
-from keras_vit.checkpoints.released import OTHER_WIDTHS
 from keras_vit.checkpoints.tensors import Shape
-from keras_vit.models.hybrid import feature_stride
-from keras_vit.models.variants import WIDTHS
+from keras_vit.models.geometry import feature_stride
+from keras_vit.models.variants import UNNAMED_WIDTHS, WIDTHS
 
 # Width -> heads, where no shape tells: the variants, DeiT III's M, DINOv2's giant and So400m.
-HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | OTHER_WIDTHS).values()} | {1152: 16}
+HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()} | {1152: 16}
 HEAD_DIM = 64
 DEFAULT_PIXELS = 224
 

@@ -22,8 +22,7 @@ from keras_vit.checkpoints.opening import open_checkpoint
 from keras_vit.checkpoints.sums import check_file_in_thread
 from keras_vit.errors import check_arguments
 from keras_vit.models import ImageModel
-from keras_vit.models.hybrid import feature_stride
-from keras_vit.models.vit import position_grid_of
+from keras_vit.models.geometry import feature_stride, patch_grid
 
 
 def from_checkpoint(
@@ -197,7 +196,7 @@ def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], pa
         # Images of any size: positions stay on the grid of the file.
         stride = feature_stride(arguments["resnet"])
         size, patch = (height, width), arguments["patch_size"]
-        arguments["position_grid"] = position_grid_of(size, patch, stride)
+        arguments["position_grid"] = patch_grid(size, patch, stride)
 
 
 def _of_file(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:

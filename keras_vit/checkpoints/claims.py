@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.models.hybrid import feature_stride
+from keras_vit.models.geometry import feature_stride
 
 # A kernel quantized to four bits is stored as half as many values.
 PACKED = 2

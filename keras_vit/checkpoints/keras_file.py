@@ -84,7 +84,7 @@ def read_keras_file(
         origin,
         tensors,
         class_entry=config.get("class_token"),
-        arguments={"keras": config, "evaluation": own.evaluation},
+        arguments={"keras": config, "evaluation": own.eval_transform},
         class_names=own.class_names,
         grid=config.get("position_grid"),
     )

@@ -140,8 +140,8 @@ def _describe(model: Any, checkpoint: Checkpoint, report: LoadReport) -> None:
         if names is not None and len(names) == model.num_classes:
             model.class_names = names
     evaluation = checkpoint.arguments.get("evaluation", checkpoint.origin.evaluation)
-    if evaluation and not model.evaluation:
-        model.evaluation = dict(evaluation)
+    if evaluation and not model.eval_transform:
+        model.eval_transform = dict(evaluation)
 
 
 def _differences(model: Any, checkpoint: Checkpoint) -> list[str]:

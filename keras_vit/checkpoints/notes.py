@@ -30,7 +30,7 @@ def notes_of(model: Any) -> dict[str, Any]:
         "grid": list(model.position_grid) if "position_grid" in config else None,
         # A set that the package has is told by name: the comment of a .npz is short.
         "class_names": set_of_names(names) or (None if names is None else list(names)),
-        "evaluation": model.evaluation,
+        "evaluation": model.eval_transform,
     }
 
 

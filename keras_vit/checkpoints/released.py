@@ -5,31 +5,18 @@ Addresses: google-research/vision_transformer and big_vision (README, index.csv)
 ImageNet-1k top-1 as published by `source`, at the row's own resolution.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from keras_vit.checkpoints.layouts import LAYOUTS
-from keras_vit.models.cost import Cost, mixer_cost, resnet_cost, vit_cost
-from keras_vit.models.variants import (
-    BIT_NAMES,
-    HYBRIDS,
-    WIDTHS,
-    Width,
-    bit_arguments,
-    hybrid_arguments,
-    mixer_arguments,
-)
+from keras_vit.models import FAMILIES
+from keras_vit.models.variants import BIT_NAMES, size_arguments
 
 GOOGLE_BUCKET = "https://storage.googleapis.com/vit_models"
 BIT_BUCKET = "https://storage.googleapis.com/bit_models"
 MIXER_BUCKET = "https://storage.googleapis.com/mixer_models"
 BIG_VISION_BUCKET = "https://storage.googleapis.com/big_vision"
 HUB = "https://huggingface.co/{}/resolve/main/model.safetensors"
-
-# Widths that were released and have no name among the models: DeiT III's medium, and DINOv2's
-# giant, whose gated MLP of 4096 has as many weights as a plain one of 6144.
-OTHER_WIDTHS = {"M": Width(512, 12, 8, 2048), "giant": Width(1536, 40, 24, 6144)}
 
 
 @dataclass(frozen=True)
@@ -68,21 +55,13 @@ class Weights:
     @property
     def sizes(self) -> dict[str, Any]:
         """The size arguments of the model."""
-        if self.model.startswith("Mixer-"):
-            return mixer_arguments(self.model)
-        if self.model.startswith("BiT-"):
-            return bit_arguments(self.model)
-        if self.model in HYBRIDS:
-            return hybrid_arguments(self.model)
-        letter, patch = self.model.removeprefix("ViT-").split("/")
-        return {"patch_size": int(patch), **vars((WIDTHS | OTHER_WIDTHS)[letter])}
+        return size_arguments(self.model)
 
     @property
     def megabytes(self) -> int:
-        """About how much there is to fetch: four bytes a parameter."""
+        """The approximate size of the download: four bytes per parameter."""
         kind = self.model.split("-")[0]
-        counts: dict[str, Callable[..., Cost]] = {"Mixer": mixer_cost, "BiT": resnet_cost}
-        count = counts.get(kind, vit_cost)
+        count = FAMILIES[kind if kind in FAMILIES else "hybrid"].cost
         cost = count(**self.sizes, image_size=self.pixels, num_classes=self.num_classes)
         return round(cost.parameters * 4 / 1e6)
 

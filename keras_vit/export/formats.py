@@ -87,7 +87,7 @@ def export_model(
         "image_size": _image_size(model, image_size),
         "top_k": min(top_k, model.num_classes),
         "max_pixels": max_pixels,
-        "evaluation": dict(model.evaluation),
+        "evaluation": dict(model.eval_transform),
     }
     # A server that watches the folder never sees half of it.
     output = OutputFolder(

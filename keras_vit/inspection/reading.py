@@ -67,7 +67,7 @@ class Reading:
         """Where each token of the input is in `feature`, int `(batch, tokens)`; None: in place."""
         if feature == "encoder_norm":
             feature = f"block_{len(self.blocks) - 1}"
-        found = self.features.get(f"{feature}_sources")
+        found = self.features.get(f"{feature}_token_index")
         return None if found is None else found.astype("int32")
 
     def pooling_attention(self) -> np.ndarray:
@@ -121,7 +121,7 @@ def read(model: Any, images: Any, batch_size: int = 32) -> Iterator[Reading]:
     depth = len(encoder_blocks(model))
     images = _checked(model, images)
     before = ["tokens", *(f"block_{i}" for i in range(depth - 1))]
-    merged = [name for name in model.feature_names if name.endswith("_sources")]
+    merged = [name for name in model.feature_names if name.endswith("_token_index")]
     features = model.feature_model(["patches", *before, *merged, "encoder_norm", "logits"])
     # Operation by operation: compiling takes longer than the few batches anyone looks at.
     features.run_eagerly = True

@@ -172,7 +172,7 @@ def _read_files(
         )
     images, readable, failed = [], [], {}
     for file in map(Path, files):
-        found = read_image(file, size, channels, max_pixels=max_pixels, **model.evaluation)
+        found = read_image(file, size, channels, max_pixels=max_pixels, **model.eval_transform)
         if isinstance(found, str):
             failed[file] = found
         else:

@@ -1,4 +1,4 @@
-"""The parts of a Vision Transformer, in the order in which a photograph meets them."""
+"""The layers of a Vision Transformer, in the order in which an image passes through them."""
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.convolution import StandardizedConv2D
@@ -6,7 +6,7 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import MLP, EncoderBlock, LayerScale
 from keras_vit.layers.merging import MergingEncoderBlock, UnmergeTokens
-from keras_vit.layers.mixing import MixerBlock
+from keras_vit.layers.mixer_block import MixerBlock
 from keras_vit.layers.patch_dropout import PatchDropout
 from keras_vit.layers.patches import PatchEmbedding, Patches, TokensToGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling

@@ -11,10 +11,10 @@ from keras_vit.backend import has_gelu_kernel
 
 
 def gelu(x: Any) -> Any:
-    """`x` times the normal distribution's share below it (GELU paper, section 2)."""
+    """`x` times the standard normal distribution function of `x` (GELU paper, section 2)."""
     if has_gelu_kernel():
         return keras.activations.gelu(x)
-    # Keras's form divides on TensorFlow and takes the dearer erfc on JAX: 2 to 5 % of inference.
+    # Keras's form divides on TensorFlow and uses the slower erfc on JAX: 2 to 5 % of inference.
     return 0.5 * x * (1.0 + ops.erf(math.sqrt(0.5) * x))
 
 

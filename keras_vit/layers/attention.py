@@ -7,9 +7,10 @@ import keras
 from keras import ops
 
 from keras_vit.backend import (
+    DropoutStrategy,
+    dropout_strategy,
     fused_attention,
     has_fused_attention,
-    masks_come_from,
     multiply_in_float32,
 )
 from keras_vit.errors import check_positive, check_rate
@@ -30,7 +31,7 @@ def projection_initializer(hidden_dim: int) -> keras.initializers.Initializer:
 
 
 def proportional_bias(sizes: Any, dtype: Any) -> Any:
-    """What makes a key count as `sizes` equal ones, `(batch, 1, 1, keys)` (ToMe, equation 1)."""
+    """The bias `(batch, 1, 1, keys)` that makes a key count as `sizes` equal ones (ToMe, eq. 1)."""
     return ops.cast(ops.log(sizes), dtype)[:, None, None, :]
 
 
@@ -38,10 +39,10 @@ def check_heads(hidden_dim: int, num_heads: int) -> int:
     """The width of a head, or a ValueError when the heads do not divide the width."""
     check_positive(hidden_dim=hidden_dim, num_heads=num_heads)
     if hidden_dim % num_heads:
-        fitting = [n for n in range(1, min(hidden_dim, 33)) if hidden_dim % n == 0]
+        divisors = [n for n in range(1, min(hidden_dim, 33)) if hidden_dim % n == 0]
         raise ValueError(
             f"num_heads={num_heads} does not divide hidden_dim={hidden_dim}. "
-            f"Give one of {', '.join(map(str, fitting))}, or a multiple of {num_heads} as width."
+            f"Give one of {', '.join(map(str, divisors))}, or a multiple of {num_heads} as width."
         )
     return hidden_dim // num_heads
 
@@ -52,7 +53,7 @@ def attention_probabilities(query: Any, key: Any, bias: Any = None) -> Any:
     logits = multiply_in_float32(query, ops.transpose(key, (0, 2, 3, 1)))
     if bias is not None:
         logits = logits + ops.cast(bias, "float32")
-    # The sum over hundreds of keys wants float32, as inside the fused operator.
+    # The sum over hundreds of keys needs float32, as inside the fused operator.
     return ops.cast(ops.softmax(logits), query.dtype)
 
 
@@ -60,15 +61,15 @@ def attention(query: Any, key: Any, value: Any, bias: Any = None, dropout: Any =
     """Scaled dot-product attention (ViT paper, equation 7) in the backend's fastest form.
 
     Queries, keys, values and the result are `(batch, length, heads, head_dim)`. The fused operator
-    where there is one; TensorFlow has none, JAX none on CPUs: there, products of transposed
-    matrices, faster under XLA by 1 to 5 % of a step than the products that Keras writes.
+    where the backend has one; TensorFlow does not, nor does JAX on CPUs: there, products of
+    transposed matrices, which make a step 1 to 5 % faster under XLA than those of Keras.
 
     Args:
-        bias: What is added to the logits, can be broadcast to `(batch, heads, queries, keys)`.
+        bias: Added to the logits; broadcasts to `(batch, heads, queries, keys)`.
         dropout: The `Dropout` of the probabilities when training, or None.
     """
     rate = 0.0 if dropout is None else dropout.rate
-    if has_fused_attention() and (rate == 0 or masks_come_from() == "kernel"):
+    if has_fused_attention() and (rate == 0 or dropout_strategy() is DropoutStrategy.KERNEL):
         return fused_attention(query, key, value, bias, rate)
     probabilities = attention_probabilities(query, key, bias)
     if rate > 0:
@@ -87,8 +88,8 @@ class MultiHeadSelfAttention(CompositeLayer):
     Args:
         num_heads: Number of heads; must divide the width of the tokens.
         dropout: Rate of dropout on the output.
-        attention_dropout: Rate of dropout on the attention probabilities. Only torch's operator
-            has one, on GPUs: elsewhere training (only) computes the probabilities one by one.
+        attention_dropout: Rate of dropout on the attention probabilities. Only torch's fused
+            operator supports it, on GPUs; elsewhere training computes the probabilities explicitly.
         relative_length: Length of the sequence for which relative position embeddings are
             learned, or None for none (see `RelativePositionBias`).
 
@@ -139,37 +140,30 @@ class MultiHeadSelfAttention(CompositeLayer):
             )
             self.relative_positions.build((batch, length, self.num_heads, self.head_dim))
 
-    def _project(
-        self,
-        tokens: Any,
-        sizes: Any = None,
-        first: int | None = None,
-        training: bool | None = None,
-    ) -> tuple[Any, Any, Any, Any]:
-        """Queries, keys and values `(batch, length, heads, head_dim)`, and the bias or None.
-
-        The queries, and the bias's rows, are those of the `first` tokens, or of all.
-        """
+    def _project(self, tokens: Any, training: bool | None) -> tuple[Any, Any, Any]:
+        """Queries, keys and values, each `(batch, length, heads, head_dim)`."""
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.head_dim)
         # Split last axis first: the gradient is one concatenation. That of slices out of the
         # middle is three padded arrays and their sum, a tenth of TensorFlow's step.
         parts = ops.split(self.query_key_value(tokens, training=training), 3, axis=-1)
         query, key, value = (ops.reshape(part, shape) for part in parts)
-        bias: Any = None
+        return query, key, value
+
+    def _bias(self, query: Any, sizes: Any) -> Any:
+        """What is added to the logits, or None."""
         if self.relative_positions is not None:
-            bias = ops.cast(self.relative_positions(query), query.dtype)[:, :, :first]
-        elif sizes is not None:
-            bias = proportional_bias(sizes, query.dtype)
-        return query if first is None else query[:, :first], key, value, bias
+            return ops.cast(self.relative_positions(query), query.dtype)
+        return None if sizes is None else proportional_bias(sizes, query.dtype)
 
     def attention_probabilities(self, tokens: Any, sizes: Any = None) -> Any:
-        """What each head looks at: `(batch, heads, queries, keys)`, each row of keys sums to 1.
+        """The attention maps `(batch, heads, queries, keys)`; each row of keys sums to 1.
 
-        A second road beside `call`, which never leaves a fused operator for it. Takes what
-        `call` takes: inside an encoder block, the normalised tokens; `sizes` as `attend` does.
+        Computes the probabilities explicitly; `call` uses a fused kernel that never materialises
+        them. Takes what `call` takes: inside an encoder block, the normalised tokens; `sizes` as
+        in `attend`.
         """
-        query, key, _, bias = self._project(tokens, sizes)
-        return attention_probabilities(query, key, bias)
+        query, key, _ = self._project(tokens, training=False)
+        return attention_probabilities(query, key, self._bias(query, sizes))
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
         return self.attend(tokens, training=training)[0]
@@ -177,21 +171,31 @@ class MultiHeadSelfAttention(CompositeLayer):
     def attend(
         self,
         tokens: Any,
+        context: Any = None,
         sizes: Any = None,
         training: bool | None = None,
-        first: int | None = None,
     ) -> tuple[Any, Any]:
-        """What `call` returns, and the keys `(batch, length, heads, head_dim)`.
+        """The output `(batch, length, hidden_dim)`, and the keys `(batch, keys, heads, head_dim)`.
 
-        With `first`, that many of the first tokens read from all, and only theirs is returned.
-        With `sizes`, `(batch, length)`, attention is proportional: a token is attended to as that
-        many equal ones would be (ToMe, equation 1). They do not go with relative positions.
+        Args:
+            tokens: Tokens `(batch, length, hidden_dim)`: the queries.
+            context: Tokens that keys and values come from, of which `tokens` are the first; None
+                for `tokens` themselves.
+            sizes: `(batch, keys)`, for proportional attention: a key counts as that many equal
+                ones would (ToMe, equation 1). Cannot be combined with relative positions.
+            training: Whether dropout is applied.
         """
-        query, key, value, bias = self._project(tokens, sizes, first, training)
+        query, key, value = self._project(tokens, training)
+        if context is None:
+            bias = self._bias(query, sizes)
+        else:
+            length, (all_queries, key, value) = query.shape[1], self._project(context, training)
+            bias = self._bias(all_queries, sizes)
+            bias = None if bias is None else bias[:, :, :length]
         dropout = self.probability_dropout if training else None
         heads = attention(query, key, value, bias, dropout)
-        shape = (-1, *ops.shape(query)[1:2], tokens.shape[-1])
-        outputs = self.output_projection(ops.reshape(heads, shape), training=training)
+        outputs = ops.reshape(heads, (-1, ops.shape(tokens)[1], tokens.shape[-1]))
+        outputs = self.output_projection(outputs, training=training)
         return self.cast(self.output_dropout(outputs, training=training)), key
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:

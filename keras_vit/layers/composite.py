@@ -13,8 +13,8 @@ from keras_vit.layers.dense import Dense
 class CompositeLayer(keras.layers.Layer):
     """A layer made of sublayers.
 
-    Subclasses create every sublayer by `sublayer`, in `__init__` or in `build`. What a user changes
-    on one afterwards is part of `get_config`: `block.mlp.trainable = False`,
+    Subclasses create every sublayer by `sublayer`, in `__init__` or in `build`. Later changes to
+    one are part of `get_config`: `block.mlp.trainable = False`,
     `block.attention.quantize("int8")`, a sublayer's `dtype_policy`. A `DTypePolicyMap` reaches all
     sublayers, under the paths `block/mlp/dense_0` and so on. Under a quantized policy the dense
     sublayers are quantized and the others compute in the policy it was made from.
@@ -29,7 +29,7 @@ class CompositeLayer(keras.layers.Layer):
         self._sublayer_arguments = tuple((sublayers or {}).items())
 
     def sublayer(self, cls: Any, *args: Any, name: str, **kwargs: Any) -> Any:
-        """Creates a sublayer under this layer's policy, or as `sublayers` says."""
+        """Creates a sublayer with this layer's policy, or with its entry of `sublayers`."""
         changed = dict(dict(self._sublayer_arguments).get(name, {}))
         if config := changed.pop("quantization_config", None):
             changed["quantization_config"] = keras.saving.deserialize_keras_object(config)
@@ -37,9 +37,9 @@ class CompositeLayer(keras.layers.Layer):
         return cls(*args, name=name, **arguments, **kwargs)
 
     def cast(self, outputs: Any) -> Any:
-        """What sublayers return, in this layer's dtype: a `DTypePolicyMap` may give them another.
+        """Casts outputs of sublayers, whose dtype a `DTypePolicyMap` may change, to this layer's.
 
-        TensorFlow adds no two dtypes, and a layer's outputs have the dtype of its own policy.
+        TensorFlow does not add two dtypes, and a layer's outputs have the dtype of its policy.
         """
         return ops.cast(outputs, self.compute_dtype)
 
@@ -51,8 +51,8 @@ class CompositeLayer(keras.layers.Layer):
         return dtype_policies.get(policy.name.split("_from_")[-1])
 
     def _changed_sublayers(self) -> dict[str, dict[str, Any]]:
-        """What `sublayer` has to be told to create each as it is now."""
-        changed = dict(self._sublayer_arguments)  # of those that `build` has yet to create
+        """The arguments with which `sublayer` creates each sublayer as it is now."""
+        changed = dict(self._sublayer_arguments)  # including those that `build` has yet to create
         for layer in self._flatten_layers(include_self=False, recursive=False):
             arguments: dict[str, Any] = {}
             policy = dtype_policies.serialize(layer.dtype_policy)
@@ -74,7 +74,7 @@ class CompositeLayer(keras.layers.Layer):
 
         Args:
             mode: `"int8"`, `"int4"` or `"float8"`.
-            type_check: Not used: Keras's signature.
+            type_check: Unused; part of Keras's signature.
             config: A `keras.quantizers.QuantizationConfig`, or None for the mode's default.
 
         Raises:
@@ -88,16 +88,16 @@ class CompositeLayer(keras.layers.Layer):
                 'configuration, or give one of "int8", "int4", "float8".'
             )
         dense = [layer for layer in self._flatten_layers() if isinstance(layer, Dense)]
-        # All quantized already: the first of them says so.
+        # If all are quantized already, the first of them raises the error.
         dense = [layer for layer in dense if layer.quantization_mode is None] or dense
         if not dense:
             raise NotImplementedError(
-                f"{type(self).__name__} has no dense sublayer, and Keras quantizes no other kind. "
-                "Quantize the layers that have one, or the whole model: model.quantize."
+                f"{type(self).__name__} does not have a dense sublayer, the only kind that Keras "
+                "quantizes. Quantize the layers that have one, or the whole model: model.quantize."
             )
-        given = {} if config is None else {"config": config}  # Keras before 3.12 takes none
+        options = {} if config is None else {"config": config}  # not in Keras before 3.12
         for layer in dense:
-            layer.quantize(mode, **given)
+            layer.quantize(mode, **options)
         track_variables_anew(self)
 
     def quantized_call(self, *args: Any, **kwargs: Any) -> Any:

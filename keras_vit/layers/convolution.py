@@ -8,18 +8,18 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StandardizedConv2D(keras.layers.Conv2D):
-    """A convolution whose kernel has mean 0 and deviation 1 in every output channel.
+    """A convolution whose kernel has mean 0 and standard deviation 1 in every output channel.
 
     Takes `(batch, height, width, channels)`, returns `(batch, new_height, new_width, filters)`. It
-    has no bias: a norm follows. The two epsilons are those of the two released codes: the kernel
-    is divided by `sqrt(variance + variance_epsilon) + deviation_epsilon`.
+    does not have a bias: a norm follows. The two epsilons are those of the released code bases: the
+    kernel is divided by `sqrt(variance + variance_epsilon) + deviation_epsilon`.
 
     Args:
         filters: Channels of the output.
         kernel_size: Height and width of the kernel.
         strides: Step of the kernel.
-        padding: `"valid"`, or `"same"` as TensorFlow understands it: what cannot be shared goes to
-            the end.
+        padding: `"valid"`, or `"same"` with TensorFlow's rule: an odd row or column is added at the
+            end.
         variance_epsilon: 1e-10 in big_vision's BiT of the paper, else 0.
         deviation_epsilon: 1e-5 in vision_transformer's hybrids and big_vision's `bit`, else 0.
         **kwargs: As for `keras.layers.Conv2D`.
@@ -52,7 +52,7 @@ class StandardizedConv2D(keras.layers.Conv2D):
         self.deviation_epsilon = deviation_epsilon
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Any:
-        # Mean and deviation of thousands of values want float32 under every policy.
+        # Mean and standard deviation of thousands of values need float32 under every policy.
         kernel = ops.cast(kernel, "float32")
         kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
         variance = ops.mean(ops.square(kernel), axis=(0, 1, 2), keepdims=True)

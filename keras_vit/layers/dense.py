@@ -1,4 +1,4 @@
-"""The dense layer of everything here: tokens as one matrix, the bias inside of the product."""
+"""The dense layer of all models: tokens as one matrix, the bias added by the product itself."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ class Dense(keras.layers.Dense):
 
     Takes `(..., features)` and returns `(..., units)`. In training, all tokens of all images are
     the rows of one matrix: gradients of the weights sum over images and tokens, which XLA's CPU
-    compiler on JAX does slower over two axes than over one, by a tenth of a training step. Where a
-    backend has an operator for product and bias in one (torch), this takes it.
+    compiler on JAX does more slowly over two axes than over one, by a tenth of a training step.
+    torch's fused operator for product and bias is used there.
 
     Args:
-        units: Width of the outputs; it and all else as in `keras.layers.Dense`.
+        units: Width of the outputs; this and all other arguments as in `keras.layers.Dense`.
 
     Example:
 
@@ -29,7 +29,7 @@ class Dense(keras.layers.Dense):
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        # Outside of training the batch stays an axis of its own: exports want it dynamic.
+        # In inference the batch remains a separate axis: exported graphs need it dynamic.
         rows = ops.reshape(inputs, (-1, inputs.shape[-1])) if training else inputs
         outputs = multiply_add(rows, self.kernel, self.bias)
         if self.activation is not None:
@@ -43,7 +43,7 @@ class Dense(keras.layers.Dense):
     def quantize(self, mode: Any = None, type_check: bool = True, **options: Any) -> None:
         policy: Any = self.dtype_policy
         if isinstance(policy, DTypePolicyMap):
-            # Keras makes a quantized policy of any but a map: take the one that holds here.
+            # Keras cannot derive a quantized policy from a map: use this layer's entry.
             self._dtype_policy: Any = policy[self.path]
-        # Keras quantizes no subclass unasked: its `call` might be something else.
+        # By default Keras does not quantize subclasses: their `call` may differ.
         super().quantize(mode, type_check=False, **options)

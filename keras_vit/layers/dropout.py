@@ -1,11 +1,11 @@
-"""Dropout that makes several decisions by one random number."""
+"""Dropout that draws several decisions from one random number."""
 
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit.backend import masks_come_from, random_int16
+from keras_vit.backend import DropoutStrategy, dropout_strategy, random_int16
 
 DECISIONS = 8
 
@@ -14,15 +14,15 @@ DECISIONS = 8
 class Dropout(keras.layers.Dropout):
     """`keras.layers.Dropout`, with fewer random numbers: they take a fifth of a training step.
 
-    Takes and returns any array; its last axis must be known. Of a uniform number it is decided
-    whether it is below the rate; given that, what is left of it is uniform again, and decides
-    next. Eight decisions use up a few bits of its 23. torch on CPUs takes 16 random bits for each
-    decision, which rounds the rate to 1 / 65536; torch on GPUs has one kernel for it all.
+    Takes and returns any array; its last axis must be known. A uniform number is compared with the
+    rate; conditioned on the outcome, its remainder is uniform again and decides the next value.
+    Eight decisions use a few of its 23 bits. torch on CPUs takes 16 random bits per decision, which
+    rounds the rate to 1 / 65536; torch on GPUs has one kernel for the whole layer.
 
     Args:
-        rate: Share of the values that become 0 in training, in [0, 1]; the others are scaled up.
+        rate: Fraction of the values set to 0 in training, in [0, 1]; the others are scaled up.
         noise_shape: As in `keras.layers.Dropout`: along axes of size 1 a decision is shared.
-        seed: Of the draws, or None.
+        seed: Seed of the random numbers, or None.
 
     Example:
 
@@ -33,24 +33,27 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        # All or nothing leaves no number to go on with, and a shared draw needs none of this.
-        keras_draws = not 0 < self.rate < 1 or self.noise_shape is not None
-        if not training or keras_draws or (source := masks_come_from()) == "kernel":
+        # The remainder is undefined for rates 0 and 1, and a shared mask needs few numbers.
+        uses_keras = not 0 < self.rate < 1 or self.noise_shape is not None
+        strategy = dropout_strategy()
+        if not training or uses_keras or strategy is DropoutStrategy.KERNEL:
             return super().call(inputs, training=training)
         shape = ops.shape(inputs)
-        if source == "bits":
-            drawn = random_int16(shape, self.seed_generator)
-            kept = ops.cast(drawn >= round(self.rate * 2**16) - 2**15, inputs.dtype)
-            # A product and not a choice: one pass backward.
-            return inputs * (kept * (1 / (1 - self.rate)))
-        kept = ops.logical_not(self._below_the_rate(shape))
-        return ops.where(kept, inputs / (1 - self.rate), ops.zeros((), inputs.dtype))
+        if strategy is DropoutStrategy.BITS:
+            integers = random_int16(shape, self.seed_generator)
+            mask = ops.cast(integers >= round(self.rate * 2**16) - 2**15, inputs.dtype)
+            # A product instead of `where`: one pass in the backward pass.
+            return inputs * (mask * (1 / (1 - self.rate)))
+        mask = ops.logical_not(self._is_dropped(shape))
+        return ops.where(mask, inputs / (1 - self.rate), ops.zeros((), inputs.dtype))
 
-    def _below_the_rate(self, shape: tuple[Any, ...]) -> Any:
+    def _is_dropped(self, shape: tuple[Any, ...]) -> Any:
         words = (*shape[:-1], -(-shape[-1] // DECISIONS))
-        left, dropped = keras.random.uniform(words, dtype="float32", seed=self.seed_generator), []
+        uniform = keras.random.uniform(words, dtype="float32", seed=self.seed_generator)
+        is_dropped = []
         for _ in range(DECISIONS):
-            below = left < self.rate
-            dropped.append(below)
-            left = ops.where(below, left / self.rate, (left - self.rate) / (1 - self.rate))
-        return ops.concatenate(dropped, axis=-1)[..., : shape[-1]]
+            below = uniform < self.rate
+            is_dropped.append(below)
+            remainder = (uniform - self.rate) / (1 - self.rate)
+            uniform = ops.where(below, uniform / self.rate, remainder)
+        return ops.concatenate(is_dropped, axis=-1)[..., : shape[-1]]

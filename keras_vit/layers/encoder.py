@@ -15,8 +15,8 @@ from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth
 
-# A configuration: an initializer itself would draw the same numbers for every layer.
-NEARLY_ZERO = {"class_name": "RandomNormal", "config": {"stddev": 1e-6}}
+# A configuration: an initializer object would draw the same numbers for every layer.
+MLP_BIAS_INITIALIZER = {"class_name": "RandomNormal", "config": {"stddev": 1e-6}}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -77,7 +77,7 @@ class MLP(CompositeLayer):
     """
 
     kernel_initializer: Any = "glorot_uniform"
-    bias_initializer: Any = NEARLY_ZERO
+    bias_initializer: Any = MLP_BIAS_INITIALIZER
 
     def __init__(
         self, mlp_dim: int, activation: str = "gelu_tanh", dropout: float = 0.0, **kwargs: Any
@@ -92,14 +92,14 @@ class MLP(CompositeLayer):
 
     def build(self, tokens_shape: Shape) -> None:
         def dense(units: Any, name: str) -> Dense:
-            made: Dense = self.sublayer(
+            layer: Dense = self.sublayer(
                 Dense,
                 units,
                 kernel_initializer=self.kernel_initializer,
                 bias_initializer=self.bias_initializer,
                 name=name,
             )
-            return made
+            return layer
 
         gated = 2 if self.activation == "swiglu" else 1
         self.dense_0 = dense(gated * self.mlp_dim, "dense_0")
@@ -126,18 +126,13 @@ class MLP(CompositeLayer):
         }
 
 
-def first_of(tokens_shape: Shape, first: int | None) -> Shape:
-    """The shape of the `first` tokens, or of all."""
-    batch, length, hidden_dim = tokens_shape
-    return batch, length if first is None else first, hidden_dim
-
-
 @keras.saving.register_keras_serializable(package="keras_vit")
 class EncoderBlock(CompositeLayer):
-    """Pre-norm encoder block: attention, then MLP, each behind a norm and beside a shortcut.
+    """Pre-norm encoder block: attention, then MLP, each after a norm and with a shortcut.
 
     Takes and returns `(batch, length, hidden_dim)`. Source: ViT paper, equations 2 and 3.
-    Called with `first=n`, it returns only the first n tokens, which read from all.
+    Called with `context`, a sequence of which the tokens are the first ones, it encodes only the
+    tokens, as queries to the whole sequence (CaiT's class attention).
 
     Args:
         num_heads: Number of attention heads; must divide the width of the tokens.
@@ -149,7 +144,7 @@ class EncoderBlock(CompositeLayer):
         norm_epsilon: Epsilon of the layer norms: 1e-6 in the released code.
         relative_length: See `MultiHeadSelfAttention`.
         layer_scale: Initial value of a `LayerScale` on both branches; None for none.
-        remat: Compute activations again in the backward pass instead of keeping them.
+        remat: Recompute activations in the backward pass instead of keeping them.
 
     Example:
 
@@ -196,33 +191,37 @@ class EncoderBlock(CompositeLayer):
         self.drop_0 = add(StochasticDepth, stochastic_depth, name="drop_0")
         self.drop_1 = add(StochasticDepth, stochastic_depth, name="drop_1")
 
-    def build(self, tokens_shape: Shape) -> None:
+    def build(self, tokens_shape: Shape, context_shape: Shape | None = None) -> None:
         for layer in (self.norm_0, self.attention, self.scale_0, self.drop_0):
             layer.build(tokens_shape)
         for layer in (self.norm_1, self.mlp, self.scale_1, self.drop_1):
             layer.build(tokens_shape)
 
-    def _encode(self, z: Any, training: bool | None, first: int | None) -> Any:
-        # `training` is handed on by name: a rematerialized pass runs outside Keras's call context.
-        attended, _ = self.attention.attend(self.norm_0(z), training=training, first=first)
-        z = z if first is None else z[:, :first]
-        z = z + self.cast(self.drop_0(self.scale_0(attended), training=training))  # equation 2
+    # `training` is passed by name: a rematerialised pass runs outside Keras's call context.
+
+    def _attend(self, z: Any, context: Any, sizes: Any, training: bool | None) -> tuple[Any, Any]:
+        """Equation 2, and the keys."""
+        context = None if context is None else self.norm_0(context)
+        attended, keys = self.attention.attend(self.norm_0(z), context, sizes, training=training)
+        return z + self.cast(self.drop_0(self.scale_0(attended), training=training)), keys
+
+    def _mlp(self, z: Any, training: bool | None) -> Any:
+        """Equation 3."""
         mixed = self.scale_1(self.mlp(self.norm_1(z), training=training))
-        return z + self.cast(self.drop_1(mixed, training=training))  # equation 3
+        return z + self.cast(self.drop_1(mixed, training=training))
 
-    def call(self, tokens: Any, training: bool | None = None, first: int | None = None) -> Any:
-        if self.remat and training:
-            return rematerialize(self, lambda inputs: self._encode(inputs, training, first), tokens)
-        return self._encode(tokens, training, first)
+    def call(self, tokens: Any, context: Any = None, training: bool | None = None) -> Any:
+        def encode(z: Any, context: Any = None) -> Any:
+            z, _ = self._attend(z, context, None, training)
+            return self._mlp(z, training)
 
-    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        inputs = (tokens,) if context is None else (tokens, context)
+        return rematerialize(self, encode, *inputs) if self.remat and training else encode(*inputs)
+
+    def compute_output_shape(
+        self, tokens_shape: Shape, context_shape: Shape | None = None
+    ) -> Shape:
         return tokens_shape
-
-    def compute_output_spec(
-        self, tokens: Any, training: bool | None = None, first: int | None = None
-    ) -> Any:
-        shape = self.compute_output_shape(tokens.shape)
-        return keras.KerasTensor(first_of(shape, first), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -1,12 +1,13 @@
-"""Token merging: similar patches become one token, so that later blocks have less to do (ToMe)."""
+"""Token merging (ToMe): each block averages the most similar patches into one token."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_vit.layers.encoder import EncoderBlock, first_of
+from keras_vit.layers.encoder import EncoderBlock
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 
@@ -15,10 +16,10 @@ class Matching(NamedTuple):
     """Which tokens become one, as two linear functions of sequences.
 
     Attributes:
-        merge: From `(batch, length, width)` to `(batch, length - merged, width)`: the sums of what
-            becomes one token. Prefix tokens come first, then the patches of the first set that
-            stay, in their order, then all of the second set.
-        unmerge: Back to `(batch, length, width)`: each place gets a copy of the token it is in.
+        merge: From `(batch, length, width)` to `(batch, length - merged, width)`: the sums of the
+            tokens that become one. Prefix tokens come first, then the unmerged patches of src in
+            their order, then all patches of dst.
+        unmerge: Back to `(batch, length, width)`: each position gets a copy of its token.
     """
 
     merge: Callable[[Any], Any]
@@ -28,17 +29,16 @@ class Matching(NamedTuple):
 def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0) -> Matching:
     """Finds the most similar pairs of patches, without iterating (ToMe, section 3 and appendix D).
 
-    The patches are split in turn into two sets. Each of the first set finds the one of the second
-    that is nearest by cosine; the `merged` nearest of the first set are merged into theirs. As in
-    the authors' code the class token counts as the first of the first set. No gradient flows
+    The patches alternate between two sets, src and dst. For each patch of src the nearest of dst by
+    cosine similarity is found; the `merged` patches of src that are closest to theirs are merged
+    into them. As in the authors' code the class token counts as the first of src. No gradient flows
     through the choice.
 
     Args:
-        metric: What similarity is measured by, `(batch, length, width)`: the paper takes the keys
-            of attention, averaged over the heads.
-        merged: How many tokens go: 0 or more. More than half of the patches cannot: what is asked
-            beyond that is left.
-        num_prefix_tokens: Tokens in front that are kept as they are: class token and registers.
+        metric: Vectors that are compared, `(batch, length, width)`: the paper takes the keys of
+            attention, averaged over the heads.
+        merged: The number of tokens to remove, at least 0; at most half of the patches are.
+        num_prefix_tokens: Tokens at the front that are never merged: class token and registers.
 
     Example:
 
@@ -55,51 +55,52 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
     merged = most_merged(merged, patches)
     if isinstance(merged, int) and merged == 0:
         return Matching(lambda tokens: tokens, lambda tokens: tokens)
-    # A source stands at an even place of the whole sequence, as in the authors' code.
-    sources = slice(prefix + prefix % 2, None, 2)
-    targets = slice(prefix + 1 - prefix % 2, None, 2)
+    # src: the even positions of the whole sequence, as in the authors' code; dst: the odd ones.
+    src_slice = slice(prefix + prefix % 2, None, 2)
+    dst_slice = slice(prefix + 1 - prefix % 2, None, 2)
 
     metric = ops.cast(ops.stop_gradient(metric), "float32")
     metric = ops.normalize(metric, axis=-1)
-    similarity = ops.matmul(metric[:, sources], ops.transpose(metric[:, targets], (0, 2, 1)))
-    nearest = ops.cast(ops.argmax(similarity, axis=-1), "int32")
-    num_sources, num_targets = ops.shape(similarity)[1:]
-    closeness, place = ops.max(similarity, axis=-1), ops.arange(num_sources)
-    # Ranks by counting: one sort a block is left, and sorts are what takes long to compile.
-    first = ops.where(
-        place < place[:, None],
+    similarity = ops.matmul(metric[:, src_slice], ops.transpose(metric[:, dst_slice], (0, 2, 1)))
+    nearest_dst = ops.cast(ops.argmax(similarity, axis=-1), "int32")
+    num_src, num_dst = ops.shape(similarity)[1:]
+    closeness, position = ops.max(similarity, axis=-1), ops.arange(num_src)
+    # Ranks by counting: one sort per block is left, and sorts are what takes long to compile.
+    ranks_before = ops.where(
+        position < position[:, None],
         closeness[:, None] >= closeness[:, :, None],
         closeness[:, None] > closeness[:, :, None],
     )
-    stays = ops.sum(ops.cast(first, "int32"), axis=-1) >= merged
-    order = ops.cast(ops.argsort(place + ops.where(stays, 0, num_sources), axis=-1), "int32")
-    staying, moving = order[:, : num_sources - merged], order[:, num_sources - merged :]
-    # A small matrix product adds the moving to their targets: faster than a scatter on CPUs, and
-    # the same in every run on GPUs.
-    target_of_moving = take_tokens(nearest, moving)
-    chosen = ops.equal(ops.arange(num_targets)[None, :, None], target_of_moving[:, None, :])
+    is_unmerged = ops.sum(ops.cast(ranks_before, "int32"), axis=-1) >= merged
+    order = ops.argsort(position + ops.where(is_unmerged, 0, num_src), axis=-1)
+    order = ops.cast(order, "int32")
+    unmerged_index, merged_index = order[:, : num_src - merged], order[:, num_src - merged :]
+    # A small matrix product adds the merged tokens to their dst: faster than a scatter on CPUs,
+    # and the same in every run on GPUs.
+    dst_of_merged = take_tokens(nearest_dst, merged_index)
+    assignment = ops.equal(ops.arange(num_dst)[None, :, None], dst_of_merged[:, None, :])
 
     def merge(tokens: Any) -> Any:
         tokens = ops.convert_to_tensor(tokens)
-        from_, to = tokens[:, sources], tokens[:, targets]
-        to = to + ops.matmul(ops.cast(chosen, tokens.dtype), take_tokens(from_, moving))
-        return ops.concatenate([tokens[:, :prefix], take_tokens(from_, staying), to], axis=1)
+        src, dst = tokens[:, src_slice], tokens[:, dst_slice]
+        dst = dst + ops.matmul(ops.cast(assignment, tokens.dtype), take_tokens(src, merged_index))
+        return ops.concatenate([tokens[:, :prefix], take_tokens(src, unmerged_index), dst], axis=1)
 
     def unmerge(tokens: Any) -> Any:
-        first_target = prefix + num_sources - merged
-        places_of_sources = ops.where(
-            stays,
-            prefix - 1 + ops.cumsum(ops.cast(stays, "int32"), axis=-1),
-            first_target + nearest,
+        first_dst = prefix + num_src - merged
+        src_index = ops.where(
+            is_unmerged,
+            prefix - 1 + ops.cumsum(ops.cast(is_unmerged, "int32"), axis=-1),
+            first_dst + nearest_dst,
         )
-        places_of_targets = ops.zeros_like(nearest[:, :1]) + first_target + ops.arange(num_targets)
-        places = ops.concatenate([places_of_sources, places_of_targets], axis=1)
-        # In turn again, as they were.
+        dst_index = ops.zeros_like(nearest_dst[:, :1]) + first_dst + ops.arange(num_dst)
+        index = ops.concatenate([src_index, dst_index], axis=1)
+        # Even and odd positions alternate again.
         patch = ops.arange(patches)
-        in_turn = patch // 2 + ops.where((patch + prefix) % 2 == 0, 0, num_sources)
-        places = ops.take(places, in_turn, axis=1)
-        kept = ops.zeros_like(places[:, :1]) + ops.arange(prefix)
-        return take_tokens(tokens, ops.concatenate([kept, places], axis=1))
+        interleaved = patch // 2 + ops.where((patch + prefix) % 2 == 0, 0, num_src)
+        index = ops.take(index, interleaved, axis=1)
+        prefix_index = ops.zeros_like(index[:, :1]) + ops.arange(prefix)
+        return take_tokens(tokens, ops.concatenate([prefix_index, index], axis=1))
 
     return Matching(merge, unmerge)
 
@@ -111,9 +112,9 @@ def most_merged(merged: Any, patches: Any) -> Any:
 
 
 def take_tokens(tokens: Any, indices: Any) -> Any:
-    """Other tokens for each sequence: `(batch, length, ...)` by `(batch, n)` is `(batch, n, ...)`.
+    """Gathers tokens of each sequence: `(batch, length, ...)` by `(batch, n)` is `(batch, n, ...)`.
 
-    Whole rows of one long sequence: picked value by value, a gather takes several times as long.
+    Takes whole rows of one long sequence: a gather by value takes several times as long.
     """
     tokens = ops.convert_to_tensor(tokens)
     batch, length = ops.shape(tokens)[:2]
@@ -121,42 +122,47 @@ def take_tokens(tokens: Any, indices: Any) -> Any:
     return ops.take(rows, indices + length * ops.arange(batch)[:, None], axis=0)
 
 
-def token_sizes(sources: Any, length: Any) -> Any:
-    """How many tokens of the model's input each token stands for, float32 `(batch, length)`.
+def token_sizes(token_index: Any, length: Any) -> Any:
+    """How many tokens of the model's input each token represents, float32 `(batch, length)`.
 
-    `sources` is int32 `(batch, tokens)`: the place at which each token of the input is now.
+    `token_index` is int32 `(batch, tokens)`: for each token of the input, the index of the token
+    that it is part of now.
     """
-    found = ops.equal(sources[:, None, :], ops.arange(length)[None, :, None])
-    return ops.cast(ops.sum(found, axis=-1), "float32")
+    is_part = ops.equal(token_index[:, None, :], ops.arange(length)[None, :, None])
+    return ops.cast(ops.sum(is_part, axis=-1), "float32")
 
 
-def merge_tokens(matching: Matching, tokens: Any, sizes: Any, sources: Any) -> tuple[Any, Any]:
-    """The mean of what becomes one token, weighted by what it stood for, and the new `sources`.
+def _same_index(tokens: Any) -> Any:
+    """The `token_index` of a sequence in which nothing is merged."""
+    batch, length = ops.shape(tokens)[:2]
+    return ops.broadcast_to(ops.arange(length)[None], (batch, length))
 
-    `sizes` and `sources` are those of `token_sizes`, or None where nothing is merged so far.
+
+def merge_tokens(matching: Matching, tokens: Any, sizes: Any, token_index: Any) -> tuple[Any, Any]:
+    """The mean of the tokens that become one, weighted by their sizes, and the new `token_index`.
+
+    `sizes` and `token_index` are those of `token_sizes`, or None where nothing has been merged.
     """
     merge, unmerge = matching
     if sizes is None:
         sizes = ops.ones_like(tokens[:, :, 0], dtype="float32")
-    # Shares of at most 1 before the sum: token times size overflows float16. What stays alone has
-    # a share of exactly 1 and does not change.
-    shares = sizes[:, :, None] / unmerge(merge(sizes[:, :, None]))
-    tokens = merge(tokens * ops.cast(shares, tokens.dtype))
-    length = ops.shape(tokens)[1]
-    batch = ops.shape(tokens)[0]
-    places = unmerge(ops.broadcast_to(ops.arange(length)[None], (batch, length)))
-    return tokens, places if sources is None else take_tokens(places, sources)
+    # Weights of at most 1 before the sum: token times size overflows float16. An unmerged token
+    # has a weight of exactly 1 and does not change.
+    weights = sizes[:, :, None] / unmerge(merge(sizes[:, :, None]))
+    tokens = merge(tokens * ops.cast(weights, tokens.dtype))
+    index = unmerge(_same_index(tokens))
+    return tokens, index if token_index is None else take_tokens(index, token_index)
 
 
 def merging_schedule(token_merging: int | Sequence[int], depth: int) -> tuple[int, ...]:
-    """How many tokens each block merges away.
+    """The number of tokens that each block removes by merging.
 
     Args:
-        token_merging: The same number for all blocks, or one number for each.
-        depth: How many blocks there are.
+        token_merging: One integer for all blocks, or one per block.
+        depth: Number of blocks.
 
     Raises:
-        ValueError: A number is negative or not whole, or there is not one for each block.
+        ValueError: A number is negative or not an integer, or there is not one per block.
 
     Example:
 
@@ -169,8 +175,8 @@ def merging_schedule(token_merging: int | Sequence[int], depth: int) -> tuple[in
         numbers = tuple(token_merging)
     if len(numbers) != depth or any(type(n) is not int or n < 0 for n in numbers):
         raise ValueError(
-            f"token_merging={token_merging!r} does not say how many tokens each of {depth} blocks "
-            f"merges. Give one integer of at least 0, such as 8, or {depth} of them."
+            f"token_merging={token_merging!r} is not a schedule for {depth} blocks. "
+            f"Give one integer of at least 0, such as 8, or {depth} of them."
         )
     return numbers
 
@@ -179,23 +185,24 @@ def merging_schedule(token_merging: int | Sequence[int], depth: int) -> tuple[in
 class MergingEncoderBlock(EncoderBlock):
     """An encoder block that merges similar patches between its attention and its MLP.
 
-    Called with tokens `(batch, length, hidden_dim)` and with `sources`, int32 `(batch, tokens)`:
-    for each token of the model's input the place in this sequence where it is now, or None where
-    nothing was merged before. Returns tokens `(batch, length - merge, hidden_dim)` and the new
-    `sources`. Attention is proportional: a token that stands for three patches is attended to as
-    three would be (equation 1: the logarithm of the size is added to the logits).
+    Called with tokens `(batch, length, hidden_dim)` and with `token_index`, int32
+    `(batch, tokens)`: for each token of the model's input, the index in this sequence of the token
+    that it is part of, or None where nothing has been merged. Returns tokens
+    `(batch, length - merge, hidden_dim)` and the new `token_index`. Attention is proportional: a
+    token that represents three patches counts as three would (equation 1: the logarithm of the size
+    is added to the logits). With `context`, as in `EncoderBlock`, nothing is merged.
 
     It has the weights of an `EncoderBlock`, and merges in training as in inference.
 
     Args:
-        *block: The arguments of `EncoderBlock`, all but `relative_length`.
-        merge: How many tokens to merge away; at most half of the patches are.
-        num_prefix_tokens: Tokens in front that are never merged: class token and registers.
+        *block: The arguments of `EncoderBlock`, except `relative_length`.
+        merge: The number of tokens to remove; at most half of the patches are.
+        num_prefix_tokens: Tokens at the front that are never merged: class token and registers.
         **kwargs: More arguments of `EncoderBlock` and of every layer.
 
     Raises:
-        ValueError: `relative_length` is given: merged patches stand at no single place; or
-            `merge` is negative.
+        ValueError: `relative_length` is given: a merged token has no single position; or `merge` is
+            negative.
 
     Source: "Token Merging: Your ViT But Faster" (Bolya et al. 2022), section 3.
 
@@ -203,8 +210,8 @@ class MergingEncoderBlock(EncoderBlock):
 
     >>> import keras, keras_vit
     >>> block = keras_vit.layers.MergingEncoderBlock(num_heads=4, mlp_dim=128, merge=5)
-    >>> tokens, sources = block(keras.random.normal((2, 17, 32)))
-    >>> tuple(tokens.shape), tuple(sources.shape)
+    >>> tokens, token_index = block(keras.random.normal((2, 17, 32)))
+    >>> tuple(tokens.shape), tuple(token_index.shape)
     ((2, 12, 32), (2, 17))
     """
 
@@ -216,62 +223,76 @@ class MergingEncoderBlock(EncoderBlock):
         self.num_prefix_tokens = num_prefix_tokens
         if self.attention.relative_length is not None:
             raise ValueError(
-                f"relative_length={self.attention.relative_length} does not go with merging: a "
-                "merged token stands at no single place. Use absolute position embeddings."
+                f"relative_length={self.attention.relative_length} cannot be combined with "
+                "merging: a merged token has no single position. Use absolute position embeddings."
             )
 
-    def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
+    def build(  # type: ignore[override]
+        self,
+        tokens_shape: Shape,
+        token_index_shape: Shape | None = None,
+        context_shape: Shape | None = None,
+    ) -> None:
         super().build(tokens_shape)
 
-    def _encode_merged(
-        self, z: Any, sources: Any, training: bool | None, first: int | None
-    ) -> tuple[Any, Any]:
-        sizes = None if sources is None else token_sizes(sources, ops.shape(z)[1])
-        attended, keys = self.attention.attend(self.norm_0(z), sizes, training=training)
-        # Equations 2 and 3 of the ViT paper.
-        z = z + self.cast(self.drop_0(self.scale_0(attended), training=training))
-        if self.merge or sources is None:
-            metric = ops.mean(keys, axis=2)
-            matching = bipartite_soft_matching(metric, self.merge, self.num_prefix_tokens)
-            z, sources = merge_tokens(matching, z, sizes, sources)
-        z = z if first is None else z[:, :first]
-        mixed = self.scale_1(self.mlp(self.norm_1(z), training=training))
-        return z + self.cast(self.drop_1(mixed, training=training)), sources
+    def _encode(self, z: Any, token_index: Any = None, *, training: bool | None) -> tuple[Any, Any]:
+        sizes = None if token_index is None else token_sizes(token_index, ops.shape(z)[1])
+        z, keys = self._attend(z, None, sizes, training)
+        if self.merge or token_index is None:
+            matching = bipartite_soft_matching(
+                ops.mean(keys, axis=2), self.merge, self.num_prefix_tokens
+            )
+            z, token_index = merge_tokens(matching, z, sizes, token_index)
+        return self._mlp(z, training), token_index
 
-    def call(  # type: ignore[override]  # it gives the sources as well
+    def _encode_queries(
+        self, z: Any, context: Any, token_index: Any = None, *, training: bool | None
+    ) -> tuple[Any, Any]:
+        """Nothing is merged: the queries read from the sequence as it is."""
+        if token_index is None:
+            token_index = _same_index(context)
+        sizes = token_sizes(token_index, ops.shape(context)[1])
+        z, _ = self._attend(z, context, sizes, training)
+        return self._mlp(z, training), token_index
+
+    def call(  # type: ignore[override]  # returns the index as well
         self,
         tokens: Any,
-        sources: Any = None,
+        token_index: Any = None,
+        context: Any = None,
         training: bool | None = None,
-        first: int | None = None,
     ) -> tuple[Any, Any]:
-        def encode(tokens: Any, sources: Any = None) -> tuple[Any, Any]:
-            return self._encode_merged(tokens, sources, training, first)
-
-        given = (tokens,) if sources is None else (tokens, sources)
-        return rematerialize(self, encode, *given) if self.remat and training else encode(*given)
+        encode: Any = partial(self._encode, training=training)
+        inputs: tuple[Any, ...] = (tokens,)
+        if context is not None:
+            encode, inputs = partial(self._encode_queries, training=training), (tokens, context)
+        constants = () if token_index is None else (token_index,)
+        if self.remat and training:
+            return rematerialize(self, encode, *inputs, constants=constants)
+        return encode(*inputs, *constants)
 
     def compute_output_shape(  # type: ignore[override]
-        self, tokens_shape: Shape, sources_shape: Shape | None = None
+        self,
+        tokens_shape: Shape,
+        token_index_shape: Shape | None = None,
+        context_shape: Shape | None = None,
     ) -> tuple[Shape, Shape]:
         batch, length, hidden_dim = tokens_shape
-        left = length
+        if context_shape is not None:
+            return tokens_shape, token_index_shape or context_shape[:2]
+        remaining = length
         if length is not None:
-            left = length - most_merged(self.merge, length - self.num_prefix_tokens)
-        return (batch, left, hidden_dim), sources_shape or (batch, length)
+            remaining = length - most_merged(self.merge, length - self.num_prefix_tokens)
+        return (batch, remaining, hidden_dim), token_index_shape or (batch, length)
 
     def compute_output_spec(  # type: ignore[override]
-        self,
-        tokens: Any,
-        sources: Any = None,
-        training: bool | None = None,
-        first: int | None = None,
+        self, tokens: Any, token_index: Any = None, context: Any = None, training: Any = None
     ) -> tuple[Any, Any]:
-        given = None if sources is None else sources.shape
-        tokens_shape, sources_shape = self.compute_output_shape(tokens.shape, given)
+        others = (None if x is None else x.shape for x in (token_index, context))
+        tokens_shape, index_shape = self.compute_output_shape(tokens.shape, *others)
         return (
-            keras.KerasTensor(first_of(tokens_shape, first), self.compute_dtype),
-            keras.KerasTensor(sources_shape, "int32"),
+            keras.KerasTensor(tokens_shape, self.compute_dtype),
+            keras.KerasTensor(index_shape, "int32"),
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -286,27 +307,27 @@ class MergingEncoderBlock(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class UnmergeTokens(keras.layers.Layer):
-    """Lays merged tokens out again: every token of the model's input gets the one it is in.
+    """Restores the full sequence: every token of the model's input gets the one it is part of.
 
-    Called with tokens `(batch, length, hidden_dim)` and the `sources` of the last
+    Called with tokens `(batch, length, hidden_dim)` and the `token_index` of the last
     `MergingEncoderBlock`, int32 `(batch, tokens)`; returns `(batch, tokens, hidden_dim)`.
 
     Example:
 
     >>> import keras, keras_vit
-    >>> tokens, sources = keras.ops.ones((1, 2, 4)), keras.ops.convert_to_tensor([[0, 1, 1]])
-    >>> tuple(keras_vit.layers.UnmergeTokens()(tokens, sources).shape)
+    >>> tokens, index = keras.ops.ones((1, 2, 4)), keras.ops.convert_to_tensor([[0, 1, 1]])
+    >>> tuple(keras_vit.layers.UnmergeTokens()(tokens, index).shape)
     (1, 3, 4)
     """
 
-    def build(self, tokens_shape: Shape, sources_shape: Shape) -> None:
-        """Creates nothing: there are no weights."""
+    def build(self, tokens_shape: Shape, token_index_shape: Shape) -> None:
+        """Does nothing: there are no weights to create."""
 
-    def call(self, tokens: Any, sources: Any) -> Any:
-        return take_tokens(tokens, sources)
+    def call(self, tokens: Any, token_index: Any) -> Any:
+        return take_tokens(tokens, token_index)
 
-    def compute_output_shape(self, tokens_shape: Shape, sources_shape: Shape) -> Shape:
-        return *sources_shape[:2], tokens_shape[2]
+    def compute_output_shape(self, tokens_shape: Shape, token_index_shape: Shape) -> Shape:
+        return *token_index_shape[:2], tokens_shape[2]
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config()}  # its own: Keras derives none where dtype is an object
+        return {**super().get_config()}  # explicit: Keras cannot derive it if dtype is an object

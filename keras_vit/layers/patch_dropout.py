@@ -1,4 +1,4 @@
-"""PatchDropout: training on a part of every photograph's patches."""
+"""PatchDropout: training on a random subset of each image's patches."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ from keras_vit.layers.patches import Shape
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchDropout(keras.layers.Layer):
-    """Leaves out patches at random in training, so that a step is as much cheaper.
+    """Drops patches at random in training, which makes a step cheaper in proportion.
 
-    Takes `(batch, length, hidden_dim)`, after the positions are added; in inference it returns
-    that. In training it returns `(batch, num_prefix_tokens + kept, hidden_dim)`, where `kept` is
-    `(1 - rate)` of the patches, rounded down, and at least 1. Every example loses others; those
-    that stay keep their order. Nothing is rescaled, as in the paper.
+    Takes `(batch, length, hidden_dim)`, after the positions are added, and in inference returns it
+    unchanged. In training it returns `(batch, num_prefix_tokens + n, hidden_dim)`, where `n` is
+    `(1 - rate)` of the patches, rounded down, and at least 1. Each example drops different patches;
+    the others keep their order. Nothing is rescaled, as in the paper.
 
     Args:
-        rate: Share of the patches that is left out, in [0, 1).
-        num_prefix_tokens: Tokens in front that always stay: class token and registers.
-        seed: Of the draws, or None.
+        rate: Fraction of the patches to drop, in [0, 1).
+        num_prefix_tokens: Tokens at the front that are never dropped: class token and registers.
+        seed: Seed of the random numbers, or None.
 
     Raises:
         ValueError: The rate is outside [0, 1).
@@ -47,24 +47,24 @@ class PatchDropout(keras.layers.Layer):
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 
-    def _kept(self, patches: Any) -> Any:
+    def _num_remaining(self, patches: Any) -> Any:
         if isinstance(patches, int):
             # 10 * (1 - 0.9) is a little less than 1.
             return max(1, int(patches * (1 - self.rate) + 1e-6))
-        kept = ops.cast(patches, "float32") * (1 - self.rate) + 1e-4
-        return ops.maximum(1, ops.cast(kept, "int32"))
+        remaining = ops.cast(patches, "float32") * (1 - self.rate) + 1e-4
+        return ops.maximum(1, ops.cast(remaining, "int32"))
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
         if not training or self.rate == 0:
             return tokens
         batch, length = ops.shape(tokens)[:2]
         patches = length - self.num_prefix_tokens
-        # float32 under every policy: 256 different bfloat16 numbers would tie.
+        # float32 under every policy: bfloat16 has few distinct values, and they would tie.
         noise = keras.random.uniform((batch, patches), dtype="float32", seed=self.seed_generator)
-        chosen = ops.argsort(noise, axis=-1)[:, : self._kept(patches)]
-        places = self.num_prefix_tokens + ops.sort(chosen, axis=-1)
+        chosen = ops.argsort(noise, axis=-1)[:, : self._num_remaining(patches)]
+        indices = self.num_prefix_tokens + ops.sort(chosen, axis=-1)
         prefix = tokens[:, : self.num_prefix_tokens]
-        return ops.concatenate([prefix, take_tokens(tokens, places)], axis=1)
+        return ops.concatenate([prefix, take_tokens(tokens, indices)], axis=1)
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape

@@ -1,4 +1,4 @@
-"""Photographs into a grid of patches, and the grid into embeddings (ViT paper, section 3.1)."""
+"""Images to a grid of patches, and the patches to embeddings (ViT paper, section 3.1)."""
 
 from typing import Any
 
@@ -11,14 +11,10 @@ Shape = tuple[int | None, ...]
 
 
 def check_data_format(data_format: str | None) -> str:
-    """The given format, or that of Keras's configuration; a ValueError for any other value."""
-    if data_format not in (None, "channels_last", "channels_first"):
-        raise ValueError(
-            f"data_format={data_format!r} is not known. "
-            'Give "channels_last", "channels_first" or None (the Keras configuration).'
-        )
-    found: str = data_format or keras.config.image_data_format()
-    return found
+    """`data_format`, or that of Keras's configuration for None; a ValueError if it is unknown."""
+    formats = ("channels_last", "channels_first", None)
+    check_choice(data_format, "data_format", formats)
+    return str(data_format or keras.config.image_data_format())
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -27,15 +23,15 @@ class Patches(keras.layers.Layer):
 
     Takes `(batch, height, width, channels)`, or `(batch, channels, height, width)` under
     `data_format="channels_first"`; returns `(batch, grid_h, grid_w, patch_h * patch_w * channels)`,
-    the pixels of a patch in the order row, column, channel. What the patch does not divide is
-    dropped at the bottom and the right, as in the released code.
+    the pixels of a patch in the order row, column, channel. Pixels at the bottom and the right that
+    do not fill a patch are dropped, as in the released code.
 
     Args:
         patch_size: Height and width of a patch in pixels: one number, or a pair.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
 
     Raises:
-        ValueError: The input has not four dimensions, or is smaller than one patch.
+        ValueError: The input does not have four dimensions, or is smaller than one patch.
 
     Example:
 
@@ -122,8 +118,8 @@ class PatchEmbedding(Patches):
         hidden_dim: Width of an embedding.
         patch_size: Height and width of a patch in pixels: one number, or a pair.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
-        padding: `"valid"`: what the patch does not divide is dropped, as in the ViT; `"same"`: it
-            is filled up with zeros on both sides, as in MLP-Mixer.
+        padding: `"valid"`: pixels that do not fill a patch are dropped, as in the ViT; `"same"`:
+            patches at the border are padded with zeros, as in MLP-Mixer.
 
     Example:
 
@@ -183,19 +179,19 @@ class PatchEmbedding(Patches):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokensToGrid(keras.layers.Layer):
-    """Lays a sequence of tokens back onto the grid of patches they came from.
+    """Reshapes a sequence of tokens to the grid of patches they came from.
 
     Called with tokens `(batch, prefix + grid_h * grid_w, hidden_dim)` and the patches
-    `(batch, grid_h, grid_w, ...)`, of which only the shape is read; returns
+    `(batch, grid_h, grid_w, ...)`, of which only the shape is used; returns
     `(batch, grid_h, grid_w, hidden_dim)`, or `(batch, hidden_dim, grid_h, grid_w)` under
     `data_format="channels_first"`.
 
     Args:
-        num_prefix_tokens: Tokens in front that are left out: class token and registers.
+        num_prefix_tokens: Tokens at the front that are omitted: class token and registers.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
 
     Raises:
-        ValueError: The tokens are fewer than the patches, as in training under patch dropout.
+        ValueError: There are fewer tokens than patches, as in training with patch dropout.
 
     Example:
 
@@ -213,7 +209,7 @@ class TokensToGrid(keras.layers.Layer):
         self.data_format = check_data_format(data_format)
 
     def build(self, tokens_shape: Shape, patches_shape: Shape) -> None:
-        """Creates nothing: there are no weights."""
+        """Does nothing: there are no weights to create."""
 
     def call(self, tokens: Any, patches: Any) -> Any:
         _, grid_h, grid_w, _ = ops.shape(patches)
@@ -224,8 +220,8 @@ class TokensToGrid(keras.layers.Layer):
         ):
             raise ValueError(
                 f"{tokens.shape[1]} patches do not fill a grid of {patches.shape[1]} x "
-                f"{patches.shape[2]}: patch dropout leaves none in training. Ask for features on "
-                "the grid with training=False, or build the model with patch_dropout=0."
+                f"{patches.shape[2]}: patch dropout removes some in training. Compute grid "
+                "features with training=False, or build the model with patch_dropout=0."
             )
         grid = ops.reshape(tokens, (-1, grid_h, grid_w, tokens.shape[-1]))
         if self.data_format == "channels_first":

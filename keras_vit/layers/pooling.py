@@ -1,4 +1,4 @@
-"""From the tokens of an image to one vector: class token, mean, or attention pooling."""
+"""Pools the tokens of an image into one vector: class token, mean, or attention pooling."""
 
 from typing import Any
 
@@ -38,37 +38,37 @@ class TokenPooling(keras.layers.Layer):
         return tokens_shape[0], tokens_shape[2]
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config()}  # its own: Keras derives none where dtype is an object
+        return {**super().get_config()}  # explicit: Keras cannot derive it if dtype is an object
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MeanPooling(keras.layers.Layer):
     """The mean over the patches (ViT paper, appendix D.3): global average pooling.
 
-    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. With the `sources` of a
-    `MergingEncoderBlock`, a merged token counts as often as it has patches.
+    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. With the `token_index` of a
+    `MergingEncoderBlock`, a merged token counts once per patch.
 
     Args:
-        num_prefix_tokens: Tokens in front that are no patches: class token and registers.
+        num_prefix_tokens: Tokens at the front that are not patches: class token and registers.
     """
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
 
-    def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
-        """Creates nothing: there are no weights."""
+    def build(self, tokens_shape: Shape, token_index_shape: Shape | None = None) -> None:
+        """Does nothing: there are no weights to create."""
 
-    def call(self, tokens: Any, sources: Any = None) -> Any:
+    def call(self, tokens: Any, token_index: Any = None) -> Any:
         patches = tokens[:, self.num_prefix_tokens :]
-        if sources is None:
+        if token_index is None:
             return ops.mean(patches, axis=1)
-        sizes = token_sizes(sources, ops.shape(tokens)[1])[:, self.num_prefix_tokens :]
+        sizes = token_sizes(token_index, ops.shape(tokens)[1])[:, self.num_prefix_tokens :]
         weights = sizes / ops.sum(sizes, axis=1, keepdims=True)
         return ops.sum(patches * ops.cast(weights[:, :, None], patches.dtype), axis=1)
 
     def compute_output_shape(
-        self, tokens_shape: Shape, sources_shape: Shape | None = None
+        self, tokens_shape: Shape, token_index_shape: Shape | None = None
     ) -> Shape:
         return tokens_shape[0], tokens_shape[2]
 
@@ -80,7 +80,7 @@ class MeanPooling(keras.layers.Layer):
 class AttentionPooling(CompositeLayer):
     """A learned probe attends to all tokens, then passes an MLP: MAP, the head of big_vision.
 
-    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. With the `sources` of a
+    Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. With the `token_index` of a
     `MergingEncoderBlock`, a merged token is attended to as all of its patches would be. Source:
     "Scaling Vision Transformers" (Zhai et al. 2022), big_vision `MAPHead`.
 
@@ -113,7 +113,7 @@ class AttentionPooling(CompositeLayer):
         )
         self.mlp = self.sublayer(MLP, mlp_dim, activation, name="mlp")
 
-    def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
+    def build(self, tokens_shape: Shape, token_index_shape: Shape | None = None) -> None:
         hidden_dim = tokens_shape[-1]
         assert hidden_dim is not None
         self.head_dim = check_heads(hidden_dim, self.num_heads)
@@ -128,21 +128,21 @@ class AttentionPooling(CompositeLayer):
             layer.build((tokens_shape[0], 1, hidden_dim))
         self.key_value.build(tokens_shape)
 
-    def call(self, tokens: Any, sources: Any = None, training: bool | None = None) -> Any:
+    def call(self, tokens: Any, token_index: Any = None, training: bool | None = None) -> Any:
         batch, length, hidden_dim = ops.shape(tokens)
         heads = (self.num_heads, self.head_dim)
         probe = ops.broadcast_to(ops.cast(self.probe, tokens.dtype), (batch, 1, hidden_dim))
         query = ops.reshape(self.cast(self.query(probe)), (-1, 1, *heads))
         key_value = ops.reshape(self.cast(self.key_value(tokens)), (-1, length, 2, *heads))
         bias = None
-        if sources is not None:
-            bias = proportional_bias(token_sizes(sources, length), query.dtype)
+        if token_index is not None:
+            bias = proportional_bias(token_sizes(token_index, length), query.dtype)
         attended = attention(query, key_value[:, :, 0], key_value[:, :, 1], bias)
         pooled = self.cast(self.output_projection(ops.reshape(attended, (-1, 1, hidden_dim))))
         return (pooled + self.cast(self.mlp(self.norm(pooled), training=training)))[:, 0]
 
     def compute_output_shape(
-        self, tokens_shape: Shape, sources_shape: Shape | None = None
+        self, tokens_shape: Shape, token_index_shape: Shape | None = None
     ) -> Shape:
         return tokens_shape[0], tokens_shape[2]
 

@@ -1,4 +1,4 @@
-"""Where a patch stands: the position embeddings of the ViT paper (section 3.1, appendix D.4)."""
+"""Position embeddings (ViT paper, section 3.1 and appendix D.4)."""
 
 from typing import Any
 
@@ -21,14 +21,14 @@ def interpolation_matrix(new: Any, old: int) -> Any:
     return ops.relu(1 - ops.abs(source[:, None] - ops.arange(old, dtype="float32")))
 
 
-def same_size(given: Any, expected: Any) -> bool:
+def same_size(size: Any, expected: Any) -> bool:
     """Whether a size read from a tensor is known while tracing, and is the expected one."""
-    # A dynamic size compares to a tensor or, in a JAX export, to an error: ask its type first.
-    return isinstance(given, int) and given == expected
+    # Comparing a dynamic size gives a tensor or, in a JAX export, an error: check its type first.
+    return isinstance(size, int) and size == expected
 
 
 def copy_into(variable: Any, values: Any) -> None:
-    """Assigns a copy: two variables with one buffer die together when JAX donates it."""
+    """Assigns a copy: JAX may donate, and so delete, a buffer that two variables share."""
     variable.assign(ops.convert_to_numpy(values))
 
 
@@ -60,7 +60,7 @@ def sincos_2d(grid_h: Any, grid_w: Any, hidden_dim: int) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PositionEmbedding(keras.layers.Layer):
-    """Adds to every token where it stands in the image.
+    """Adds the position of each token in the image.
 
     Called with tokens `(batch, prefix + grid_h * grid_w, hidden_dim)` and, where the images may
     have another size than `grid`, with the patches `(batch, grid_h, grid_w, ...)` too, of which
@@ -69,15 +69,15 @@ class PositionEmbedding(keras.layers.Layer):
 
     Args:
         grid: Rows and columns of the grid of patches that the embeddings are learned for.
-        kind: `"learned"`: one vector a token, class token included (the paper's choice);
+        kind: `"learned"`: one vector per token, class token included (the paper's choice);
             `"learned_2d"`: half of a vector learned for the row, half for the column;
             `"sincos2d"`: fixed sines and cosines of row and column.
         num_prefix_tokens: Tokens in front of the patches: 1 for a class token, else 0. Under
-            `"learned"` they have embeddings of their own, otherwise none.
+            `"learned"` they have embeddings too, otherwise not.
 
     Raises:
         ValueError: `kind` is unknown, the width does not split evenly, or the sequence is not
-            as long as the grid says.
+            as long as the grid requires.
 
     Source: ViT paper, equation 1, appendix D.4 and table 8; big_vision for `"sincos2d"`.
 
@@ -174,7 +174,8 @@ class PositionEmbedding(keras.layers.Layer):
         if (self.kind, self.hidden_dim) != (other.kind, other.hidden_dim):
             raise ValueError(
                 f"Cannot resample {other.kind!r} embeddings of width {other.hidden_dim} into "
-                f"{self.kind!r} embeddings of width {self.hidden_dim}: give two layers alike."
+                f"{self.kind!r} embeddings of width {self.hidden_dim}: both layers must "
+                "have the same kind and width."
             )
         if self.kind == "learned":
             copy_into(self.embedding, other.positions(*self.grid))

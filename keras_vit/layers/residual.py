@@ -1,7 +1,7 @@
 """The stem and the bottleneck unit of ResNets with group norm and weight standardisation.
 
-Version 1 is that of the hybrids and of big_vision's `bit`: norm and ReLU behind every convolution.
-Version 2 is BiT's (Kolesnikov et al. 2020, "Big Transfer"): norm and ReLU in front of it.
+Version 1 is that of the hybrids and of big_vision's `bit`: norm and ReLU after every convolution.
+Version 2 is BiT's (Kolesnikov et al. 2020, "Big Transfer"): norm and ReLU before it.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ EXPANSION = 4  # A unit's output has four times the channels of its middle.
 
 
 class Version(NamedTuple):
-    """The numbers in which the two released codes differ."""
+    """The numbers in which the two released code bases differ."""
 
     norm_epsilon: float
     variance_epsilon: float
@@ -35,7 +35,7 @@ VERSIONS = {
 
 
 class _Residual(CompositeLayer):
-    """Makes the convolutions and norms of a version."""
+    """Creates the convolutions and norms of a version."""
 
     def __init__(self, width: int, version: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -52,7 +52,7 @@ class _Residual(CompositeLayer):
 
     def convolution(self, filters: int, size: int, strides: int, name: str) -> StandardizedConv2D:
         symmetric = self.rules.padding == "symmetric"
-        made: StandardizedConv2D = self.sublayer(
+        layer: StandardizedConv2D = self.sublayer(
             StandardizedConv2D,
             filters,
             size,
@@ -62,10 +62,10 @@ class _Residual(CompositeLayer):
             self.rules.deviation_epsilon,
             name=name,
         )
-        return made
+        return layer
 
     def padded(self, images: Any, width: int, value: float = 0.0) -> Any:
-        """Images with a border, where the version does not leave it to the convolution."""
+        """Pads images, unless this version's convolutions do so."""
         if self.rules.padding == "same":
             return images
         border = (width, width)
@@ -73,10 +73,10 @@ class _Residual(CompositeLayer):
 
     def norm(self, name: str, **kwargs: Any) -> keras.layers.GroupNormalization:
         cls, epsilon = keras.layers.GroupNormalization, self.rules.norm_epsilon
-        made: keras.layers.GroupNormalization = self.sublayer(
+        layer: keras.layers.GroupNormalization = self.sublayer(
             cls, GROUPS, epsilon=epsilon, name=name, **kwargs
         )
-        return made
+        return layer
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "width": self.width, "version": self.version}
@@ -84,7 +84,7 @@ class _Residual(CompositeLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ResNetStem(_Residual):
-    """A quarter of the image's height and width: convolution of 7 x 7, then the largest of 3 x 3.
+    """Reduces height and width to a quarter: a 7 x 7 convolution, then 3 x 3 max pooling.
 
     Takes `(batch, height, width, channels)`, returns `(batch, height / 4, width / 4, width)`,
     rounded up.
@@ -106,7 +106,7 @@ class ResNetStem(_Residual):
         self.norm_layer = self.norm("norm") if version == 1 else None
 
     def build(self, images_shape: Shape) -> None:
-        # Only the channels count, and a small image has no room for the kernel unpadded.
+        # Only the channels matter, and a small image would be smaller than the unpadded kernel.
         self.conv.build((None, None, None, images_shape[-1]))
         if self.norm_layer is not None:
             self.norm_layer.build((None, None, None, self.width))
@@ -115,7 +115,7 @@ class ResNetStem(_Residual):
         x = self.conv(self.padded(images, 3))
         if self.norm_layer is not None:
             x = ops.relu(self.norm_layer(x))
-        # Without a norm values may be negative, and a border of zeros would win over them.
+        # Without a norm values may be negative, and zeros at the border would exceed them.
         x = self.padded(x, 1, float("-inf"))
         padding = "same" if self.rules.padding == "same" else "valid"
         return self.cast(ops.max_pool(x, 3, 2, padding, data_format="channels_last"))
@@ -137,7 +137,7 @@ class ResidualUnit(_Residual):
         width: Channels in the middle, a multiple of 32.
         strides: Step of the 3 x 3 convolution: 1 or 2.
         version: 1 or 2: see the module.
-        remat: Compute activations again in the backward pass instead of keeping them.
+        remat: Recompute activations in the backward pass instead of keeping them.
 
     Example:
 
@@ -160,7 +160,7 @@ class ResidualUnit(_Residual):
         self.conv_1 = self.convolution(width, 1, 1, "conv_1")
         self.conv_2 = self.convolution(width, 3, strides, "conv_2")
         self.conv_3 = self.convolution(EXPANSION * width, 1, 1, "conv_3")
-        # The last norm of version 1 starts at zero, so that a new unit hands on its input.
+        # The last norm of version 1 starts at zero, so that a new unit passes on its input.
         last = {"gamma_initializer": "zeros"} if version == 1 else {}
         self.norm_1, self.norm_2 = self.norm("norm_1"), self.norm("norm_2")
         self.norm_3 = self.norm("norm_3", **last)

@@ -1,4 +1,4 @@
-"""Stochastic depth: whole residual branches left out at random."""
+"""Stochastic depth: whole residual branches are dropped at random."""
 
 from typing import Any
 
@@ -16,8 +16,9 @@ class StochasticDepth(keras.layers.Dropout):
 
     Args:
         rate: Probability that an example loses the branch.
-        seed: Of the draws, or None.
-        rescale: Whether what stays is scaled by `1 / (1 - rate)`, so that the mean is kept.
+        seed: Seed of the random numbers, or None.
+        rescale: Whether the other branches are scaled by `1 / (1 - rate)`, so that the mean is the
+            same.
 
     Example:
 
@@ -34,7 +35,7 @@ class StochasticDepth(keras.layers.Dropout):
         self.rescale = rescale
 
     def build(self, input_shape: Shape) -> None:
-        # One draw an example: Dropout shares a draw along the axes of size one.
+        # One draw per example: Dropout shares a draw along the axes of size one.
         self.noise_shape = (None,) + (1,) * (len(input_shape) - 1)
 
     def call(self, inputs: Any, training: bool = False) -> Any:

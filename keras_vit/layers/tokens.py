@@ -1,4 +1,4 @@
-"""Learned tokens that join the patches: the class token, and registers."""
+"""Learned tokens that are added to the patches: the class token and registers."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from keras import ops
 
 from keras_vit.layers.patches import Shape
 
-# A configuration: an initializer itself would have drawn its seed when this was imported.
-SMALL = {"class_name": "RandomNormal", "config": {"stddev": 0.02}}
+# A configuration: an initializer object would draw its seed when this module is imported.
+TOKEN_INITIALIZER = {"class_name": "RandomNormal", "config": {"stddev": 0.02}}
 
 
 class _LearnedTokens(keras.layers.Layer):
@@ -39,12 +39,12 @@ class _LearnedTokens(keras.layers.Layer):
         return batch, None if length is None else length + self.num_tokens, hidden_dim
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config()}  # its own: Keras derives none where dtype is an object
+        return {**super().get_config()}  # explicit: Keras cannot derive it if dtype is an object
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassToken(_LearnedTokens):
-    """Prepends the learned class token, whose last state is the image (ViT paper, equation 1).
+    """Prepends the learned class token, whose final state represents the image (equation 1).
 
     Takes `(batch, length, hidden_dim)`, returns `(batch, 1 + length, hidden_dim)`.
     It starts at zero, as in the released code.
@@ -62,11 +62,11 @@ class RegisterTokens(_LearnedTokens):
     """Inserts register tokens after the class token ("Vision Transformers Need Registers").
 
     Takes `(batch, length, hidden_dim)`, returns `(batch, length + num_tokens, hidden_dim)`.
-    Registers carry no position, so this layer stands after `PositionEmbedding`.
+    Registers do not have positions, so this layer follows `PositionEmbedding`.
 
     Args:
-        num_tokens: How many registers.
-        after: How many tokens stay in front of them: 1 behind a class token, else 0.
+        num_tokens: Number of registers.
+        after: Number of tokens in front of them: 1 with a class token, else 0.
 
     Example:
 
@@ -75,8 +75,8 @@ class RegisterTokens(_LearnedTokens):
     (201, 64)
     """
 
-    # DINOv2's: unlike the class token, registers must differ from each other to be of any use.
-    initializer: Any = SMALL
+    # DINOv2's: unlike the class token, registers must differ from each other to be useful.
+    initializer: Any = TOKEN_INITIALIZER
 
     def __init__(self, num_tokens: int, after: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -5,62 +5,50 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from keras_vit.errors import did_you_mean
+from keras_vit.models.config import MixerConfig, ModelConfig, ResNetConfig, ViTConfig
+from keras_vit.models.families import (
+    FAMILIES,
+    MODEL_NAMES,
+    Family,
+    family_of,
+    model_arguments,
+    model_cost,
+)
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer
 from keras_vit.models.resnet import BiTResNet
-from keras_vit.models.variants import (
-    BIT_NAMES,
-    HYBRIDS,
-    MIXER_NAMES,
-    VIT_NAMES,
-    bit_arguments,
-    hybrid_arguments,
-    mixer_arguments,
-    vit_arguments,
-)
 from keras_vit.models.vit import VisionTransformer
 
 __all__ = [
+    "FAMILIES",
     "BiTResNet",
+    "Family",
     "ImageModel",
     "MLPMixer",
+    "MixerConfig",
+    "ModelConfig",
+    "ResNetConfig",
+    "ViTConfig",
     "VisionTransformer",
     "create",
+    "family_of",
     "list_models",
     "model_arguments",
+    "model_cost",
 ]
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=ImageModel)
 
-_MODELS: dict[str, tuple[Callable[..., ImageModel], dict[str, Any]]] = {
-    **{name: (VisionTransformer, vit_arguments(name)) for name in VIT_NAMES},
-    **{name: (VisionTransformer, hybrid_arguments(name)) for name in HYBRIDS},
-    **{name: (BiTResNet, bit_arguments(name)) for name in BIT_NAMES},
-    **{name: (MLPMixer, mixer_arguments(name)) for name in MIXER_NAMES},
-}
-
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names that `create` knows, such as `"ViT-B/16"`; `pattern` is a shell pattern.
+    """The names that `create` accepts, such as `"ViT-B/16"`; `pattern` is a shell pattern.
 
     >>> import keras_vit
     >>> keras_vit.list_models("ViT-L*")
     ['ViT-L/32', 'ViT-L/16']
     """
-    return [name for name in _MODELS if fnmatch.fnmatch(name.lower(), pattern.lower())]
-
-
-def model_arguments(name: str) -> dict[str, Any]:
-    """The size arguments behind a name: patch size, width, depth, heads, MLP.
-
-    Raises:
-        ValueError: The name is unknown; the message proposes the nearest ones.
-    """
-    if name not in _MODELS:
-        raise ValueError(f"No model {name!r}. {did_you_mean(name, _MODELS)}")
-    return dict(_MODELS[name][1])
+    return [name for name in MODEL_NAMES if fnmatch.fnmatch(name.lower(), pattern.lower())]
 
 
 def create(name: str, *, sha256: str | None = None, **arguments: Any) -> ImageModel:
@@ -68,8 +56,8 @@ def create(name: str, *, sha256: str | None = None, **arguments: Any) -> ImageMo
 
     `sha256` is the sum that the file given as `weights` must have.
 
-    With `weights`, activation, epsilon, normalisation and pooling follow the weights where they are
-    not stated.
+    With `weights`, activation, epsilon, normalisation and pooling follow the weights unless they
+    are given.
 
     Raises:
         ValueError: The name or an argument is unknown, or out of range.
@@ -90,7 +78,7 @@ def create(name: str, *, sha256: str | None = None, **arguments: Any) -> ImageMo
             check_file(Path(weights), sha256)
         sizes |= arguments_for(weights, **{**sizes, **arguments})
     label = name.lower().replace("/", "_").replace("-", "_").replace("+", "_")
-    return _MODELS[name][0](**{"name": label, **sizes, **arguments})
+    return family_of(name).model(**{"name": label, **sizes, **arguments})
 
 
 def _named(name: str, model: Callable[P, M]) -> Callable[P, M]:
@@ -148,4 +136,4 @@ MixerB16 = _named("Mixer-B/16", MLPMixer)
 MixerL32 = _named("Mixer-L/32", MLPMixer)
 MixerL16 = _named("Mixer-L/16", MLPMixer)
 MixerH14 = _named("Mixer-H/14", MLPMixer)
-__all__ += [_python_name(name) for name in _MODELS]
+__all__ += [_python_name(name) for name in MODEL_NAMES]

@@ -1,20 +1,9 @@
-"""What a model costs, said before anything is allocated."""
+"""Parameters, operations and memory of a model, computed before anything is allocated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from keras_vit.errors import as_pair, did_you_mean
-from keras_vit.models.variants import (
-    BIT_NAMES,
-    HYBRIDS,
-    MIXER_NAMES,
-    VIT_NAMES,
-    bit_arguments,
-    hybrid_arguments,
-    mixer_arguments,
-    vit_arguments,
-)
+from keras_vit.errors import as_pair
 
 BYTES = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2, "bfloat16": 2}
 
@@ -230,25 +219,3 @@ def _with_memory(
         # Weights, gradients and moments stay in float32 under every policy.
         parameters * 4 * 4 + batch_size * activations * per_value,
     )
-
-
-# Names, the arguments behind a name, and the count that takes them.
-_COUNTED = (
-    (VIT_NAMES, vit_arguments, vit_cost),
-    (tuple(HYBRIDS), hybrid_arguments, vit_cost),
-    (BIT_NAMES, bit_arguments, resnet_cost),
-    (MIXER_NAMES, mixer_arguments, mixer_cost),
-)
-
-
-def cost(name: str, **options: Any) -> Cost:
-    """The cost of a model by its name; options as in `vit_cost`, all but the sizes.
-
-    >>> round(cost("ViT-S/16", image_size=224).macs / 1e9, 2)
-    4.6
-    """
-    for names, arguments, count in _COUNTED:
-        if name in names:
-            return count(**{**arguments(name), **options})
-    known = [known for names, *_ in _COUNTED for known in names]
-    raise ValueError(f"No cost is known for {name!r}. {did_you_mean(name, known)}")

@@ -1,14 +1,25 @@
 """The hybrid: patches are cut from a ResNet's feature map (ViT paper, section 3.1)."""
 
-from collections.abc import Sequence
+from typing import Any
+
+from keras_vit.layers import PatchEmbedding
+from keras_vit.models.config import ViTConfig
+from keras_vit.models.resnet import resnet_features
 
 
-def feature_stride(resnet: Sequence[int] | None) -> int:
-    """Pixels of the image for one of the feature map, of which sizes are rounded up.
+def hybrid_patches(images: Any, config: ViTConfig) -> dict[str, Any]:
+    """`stem`, `stage_1` and so on, and the `patches` of the last, `(batch, rows, columns, width)`.
 
-    The stem halves twice, and so does every stage but the first once.
-
-    >>> feature_stride((3, 4, 9)), feature_stride(()), feature_stride(None)
-    (16, 4, 1)
+    The ResNet is big_vision's `bit` (version 1), which AugReg's hybrids start with.
     """
-    return 1 if resnet is None else 4 * 2 ** max(len(resnet) - 1, 0)
+    assert config.resnet is not None
+    x = resnet_features(images, config, config.resnet, config.resnet_width, version=1)
+    last = x[f"stage_{len(config.resnet)}"] if config.resnet else x["stem"]
+    embed = PatchEmbedding(
+        config.hidden_dim,
+        config.patch_size,
+        "channels_last",  # as every feature map of `resnet_features`
+        dtype=config.dtype,
+        name="patch_embedding",
+    )
+    return {**x, "patches": embed(last)}

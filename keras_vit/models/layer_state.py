@@ -1,4 +1,4 @@
-"""What layers hold beside their arguments: what is frozen, their dtype policies, their weights."""
+"""State of layers besides their arguments: whether they are frozen, dtype policies, weights."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -17,7 +17,7 @@ def sublayers(layer: Layer) -> list[Layer]:
 
 
 def layers_beside(model: keras.Model) -> list[Layer]:
-    """Layers that are attributes of a model and no part of its graph."""
+    """Layers that are attributes of a model but not part of its graph."""
     names = {layer.name for layer in model.layers}
     return [layer for layer in sublayers(model) if layer.name not in names]
 
@@ -39,28 +39,28 @@ def set_trainable(model: Layer, frozen: Collection[str], thawed: Collection[str]
     def walk(layer: Layer, trainable: bool, prefix: str) -> None:
         for inner in sublayers(layer):
             path = prefix + inner.name
-            wanted = path in thawed or (trainable and path not in frozen)
-            if inner.trainable != wanted:
-                inner.trainable = wanted  # and that of all layers inside
-            walk(inner, wanted, f"{path}/")
+            is_trainable = path in thawed or (trainable and path not in frozen)
+            if inner.trainable != is_trainable:
+                inner.trainable = is_trainable  # and that of all layers inside
+            walk(inner, is_trainable, f"{path}/")
 
     walk(model, True, "")
 
 
 def copy_weights(source: Layer, target: Layer) -> None:
-    """Sets the weights of a layer to those of its equal; positions are resampled to its grid."""
-    for own, new in zip(source._flatten_layers(), target._flatten_layers(), strict=True):
+    """Copies the weights of a layer to one like it; positions are resampled to its grid."""
+    for old, new in zip(source._flatten_layers(), target._flatten_layers(), strict=True):
         if hasattr(new, "resample_from"):
-            new.resample_from(own)
+            new.resample_from(old)
             continue
-        # Not get_weights: quantizing leaves another order than building a quantized layer.
+        # Not get_weights: quantizing a layer orders them differently from building a quantized one.
         store: dict[str, Any] = {}
-        own.save_own_variables(store)
+        old.save_own_variables(store)
         new.load_own_variables({k: keras.ops.convert_to_numpy(v) for k, v in store.items()})
 
 
 def settle_policies(model: keras.Model) -> None:
-    """Gives each layer its entry of a `DTypePolicyMap` in the place of the map.
+    """Replaces a `DTypePolicyMap` by each layer's entry of it.
 
     Under a map, Keras 3.15 loses the scales of quantized layers when it saves them.
     """

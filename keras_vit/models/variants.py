@@ -1,4 +1,4 @@
-"""The sizes that have a name: one table, one row a model."""
+"""The sizes that have a name: one table, one row per model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Width:
-    """The encoder of a ViT, whatever its patches."""
+    """The encoder of a ViT, for any patch size."""
 
     hidden_dim: int
     depth: int
@@ -16,7 +16,7 @@ class Width:
 
 @dataclass(frozen=True)
 class MixerWidth:
-    """An MLP-Mixer, whatever its patches."""
+    """An MLP-Mixer, for any patch size."""
 
     hidden_dim: int
     depth: int
@@ -34,6 +34,10 @@ WIDTHS = {
     "g": Width(1408, 40, 16, 6144),
     "G": Width(1664, 48, 16, 8192),
 }
+
+# Widths that were released but that no model here is named after: DeiT III's medium, and DINOv2's
+# giant, whose gated MLP of 4096 has as many weights as a plain one of 6144.
+UNNAMED_WIDTHS = {"M": Width(512, 12, 8, 2048), "giant": Width(1536, 40, 24, 6144)}
 
 VIT_NAMES = (
     "ViT-Ti/16",
@@ -69,7 +73,7 @@ MIXER_NAMES = (
 )
 
 
-# Hybrids of AugReg and the ViT paper: encoder, patches on the feature map, units of the stages.
+# Hybrids of AugReg and the ViT paper: encoder, patch size on the feature map, units per stage.
 HYBRIDS: dict[str, tuple[str, int, tuple[int, ...]]] = {
     "R+ViT-Ti/16": ("Ti", 8, ()),
     "R26+ViT-S/32": ("S", 1, (2, 2, 2, 2)),
@@ -78,7 +82,7 @@ HYBRIDS: dict[str, tuple[str, int, tuple[int, ...]]] = {
     "R50+ViT-L/32": ("L", 1, (3, 4, 6, 3)),
 }
 
-# BiT, table 1: units of the stages by the number of layers, and the names with their width.
+# BiT, table 1: units per stage by number of layers, and the names with their width.
 BIT_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 BIT_NAMES = (
     "BiT-R50x1",
@@ -90,25 +94,19 @@ BIT_NAMES = (
 )
 
 
-def hybrid_arguments(name: str) -> dict[str, Any]:
-    """The size arguments of a name such as `"R50+ViT-B/16"`."""
-    width, patch, resnet = HYBRIDS[name]
-    return {"patch_size": patch, "resnet": resnet, **vars(WIDTHS[width])}
+def size_arguments(name: str) -> dict[str, Any]:
+    """The size arguments of a name such as `"ViT-B/16"`, `"R50+ViT-B/16"` or `"BiT-R50x1"`.
 
-
-def bit_arguments(name: str) -> dict[str, Any]:
-    """The size arguments of a name such as `"BiT-R50x1"`."""
-    layers, factor = name.removeprefix("BiT-R").split("x")
-    return {"depths": BIT_DEPTHS[int(layers)], "width": 64 * int(factor)}
-
-
-def vit_arguments(name: str) -> dict[str, Any]:
-    """The size arguments of a name such as `"ViT-B/16"`."""
-    width, patch = name.removeprefix("ViT-").split("/")
-    return {"patch_size": int(patch), **vars(WIDTHS[width])}
-
-
-def mixer_arguments(name: str) -> dict[str, Any]:
-    """The size arguments of a name such as `"Mixer-B/16"`."""
-    width, patch = name.removeprefix("Mixer-").split("/")
-    return {"patch_size": int(patch), **vars(MIXER_WIDTHS[width])}
+    >>> size_arguments("Mixer-B/16")["tokens_mlp_dim"]
+    384
+    """
+    if name in HYBRIDS:
+        width, patch_size, resnet = HYBRIDS[name]
+        return {"patch_size": patch_size, "resnet": resnet, **vars(WIDTHS[width])}
+    kind, _, size = name.partition("-")
+    if kind == "BiT":
+        layers, factor = size.removeprefix("R").split("x")
+        return {"depths": BIT_DEPTHS[int(layers)], "width": 64 * int(factor)}
+    letter, _, patch = size.partition("/")
+    widths: dict[str, Any] = MIXER_WIDTHS if kind == "Mixer" else {**WIDTHS, **UNNAMED_WIDTHS}
+    return {"patch_size": int(patch), **vars(widths[letter])}

@@ -286,7 +286,7 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
         model = model.copy(**rates)
     if recipe.augmentation.crop == "resize":
         # Tiny pictures have no border to cut away: they are taken as they are.
-        model.evaluation = {"mode": "stretch"}
+        model.eval_transform = {"mode": "stretch"}
     return model
 
 

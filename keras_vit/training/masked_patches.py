@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_vit.errors import check_positive
 from keras_vit.layers.patches import Shape
-from keras_vit.layers.tokens import SMALL
+from keras_vit.layers.tokens import TOKEN_INITIALIZER
 from keras_vit.models.compiled import CompiledModel
 from keras_vit.models.vit import VisionTransformer
 
@@ -224,7 +224,7 @@ class CorruptPatches(keras.layers.Layer):
 
     def build(self, patches_shape: Shape) -> None:
         self.mask_token = self.add_weight(
-            name="mask_token", shape=(patches_shape[-1],), initializer=SMALL
+            name="mask_token", shape=(patches_shape[-1],), initializer=TOKEN_INITIALIZER
         )
 
     def call(self, patches: Any, training: bool = False) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from keras_vit.data import Augmentation
 from keras_vit.errors import check_choice, check_positive, did_you_mean
 from keras_vit.errors import check_rate as check_rates
-from keras_vit.models.variants import vit_arguments
+from keras_vit.models.variants import size_arguments
 
 IMAGENET = 1_281_167  # training images
 IMAGENET_21K = 12_746_000  # without the 51,200 that AugReg keeps for validation
@@ -246,7 +246,7 @@ RECIPES = {
     "finetune_small": Recipe(
         source="Tuned here for pretrained models and a few thousand photographs.",
         hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 1,800 photographs.",
-        model=vit_arguments("ViT-Ti/16"),
+        model=size_arguments("ViT-Ti/16"),
         image_size=224,
         epochs=6,
         batch_size=32,
@@ -262,7 +262,7 @@ RECIPES = {
         "configs/vit_s16_i1k.py.",
         hardware="TPU v3-8: 6 to 7 hours for 90 epochs, 76.5 %; 300 epochs: 80.0 %.",
         model={
-            **vit_arguments("ViT-S/16"),
+            **size_arguments("ViT-S/16"),
             "pooling": "gap",
             "position_embedding": "sincos2d",
             "representation_size": 384,
@@ -285,7 +285,7 @@ RECIPES = {
         source='"Training data-efficient image transformers" (Touvron et al. 2021), table 9; the '
         "learning rate is 5e-4 a 512 images.",
         hardware="8 V100: 53 hours for DeiT-B, 81.8 %; S 79.8 %, Ti 72.2 %.",
-        model={**vit_arguments("ViT-S/16"), "activation": "gelu"},
+        model={**size_arguments("ViT-S/16"), "activation": "gelu"},
         image_size=224,
         epochs=300,
         examples=IMAGENET,
@@ -346,7 +346,7 @@ def _pretrain(
     return Recipe(
         source="ViT paper (Dosovitskiy et al. 2021), table 3; loss and head as in big_vision.",
         hardware="TPU v3 core days (table 2): L/16 on ImageNet-21k 230, on JFT 680; H/14 2,500.",
-        model=vit_arguments("ViT-B/16"),
+        model=size_arguments("ViT-B/16"),
         image_size=224,
         epochs=epochs,
         examples=examples,
@@ -372,7 +372,7 @@ RECIPES["masked_patches"] = Recipe(
     "MaskedPatchPrediction; decay and optimizer as in its section 4.1.",
     hardware="TPU v3; fine-tuned on ImageNet B/16 reaches 79.9 %, 2 % more than from scratch "
     "(section 4.6). After 100,000 steps little is gained.",
-    model=vit_arguments("ViT-B/16"),
+    model=size_arguments("ViT-B/16"),
     image_size=224,
     epochs=0,
     steps=1_000_000,
@@ -404,7 +404,7 @@ def _finetune(
     return Recipe(
         source="ViT paper (Dosovitskiy et al. 2021), table 4 and appendix B.1.1; vit_jax configs.",
         hardware="A100, B/16: 2.2 hours for 10,000 steps.",
-        model=vit_arguments("ViT-B/16"),
+        model=size_arguments("ViT-B/16"),
         image_size=384,
         epochs=0,
         steps=steps,
@@ -443,7 +443,7 @@ def _augreg(magnitude: float | None, mixup: float) -> Recipe:
     return Recipe(
         source='"How to train your ViT?" (Steiner et al. 2022); big_vision configs/vit_i21k.py.',
         hardware="TPU v3; the study trains 30 and 300 epochs of ImageNet-21k.",
-        model=vit_arguments("ViT-B/16"),
+        model=size_arguments("ViT-B/16"),
         image_size=224,
         epochs=300,
         examples=IMAGENET_21K,
@@ -495,7 +495,7 @@ def _sam(name: str, rho: float) -> Recipe:
     return Recipe(
         source="Chen et al. 2022, appendix; Inception crops and flips alone.",
         hardware="TPU v3, 300 epochs: ViT-B/16 79.9 %, Mixer-B/16 77.4 %.",
-        model=vit_arguments(name) if name.startswith("ViT") else {},
+        model=size_arguments(name) if name.startswith("ViT") else {},
         image_size=224,
         epochs=300,
         examples=IMAGENET,
@@ -515,7 +515,7 @@ RECIPES["gsam"] = Recipe(
     source='"Surrogate gap minimization" (Zhuang et al. 2022); big_vision '
     "configs/proj/gsam/vit_i1k_gsam_no_aug.py.",
     hardware="TPU v3, 300 epochs of ViT-B/32.",
-    model={**vit_arguments("ViT-B/32"), "pooling": "gap"},
+    model={**size_arguments("ViT-B/32"), "pooling": "gap"},
     image_size=224,
     epochs=300,
     examples=IMAGENET,

@@ -99,7 +99,7 @@ class Trial:
         )
         # Where training sees whole pictures, there is no border to cut away.
         if self.recipe.augmentation.crop == "resize":
-            model.evaluation = {"mode": "stretch"}
+            model.eval_transform = {"mode": "stretch"}
         return model
 
     def cost(self, num_classes: int, channels: int = 3) -> Cost:

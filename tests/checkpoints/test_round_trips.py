@@ -81,7 +81,7 @@ def chain(source: Path, told: dict[str, Any], steps: list[tuple[str, str]], fold
 def test_what_is_written_is_read_as_the_same_model(layout: str, kind: str, tmp_path: Path) -> None:
     model = small(**KINDS[kind])
     model.class_names = None if model.num_classes == 0 else tuple("abcde")
-    model.evaluation = {"mode": "stretch"}
+    model.eval_transform = {"mode": "stretch"}
     file = tmp_path / ("m.npz" if layout in ("google", "big_vision") else "m.safetensors")
     save_weights(model, file, layout=layout)
     twin = from_checkpoint(file)

@@ -70,12 +70,12 @@ def test_evaluation_of_the_model_is_followed(model: keras_vit.VisionTransformer)
     images = np.random.default_rng(0).integers(0, 256, (4, 20, 30, 1), np.uint8)
     split = data.ArraySplit("val", ("a", "b"), images, np.zeros(4, int))
     stretching = model.copy()
-    stretching.evaluation = {"mode": "stretch"}
+    stretching.eval_transform = {"mode": "stretch"}
     tight = model.copy()
-    tight.evaluation = {"crop_fraction": 0.5}
+    tight.eval_transform = {"crop_fraction": 0.5}
     for changed in (stretching, tight):
         prepared = np.stack(
-            [data.evaluation_image(image, 8, **changed.evaluation) for image in images]
+            [data.evaluation_image(image, 8, **changed.eval_transform) for image in images]
         )
         wanted = keras.ops.convert_to_numpy(model.feature_model("pre_logits")(prepared))
         np.testing.assert_allclose(features(changed, split)[0], wanted, atol=2e-6)
@@ -111,7 +111,7 @@ def test_whatever_changes_is_computed_anew(
     kernel = other_weights.get_layer("patch_embedding").weights[0]
     kernel.assign(kernel + 1e-3)
     other_evaluation = model.copy()
-    other_evaluation.evaluation = {"mode": "stretch"}
+    other_evaluation.eval_transform = {"mode": "stretch"}
     variants = [
         (model, split_of()),
         (other_weights, split_of()),

@@ -9,7 +9,7 @@ from keras_vit import layers
 
 TOKENS, IMAGES, FIRST = (2, 17, 32), (2, 32, 24, 3), (2, 3, 32, 24)
 PATCHES, QUERIES = (2, 4, 4, 5), (2, 17, 4, 8)
-SOURCES = np.stack([np.arange(34), np.arange(34)[::-1]]).astype("int32") // 2
+TOKEN_INDEX = np.stack([np.arange(34), np.arange(34)[::-1]]).astype("int32") // 2
 
 
 class Case(NamedTuple):
@@ -40,7 +40,7 @@ CASES: dict[str, Case] = {
     "mlp": case(layers.MLP, mlp_dim=24, activation="swiglu", dropout=0.1),
     "attention_pooling": case(
         layers.AttentionPooling,
-        more={"sources": SOURCES},
+        more={"token_index": TOKEN_INDEX},
         num_heads=4,
         mlp_dim=24,
         activation="gelu",
@@ -63,10 +63,12 @@ CASES: dict[str, Case] = {
     "dropout": case(layers.Dropout, rate=0.5, noise_shape=(None, 1, 32), seed=3),
     "encoder_block": case(layers.EncoderBlock, **BLOCK, relative_length=17),
     "layer_scale": case(layers.LayerScale, initial=0.5),
-    "mean_pooling": case(layers.MeanPooling, more={"sources": SOURCES}, num_prefix_tokens=1),
+    "mean_pooling": case(
+        layers.MeanPooling, more={"token_index": TOKEN_INDEX}, num_prefix_tokens=1
+    ),
     "merging_block": case(
         layers.MergingEncoderBlock,
-        more={"sources": SOURCES},
+        more={"token_index": TOKEN_INDEX},
         **BLOCK,
         merge=3,
         num_prefix_tokens=2,
@@ -130,7 +132,7 @@ CASES: dict[str, Case] = {
         num_prefix_tokens=2,
         data_format="channels_first",
     ),
-    "unmerge_tokens": case(layers.UnmergeTokens, more={"sources": SOURCES}),
+    "unmerge_tokens": case(layers.UnmergeTokens, more={"token_index": TOKEN_INDEX}),
 }
 
 

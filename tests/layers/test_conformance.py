@@ -9,7 +9,7 @@ from keras import ops
 from keras.src.testing import TestCase
 
 from keras_vit import layers
-from tests.layers.cases import CASES, SOURCES, TOKENS, arrays
+from tests.layers.cases import CASES, TOKEN_INDEX, TOKENS, arrays
 
 
 class Harness(TestCase):
@@ -73,10 +73,10 @@ DYNAMIC: dict[str, tuple[dict[str, Any], ...]] = {
         {"tokens": (3, 18, 32), "patches": (3, 4, 4, 5)},
         {"tokens": (1, 12, 32), "patches": (1, 5, 2, 5)},
     ),
-    "with_sources": (
-        {"tokens": (None, None, 32), "sources": (None, None)},
-        {"tokens": (2, 17, 32), "sources": SOURCES},
-        {"tokens": (1, 10, 32), "sources": SOURCES[:1, :20]},
+    "with_token_index": (
+        {"tokens": (None, None, 32), "token_index": (None, None)},
+        {"tokens": (2, 17, 32), "token_index": TOKEN_INDEX},
+        {"tokens": (1, 10, 32), "token_index": TOKEN_INDEX[:1, :20]},
     ),
     "queries": (
         {"queries": (None, None, 4, 8)},
@@ -90,9 +90,9 @@ DYNAMIC: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 SHAPES: dict[str, str] = {
-    "attention_pooling": "with_sources",
-    "mean_pooling": "with_sources",
-    "merging_block": "with_sources",
+    "attention_pooling": "with_token_index",
+    "mean_pooling": "with_token_index",
+    "merging_block": "with_token_index",
     "patch_embedding": "images_first",
     "patches": "images_first",
     "position_embedding": "with_patches",
@@ -101,7 +101,7 @@ SHAPES: dict[str, str] = {
     "resnet_stem": "images",
     "standardized_conv": "images",
     "tokens_to_grid": "with_patches",
-    "unmerge_tokens": "with_sources",
+    "unmerge_tokens": "with_token_index",
 }
 
 
@@ -114,7 +114,7 @@ def test_batches_and_images_of_any_size(name: str) -> None:
     dynamic, *fitting = DYNAMIC[SHAPES.get(name, "tokens")]
     layer = cls(**arguments)
     tensors = {
-        argument: keras.Input(shape[1:], dtype="int32" if argument == "sources" else "float32")
+        argument: keras.Input(shape[1:], dtype="int32" if argument == "token_index" else "float32")
         for argument, shape in dynamic.items()
     }
     model = keras.Model(list(tensors.values()), layer(*tensors.values()))

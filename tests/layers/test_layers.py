@@ -162,10 +162,10 @@ def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
 
 
 # By which mask attention probabilities are dropped: torch has two ways.
-SOURCES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
+TOKEN_INDEX = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", TOKEN_INDEX)
 def test_attention_dropout_leaves_the_mean(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The explicit road of training agrees with the fused one on average."""
     for module in ("attention", "dropout"):

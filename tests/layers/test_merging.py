@@ -73,12 +73,12 @@ def test_matching_is_the_papers(prefix: int, r: int) -> None:
 
 
 def test_merging_twice_keeps_account_of_every_token() -> None:
-    def merged(r: int, tokens: Any, sizes: Any, sources: Any) -> list[Any]:
+    def merged(r: int, tokens: Any, sizes: Any, token_index: Any) -> list[Any]:
         matching = bipartite_soft_matching(tokens, r, 1)
-        tokens, sources = merge_tokens(matching, tokens, sizes, sources)
-        return [tokens, token_sizes(sources, tokens.shape[1]), sources]
+        tokens, token_index = merge_tokens(matching, tokens, sizes, token_index)
+        return [tokens, token_sizes(token_index, tokens.shape[1]), token_index]
 
-    tokens, sizes, sources = keras.ops.array(values(2, 13, 8)), None, None
+    tokens, sizes, token_index = keras.ops.array(values(2, 13, 8)), None, None
     where = np.tile(np.arange(13), (2, 1))
     originals = numpy(tokens)
     for r in (4, 3):
@@ -87,14 +87,14 @@ def test_merging_twice_keeps_account_of_every_token() -> None:
             for t, w in zip(numpy(tokens), where, strict=True)
         ]
         where = np.stack([s[w] for s, w in zip(step, where, strict=True)])
-        tokens, sizes, sources = at_once(partial(merged, r))(tokens, sizes, sources)
-    np.testing.assert_array_equal(numpy(sources), where)
+        tokens, sizes, token_index = at_once(partial(merged, r))(tokens, sizes, token_index)
+    np.testing.assert_array_equal(numpy(token_index), where)
     for i in range(2):
         np.testing.assert_array_equal(numpy(sizes)[i], np.bincount(where[i]))
         # However it came about, a token is the mean of what it stands for.
         means = [originals[i][where[i] == place].mean(axis=0) for place in range(6)]
         np.testing.assert_allclose(numpy(tokens)[i], means, atol=1e-5)
-    laid_out = layers.UnmergeTokens()(tokens, sources)
+    laid_out = layers.UnmergeTokens()(tokens, token_index)
     np.testing.assert_array_equal(numpy(laid_out)[1], numpy(tokens)[1, where[1]])
 
 
@@ -111,9 +111,9 @@ def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
     tokens[:, 3:] = -1.1  # far from the others: these two are no one's nearest
     sizes = keras.ops.full((1, 5), 3.0)
     matching = bipartite_soft_matching(tokens, 1, 1)
-    merged, sources = merge_tokens(matching, keras.ops.convert_to_tensor(tokens), sizes, None)
+    merged, token_index = merge_tokens(matching, keras.ops.convert_to_tensor(tokens), sizes, None)
     assert keras.backend.standardize_dtype(merged.dtype) == "float16"
-    places = numpy(sources)[0]
+    places = numpy(token_index)[0]
     np.testing.assert_array_equal(numpy(merged)[0, places[[3, 4]]], tokens[0, 3:])
     np.testing.assert_array_equal(numpy(merged)[0, places[1]], tokens[0, 1])
 
@@ -133,9 +133,9 @@ def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.Encode
 def test_a_block_alone() -> None:
     block, _ = block_and()
     inputs = values(2, 17, 32)
-    tokens, sources = at_once(block)(inputs)
+    tokens, token_index = at_once(block)(inputs)
     assert tuple(tokens.shape) == (2, 13, 32)
-    assert tuple(sources.shape) == (2, 17)
+    assert tuple(token_index.shape) == (2, 17)
     assert block.compute_output_shape((2, 17, 32)) == ((2, 13, 32), (2, 17))
     symbolic = block(keras.Input((17, 32)))
     assert [s.shape for s in symbolic] == [(None, 13, 32), (None, 17)]
@@ -154,12 +154,12 @@ def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
     """Equal tokens, merged and not: the other tokens must not notice (ToMe, equation 1)."""
     block, plain = block_and(merge=0)
     few = values(2, 9, 32)
-    sources = np.array([[0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 4]] * 2, "int32")
-    many = np.take_along_axis(few, sources[:, :, None], axis=1)
-    found, kept = block(few, sources)
+    token_index = np.array([[0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 4]] * 2, "int32")
+    many = np.take_along_axis(few, token_index[:, :, None], axis=1)
+    found, kept = block(few, token_index)
     np.testing.assert_allclose(numpy(found), numpy(plain(many))[:, :9], atol=2e-5)
-    np.testing.assert_array_equal(numpy(kept), sources)
-    sizes = token_sizes(sources, 9)
+    np.testing.assert_array_equal(numpy(kept), token_index)
+    sizes = token_sizes(token_index, 9)
     maps = numpy(block.attention.attention_probabilities(few, sizes))
     wanted = numpy(plain.attention.attention_probabilities(many))
     np.testing.assert_allclose(maps[..., 1], wanted[:, :, :9, [1, 9, 10]].sum(-1), atol=1e-5)
@@ -167,9 +167,9 @@ def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
 
 @pytest.mark.parametrize("pooling", [layers.MeanPooling(1), layers.AttentionPooling(4, 64)])
 def test_pooling_counts_a_merged_token_as_its_members(pooling: keras.layers.Layer) -> None:
-    few, sources = values(2, 5, 32), np.array([[0, 1, 1, 2, 3, 4, 3, 3]] * 2, "int32")
-    many = np.take_along_axis(few, sources[:, :, None], axis=1)
-    np.testing.assert_allclose(numpy(pooling(few, sources)), numpy(pooling(many)), atol=1e-5)
+    few, token_index = values(2, 5, 32), np.array([[0, 1, 1, 2, 3, 4, 3, 3]] * 2, "int32")
+    many = np.take_along_axis(few, token_index[:, :, None], axis=1)
+    np.testing.assert_allclose(numpy(pooling(few, token_index)), numpy(pooling(many)), atol=1e-5)
 
 
 def test_errors() -> None:

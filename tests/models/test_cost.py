@@ -8,7 +8,8 @@ import pytest
 
 from keras_vit import BiTResNet
 from keras_vit.layers import StandardizedConv2D
-from keras_vit.models.cost import cost, resnet_cost, vit_cost
+from keras_vit.models import model_cost
+from keras_vit.models.cost import resnet_cost, vit_cost
 from tests.models.test_common import SIZES, build
 from tests.models.test_variants import PARAMETERS
 
@@ -21,16 +22,16 @@ GMACS |= {"Mixer-S/32": 1.0, "Mixer-S/16": 3.79, "Mixer-B/32": 3.24, "Mixer-B/16
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters(name: str) -> None:
-    assert cost(name).parameters == PARAMETERS[name]
+    assert model_cost(name).parameters == PARAMETERS[name]
 
 
 @pytest.mark.parametrize("name", GMACS)
 def test_gmacs_are_the_published_ones(name: str) -> None:
-    assert cost(name).macs / 1e9 == pytest.approx(GMACS[name], rel=0.009)
+    assert model_cost(name).macs / 1e9 == pytest.approx(GMACS[name], rel=0.009)
 
 
 def test_gmacs_at_384() -> None:
-    assert cost("ViT-B/16", image_size=384).macs / 1e9 == pytest.approx(55.54, rel=0.008)
+    assert model_cost("ViT-B/16", image_size=384).macs / 1e9 == pytest.approx(55.54, rel=0.008)
 
 
 def test_parameters_equal_a_built_model() -> None:
@@ -72,8 +73,10 @@ def test_every_convolution_of_a_resnet_is_counted(
 
 
 def test_memory_falls_with_what_should_lower_it() -> None:
-    whole = cost("ViT-B/16", batch_size=32)
-    assert cost("ViT-B/16", batch_size=32, remat=True).training_bytes < whole.training_bytes / 2
-    half = cost("ViT-B/16", batch_size=32, precision="mixed_bfloat16")
+    whole = model_cost("ViT-B/16", batch_size=32)
+    assert (
+        model_cost("ViT-B/16", batch_size=32, remat=True).training_bytes < whole.training_bytes / 2
+    )
+    half = model_cost("ViT-B/16", batch_size=32, precision="mixed_bfloat16")
     assert half.training_bytes < whole.training_bytes
     assert whole.inference_bytes < whole.training_bytes

@@ -112,12 +112,14 @@ def test_attention_maps_are_laid_out_on_every_patch() -> None:
     maps = attention_maps(model, images)
     assert maps.shape == (2, 2, 4, 17, 17)
     np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
-    (sources,) = features(model, "block_0_sources")
-    a, b = next((i, j) for i in range(17) for j in range(i) if sources[0, i] == sources[0, j])
+    (token_index,) = features(model, "block_0_token_index")
+    a, b = next(
+        (i, j) for i in range(17) for j in range(i) if token_index[0, i] == token_index[0, j]
+    )
     np.testing.assert_array_equal(maps[0, 1, :, a], maps[0, 1, :, b])
     np.testing.assert_array_equal(maps[0, 1, :, :, a], maps[0, 1, :, :, b])
-    assert (sources[:, 0] == 0).all()  # the class token stays in front, alone
-    assert (sources[:, 1:] > 0).all()
+    assert (token_index[:, 0] == 0).all()  # the class token stays in front, alone
+    assert (token_index[:, 1:] > 0).all()
 
 
 def test_gradients_reach_every_variable() -> None:

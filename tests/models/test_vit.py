@@ -73,7 +73,7 @@ def test_wrong_rank_and_unknown_feature() -> None:
     model = build("token")
     with pytest.raises(ValueError, match="block_0"):
         model.feature_model(["block_00"])
-    with pytest.raises(ValueError, match='"grid"'):
+    with pytest.raises(ValueError, match="'grid'"):
         model.feature_model(["block_0"], format="image")
     with pytest.raises(ValueError):
         model(pixels(32, 32, 3))

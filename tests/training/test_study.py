@@ -122,7 +122,7 @@ def test_cost_is_that_of_the_model(family: str) -> None:
     one = Trial("one", family, SIZES[family], replace(RECIPE, image_size=32), {})
     model = one.build(num_classes=5)
     assert one.cost(num_classes=5).parameters == model.count_params()
-    assert model.evaluation == {"mode": "stretch"}
+    assert model.eval_transform == {"mode": "stretch"}
 
 
 def test_dropout_goes_where_there_is_one() -> None:
@@ -203,7 +203,7 @@ class TestExamples:
         script = example("scaling_study")
         named = {one.name: one for one in script.trials_of(script.IMAGENET)}
         for name in ("BiT-R50x1", "R50+ViT-B/16", "Mixer-B/16"):
-            wanted = keras_vit.models.cost.cost(name).parameters
+            wanted = keras_vit.models.model_cost(name).parameters
             assert named[name].cost(1000).parameters == wanted
 
     def test_ablations(self, digits: data.Splits, tmp_path: Path) -> None:

@@ -31,11 +31,11 @@ class MixerBlock(CompositeLayer):
     Args:
         tokens_mlp_dim: Width of the MLP across tokens.
         channels_mlp_dim: Width of the MLP across channels.
-        stochastic_depth: Probability that an example skips a branch in training. What stays is not
-            scaled up: the released code does not either.
-        activation: Of the MLPs (see `MLP`).
+        stochastic_depth: Probability that an example skips a branch in training. The other
+            branches are not scaled up, as in the released code.
+        activation: Activation of the MLPs (see `MLP`).
         norm_epsilon: Epsilon of the layer norms.
-        remat: Compute activations again in the backward pass instead of keeping them.
+        remat: Recompute activations in the backward pass instead of keeping them.
 
     Raises:
         ValueError: The length of the sequence is unknown.
@@ -78,8 +78,8 @@ class MixerBlock(CompositeLayer):
         batch, length, hidden_dim = tokens_shape
         if length is None:
             raise ValueError(
-                f"Tokens of shape {tuple(tokens_shape)} have no fixed length, but MLP-Mixer learns "
-                "a weight for every pair of tokens. Give images of one size."
+                f"Tokens of shape {tuple(tokens_shape)} do not have a fixed length, but MLP-Mixer "
+                "learns a weight for every pair of tokens. Give images of one size."
             )
         self.token_mixing.build((batch, hidden_dim, length))
         for layer in (self.norm_0, self.drop_0, self.norm_1, self.channel_mixing, self.drop_1):

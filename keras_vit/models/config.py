@@ -1,0 +1,362 @@
+"""What defines a model: every argument, its default and its range, one dataclass per family."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import keras
+
+from keras_vit.errors import (
+    as_pair,
+    check_above_zero,
+    check_choice,
+    check_finite,
+    check_non_negative,
+    check_positive,
+    check_rate,
+)
+from keras_vit.layers.attention import check_heads
+from keras_vit.layers.merging import merging_schedule
+from keras_vit.layers.residual import VERSIONS
+from keras_vit.models.geometry import (
+    ImageShape,
+    Size,
+    feature_stride,
+    image_layout,
+    image_size,
+    mixer_grid,
+    patch_grid,
+    stages,
+)
+
+POOLINGS = ("token", "gap", "map", None)
+POSITION_EMBEDDINGS = ("learned", "learned_2d", "relative", "sincos2d", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Arguments of every model.
+
+    Args:
+        num_classes: Number of classes of the zero-initialised head; 0: no head, the model returns
+            the features.
+        input_shape: `(height, width, channels)`; with `data_format="channels_first"`:
+            `(channels, height, width)`. None: 224 x 224 RGB. A `VisionTransformer` and a
+            `BiTResNet` take `(None, None, channels)` for images of any size; a ViT then resamples
+            its position embeddings inside the graph.
+        weights: None; or the tag of released weights (`keras_vit.list_weights`); or a file to
+            load (`keras_vit.load_weights`). By a model's name, as in `ViTB16(weights=...)`,
+            arguments that are not given follow the weights: activation, epsilon, normalisation.
+        classifier_activation: None for logits, or an activation such as `"softmax"`.
+        include_preprocessing: True: the model takes pixels 0..255 and scales them to [-1, 1]
+            itself; `"imagenet"`: it normalises them by ImageNet's mean and standard deviation;
+            False: it takes normalised images, as the authors' code does.
+        data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
+        name: Name of the model.
+        dtype: Dtype policy of all layers but normalisation and head, such as `"mixed_bfloat16"`.
+    """
+
+    num_classes: int = 1000
+    input_shape: ImageShape | None = None
+    weights: str | Path | None = None
+    classifier_activation: str | None = None
+    include_preprocessing: bool | str = True
+    data_format: str | None = None
+    name: str | None = None
+    dtype: Any = None
+
+    def __post_init__(self) -> None:
+        check_non_negative(num_classes=self.num_classes)
+        input_shape, data_format = image_layout(self.input_shape, self.data_format)
+        dtype = keras.dtype_policies.get(self.dtype)
+        self._set(input_shape=input_shape, data_format=data_format, dtype=dtype)
+
+    def _set(self, **values: Any) -> None:
+        """Replaces arguments by what they stand for, before anyone sees this frozen object."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def image_size(self) -> Size:
+        """Height and width of the images in pixels; None: any."""
+        assert self.input_shape is not None
+        assert self.data_format is not None
+        return image_size(self.input_shape, self.data_format)
+
+    def get_config(self) -> dict[str, Any]:
+        """Every argument by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig(ModelConfig):
+    """Arguments of a `VisionTransformer`; the defaults are ViT-B/16 as its authors released it.
+
+    Args:
+        patch_size: Height and width of a patch in pixels: one number, or a pair.
+            In a hybrid: of the ResNet's feature map.
+        resnet: None, or for a hybrid the number of units per stage of the ResNet whose feature map
+            is cut into patches; () for its stem alone. `remat` applies to its units as well.
+        resnet_width: Channels of that ResNet's stem: 64, or another multiple of 32.
+        hidden_dim: Width of the tokens.
+        depth: Number of encoder blocks.
+        num_heads: Attention heads per block; must divide `hidden_dim`.
+        mlp_dim: Width of the MLPs; None for four times `hidden_dim`.
+        pooling: `"token"`: the class token; `"gap"`: mean over the patches; `"map"`: attention
+            pooling; None: all tokens after the last norm.
+        class_token: Whether there is a class token; None for yes if `pooling` is `"token"` or None.
+        num_registers: Number of register tokens after the class token.
+        representation_size: Width of the tanh layer before the head; None for none.
+        position_embedding: `"learned"`, `"learned_2d"`, `"relative"`, `"sincos2d"` or `"none"`.
+        position_grid: Rows and columns that positions are learned for; None for the grid of
+            `input_shape`, and that of 224 pixels where it says None.
+        dropout: Rate of dropout after the positions, the attention, and twice in the MLP.
+        attention_dropout: Rate of dropout on attention probabilities.
+        stochastic_depth: Rate of stochastic depth at the last block; it rises linearly from 0.
+        activation: `"gelu_tanh"` (the released code's), `"gelu"` (timm, Hugging Face) or
+            `"swiglu"` (DINOv2's giant).
+        norm_epsilon: Epsilon of the layer norms.
+        layer_scale: Initial value of a learned scale on every branch (DINOv2); None for none.
+        remat: Recompute a block's activations in the backward pass instead of keeping them.
+        token_merging: Number of patches that each block merges with similar ones, in training and
+            inference (ToMe's `r`, such as 8 for ViT-Ti/16): one integer, or one per block; 0 is the
+            plain model. Attention maps and grid features are restored to all patches.
+        patch_dropout: Fraction of the patches dropped from every training step (PatchDropout).
+    """
+
+    patch_size: int | tuple[int, int] = 16
+    resnet: Sequence[int] | None = None
+    resnet_width: int = 64
+    hidden_dim: int = 768
+    depth: int = 12
+    num_heads: int = 12
+    mlp_dim: int | None = None
+    pooling: str | None = "token"
+    class_token: bool | None = None
+    num_registers: int = 0
+    representation_size: int | None = None
+    position_embedding: str = "learned"
+    position_grid: tuple[int, int] | None = None
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    activation: str = "gelu_tanh"
+    norm_epsilon: float = 1e-6
+    layer_scale: float | None = None
+    remat: bool = False
+    token_merging: int | Sequence[int] = 0
+    patch_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_ranges()
+        self._check_combinations()
+        patch_size = as_pair(self.patch_size, "patch_size")
+        resnet = None if self.resnet is None else stages(self.resnet, "resnet")
+        grid = (
+            patch_grid(self.image_size, patch_size, feature_stride(resnet))
+            if self.position_grid is None
+            else as_pair(self.position_grid, "position_grid")
+        )
+        merging = self.token_merging
+        self._set(
+            patch_size=patch_size,
+            resnet=resnet,
+            position_grid=grid,
+            token_merging=merging if isinstance(merging, int) else self.merging,
+            mlp_dim=4 * self.hidden_dim if self.mlp_dim is None else self.mlp_dim,
+            class_token=self.has_class_token,
+        )
+
+    def _check_ranges(self) -> None:
+        check_positive(hidden_dim=self.hidden_dim, depth=self.depth)
+        check_non_negative(num_registers=self.num_registers)
+        check_above_zero(norm_epsilon=self.norm_epsilon)
+        check_heads(self.hidden_dim, self.num_heads)
+        check_choice(self.pooling, "pooling", POOLINGS)
+        check_choice(self.position_embedding, "position_embedding", POSITION_EMBEDDINGS)
+        check_rate(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        check_rate(stochastic_depth=self.stochastic_depth, patch_dropout=self.patch_dropout)
+        if self.representation_size is not None:
+            check_positive(representation_size=self.representation_size)
+        if self.layer_scale is not None:
+            check_finite(layer_scale=self.layer_scale)
+
+    def _check_combinations(self) -> None:
+        if self.position_embedding == "relative" and (any(self.merging) or self.patch_dropout):
+            raise ValueError(
+                'position_embedding="relative" needs every patch at its position. Give another, '
+                f'such as "learned", or 0 for token_merging={self.token_merging!r} and '
+                f"patch_dropout={self.patch_dropout!r}."
+            )
+        if self.pooling == "token" and not self.has_class_token:
+            raise ValueError(
+                'pooling="token" needs the class token. Leave class_token out, or pool by "gap".'
+            )
+
+    @property
+    def has_class_token(self) -> bool:
+        """The argument `class_token`, or its default under this `pooling`."""
+        return self.pooling in ("token", None) if self.class_token is None else self.class_token
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens in front of the patches: class token and registers."""
+        return int(self.has_class_token) + self.num_registers
+
+    @property
+    def merging(self) -> tuple[int, ...]:
+        """Number of patches that each block merges."""
+        return merging_schedule(self.token_merging, self.depth)
+
+    def block(self, i: int) -> dict[str, Any]:
+        """The arguments of encoder block `i`."""
+        assert self.position_grid is not None
+        rows, columns = self.position_grid
+        relative = self.position_embedding == "relative"
+        return {
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "stochastic_depth": self.stochastic_depth * i / max(self.depth - 1, 1),
+            "activation": self.activation,
+            "norm_epsilon": self.norm_epsilon,
+            "relative_length": rows * columns + self.num_prefix_tokens if relative else None,
+            "layer_scale": self.layer_scale,
+            "remat": self.remat,
+            "dtype": self.dtype,
+            "name": f"block_{i}",
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerConfig(ModelConfig):
+    """Arguments of an `MLPMixer`; the defaults are Mixer-B/16 as its authors released it.
+
+    Args:
+        patch_size: Height and width of a patch in pixels: one number, or a pair. Patches at the
+            border are padded with zeros.
+        hidden_dim: Width of the tokens.
+        depth: Number of blocks.
+        tokens_mlp_dim: Width of the MLPs across tokens; None for half of `hidden_dim`.
+        channels_mlp_dim: Width of the MLPs across channels; None for four times `hidden_dim`.
+        stochastic_depth: Rate of stochastic depth at the last block; it rises linearly from 0.
+        activation: `"gelu_tanh"` (the released code's), `"gelu"` or another of Keras's.
+        norm_epsilon: Epsilon of the layer norms.
+        remat: Recompute a block's activations in the backward pass instead of keeping them.
+    """
+
+    patch_size: int | tuple[int, int] = 16
+    hidden_dim: int = 768
+    depth: int = 12
+    tokens_mlp_dim: int | None = None
+    channels_mlp_dim: int | None = None
+    stochastic_depth: float = 0.0
+    activation: str = "gelu_tanh"
+    norm_epsilon: float = 1e-6
+    remat: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(hidden_dim=self.hidden_dim, depth=self.depth)
+        check_above_zero(norm_epsilon=self.norm_epsilon)
+        check_rate(stochastic_depth=self.stochastic_depth)
+        tokens, channels = self.tokens_mlp_dim, self.channels_mlp_dim
+        self._set(
+            patch_size=as_pair(self.patch_size, "patch_size"),
+            tokens_mlp_dim=self.hidden_dim // 2 if tokens is None else tokens,
+            channels_mlp_dim=4 * self.hidden_dim if channels is None else channels,
+        )
+        _ = self.position_grid  # images of any size are an error
+
+    @property
+    def position_grid(self) -> tuple[int, int]:
+        """Rows and columns of the patches."""
+        patch_size = as_pair(self.patch_size, "patch_size")
+        assert self.input_shape is not None
+        assert self.data_format is not None
+        return mixer_grid(self.input_shape, patch_size, self.data_format)
+
+    def block(self, i: int) -> dict[str, Any]:
+        """The arguments of block `i`."""
+        return {
+            "tokens_mlp_dim": self.tokens_mlp_dim,
+            "channels_mlp_dim": self.channels_mlp_dim,
+            "stochastic_depth": self.stochastic_depth * i / max(self.depth - 1, 1),
+            "activation": self.activation,
+            "norm_epsilon": self.norm_epsilon,
+            "remat": self.remat,
+            "dtype": self.dtype,
+            "name": f"block_{i}",
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig(ModelConfig):
+    """Arguments of a `BiTResNet`; the defaults are those of BiT-R50x1.
+
+    Args:
+        depths: Number of units per stage: (3, 4, 6, 3) is R50, (3, 4, 23, 3) R101, (3, 8, 36, 3)
+            R152.
+        width: Channels of the stem, a multiple of 32: 64 is x1, 192 is x3. A stage has four times
+            as many, and each later one twice those of the one before.
+        version: 2: BiT's, norm and ReLU before each convolution; 1: big_vision's `bit`, after it.
+        remat: Recompute a unit's activations in the backward pass instead of keeping them.
+    """
+
+    depths: Sequence[int] = (3, 4, 6, 3)
+    width: int = 64
+    version: int = 2
+    remat: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(depths=stages(self.depths, "depths"))
+        if not self.depths:
+            raise ValueError(
+                "depths=() has no stage. Give the number of units per stage, such as (3, 4, 6, 3)."
+            )
+        check_choice(self.version, "version", VERSIONS)
+
+
+P = ParamSpec("P")
+C = TypeVar("C", bound=ModelConfig)
+
+
+def arguments_of(
+    config: Callable[P, C],
+) -> Callable[[Callable[[Any, C], None]], Callable[Concatenate[Any, P], None]]:
+    """Makes a constructor of one configuration a constructor of the configuration's arguments.
+
+    Example:
+
+    >>> from keras_vit.models.config import MixerConfig, arguments_of
+    >>> class Model:
+    ...     @arguments_of(MixerConfig)
+    ...     def __init__(self, config):
+    ...         self.config = config
+    >>> Model(hidden_dim=64).config.channels_mlp_dim
+    256
+    """
+
+    # Positional as well: a constructor of keywords alone is, to Keras before 3.14, that of a plain
+    # functional model, and `clone_model` would call it with inputs and outputs.
+    first, *others = inspect.signature(config).parameters.values()
+    first = first.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+    def decorate(build: Callable[[Any, C], None]) -> Any:
+        @functools.wraps(build)
+        def constructor(self: Any, num_classes: int = 1000, **arguments: Any) -> None:
+            build(self, config(num_classes=num_classes, **arguments))  # type: ignore[arg-type,call-arg]
+
+        own, *_ = inspect.signature(build).parameters.values()
+        signature = inspect.Signature([own, first, *others])
+        constructor.__signature__ = signature  # type: ignore[attr-defined]
+        constructor.__doc__ = f"{config.__doc__}\n    {ModelConfig.__doc__}"
+        return constructor
+
+    return decorate

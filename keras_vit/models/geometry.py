@@ -1,0 +1,112 @@
+"""Shapes of images and of the grids of patches that are cut from them."""
+
+import warnings
+from collections.abc import Sequence
+
+import keras
+
+from keras_vit.errors import check_choice, check_positive
+
+DATA_FORMATS = ("channels_last", "channels_first")
+# Pixels per side where a model takes images of any size and a size is needed.
+DEFAULT_SIZE = 224
+
+Size = tuple[int | None, int | None]
+ImageShape = tuple[int | None, int | None, int | None]
+
+
+def image_layout(
+    input_shape: Sequence[int | None] | None, data_format: str | None
+) -> tuple[ImageShape, str]:
+    """The `input_shape` and the data format of a model, with Keras's defaults.
+
+    Raises:
+        ValueError: The data format is unknown, or the shape is not an image shape in it.
+    """
+    data_format = check_choice(
+        data_format or keras.config.image_data_format(), "data_format", DATA_FORMATS
+    )
+    last = data_format == "channels_last"
+    default = (DEFAULT_SIZE, DEFAULT_SIZE, 3) if last else (3, DEFAULT_SIZE, DEFAULT_SIZE)
+    if input_shape is None:
+        return default, data_format
+    shape = tuple(input_shape) if isinstance(input_shape, Sequence) else ()
+    if (
+        len(shape) != 3
+        or shape[2 if last else 0] is None
+        or not all(side is None or (isinstance(side, int) and side > 0) for side in shape)
+    ):
+        layout = "(height, width, channels)" if last else "(channels, height, width)"
+        raise ValueError(
+            f"input_shape={input_shape!r} is not {layout} without the batch, in positive integers. "
+            f"Give for example {default}; height and width may be None."
+        )
+    return (shape[0], shape[1], shape[2]), data_format
+
+
+def image_size(input_shape: Sequence[int | None], data_format: str) -> Size:
+    """Height and width of an `input_shape`."""
+    height, width = input_shape[:2] if data_format == "channels_last" else input_shape[1:]
+    return height, width
+
+
+def stages(units: Sequence[int], argument: str) -> tuple[int, ...]:
+    """The number of units of each stage of a ResNet, or a ValueError."""
+    if not isinstance(units, Sequence):
+        raise ValueError(
+            f"{argument}={units!r} must be the number of units of each stage, such as (3, 4, 6, 3)."
+        )
+    check_positive(**{f"{argument}[{stage}]": number for stage, number in enumerate(units)})
+    return tuple(units)
+
+
+def feature_stride(resnet: Sequence[int] | None) -> int:
+    """Pixels of the image per pixel of a hybrid's feature map, whose size is rounded up.
+
+    The stem halves the size twice, and every stage but the first once.
+
+    >>> feature_stride((3, 4, 9)), feature_stride(()), feature_stride(None)
+    (16, 4, 1)
+    """
+    return 1 if resnet is None else 4 * 2 ** max(len(resnet) - 1, 0)
+
+
+def patch_grid(size: Size, patch_size: tuple[int, int], stride: int = 1) -> tuple[int, int]:
+    """Rows and columns of the patches of an image; warns of pixels that no patch covers.
+
+    Args:
+        size: Height and width in pixels; None counts as 224.
+        patch_size: Height and width of a patch on the feature map.
+        stride: The `feature_stride` of a hybrid; 1 for patches of the image itself.
+    """
+    height, width = (DEFAULT_SIZE if side is None else side for side in size)
+    patch_h, patch_w = patch_size[0] * stride, patch_size[1] * stride
+    # The feature map's height and width are rounded up, then the number of patches down.
+    grid = -(-height // stride) // patch_size[0], -(-width // stride) // patch_size[1]
+    if 0 in grid:
+        raise ValueError(
+            f"An image of {height} x {width} pixels is smaller than one patch of "
+            f"{patch_h} x {patch_w}. Give a larger input_shape or a smaller patch_size."
+        )
+    covered = grid[0] * patch_h, grid[1] * patch_w
+    if (covered[0] < height or covered[1] < width) and None not in size:
+        warnings.warn(
+            f"Patches of {patch_h} x {patch_w} cover {covered[0]} x {covered[1]} of "
+            f"{height} x {width} pixels: the rest at the bottom and the right is dropped, "
+            f"as in the released code. Give {covered[0]} x {covered[1]} to lose nothing.",
+            stacklevel=5,  # the line that calls the model's constructor
+        )
+    return grid
+
+
+def mixer_grid(
+    input_shape: ImageShape, patch_size: tuple[int, int], data_format: str
+) -> tuple[int, int]:
+    """Rows and columns of an MLP-Mixer's patches; a patch that the image fills in part counts."""
+    height, width = image_size(input_shape, data_format)
+    if height is None or width is None:
+        raise ValueError(
+            f"input_shape={tuple(input_shape)} leaves the image size open, but an MLP-Mixer has a "
+            "weight for every pair of patches. Give height and width."
+        )
+    return -(-height // patch_size[0]), -(-width // patch_size[1])

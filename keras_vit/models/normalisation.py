@@ -1,0 +1,36 @@
+"""From pixels 0..255 to the values that the weights were trained on."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.errors import check_choice
+from keras_vit.models.config import ModelConfig
+
+# Mean and standard deviation of pixels 0..1 by `include_preprocessing`; True: to [-1, 1].
+NORMALISATIONS: dict[bool | str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    True: ((0.5,), (0.5,)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+
+
+def normalise(images: Any, config: ModelConfig) -> Any:
+    """Pixels 0..255 as the weights expect them, in float32 under every policy."""
+    kind, data_format = config.include_preprocessing, config.data_format
+    if kind is False:
+        return images
+    check_choice(kind, "include_preprocessing", [False, *NORMALISATIONS])
+    means, stds = NORMALISATIONS[kind]
+    channels = images.shape[-1 if data_format == "channels_last" else 1]
+    if len(means) not in (1, channels):
+        raise ValueError(
+            f"include_preprocessing={kind!r} is for {len(means)} channels, "
+            f"not {channels}. Give True for [-1, 1] with any number of channels."
+        )
+    per_channel = zip(means, stds, strict=True)
+    scale, offset = np.array([(1 / (255 * std), -mean / std) for mean, std in per_channel]).T
+    if data_format == "channels_first":
+        # Rescaling would take the channel axis from Keras's global configuration.
+        scale, offset = scale[:, None, None], offset[:, None, None]
+    return keras.layers.Rescaling(scale, offset, dtype="float32", name="normalise")(images)

@@ -1,0 +1,41 @@
+"""The encoder whose blocks merge similar patches ("Token Merging: Your ViT But Faster")."""
+
+from functools import partial
+from typing import Any
+
+from keras_vit.layers import EncoderBlock, MergingEncoderBlock
+from keras_vit.models.config import ViTConfig
+from keras_vit.models.encoder import Encoded
+
+
+def merging_encoder(tokens: Any, config: ViTConfig) -> Encoded:
+    """Blocks before the first that merges are plain; `block_i_token_index` maps input tokens.
+
+    Source: Bolya et al. 2022, section 3.
+    """
+    features: dict[str, Any] = {}
+    index: tuple[Any, ...] = ()
+    first = next(i for i, merge in enumerate(config.merging) if merge)
+    for i in range(first):
+        features[f"block_{i}"] = tokens = EncoderBlock(**config.block(i))(tokens)
+    for i in range(first, config.depth):
+        block = _merging_block(i, config)
+        read_class_token = partial(_class_token_alone, block, tokens, index)
+        tokens, token_index = block(tokens, *index)
+        features[f"block_{i}"], features[f"block_{i}_token_index"] = tokens, token_index
+        index = (token_index,)
+    return Encoded(features, tokens, read_class_token, index)
+
+
+def _merging_block(i: int, config: ViTConfig) -> MergingEncoderBlock:
+    arguments = config.block(i)
+    del arguments["relative_length"]
+    return MergingEncoderBlock(
+        **arguments, merge=config.merging[i], num_prefix_tokens=config.num_prefix_tokens
+    )
+
+
+def _class_token_alone(block: MergingEncoderBlock, tokens: Any, index: tuple[Any, ...]) -> Any:
+    """As `class_token_alone`: the class token reads all tokens, and none need to be merged."""
+    class_token, _ = block(tokens[:, :1], *index, context=tokens)
+    return class_token
