@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 import keras
 
-from keras_vit.backend.platform import is_tensorflow
-
 # XLA's steps are faster, and it compiles each batch size for many seconds before the first of them.
 # ViT-Ti/16 at batch 8 has caught up after about 60 steps; fewer parameters save less in each step.
 # Measured by `python -m benchmarks first_steps`.
@@ -16,15 +14,13 @@ MIN_WORK = 64 * 5.5e6  # steps times parameters
 
 
 def xla_pays(model: keras.Model, steps: float | None) -> bool:
-    """Whether so many steps make up for XLA's compilation: on TensorFlow without a GPU.
+    """Whether so many steps on TensorFlow repay compiling; on a GPU, Keras takes XLA anyway.
 
     Args:
-        model: A model with a fixed image size: XLA would compile it again for each.
+        model: A model with a fixed image size; XLA compiles again for every other size.
         steps: How many steps are ahead; None where nobody knows.
     """
     if steps is None or steps < max(MIN_STEPS, MIN_WORK / max(1, model.count_params())):
-        return False
-    if not is_tensorflow():
         return False
     import tensorflow as tf
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.backend import compiled_by_xla, guard_step, synchronize, xla_pays
+from keras_vit.backend import compiled_by_xla, guard_step, is_tensorflow, synchronize, xla_pays
 from keras_vit.models.data_checks import DataCheck, warn_of_activation
 
 
@@ -46,7 +46,8 @@ class CompiledModel(keras.Model):
         self._requested_jit_compile = arguments.get("jit_compile", "auto")
         self._xla_functions = ()
         self._xla_is_free = (
-            self._requested_jit_compile == "auto"
+            is_tensorflow()
+            and self._requested_jit_compile == "auto"
             and not self.run_eagerly
             and not self._convolves
             and all(None not in tensor.shape[1:] for tensor in self.inputs)
