@@ -1,7 +1,9 @@
 """The command line's options as a table, and their ranges. Imports neither Keras nor keras_vit."""
 
 import argparse
+import difflib
 import math
+import re
 import runpy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -518,7 +520,10 @@ class _Parser(argparse.ArgumentParser):
     """Reports a usage error in one line, without the usage of all options before it."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message.removesuffix('.')} (see {self.prog} --help).")
+        word = re.search(r"COMMAND: invalid choice: '(.*?)'", message)
+        near = difflib.get_close_matches(word[1], COMMANDS) if word else []
+        proposal = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise UsageError(f"{message.removesuffix('.')} (see {self.prog} --help).{proposal}")
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

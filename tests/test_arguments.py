@@ -123,6 +123,7 @@ def test_the_ends_of_a_range_are_accepted() -> None:
         (["augment", "--data", "digits", "--out", "folder"], "argument --out: 'folder'"),
         (["augment", "--data", "digits", "--out", "sheet.txt"], "argument --out: 'sheet.txt'"),
         (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "Did you mean 'train'?"),
         (["train"], "required: --data"),
         (["train", "--data", "x", "--sam\x1b[2J"], "--sam\\x1b[2J"),
         (["train", "--data", "x", "--two\nlines"], "unrecognized arguments: --two lines"),
