@@ -9,17 +9,17 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
-# Format characters that words need (Persian, Indic scripts, emoji), where others deceive.
+# Format characters that words need (Persian, Indic scripts, emoji); others can deceive.
 _JOINERS = "\u200c\u200d"
 
 
 def printable(text: str | os.PathLike[str]) -> str:
-    """A name as it is safe to print: on one line, with nothing that a terminal obeys.
+    """A name that is safe to print: on one line, without terminal control sequences.
 
     Control characters, terminal escape sequences, line breaks, marks that turn the direction of
     writing, other invisible format characters and undecodable bytes of a file's name become
-    backslash escapes. All that is printed and comes from a user's files or arguments goes through
-    here.
+    backslash escapes. Everything printed that comes from a user's files or arguments passes through
+    this function.
 
     Example:
 
@@ -41,18 +41,18 @@ def _printable_character(character: str) -> str:
     return character
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """`"Did you mean ...?"` for a misspelt name, or the whole list when nothing is near."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`"Did you mean ...?"` for a misspelt name, or the whole list if none is similar."""
     names = list(known)
     folded = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(given.lower(), folded, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.6)
     if close:
         return "Did you mean " + " or ".join(repr(folded[name]) for name in close) + "?"
     return "Known: " + ", ".join(names) + "."
 
 
 def check_choice(value: Any, argument: str, known: Iterable[Any]) -> Any:
-    """Returns `value` when it is known, or raises a ValueError that lists what is."""
+    """Returns `value` if it is one of the known ones; otherwise a ValueError lists those."""
     names = list(known)
     if value not in names:
         raise ValueError(
@@ -110,19 +110,19 @@ def check_rate(**values: float) -> None:
             )
 
 
-def check_arguments(cls: type, given: Iterable[str]) -> None:
+def check_arguments(cls: type, arguments: Iterable[str]) -> None:
     """Raises a ValueError for an argument that the constructor of `cls` does not have."""
     accepted = accepted_arguments(cls)
-    for name in given:
+    for name in arguments:
         if name not in accepted:
             raise ValueError(
-                f"{cls.__name__} has no argument {name!r}. "
+                f"{cls.__name__} does not have an argument {name!r}. "
                 f"{did_you_mean(name, accepted)} Accepted: {', '.join(accepted)}."
             )
 
 
 def accepted_arguments(constructor: Any) -> list[str]:
-    """The names that a constructor takes; where it hands on `**kwargs`, those of the class above.
+    """The argument names of a constructor and, where it passes on `**kwargs`, of its base class.
 
     Example:
 
@@ -134,7 +134,7 @@ def accepted_arguments(constructor: Any) -> list[str]:
     >>> accepted_arguments(Mine)
     ['scale', 'depth']
     """
-    # `Model.__new__` takes anything: only what `__init__` says counts.
+    # `Model.__new__` accepts anything: only the signature of `__init__` counts.
     classes = [c for c in getattr(constructor, "__mro__", ()) if "__init__" in vars(c)]
     names: list[str] = []
     for function in [c.__init__ for c in classes] or [constructor]:

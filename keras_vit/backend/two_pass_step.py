@@ -1,5 +1,6 @@
 """The training step of sharpness-aware minimisation (SAM): two gradients per batch."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -14,15 +15,15 @@ def two_pass_step(
     perturb: Callable[[Tensors, Tensors, Any], Tensors],
     combine: Callable[[Tensors, Tensors], Tensors],
 ) -> Callable[..., Any]:
-    """A `train_step` for `fit` with two gradients: at the weights, and at weights beside them.
+    """A `train_step` for `fit` with two gradients: at the weights, and at perturbed weights.
 
-    Both see the same batch under the same masks of dropout. Loss, metrics and the state of layers
-    are those of the first pass. What does not depend on the loss has the gradient None.
+    Both see the same batch under the same dropout masks. Loss, metrics and the state of layers are
+    those of the first pass. The gradient of a variable that the loss does not depend on is None.
 
     Args:
         model: The model, compiled when it trains.
-        perturb: From weights, gradients and the optimizer's iterations to the other weights.
-        combine: From both gradients to those that the optimizer gets.
+        perturb: From weights, gradients and the optimizer's iterations to the perturbed weights.
+        combine: From both gradients to those that the optimizer applies.
     """
     step = {"jax": _jax_step, "tensorflow": _tensorflow_step, "torch": _torch_step}
     return step[keras.backend.backend()](model, perturb, combine)
@@ -51,15 +52,16 @@ def _jax_step(model: keras.Model, perturb: Any, combine: Any) -> Callable[..., A
         (_, (loss, outputs, new_others, metrics_state)), first = gradients(weights)
         mapping = list(zip(model.optimizer.variables, optimizer_state, strict=True))
         with keras.StatelessScope(state_mapping=mapping):
-            beside = perturb(weights, first, model.optimizer.iterations)
+            perturbed = perturb(weights, first, model.optimizer.iterations)
         # The seeds among `others` have not moved: the second pass draws the same masks.
-        _, second = gradients(beside)
+        _, second = gradients(perturbed)
         weights, optimizer_state = model.optimizer.stateless_apply(
             optimizer_state, combine(first, second), weights
         )
-        logs, metrics_state = model._update_metrics_variables(
-            metrics_state, loss, x, y, outputs, sample_weight
-        )
+        mapping = list(zip(model.metrics_variables, metrics_state, strict=True))
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            logs = _update_metrics(model, (x, y, sample_weight), outputs, loss)
+        metrics_state = [scope.get_current_value(v) for v in model.metrics_variables]
         return logs, (weights, new_others, optimizer_state, metrics_state)
 
     return train_step
@@ -91,9 +93,18 @@ def _torch_step(model: keras.Model, perturb: Any, combine: Any) -> Callable[...,
 
 def _loss_and_outputs(model: keras.Model, batch: Any) -> tuple[Any, Any]:
     x, y, sample_weight = batch
-    outputs = model(x, training=True) if model._call_has_training_arg else model(x)
-    loss = model._compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=True)
-    return loss, outputs
+    takes_training = "training" in inspect.signature(model.call).parameters
+    outputs = model(x, training=True) if takes_training else model(x)
+    return model.compute_loss(x, y, outputs, sample_weight, training=True), outputs
+
+
+def _update_metrics(model: keras.Model, batch: Any, outputs: Any, loss: Any) -> dict[str, Any]:
+    """Updates the metrics, of which Keras's mean of the loss is the first; returns the logs."""
+    x, y, sample_weight = batch
+    examples = keras.ops.shape(keras.tree.flatten(x)[0])[0]
+    model.metrics[0].update_state(loss, sample_weight=examples)
+    logs: dict[str, Any] = model.compute_metrics(x, y, outputs, sample_weight=sample_weight)
+    return logs
 
 
 def _stateful_step(
@@ -104,7 +115,7 @@ def _stateful_step(
     copy: Callable[[Any], Any],
     no_grad: Callable[[], Any],
 ) -> Callable[..., Any]:
-    """The step of the backends whose variables change in place: what was is kept, and put back."""
+    """The step where variables change in place: their values are stored, and restored."""
 
     def copies(variables: Sequence[keras.Variable]) -> Tensors:
         return [copy(variable.value) for variable in variables]
@@ -121,17 +132,14 @@ def _stateful_step(
             others_before = copies(others)
         first, loss, outputs = gradients(batch)
         with no_grad():
-            kept, others_after = copies(weights), copies(others)
-            assign(weights, perturb(kept, first, model.optimizer.iterations))
+            weights_before, others_after = copies(weights), copies(others)
+            assign(weights, perturb(weights_before, first, model.optimizer.iterations))
             assign(others, others_before)
         second, _, _ = gradients(batch)
         with no_grad():
-            assign(weights, kept)
+            assign(weights, weights_before)
             assign(others, others_after)
             model.optimizer.apply(combine(first, second), weights)
-        x, y, sample_weight = batch
-        examples = keras.ops.shape(keras.tree.flatten(x)[0])[0]
-        model._loss_tracker.update_state(loss, sample_weight=examples)
-        return model.compute_metrics(x, y, outputs, sample_weight=sample_weight)
+        return _update_metrics(model, batch, outputs, loss)
 
     return train_step

@@ -189,9 +189,9 @@ class MultiHeadSelfAttention(CompositeLayer):
         if context is None:
             bias = self._bias(query, sizes)
         else:
-            length, (all_queries, key, value) = query.shape[1], self._project(context, training)
+            all_queries, key, value = self._project(context, training)
             bias = self._bias(all_queries, sizes)
-            bias = None if bias is None else bias[:, :, :length]
+            bias = None if bias is None else bias[:, :, : ops.shape(query)[1]]
         dropout = self.probability_dropout if training else None
         heads = attention(query, key, value, bias, dropout)
         outputs = ops.reshape(heads, (-1, ops.shape(tokens)[1], tokens.shape[-1]))

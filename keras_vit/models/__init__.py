@@ -96,7 +96,7 @@ def _named(name: str, model: Callable[P, M]) -> Callable[P, M]:
     constructor.__name__ = constructor.__qualname__ = _python_name(name)
     constructor.__doc__ = (
         f"{name}: `{model.__name__}` with {sizes}.\n\n"
-        f"Takes every argument of `{model.__name__}`, which documents them.\n"
+        f"Takes every argument of `{model.__name__}`, by name.\n\n    {model.__init__.__doc__}"
     )
     constructor.__wrapped__ = model  # type: ignore[attr-defined]  # the signature that help() shows
     return constructor

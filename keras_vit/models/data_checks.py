@@ -1,4 +1,4 @@
-"""Holds losses, labels and images against a model, before they train it to NaN in silence.
+"""Checks losses, labels and images against a model, before training would diverge silently.
 
 Shapes are read from arrays and from a data set's `element_spec`. Values are checked on the host, at
 no cost for a step: the labels of arrays before the first one, the labels of other data batch by
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
-_PIXELS_LOOKED_AT = 32  # images of an array whose range stands for that of all
+_NUM_CHECKED_IMAGES = 32  # of an array, whose range represents that of all
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Crossentropy:
     """What a loss expects of labels and predictions.
 
     Attributes:
-        name: As a message calls it.
-        kind: The class in `keras.losses`, or the one to propose in its place.
+        name: The name used in messages.
+        kind: The class in `keras.losses`, or the one to propose instead.
         labels: `"integer"`, `"one-hot"`, `"binary"` (a 0 or 1 per class), or `"any"`.
         from_logits: Whether it takes logits; otherwise probabilities.
-        ignore_class: The label that it leaves out, or None.
+        ignore_class: The label that it ignores, or None.
     """
 
     name: str
@@ -55,7 +55,7 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
             one of them.
 
     Raises:
-        ValueError: Keras has no loss of that name.
+        ValueError: Keras does not have a loss of that name.
 
     Example:
 
@@ -280,7 +280,7 @@ class DataCheck:
         images = _leaf(x)
         if images is None or not self._wants_range(images):
             return
-        values = _to_numpy(images[:_PIXELS_LOOKED_AT])
+        values = _to_numpy(images[:_NUM_CHECKED_IMAGES])
         low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
         if low < high <= 1:  # nothing but zeros or ones is a black image, or a test
             warnings.warn(

@@ -131,7 +131,7 @@ def test_batches_and_images_of_any_size(name: str) -> None:
 
 def test_a_mixer_refuses_tokens_of_any_number() -> None:
     cls, arguments, _ = CASES["mixer_block"]
-    with pytest.raises(ValueError, match="no fixed length"):
+    with pytest.raises(ValueError, match="not have a fixed length"):
         cls(**arguments)(keras.Input((None, 32)))
     assert tuple(cls(**arguments)(np.ones(TOKENS, "float32")).shape) == TOKENS
 

@@ -9,6 +9,7 @@ import pytest
 from keras import ops
 
 from keras_vit import layers
+from keras_vit.backend import DropoutStrategy
 from keras_vit.layers.activations import gelu, gelu_tanh
 from keras_vit.layers.attention import attention
 
@@ -161,15 +162,19 @@ def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
     np.testing.assert_allclose(found, numpy(wanted), atol=tolerance)
 
 
-# By which mask attention probabilities are dropped: torch has two ways.
-TOKEN_INDEX = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
+# How masks for attention probabilities are drawn: torch has two ways.
+STRATEGIES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
 
 
-@pytest.mark.parametrize("source", TOKEN_INDEX)
-def test_attention_dropout_leaves_the_mean(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The explicit road of training agrees with the fused one on average."""
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_attention_dropout_preserves_the_mean(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The explicit probabilities of training agree with the fused kernel on average."""
     for module in ("attention", "dropout"):
-        monkeypatch.setattr(f"keras_vit.layers.{module}.masks_come_from", lambda: source)
+        monkeypatch.setattr(
+            f"keras_vit.layers.{module}.dropout_strategy", lambda: DropoutStrategy(strategy)
+        )
     tokens = values(1, 9, 16).repeat(300, axis=0)
     layer = layers.MultiHeadSelfAttention(2, attention_dropout=0.3)
     exact = numpy(layer(tokens))[0]

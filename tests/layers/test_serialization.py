@@ -200,7 +200,11 @@ def test_a_quantized_policy_holds_for_dense_sublayers(name: str, mode: str, tmp_
 @pytest.mark.parametrize(
     ("name", "mode", "words"),
     [
-        ("residual_unit", "int8", ["ResidualUnit", "no dense sublayer", "model.quantize"]),
+        (
+            "residual_unit",
+            "int8",
+            ["ResidualUnit", "does not have a dense sublayer", "model.quantize"],
+        ),
         ("class_token", "int8", ["ClassToken", "quantize"]),
         ("encoder_block", "gptq", ["EncoderBlock", "'gptq'", "calibrated", "model.quantize"]),
     ],
