@@ -104,8 +104,9 @@ def one_line(error: Exception) -> str:
 def _keep_freed_memory(command: str) -> None:
     """Starts a training on JAX once more with `TUNABLES`, which glibc reads at a process's start.
 
-    JAX takes and returns its arrays in every step, on several threads: in new pages ViT-S/16 at
-    batch 32 takes 2.25 times as long (docs/performance.md). TensorFlow and torch gain nothing.
+    JAX allocates and frees its arrays in every step, on several threads: with new pages each time,
+    ViT-S/16 at batch 32 takes 2.25 times as long. In training on torch the difference is within the
+    spread of the measurement (docs/performance.md).
     """
     on_jax = os.environ.get("KERAS_BACKEND") == "jax"
     if (
@@ -121,7 +122,7 @@ def _keep_freed_memory(command: str) -> None:
 @contextmanager
 def without_noise() -> Iterator[None]:
     """Passes on what native code writes to standard error, at once, but for lines like `NOISE`."""
-    # TensorFlow reads it when it is imported.
+    # TensorFlow reads it when it is imported; it silences all but `NOISE`.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     terminal = os.dup(2)
@@ -137,8 +138,8 @@ def without_noise() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(terminal, 2)
         os.close(terminal)
-        with suppress(subprocess.TimeoutExpired):  # a process that was started meanwhile writes on
-            lines.wait(1)
+        with suppress(subprocess.TimeoutExpired):  # a child of the imports may still write
+            lines.wait(5)
 
 
 if __name__ == "__main__":

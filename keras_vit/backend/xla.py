@@ -6,9 +6,10 @@ from contextlib import contextmanager
 
 import keras
 
-# XLA's steps are faster, and it compiles each batch size for many seconds before the first of them.
-# ViT-Ti/16 at batch 8 has caught up after about 60 steps; fewer parameters save less in each step.
-# Measured by `python -m benchmarks first_steps`.
+# XLA takes faster steps, but compiles each batch size before its first one: on two cores, 14 s of
+# processor time more than Keras for ViT-Ti/16 at batch 8, and 9 s for the smaller last batch. About
+# 60 steps make up for both; with fewer parameters each step saves less.
+# `python -m benchmarks first_steps` measures it.
 MIN_STEPS = 64
 MIN_WORK = 64 * 5.5e6  # steps times parameters
 
