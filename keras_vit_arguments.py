@@ -1,7 +1,9 @@
-"""The command line's options and their ranges. It imports neither Keras nor this package."""
+"""The command line's options as a table, and their ranges. Imports neither Keras nor keras_vit."""
 
 import argparse
+import difflib
 import math
+import re
 import runpy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +12,7 @@ from typing import Any, NoReturn
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
-MODEL_HELP = "a .keras or released weights file, or the folder of a training run"
-DATA_HELP = (
-    "digits; a folder with CLASS/*.jpg, with train/CLASS/*.jpg and val/CLASS/*.jpg, or with "
-    "train.txt and val.txt; or the name of a TensorFlow data set"
-)
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
-MAX_PIXELS_HELP = "height times width of an image that is decoded; larger ones are left out"
-DATA_DIR_HELP = "folder of prepared TensorFlow data sets"
 
 
 class UsageError(ValueError):
@@ -71,6 +66,7 @@ RANGES: dict[str, Integers | Numbers] = {
     "--epochs": Integers(1, 1_000_000),
     "--fewshot": Integers(1, 100_000),
     "--image-size": Integers(1, 4096),
+    "--images": Integers(1, 100),
     "--knn": Integers(1, 100_000),
     "--learning-rate": Numbers(0, 100),
     "--learning-rates": Numbers(0, 100),
@@ -78,7 +74,6 @@ RANGES: dict[str, Integers | Numbers] = {
     "--max-pixels": Integers(1, 1_000_000_000_000),
     "--num-classes": Integers(0, 1_000_000),
     "--patience": Integers(1, 1_000_000),
-    "--pictures": Integers(1, 100),
     "--seed": Integers(0, 2**31 - 1),
     "--seeds": Integers(1, 1000),
     "--steps": Integers(1, 1_000_000_000),
@@ -88,6 +83,380 @@ RANGES: dict[str, Integers | Numbers] = {
 }
 
 
+METAVARS = {  # N for all others
+    "--accumulate": "PARTS",
+    "--image-size": "PIXELS",
+    "--knn": "K",
+    "--learning-rate": "RATE",
+    "--learning-rates": "RATE",
+    "--lora": "RANK",
+    "--max-pixels": "PIXELS",
+    "--patience": "EPOCHS",
+    "--fewshot": "SHOTS",
+    "--val-fraction": "FRACTION",
+}
+
+
+def image_file(text: str) -> Path:
+    """The path of an image file to write, as the type of an option."""
+    path = Path(text)
+    if path.suffix.lower() not in IMAGE_SUFFIXES or path.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an image file. Give one that ends in {', '.join(IMAGE_SUFFIXES)}."
+        )
+    return path
+
+
+@dataclass(frozen=True)
+class Option:
+    """One argument of a command.
+
+    Attributes:
+        name: `--name`, or the name of a positional argument.
+        help: What it does, as a phrase that stands alone.
+        exclusive: Options of a command with the same word here exclude each other.
+        settings: What else `add_argument` takes. The type of a number comes from `RANGES`.
+    """
+
+    name: str
+    help: str
+    exclusive: str | None
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: what it does, a line to copy, and its options by group."""
+
+    help: str
+    example: str
+    groups: dict[str, list[Option]]
+
+
+def option(name: str, help: str, exclusive: str | None = None, **settings: Any) -> Option:
+    """An option with a value, or a positional argument."""
+    return Option(name, help, exclusive, settings)
+
+
+def flag(name: str, help: str, exclusive: str | None = None) -> Option:
+    """An option without a value."""
+    return Option(name, help, exclusive, {"action": "store_true"})
+
+
+MODEL = option("model", "a .keras or weights file, or the folder of a training run", type=Path)
+IMAGES = option("files", "image files", nargs="+", type=Path, metavar="IMAGE")
+DATA_HELP = (
+    "where the labelled images are: a folder with CLASS/*.jpg, with train/CLASS/*.jpg and "
+    "val/CLASS/*.jpg, or with train.txt and val.txt; the name of a TensorFlow data set; or digits, "
+    "scikit-learn's handwritten digits"
+)
+DATA = option("--data", DATA_HELP, required=True)
+DATA_DIR = option("--data-dir", "folder of prepared TensorFlow data sets", metavar="FOLDER")
+MAX_IMAGE = option(
+    "--max-pixels",
+    "leave out images of more pixels (height times width) than this",
+    default=MAX_PIXELS,
+)
+PRECISION = option(
+    "--precision",
+    "dtype policy of the model: in mixed ones the weights stay float32",
+    choices=PRECISIONS,
+    default="float32",
+)
+
+COMMANDS: dict[str, Command] = {
+    "train": Command(
+        "train on a data set or a folder of images; writes the model, its report and a SavedModel",
+        "keras-vit train --data photos/ --out runs/photos",
+        {
+            "data": [
+                DATA,
+                DATA_DIR,
+                option(
+                    "--val-fraction",
+                    "fraction of the images to hold out, where the data does not have a "
+                    "validation split",
+                    default=0.2,
+                ),
+                option(
+                    "--on-bad-file",
+                    "skip files that cannot be decoded, or raise an error",
+                    choices=("skip", "raise"),
+                    default="skip",
+                ),
+            ],
+            "model": [
+                option(
+                    "--model",
+                    "name of a model, such as ViT-Ti/16 (default: the recipe's small model)",
+                ),
+                option(
+                    "--weights",
+                    "start from a weights file, or from the released weights MODEL:TAG; without "
+                    "--model the file also sets the architecture",
+                ),
+                option(
+                    "--image-size",
+                    "resize images to this height and width (default: the recipe's, or 224)",
+                ),
+                PRECISION,
+                flag(
+                    "--freeze-backbone",
+                    "train only the head, on features that are computed once; needs --weights",
+                    exclusive="partly",
+                ),
+                option(
+                    "--lora",
+                    "train low-rank updates of this rank in place of the backbone's weights; needs "
+                    "--weights",
+                    exclusive="partly",
+                ),
+            ],
+            "recipe": [
+                option("--recipe", "name of a training recipe (default: one that suits the data)"),
+                option(
+                    "--epochs",
+                    "number of passes over the data (default: the recipe's)",
+                    exclusive="length",
+                ),
+                option(
+                    "--steps",
+                    "number of batches to train on, in place of --epochs",
+                    exclusive="length",
+                ),
+                option("--batch-size", "number of images per batch (default: the recipe's)"),
+                option("--learning-rate", "peak learning rate (default: the recipe's)"),
+                flag("--sam", "take the steps of sharpness-aware minimization (SAM)"),
+                option(
+                    "--patience",
+                    "stop after this many epochs without a lower validation loss (default: never)",
+                ),
+                option(
+                    "--seed",
+                    "seed of the validation split, the new weights and the augmentation",
+                    default=0,
+                ),
+            ],
+            "run": [
+                option(
+                    "--out", "folder to write (default: runs/DATA)", type=Path, metavar="FOLDER"
+                ),
+                flag("--resume", "continue an interrupted run", exclusive="start"),
+                flag("--overwrite", "replace the earlier run in --out", exclusive="start"),
+                flag(
+                    "--first-look",
+                    "before training, print the accuracy of k-NN and of a linear probe",
+                ),
+                flag("--tensorboard", "write logs for TensorBoard"),
+            ],
+        },
+    ),
+    "predict": Command(
+        "print the most probable classes of images",
+        "keras-vit predict runs/photos photo.jpg",
+        {
+            "model": [MODEL],
+            "data": [IMAGES, MAX_IMAGE],
+            "run": [option("--top", "number of classes to print per image", default=5)],
+        },
+    ),
+    "evaluate": Command(
+        "evaluate a model on its own classes, or its features on new ones (k-NN, linear "
+        "probe, few-shot)",
+        "keras-vit evaluate runs/photos --data photos/ --probe --knn 20 --fewshot 1 5 10 25",
+        {
+            "model": [
+                option(
+                    "model",
+                    "a .keras or weights file, the folder of a training run, or the released "
+                    "weights MODEL:TAG",
+                )
+            ],
+            "data": [
+                option("--data", DATA_HELP),
+                DATA_DIR,
+                MAX_IMAGE,
+                option("--split", "split to evaluate on: val or test", default="val"),
+                option("--batch-size", "number of images per batch (default: 32; 512 with --vtab)"),
+            ],
+            "recipe": [
+                option("--steps", "number of updates per VTAB task (default: 2500)"),
+                option("--image-size", "height and width of the VTAB images (default: 384)"),
+                option(
+                    "--learning-rates",
+                    "learning rates to try on each VTAB task (default: 0.01)",
+                    nargs="+",
+                ),
+                option("--accumulate", "compute each VTAB batch in this many parts (default: 1)"),
+            ],
+            "run": [
+                flag("--probe", "fit a linear probe on the frozen features"),
+                option(
+                    "--knn",
+                    "classify by the K nearest neighbours (default of K: 20)",
+                    nargs="?",
+                    const=20,
+                ),
+                option(
+                    "--fewshot",
+                    "classify from this many examples per class, by least squares "
+                    "(default of SHOTS: 1 5 10 25)",
+                    nargs="*",
+                ),
+                option("--seeds", "number of few-shot draws to average (default: 3)"),
+                option(
+                    "--cache-dir",
+                    "folder in which features are cached (default: in Keras's cache)",
+                    type=Path,
+                    metavar="FOLDER",
+                ),
+                flag("--vtab", "fine-tune on the 19 tasks of VTAB, from --data-dir"),
+                option(
+                    "--out",
+                    "folder of the VTAB results; a second run continues there",
+                    type=Path,
+                    metavar="FOLDER",
+                ),
+                option(
+                    "--tasks",
+                    "VTAB tasks to run, such as svhn dtd (default: all 19)",
+                    nargs="+",
+                    metavar="TASK",
+                ),
+            ],
+        },
+    ),
+    "inspect": Command(
+        "plot what a model attends to in images, and collect the plots on one page",
+        "keras-vit inspect runs/photos photo.jpg --out runs/photos/inspection",
+        {
+            "model": [MODEL],
+            "data": [IMAGES, MAX_IMAGE],
+            "run": [
+                option("--out", "folder to write", type=Path, required=True, metavar="FOLDER"),
+                flag("--overwrite", "replace the earlier page in --out"),
+                option("--top", "number of predicted classes per image", default=5),
+            ],
+        },
+    ),
+    "export": Command(
+        "write a SavedModel that takes encoded images",
+        "keras-vit export runs/photos --out saved_models/photos/1",
+        {
+            "model": [
+                MODEL,
+                option(
+                    "--image-size", "resize images to this height and width (default: the model's)"
+                ),
+            ],
+            "run": [
+                option(
+                    "--out",
+                    "folder to write: saved_models/NAME/VERSION",
+                    type=Path,
+                    required=True,
+                    metavar="FOLDER",
+                ),
+                flag("--overwrite", "replace the earlier export in --out"),
+            ],
+        },
+    ),
+    "convert": Command(
+        "write weights in another layout, and report how each tensor was handled",
+        "keras-vit convert ViT-B_16.npz vit.safetensors --layout timm",
+        {
+            "model": [
+                option("source", "a weights file, or the released weights MODEL:TAG", metavar="IN"),
+                option("target", "file to write", metavar="OUT", type=Path),
+                option(
+                    "--layout",
+                    "names and shapes of the tensors: google, big_vision, timm or huggingface",
+                ),
+            ],
+            "run": [flag("--overwrite", "replace a file that convert wrote earlier")],
+        },
+    ),
+    "plan": Command(
+        "print the parameters, operations and memory of a model, without building it",
+        "keras-vit plan ViT-L/16 --image-size 384 --batch-size 32",
+        {
+            "model": [
+                option("model", "name of a model, such as ViT-B/16"),
+                option("--image-size", "height and width of the images", default=224),
+                option(
+                    "--num-classes", "number of classes; 0 for a model without a head", default=1000
+                ),
+                PRECISION,
+            ],
+            "recipe": [
+                option("--batch-size", "number of images per batch", default=32),
+                flag("--remat", "recompute activations in the backward pass, to save memory"),
+            ],
+        },
+    ),
+    "augment": Command(
+        "plot augmented images, as the network sees them in training",
+        "keras-vit augment --data photos/ --recipe augreg/medium1 --out sheet.png",
+        {
+            "data": [
+                DATA,
+                DATA_DIR,
+                MAX_IMAGE,
+                option("--images", "number of images to plot, one per row", default=6),
+                option("--versions", "number of augmented versions per image", default=7),
+            ],
+            "recipe": [
+                option(
+                    "--recipe",
+                    "name of the training recipe that sets augmentation, Mixup and CutMix",
+                    default="small_data",
+                ),
+                option(
+                    "--image-size", "resize images to this height and width (default: the recipe's)"
+                ),
+                option("--seed", "seed of the augmentation", default=0),
+            ],
+            "run": [
+                option(
+                    "--out",
+                    "image file to write, such as sheet.png",
+                    type=image_file,
+                    required=True,
+                    metavar="FILE",
+                ),
+                flag("--overwrite", "replace the earlier plot in --out"),
+            ],
+        },
+    ),
+    "list": Command(
+        "list the models, or the released weights",
+        "keras-vit list 'ViT-B*' --weights",
+        {
+            "model": [
+                option(
+                    "pattern",
+                    "list only names that match this shell pattern, such as 'ViT-B*'",
+                    nargs="?",
+                    default="*",
+                ),
+                flag("--weights", "list released weights in place of models"),
+            ]
+        },
+    ),
+}
+
+# Options of `evaluate` that have an effect only beside others, and only with or without --vtab.
+VTAB_DEFAULTS: dict[str, Any] = {
+    "out": None,
+    "tasks": None,
+    "steps": 2500,
+    "image_size": 384,
+    "learning_rates": [0.01],
+    "accumulate": 1,
+}
+FEATURE_OPTIONS = ("probe", "knn", "fewshot")
+
+
 def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """The options of one command by name, the command itself as `"command"`.
 
@@ -95,7 +464,7 @@ def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         arguments: The words after `keras-vit`; None for those of this process.
 
     Raises:
-        UsageError: An option is unknown, missing or out of range.
+        UsageError: An option is unknown, missing, out of range, or has no effect.
         SystemExit: `--help`, `--version`, or no command at all.
 
     Example:
@@ -116,17 +485,34 @@ def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def _check_evaluate(options: dict[str, Any]) -> None:
+    """Refuses what would be ignored, then fills in the defaults."""
+
+    def refuse(names: Sequence[str], reason: str) -> None:
+        for name in names:
+            if options[name] not in (None, False):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} {reason} (see keras-vit evaluate -h)."
+                )
+
+    if options["vtab"]:
+        refuse(("data", *FEATURE_OPTIONS), "has no effect with --vtab")
+    else:
+        refuse(tuple(VTAB_DEFAULTS), "has no effect without --vtab")
+    if options["fewshot"] is None:
+        refuse(("seeds",), "has no effect without --fewshot")
+    if all(options[name] in (None, False) for name in FEATURE_OPTIONS):
+        refuse(("cache_dir",), "has no effect without --probe, --knn or --fewshot")
+    defaults = {"seeds": 3, "batch_size": 512 if options["vtab"] else 32, **VTAB_DEFAULTS}
+    options |= {name: value for name, value in defaults.items() if options[name] is None}
     if not options["vtab"]:
         if options["data"] is None:
             raise UsageError("evaluate needs --data: a folder of images, or a data set's name.")
-        return
-    if options["out"] is None:
+    elif options["out"] is None:
         raise UsageError("--vtab needs --out, the folder of its results.")
-    batch_size, parts = options["batch_size"] or 512, options["accumulate"]
-    if batch_size % parts:
+    elif options["batch_size"] % options["accumulate"]:
         raise UsageError(
-            f"--accumulate {parts} does not divide --batch-size {batch_size}. "
-            "Give a divisor, such as 1."
+            f"--accumulate {options['accumulate']} does not divide --batch-size "
+            f"{options['batch_size']}. Give a divisor, such as 1."
         )
 
 
@@ -134,11 +520,14 @@ class _Parser(argparse.ArgumentParser):
     """Reports a usage error in one line, without the usage of all options before it."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message.removesuffix('.')} (see {self.prog} --help).")
+        word = re.search(r"COMMAND: invalid choice: '(.*?)'", message)
+        near = difflib.get_close_matches(word[1], COMMANDS) if word else []
+        proposal = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise UsageError(f"{message.removesuffix('.')} (see {self.prog} --help).{proposal}")
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Prints the defaults that are values: `None` and `False` tell a reader nothing."""
+    """Prints the defaults that are values: `None` and `False` mean nothing to a reader."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is None or action.default is False:
@@ -151,251 +540,43 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="keras-vit",
         description="The Vision Transformer for Keras 3: train it, use it, ship it.",
-        epilog="KERAS_BACKEND=tensorflow|jax|torch chooses the backend; "
-        "KERAS_VIT_TRACEBACK=1 shows where an error came from.",
+        epilog="environment:\n"
+        "  KERAS_BACKEND=tensorflow|jax|torch  chooses the backend\n"
+        "  KERAS_VIT_TRACEBACK=1               shows where an error came from\n"
+        "  KERAS_VIT_PLAIN=1                   shows TensorFlow's start-up notes, and does not\n"
+        "                                      restart train on JAX with the allocator settings\n"
+        "                                      (GLIBC_TUNABLES) that speed it up on Linux",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-
-    def command(name: str, help: str, example: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name,
-            help=help,
-            description=f"{help[0].upper()}{help[1:]}.",
-            epilog=f"example: {example}",
-            formatter_class=_HelpFormatter,
-        )
-
-    _add_train(
-        command(
-            "train",
-            "train on a data set or a folder of images; writes the model, its report and a "
-            "SavedModel",
-            "keras-vit train --data photos/ --out runs/photos",
-        )
-    )
-
-    predict = command(
-        "predict",
-        "print the most probable classes of images",
-        "keras-vit predict runs/photos photo.jpg",
-    )
-    predict.add_argument("model", type=Path, help=MODEL_HELP)
-    predict.add_argument("files", nargs="+", type=Path, metavar="IMAGE", help="image files")
-    _number(predict, "--top", default=5, help="number of classes per image")
-    _number(predict, "--max-pixels", default=MAX_PIXELS, help=MAX_PIXELS_HELP)
-
-    _add_evaluate(
-        command(
-            "evaluate",
-            "evaluate a model on its own classes, or its features on new ones (k-NN, linear "
-            "probe, few-shot)",
-            "keras-vit evaluate runs/photos --data photos/ --probe --knn 20 --fewshot 1 5 10 25",
-        )
-    )
-
-    inspect = command(
-        "inspect",
-        "plot what a model attends to in images, and collect the plots on one page",
-        "keras-vit inspect runs/photos photo.jpg --out runs/photos/inspection",
-    )
-    inspect.add_argument("model", type=Path, help=MODEL_HELP)
-    inspect.add_argument("files", nargs="+", type=Path, metavar="IMAGE", help="image files")
-    inspect.add_argument("--out", type=Path, required=True, help="folder to write")
-    _number(inspect, "--top", default=5, help="number of predicted classes per image")
-    _number(inspect, "--max-pixels", default=MAX_PIXELS, help=MAX_PIXELS_HELP)
-    inspect.add_argument("--overwrite", action="store_true", help="replace the page in --out")
-
-    export = command(
-        "export",
-        "write a SavedModel that takes encoded images",
-        "keras-vit export runs/photos --out saved_models/photos/1",
-    )
-    export.add_argument("model", type=Path, help=MODEL_HELP)
-    export.add_argument(
-        "--out", type=Path, required=True, help="folder to write: saved_models/NAME/VERSION"
-    )
-    _number(export, "--image-size", help="image size in pixels (default: the model's)")
-    export.add_argument("--overwrite", action="store_true", help="replace the export in --out")
-
-    convert = command(
-        "convert",
-        "write weights in another layout, and report how each tensor was handled",
-        "keras-vit convert ViT-B_16.npz vit.safetensors --layout timm",
-    )
-    convert.add_argument(
-        "source", metavar="IN", help="a weights file, or MODEL:TAG of released weights"
-    )
-    convert.add_argument("target", metavar="OUT", type=Path, help="file to write")
-    convert.add_argument("--layout", help="google, big_vision, timm or huggingface")
-    convert.add_argument(
-        "--overwrite", action="store_true", help="replace a file that convert wrote"
-    )
-
-    plan = command(
-        "plan",
-        "print the parameters, operations and memory of a model, without building it",
-        "keras-vit plan ViT-L/16 --image-size 384 --batch-size 32",
-    )
-    plan.add_argument("model", help="name of a model, such as ViT-B/16")
-    _number(plan, "--image-size", default=224, help="image size in pixels")
-    _number(plan, "--batch-size", default=32, help="images per batch")
-    _number(plan, "--num-classes", default=1000, help="number of classes; 0 for no head")
-    plan.add_argument("--precision", choices=PRECISIONS, default="float32", help="dtype policy")
-    plan.add_argument(
-        "--remat", action="store_true", help="recompute activations in the backward pass"
-    )
-
-    augment = command(
-        "augment",
-        "plot augmented images, as the network sees them in training",
-        "keras-vit augment --data photos/ --recipe augreg/medium1 --out sheet.png",
-    )
-    augment.add_argument("--data", required=True, help=DATA_HELP)
-    augment.add_argument(
-        "--recipe", default="small_data", help="recipe that sets augmentation and mixing"
-    )
-    augment.add_argument(
-        "--out", type=_image_file, required=True, help="image file to write, such as sheet.png"
-    )
-    _number(augment, "--image-size", help="image size in pixels (default: the recipe's)")
-    _number(augment, "--pictures", default=6, help="number of images, one per row")
-    _number(augment, "--versions", default=7, help="augmented versions of each image")
-    _number(augment, "--seed", default=0, help="seed of the augmentation")
-    augment.add_argument("--data-dir", help=DATA_DIR_HELP)
-    augment.add_argument("--overwrite", action="store_true", help="replace the file --out")
-
-    listing = command(
-        "list", "list the models, or released weights", "keras-vit list 'ViT-B*' --weights"
-    )
-    listing.add_argument("pattern", nargs="?", default="*", help="shell pattern, such as 'ViT-B*'")
-    listing.add_argument("--weights", action="store_true", help="list released weights instead")
+    for name, command in COMMANDS.items():
+        _add_command(commands, name, command)
     return parser
 
 
-def _add_train(train: argparse.ArgumentParser) -> None:
-    train.add_argument("--data", required=True, help=DATA_HELP)
-    train.add_argument("--out", type=Path, help="folder to write (default: runs/DATA)")
-    train.add_argument(
-        "--model", help="name of a model, such as ViT-Ti/16 (default: the recipe's small one)"
+def _add_command(commands: Any, name: str, command: Command) -> None:
+    parser = commands.add_parser(
+        name,
+        help=command.help,
+        description=f"{command.help[0].upper()}{command.help[1:]}.",
+        epilog=f"example: {command.example}",
+        formatter_class=_HelpFormatter,
     )
-    train.add_argument(
-        "--weights",
-        help="weights file or MODEL:TAG to start from; without --model it sets the architecture",
-    )
-    train.add_argument("--recipe", help="training recipe (default: one that suits the data)")
-    _number(train, "--image-size", help="image size in pixels (default: the recipe's, or 224)")
-    length = train.add_mutually_exclusive_group()
-    _number(length, "--epochs", help="passes over the data (default: the recipe's)")
-    _number(length, "--steps", help="total number of batches, instead of --epochs")
-    _number(train, "--batch-size", help="images per batch (default: the recipe's)")
-    _number(train, "--learning-rate", help="peak learning rate (default: the recipe's)")
-    train.add_argument("--precision", choices=PRECISIONS, default="float32", help="dtype policy")
-    partly = train.add_mutually_exclusive_group()
-    partly.add_argument(
-        "--freeze-backbone",
-        action="store_true",
-        help="fit a linear classifier on the frozen features; needs --weights",
-    )
-    _number(
-        partly,
-        "--lora",
-        metavar="RANK",
-        help="train low-rank updates of the weights; needs --weights",
-    )
-    train.add_argument("--sam", action="store_true", help="use sharpness-aware minimization (SAM)")
-    train.add_argument(
-        "--first-look",
-        action="store_true",
-        help="print the accuracy of k-NN and of a linear probe before training",
-    )
-    _number(
-        train,
-        "--patience",
-        metavar="EPOCHS",
-        help="stop after this many epochs without a lower validation loss (default: never)",
-    )
-    train.add_argument("--tensorboard", action="store_true", help="write logs for TensorBoard")
-    _number(train, "--seed", default=0, help="seed of the split, the weights and augmentation")
-    train.add_argument("--data-dir", help=DATA_DIR_HELP)
-    _number(
-        train,
-        "--val-fraction",
-        default=0.2,
-        help="fraction of the images for validation, where the data has no validation split",
-    )
-    train.add_argument(
-        "--on-bad-file",
-        choices=("skip", "raise"),
-        default="skip",
-        help="what to do with files that cannot be decoded",
-    )
-    again = train.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="continue an interrupted run")
-    again.add_argument("--overwrite", action="store_true", help="replace the run in --out")
-
-
-def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
-    evaluate.add_argument("model", help=MODEL_HELP + ", or MODEL:TAG of released weights")
-    evaluate.add_argument("--data", help=DATA_HELP)
-    evaluate.add_argument(
-        "--probe", action="store_true", help="fit a linear probe on frozen features"
-    )
-    _number(
-        evaluate,
-        "--knn",
-        nargs="?",
-        const=20,
-        metavar="K",
-        help="k-NN accuracy (K: 20 unless given)",
-    )
-    _number(
-        evaluate,
-        "--fewshot",
-        nargs="*",
-        metavar="SHOTS",
-        help="few-shot accuracy by least squares, examples per class (1 5 10 25 unless given)",
-    )
-    _number(evaluate, "--seeds", default=3, help="number of few-shot draws")
-    evaluate.add_argument("--split", default="val", help="split to evaluate on: val or test")
-    evaluate.add_argument("--data-dir", help=DATA_DIR_HELP)
-    _number(evaluate, "--batch-size", help="images per batch (default: 32; 512 for --vtab)")
-    evaluate.add_argument(
-        "--cache-dir", type=Path, help="folder of cached features (default: in Keras's cache)"
-    )
-    evaluate.add_argument(
-        "--vtab", action="store_true", help="fine-tune on the 19 tasks of VTAB, from --data-dir"
-    )
-    evaluate.add_argument(
-        "--out", type=Path, help="folder of the VTAB results; a second run continues there"
-    )
-    evaluate.add_argument(
-        "--tasks", nargs="+", help="VTAB tasks, such as svhn dtd (default: all 19)"
-    )
-    _number(evaluate, "--steps", default=2500, help="updates per VTAB task")
-    _number(evaluate, "--image-size", default=384, help="image size of the VTAB tasks in pixels")
-    _number(
-        evaluate,
-        "--learning-rates",
-        nargs="+",
-        metavar="RATE",
-        default=[0.01],
-        help="learning rates of the VTAB sweep",
-    )
-    _number(evaluate, "--accumulate", default=1, help="parts that a VTAB batch is computed in")
-
-
-def _number(group: argparse._ActionsContainer, option: str, **settings: Any) -> None:
-    group.add_argument(option, type=RANGES[option], **settings)
-
-
-def _image_file(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() not in IMAGE_SUFFIXES or path.is_dir():
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not an image file. Give one that ends in {', '.join(IMAGE_SUFFIXES)}."
-        )
-    return path
+    for title, options in command.groups.items():
+        group = parser.add_argument_group(title)
+        exclusive: dict[str, Any] = {}
+        for row in options:
+            target = group
+            if row.exclusive is not None:
+                if row.exclusive not in exclusive:
+                    exclusive[row.exclusive] = group.add_mutually_exclusive_group()
+                target = exclusive[row.exclusive]
+            settings = dict(row.settings)
+            if row.name in RANGES:
+                settings["type"] = RANGES[row.name]
+                settings["metavar"] = METAVARS.get(row.name, "N")
+            target.add_argument(row.name, help=row.help, **settings)
 
 
 def _version() -> str:

@@ -3,16 +3,25 @@
 import io
 import os
 import re
+import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 
 from keras_vit_arguments import parse
 
-# What TensorFlow's libraries write as they are loaded, before they can be told not to.
-NOISE = re.compile(rb"WARNING: All log messages before absl|I0000 |E0000 .* failed call to cuInit")
+# What TensorFlow's libraries write as they are loaded, whatever TF_CPP_MIN_LOG_LEVEL is.
+NOISE = r"WARNING: All log messages before absl|I0000 |E0000 .* failed call to cuInit"
+# A process of its own: what this one writes before it crashes still reaches the terminal.
+FILTER = f"""
+import re, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for line in iter(sys.stdin.buffer.readline, b""):
+    if not re.match({NOISE.encode()!r}, line):
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+"""
 
 # Commands that read their data by tf.data.
 DATA_COMMANDS = ("train", "evaluate", "augment")
@@ -35,16 +44,18 @@ LONGEST_MESSAGE = 2000
 
 
 def main() -> int:
-    """Runs the command line, without TensorFlow's notes about processors and plug-ins."""
+    """Runs the command line; `KERAS_VIT_PLAIN=1` leaves the process as it was started."""
     return exit_status(_start)
 
 
 def _start() -> int:
     options = parse()  # help and usage errors need none of what follows
-    _use_huge_pages()
+    plain = bool(os.environ.get("KERAS_VIT_PLAIN"))
+    if not plain:
+        _keep_freed_memory(options["command"])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
-    with without_noise():
+    with nullcontext() if plain else without_noise():
         from keras_vit.cli import run
 
         if options["command"] in DATA_COMMANDS and find_spec("tensorflow"):
@@ -90,34 +101,45 @@ def one_line(error: Exception) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _use_huge_pages() -> None:
-    """Starts this command once more with `TUNABLES`, which glibc reads at a process's start.
+def _keep_freed_memory(command: str) -> None:
+    """Starts a training on JAX once more with `TUNABLES`, which glibc reads at a process's start.
 
-    JAX and torch take and return their arrays in every step, JAX on several threads; in new pages
-    that is up to a fifth of it (docs/performance.md).
+    JAX allocates and frees its arrays in every step, on several threads: with new pages each time,
+    ViT-S/16 at batch 32 takes 2.25 times as long. In training on torch the difference is within the
+    spread of the measurement (docs/performance.md).
     """
-    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+    on_jax = os.environ.get("KERAS_BACKEND") == "jax"
+    if (
+        command == "train"
+        and on_jax
+        and sys.platform == "linux"
+        and "GLIBC_TUNABLES" not in os.environ
+    ):
         os.environ["GLIBC_TUNABLES"] = TUNABLES
         os.execv(sys.executable, sys.orig_argv)
 
 
 @contextmanager
 def without_noise() -> Iterator[None]:
-    """Holds back what native code writes to standard error, and passes on all but `NOISE`."""
-    # Has no effect once TensorFlow is imported.
+    """Passes on what native code writes to standard error, at once, but for lines like `NOISE`."""
+    # TensorFlow reads it when it is imported; it silences all but `NOISE`.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
-            os.close(terminal)
-            held.seek(0)
-            os.write(2, b"".join(line for line in held if not NOISE.match(line)))
+    lines = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", FILTER], stdin=subprocess.PIPE, stdout=terminal
+    )
+    assert lines.stdin is not None
+    os.dup2(lines.stdin.fileno(), 2)
+    lines.stdin.close()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        with suppress(subprocess.TimeoutExpired):  # a child of the imports may still write
+            lines.wait(5)
 
 
 if __name__ == "__main__":

@@ -170,11 +170,20 @@ def _keras_step(model: Any, work: Work) -> Step:
     model.compile(
         getattr(keras.optimizers, work.optimizer)(1e-4, **OPTIMIZERS[work.optimizer]),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=True if work.compiled else "auto",
+        jit_compile=True if work.compiled or _fit_uses_xla(work) else "auto",
     )
     if work.task == "inference":
         return lambda: model.predict_on_batch(images)
     return lambda: model.train_on_batch(images, labels)
+
+
+def _fit_uses_xla(work: Work) -> bool:
+    """Whether a long `fit` or `predict` computes with XLA where a single batch does not."""
+    return (
+        work.system == "keras_vit"
+        and work.backend == "tensorflow"
+        and not accelerator("tensorflow")
+    )
 
 
 def timm_model(work: Work) -> Step:

@@ -21,11 +21,12 @@ HEAD = """# Performance
 
 Written by `python -m benchmarks performance` from the measurements in `docs/performance`. Every
 contestant runs in a process of its own and all take turns; ratios are taken within a round, and
-their median stands here. `of limit`: share of the rate at which this machine multiplies matrices
-in the same run and dtype, by the published model's count of operations, of which keras_vit leaves
-out 6 % in S/16 and B/16: its last block encodes only the class token. `first step`: building,
-tracing and compiling; a start is that and the import. Nobody normalises pixels; every step waits
-for its result.
+this page shows their median. `of limit` is the share of the rate at which this machine multiplies
+matrices in the same run and dtype, by the published model's count of operations; keras_vit computes
+6 % fewer for S/16 and B/16, since its last block encodes only the class token. `first step` is
+building, tracing and compiling; `start` is that and the import. Nobody normalises pixels, and every
+step waits for its result. On TensorFlow's CPUs, keras_vit computes with XLA here, as its `fit` and
+`predict` do when many steps are ahead.
 """
 
 # Of each measurement: its title, and what to know before reading its table.
@@ -33,13 +34,13 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "s16": ("ViT-S/16 beside its peers", ""),
     "limit": (
         "How near the machine's limit",
-        "The fastest three alone: each contestant more in memory costs all of them some rate.",
+        "Only the fastest three: every further contestant in memory slows all of them down.",
     ),
     "b16_inference": ("ViT-B/16, inference", ""),
     "b16_training": ("ViT-B/16, training", ""),
     "costs": (
         "What a step spends its time on",
-        "ViT-S/16, batch 8, by torch's profiler: on a CPU, products of matrices are what limits.",
+        "ViT-S/16, batch 8, by torch's profiler: on a CPU, matrix products set the limit.",
     ),
     "s16_dropout": ("Training with dropout 0.1", "On tokens, MLPs and attention probabilities."),
     **{
@@ -48,10 +49,10 @@ SECTIONS: dict[str, tuple[str, str]] = {
     },
     "s16_bfloat16": (
         "bfloat16",
-        "Weights stay in float32 (`mixed_bfloat16`). A backend that only pretends computes in "
-        "float32 and rounds.",
+        "Weights stay in float32 (`mixed_bfloat16`). A backend without bfloat16 kernels computes "
+        "in float32 and rounds.",
     ),
-    "batch": ("Batch size", "ViT-Ti/16; without a number of its own, batch 8."),
+    "batch": ("Batch size", "ViT-Ti/16; batch 8 where the label does not show another."),
     "merging_tensorflow": (
         "Token merging, and bfloat16's accuracy",
         "A fine-tuned ViT-Ti/16, merged without training, `model.with_token_merging(r)`, and in "
@@ -61,15 +62,15 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "malloc": (
         "Huge pages",
         f"All contestants run with `GLIBC_TUNABLES={TUNABLES}` in their environment, and so does "
-        "`keras-vit` on Linux: memory comes in huge pages and is kept when freed. By default, JAX "
-        "and torch take new pages of 4 KiB for large arrays in every step.",
+        "`keras-vit train` with JAX on Linux: memory comes in huge pages and is kept when freed. "
+        "By default, JAX and torch take new pages of 4 KiB for large arrays in every step.",
     ),
-    "px384": ("384 pixels", "577 tokens an image."),
+    "px384": ("384 pixels", "577 tokens per image."),
     "exported": (
         "The exported model",
         "A SavedModel's signature for pixels, loaded, beside `predict_on_batch`.",
     ),
-    "patch_dropout": ("Patch dropout", "Half of the patches are left out of each training step."),
+    "patch_dropout": ("Patch dropout", "Half of the patches are dropped in each training step."),
     "l16_start": (
         "ViT-L/16: time to the first training step, and memory",
         "Batch 1, each contestant started anew for every turn; medians.",

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: dict[str, Any]) -> int:
-    """Runs the command that `parse` returned the options of."""
+    """Runs one command, from the options that `parse` returns."""
     commands: dict[str, Callable[..., int | None]] = {
         "train": _train,
         "predict": _predict,
@@ -43,15 +43,17 @@ def run(options: dict[str, Any]) -> int:
     return commands[options.pop("command")](**options) or 0
 
 
-def say(text: object) -> None:
-    """Prints a text of one or more lines, in which names of files and classes are data."""
+def print_text(text: object) -> None:
+    """Prints a text of one or more lines, with `printable` names of files and classes."""
     print("\n".join(map(printable, str(text).split("\n"))))
 
 
 def _train(out: Path | None, data: str, **options: Any) -> None:
     from keras_vit.training.job import Job, train
 
-    train(Job(data=data, out=out or Path("runs") / Path(data).resolve().name, **options), say)
+    train(
+        Job(data=data, out=out or Path("runs") / Path(data).resolve().name, **options), print_text
+    )
 
 
 def _load_model(name: str | Path) -> Any:
@@ -75,14 +77,14 @@ def _predict(model: Path, files: list[Path], top: int, max_pixels: int) -> int:
     table = Table("image", "class", "probability")
     failed = 0
     predictions = predict_files(_load_model(model), files, top, max_pixels=max_pixels)
-    for file, guesses in predictions:
+    for file, classes in predictions:
         name = Text(printable(file))  # plain strings would be markup
-        if isinstance(guesses, str):
+        if isinstance(classes, str):
             failed += 1
-            table.add_row(name, Text(printable(f"cannot be read: {guesses}")), "", style="red")
+            table.add_row(name, Text(printable(f"cannot be read: {classes}")), "", style="red")
             table.add_section()
             continue
-        for i, (class_name, probability) in enumerate(guesses):
+        for i, (class_name, probability) in enumerate(classes):
             if not math.isfinite(probability):
                 raise ValueError(
                     f"The model in {model} predicts {probability} for {file}: its weights are "
@@ -98,13 +100,14 @@ def _predict(model: Path, files: list[Path], top: int, max_pixels: int) -> int:
 def _evaluate(
     model: str,
     data: str | None,
+    data_dir: str | None,
+    max_pixels: int,
+    split: str,
+    batch_size: int,
     probe: bool,
     knn: int | None,
     fewshot: list[int] | None,
     seeds: int,
-    split: str,
-    data_dir: str | None,
-    batch_size: int | None,
     cache_dir: Path | None,
     vtab: bool,
     out: Path | None,
@@ -116,25 +119,24 @@ def _evaluate(
     from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 
     if vtab:
-        assert out is not None  # as parse saw to
-        report = vtab_report(_load_model(model), out, data_dir, batch_size or 512, **sweep)
-        say(report)
+        assert out is not None  # `parse` has seen to it
+        report = vtab_report(_load_model(model), out, data_dir, batch_size, **sweep)
+        print_text(report)
         return 1 if report.missing else 0
-    assert data is not None  # as parse saw to
-    loaded = _load_model(model)
-    batch_size = batch_size or 32
-    splits = load(data, data_dir=data_dir)
+    assert data is not None  # `parse` has seen to it
+    classifier = _load_model(model)
+    splits = load(data, data_dir=data_dir, max_pixels=max_pixels)
     check_choice(split, "split", splits)
-    say(f"{loaded.name} on {splits!r}")
+    print_text(f"{classifier.name} on {splits!r}")
     if not probe and knn is None and fewshot is None:
-        say(own_classes(loaded, splits[split], batch_size))
+        print_text(own_classes(classifier, splits[split], batch_size))
         return 0
     from rich.console import Console
     from rich.table import Table
 
     table = Table("on frozen features", "accuracy", "")
     for row in transfer_rows(
-        loaded,
+        classifier,
         splits,
         test=split,
         shots=fewshot,
@@ -152,12 +154,12 @@ def _evaluate(
 def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
     from keras_vit.inspection import inspect_files
 
-    # "model" is what every other file is called; its folder has a name.
+    # Every run calls its file "model"; its folder has a name of its own.
     title = model.resolve().parent.name if model.stem == "model" else model.stem
     failed = inspect_files(_load_model(model), files, out, title=title, **options)
     for file, reason in failed.items():
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
-    say(f"written to {out / 'index.html'}")
+    print_text(f"written to {out / 'index.html'}")
     return 1 if failed else 0
 
 
@@ -165,16 +167,16 @@ def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> 
     from keras_vit.export import export_model
 
     export_model(_load_model(model), out, image_size=image_size, overwrite=overwrite)
-    say(f"written to {out}")
+    print_text(f"written to {out}")
 
 
 def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> None:
     from keras_vit import from_checkpoint, save_weights
 
     model = from_checkpoint(source)
-    say(model.load_report)
+    print_text(model.load_report)
     save_weights(model, target, layout, overwrite=overwrite)
-    say(f"written to {target}")
+    print_text(f"written to {target}")
 
 
 def _plan(model: str, **options: Any) -> None:
@@ -182,7 +184,7 @@ def _plan(model: str, **options: Any) -> None:
 
     estimate = model_cost(model, **options)
     batch = options["batch_size"]
-    say(f"{model} at {options['image_size']} px, {options['precision']}, batch {batch}")
+    print_text(f"{model} at {options['image_size']} px, {options['precision']}, batch {batch}")
     print(f"  parameters        {estimate.parameters:>16,}")
     print(f"  GMACs per image   {estimate.macs / 1e9:>16,.2f}")
     print(f"  memory, inference {estimate.inference_bytes / 2**30:>12,.2f} GiB (estimate)")
@@ -190,13 +192,20 @@ def _plan(model: str, **options: Any) -> None:
 
 
 def _augment(
-    data: str, recipe: str, out: Path, image_size: int | None, data_dir: str | None, **options: Any
+    data: str,
+    data_dir: str | None,
+    max_pixels: int,
+    images: int,
+    recipe: str,
+    image_size: int | None,
+    out: Path,
+    **options: Any,
 ) -> None:
     from keras_vit.data import augmentation_sheet, load
     from keras_vit.training import recipes
 
     chosen = recipes.get(recipe)
-    train = load(data, data_dir=data_dir, verify=False).train
+    train = load(data, data_dir=data_dir, verify=False, max_pixels=max_pixels).train
     out.parent.mkdir(parents=True, exist_ok=True)
     augmentation_sheet(
         train,
@@ -206,16 +215,17 @@ def _augment(
         mixup=chosen.mixup,
         cutmix=chosen.cutmix,
         channels=1 if data.startswith("digits") else 3,
+        pictures=images,
         **options,
     )
-    say(f"written to {out}")
+    print_text(f"written to {out}")
 
 
 def _list(pattern: str, weights: bool) -> None:
     if weights:
         from keras_vit import list_weights
 
-        say(list_weights(pattern))
+        print_text(list_weights(pattern))
         return
     from rich.console import Console
     from rich.table import Table

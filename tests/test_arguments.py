@@ -11,7 +11,8 @@ import pytest
 
 import keras_vit
 from keras_vit import cli
-from keras_vit_arguments import RANGES, UsageError, make_parser, parse
+from keras_vit_arguments import COMMANDS, RANGES, UsageError, make_parser, parse
+from keras_vit_command import TUNABLES
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {
@@ -43,6 +44,7 @@ REFUSED = {
     ("evaluate", "--image-size"): ("0", "100000"),
     ("evaluate", "--knn"): ("0",),
     ("evaluate", "--learning-rates"): ("0",),
+    ("evaluate", "--max-pixels"): ("0",),
     ("evaluate", "--seeds"): ("0",),
     ("evaluate", "--steps"): ("0",),
     ("inspect", "--max-pixels"): ("0",),
@@ -52,7 +54,8 @@ REFUSED = {
     ("plan", "--image-size"): ("0", "100000"),
     ("plan", "--num-classes"): ("1.0",),
     ("augment", "--image-size"): ("0",),
-    ("augment", "--pictures"): ("0", "101"),
+    ("augment", "--images"): ("0", "101"),
+    ("augment", "--max-pixels"): ("0",),
     ("augment", "--seed"): ("0.5",),
     ("augment", "--versions"): ("0", "101"),
 }
@@ -65,13 +68,13 @@ def numeric_options() -> set[tuple[str, str]]:
         for action in make_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
-    found = set()
+    options = set()
     for command, parser in commands.choices.items():
         for action in parser._actions:
             assert action.type not in (int, float), f"{command} {action.dest} has no range"
             if action.type in RANGES.values():
-                found.add((command, action.option_strings[0]))
-    return found
+                options.add((command, action.option_strings[0]))
+    return options
 
 
 def test_every_number_has_a_range_and_a_row() -> None:
@@ -98,8 +101,8 @@ def test_the_ends_of_a_range_are_accepted() -> None:
         for value in (low, high):
             options = parse(["plan", "ViT-B/16", option, str(value)])
             assert options[option[2:].replace("-", "_")] == value
-    given = parse(["train", "--data", "x", "--learning-rate", "1e-3", "--seed", "0"])
-    assert (given["learning_rate"], given["seed"]) == (1e-3, 0)
+    options = parse(["train", "--data", "x", "--learning-rate", "1e-3", "--seed", "0"])
+    assert (options["learning_rate"], options["seed"]) == (1e-3, 0)
     assert parse(["predict", "m", "x.png"])["max_pixels"] == keras_vit.data.MAX_PIXELS
 
 
@@ -109,9 +112,18 @@ def test_the_ends_of_a_range_are_accepted() -> None:
         (["evaluate", "m"], "evaluate needs --data"),
         (["evaluate", "m", "--vtab"], "--vtab needs --out"),
         (["evaluate", "m", "--vtab", "--out", "x", "--accumulate", "3"], "--accumulate 3 does not"),
+        (
+            ["evaluate", "m", "--data", "d", "--tasks", "dtd"],
+            "--tasks has no effect without --vtab",
+        ),
+        (["evaluate", "m", "--data", "d", "--image-size", "9"], "--image-size has no effect"),
+        (["evaluate", "m", "--vtab", "--out", "x", "--knn"], "--knn has no effect with --vtab"),
+        (["evaluate", "m", "--data", "d", "--knn", "--seeds", "5"], "no effect without --fewshot"),
+        (["evaluate", "m", "--data", "d", "--cache-dir", "c"], "no effect without --probe"),
         (["augment", "--data", "digits", "--out", "folder"], "argument --out: 'folder'"),
         (["augment", "--data", "digits", "--out", "sheet.txt"], "argument --out: 'sheet.txt'"),
         (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "Did you mean 'train'?"),
         (["train"], "required: --data"),
         (["train", "--data", "x", "--sam\x1b[2J"], "--sam\\x1b[2J"),
         (["train", "--data", "x", "--two\nlines"], "unrecognized arguments: --two lines"),
@@ -129,13 +141,17 @@ def test_usage_errors(arguments: list[str], words: str, capsys: pytest.CaptureFi
     assert error.rstrip("\n").isprintable()
 
 
-def command_line(*arguments: str, **environment: str) -> subprocess.Popen:
+def command_line(
+    *arguments: str, stdin: int | None = None, **environment: str
+) -> subprocess.Popen[str]:
+    inherited = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
     return subprocess.Popen(
         [sys.executable, "-m", "keras_vit_command", *arguments],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
     )
 
 
@@ -189,6 +205,67 @@ def test_stopped_while_importing(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert (process.returncode, error) == (130, "keras-vit: stopped\n")
+
+
+NOTES = "WARNING: All log messages before absl::InitializeLog()\\nI0000 00:00 port.cc] oneDNN\\n"
+
+
+def fake_keras(folder: Path, code: str) -> str:
+    """A PYTHONPATH on which `import keras` runs this code alone."""
+    (folder / "keras.py").write_text(f"import os, sys\n{code}\n")
+    return os.pathsep.join([str(folder), str(ROOT)])
+
+
+@pytest.mark.parametrize("plain", ["", "1"])
+def test_a_crash_while_importing_loses_no_text(plain: str, tmp_path: Path) -> None:
+    code = f"os.write(2, b'{NOTES}fatal: first line\\nsecond line')\nos.abort()"
+    path = fake_keras(tmp_path, code)
+    process = command_line("list", PYTHONPATH=path, KERAS_VIT_PLAIN=plain)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "fatal: first line\nsecond line" in error
+    assert ("oneDNN" in error) == (plain == "1")
+
+
+def test_text_is_shown_at_once_while_importing(tmp_path: Path) -> None:
+    code = "os.write(2, b'still loading\\n')\nsys.stdin.readline()\nraise ImportError('over')"
+    process = command_line("list", PYTHONPATH=fake_keras(tmp_path, code), stdin=subprocess.PIPE)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "still loading\n"
+    assert process.communicate("\n", timeout=60)[1] == "keras-vit: over\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
+@pytest.mark.parametrize(
+    ("command", "environment", "tuned"),
+    [
+        ("train", {"KERAS_BACKEND": "jax"}, True),
+        ("train", {"KERAS_BACKEND": "jax", "KERAS_VIT_PLAIN": "1"}, False),
+        ("train", {"KERAS_BACKEND": "tensorflow"}, False),
+        ("evaluate", {"KERAS_BACKEND": "jax"}, False),
+    ],
+)
+def test_only_training_on_jax_sets_the_allocator(
+    command: str, environment: dict[str, str], tuned: bool, tmp_path: Path
+) -> None:
+    code = "raise ImportError(os.environ.get('GLIBC_TUNABLES', 'none'))"
+    words = [command, *REQUIRED[command]]
+    path = fake_keras(tmp_path, code)
+    _, error = command_line(*words, PYTHONPATH=path, **environment).communicate(timeout=60)
+    assert error == f"keras-vit: {TUNABLES if tuned else 'none'}\n"
+
+
+def test_the_help_explains_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    printed = capsys.readouterr().out
+    assert "KERAS_VIT_PLAIN=1" in printed
+    assert "GLIBC_TUNABLES" in printed
+
+
+def test_options_stand_in_groups() -> None:
+    for command in COMMANDS.values():
+        assert command.groups.keys() <= {"data", "model", "recipe", "run"}
 
 
 @pytest.mark.parametrize(

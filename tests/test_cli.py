@@ -16,7 +16,7 @@ image = pytest.importorskip("PIL.Image")
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes that differ by colour, and a file that is none."""
+    """Two classes that differ by colour, and a file that is not an image."""
     folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
     for channel, name in enumerate(("green", "red")):
         (folder / name).mkdir()
@@ -84,7 +84,7 @@ def test_train_writes_everything(run: Path, photographs: Path) -> None:
     assert not model.compiled  # the optimizer would triple the file
 
 
-# What the fixture `run` trains and exports on each backend, these do again for the words around it.
+# The fixture `run` trains and exports on each backend; these train again, for what is printed.
 once = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="tested in the run on TensorFlow"
 )
@@ -107,9 +107,9 @@ def test_a_disorderly_folder_trains_to_the_end(
 
 
 @once
-@pytest.mark.parametrize("way", [["--lora", "2", "--epochs", "1"], ["--freeze-backbone"]])
-def test_cheap_roads_start_from_weights(
-    way: list[str],
+@pytest.mark.parametrize("options", [["--lora", "2", "--epochs", "1"], ["--freeze-backbone"]])
+def test_lora_and_frozen_backbone_start_from_weights(
+    options: list[str],
     run: Path,
     photographs: Path,
     tmp_path: Path,
@@ -119,15 +119,17 @@ def test_cheap_roads_start_from_weights(
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     out = tmp_path / "runs" / "cheap"
     words = ["train", "--data", str(photographs), "--out", str(out), "--image-size", "16"]
-    assert cli.main([*words, *way]) == 2
+    assert cli.main([*words, *options]) == 2
     assert "weights" in capsys.readouterr().err
-    status = cli.main([*words, *way, "--weights", str(run / "model.keras"), "--batch-size", "8"])
+    status = cli.main(
+        [*words, *options, "--weights", str(run / "model.keras"), "--batch-size", "8"]
+    )
     assert status == 0
     before = keras.saving.load_model(run / "model.keras")
     after = keras.saving.load_model(out / "model.keras")
     assert after.count_params() == before.count_params()  # LoRA's are folded in
     moved = not np.array_equal(*(m.get_layer("block_0").get_weights()[2] for m in (before, after)))
-    assert moved == ("--lora" in way)
+    assert moved == ("--lora" in options)
     assert json.loads((out / "report.json").read_text())["accuracy"] >= 0.9
 
 
@@ -258,11 +260,13 @@ def damaged_models(folder: Path) -> list[Path]:
     """A model's file, cut, changed in one bit at twenty places, and files of something else."""
     build("token").save(whole := folder / "whole.keras")
     content = whole.read_bytes()
-    versions = {f"cut_{share}": content[: int(share * len(content))] for share in (0.2, 0.9)}
-    for place in np.linspace(0, 0.95 * len(content), 20).astype(int):
+    versions = {
+        f"cut_{fraction}": content[: int(fraction * len(content))] for fraction in (0.2, 0.9)
+    }
+    for position in np.linspace(0, 0.95 * len(content), 20).astype(int):
         flipped = bytearray(content)
-        flipped[place] ^= 1
-        versions[f"bit_{place}"] = bytes(flipped)
+        flipped[position] ^= 1
+        versions[f"bit_{position}"] = bytes(flipped)
     versions |= {"empty": b"", "text": b"not a model", "zip": b"PK\x05\x06" + bytes(18)}
     files = [folder / f"{name}.keras" for name in versions]
     for file, damaged in zip(files, versions.values(), strict=True):
@@ -282,12 +286,14 @@ def test_damaged_models_are_one_line(
         assert error.startswith("keras-vit: ")
         assert str(file) in error
         assert error.count("\n") == 1
-        assert "KERAS_VIT_TRACEBACK" not in error  # which would be one that nobody foresaw
+        assert "KERAS_VIT_TRACEBACK" not in error  # which marks an unexpected error
 
 
-def test_not_a_model_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "own.keras")
-    assert cli.main(["predict", str(tmp_path / "own.keras"), "a.jpg"]) == 2
+def test_a_model_of_another_package_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
+    assert cli.main(["predict", str(tmp_path / "other.keras"), "a.jpg"]) == 2
     assert "not a model of keras_vit" in capsys.readouterr().err
 
 

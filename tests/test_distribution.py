@@ -1,4 +1,4 @@
-"""What messages and documents tell a user to install is this package, by a name that is its own."""
+"""Commands in messages and documents install this package, under its own distribution name."""
 
 import re
 from importlib import metadata
@@ -41,6 +41,6 @@ def test_nothing_installs_the_other_project(path: Path, extras: set[str]) -> Non
 
 
 def test_a_message_names_extras_that_exist(extras: set[str]) -> None:
-    wanted = f"pip install '{DISTRIBUTION}[tensorflow,plots]'"
-    assert install_command("tensorflow", "plots") == wanted
+    command = f"pip install '{DISTRIBUTION}[tensorflow,plots]'"
+    assert install_command("tensorflow", "plots") == command
     assert {"tensorflow", "jax", "torch", "plots", "train", "all"} <= extras

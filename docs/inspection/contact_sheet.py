@@ -1,9 +1,9 @@
-"""The contact sheet of rollouts: five flowers, their hand-drawn boxes, and where the mass lies.
+"""The contact sheet of rollouts: five flowers, their hand-drawn boxes, and how much mass they hold.
 
     python docs/inspection/contact_sheet.py --weights model.safetensors --photographs flowers/
 
 writes `docs/inspection/rollout.png` from AugReg's ViT-Ti/16 in half a minute. The photographs are
-not ours to publish: the sheet shows heat maps and boxes only.
+not ours to publish: the sheet shows only heat maps and boxes.
 """
 
 import argparse
@@ -28,8 +28,10 @@ def boxes() -> dict[str, tuple[int, int, int, int]]:
     return {name: tuple(box) for name, box in table.items() if name != "about"}
 
 
-def shares(rollout: np.ndarray, box: tuple[int, int, int, int], patch: int) -> tuple[float, float]:
-    """The share of the rollout's mass inside a box, and the box's share of the area."""
+def fractions(
+    rollout: np.ndarray, box: tuple[int, int, int, int], patch: int
+) -> tuple[float, float]:
+    """The fraction of the rollout's mass inside a box, and of the area that the box takes."""
     pixels = np.kron(rollout / rollout.sum(), np.full((patch, patch), 1 / patch**2))
     left, top, right, bottom = box
     mass = float(pixels[top:bottom, left:right].sum())
@@ -40,9 +42,9 @@ def rollouts(model: Any, folder: Path, names: list[str]) -> np.ndarray:
     """Attention rollout of files as the model's evaluation prepares them."""
     size = model.input_shape[1:3]
     images = [read_image(folder / name, size, **model.eval_transform) for name in names]
-    for name, found in zip(names, images, strict=True):
-        if isinstance(found, str):
-            raise OSError(f"{folder / name} cannot be read: {found}")
+    for name, image in zip(names, images, strict=True):
+        if isinstance(image, str):
+            raise OSError(f"{folder / name} cannot be read: {image}")
     return keras_vit.inspection.attention_rollout(model, np.stack(images))
 
 
@@ -53,18 +55,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "rollout.png")
     options = parser.parse_args()
     model = keras_vit.from_checkpoint(options.weights)
-    found = rollouts(model, options.photographs, list(boxes()))
+    maps = rollouts(model, options.photographs, list(boxes()))
 
     figure = Figure(figsize=(11, 2.75), layout="constrained", dpi=100)
-    axes = figure.subplots(1, len(found))
-    for axis, (name, box), rollout in zip(axes, boxes().items(), found, strict=True):
+    axes = figure.subplots(1, len(maps))
+    for axis, (name, box), rollout in zip(axes, boxes().items(), maps, strict=True):
         left, top, right, bottom = box
         size = tuple(side * model.patch_size[0] for side in rollout.shape)
         axis.imshow(upsample(rollout, size), cmap="inferno")
         axis.add_patch(
             Rectangle((left, top), right - left, bottom - top, fill=False, ec="cyan", lw=2)
         )
-        mass, area = shares(rollout, box, model.patch_size[0])
+        mass, area = fractions(rollout, box, model.patch_size[0])
         print(f"{name}: {mass:.1%} of the mass on {area:.1%} of the area, {mass / area:.2f} times")
         axis.set_title(f"{name.split('_')[0]}\n{mass:.0%} of mass, {area:.0%} of area", fontsize=9)
         axis.axis("off")

@@ -19,11 +19,11 @@ from keras_vit.backend.random import (
 from keras_vit.backend.rematerialization import remat
 from keras_vit.backend.two_pass_step import two_pass_step
 from keras_vit.backend.variables import track_variables_anew
-from keras_vit.backend.xla import compile_on_cpu
+from keras_vit.backend.xla import compiled_by_xla, xla_pays
 
 __all__ = [
     "DropoutStrategy",
-    "compile_on_cpu",
+    "compiled_by_xla",
     "dropout_strategy",
     "fused_attention",
     "guard_step",
@@ -40,4 +40,5 @@ __all__ = [
     "tensorflow_process",
     "track_variables_anew",
     "two_pass_step",
+    "xla_pays",
 ]

@@ -1,30 +1,35 @@
-"""Models that XLA compiles wherever this is the faster way, and that say what does not fit them."""
+"""A `keras.Model` that checks the data it is given and uses XLA where its steps repay compiling."""
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 
-from keras_vit.backend import compile_on_cpu, guard_step, synchronize
+from keras_vit.backend import compiled_by_xla, guard_step, is_tensorflow, synchronize, xla_pays
 from keras_vit.models.data_checks import DataCheck, warn_of_activation
 
 
 class CompiledModel(keras.Model):
-    """A `keras.Model` whose `jit_compile="auto"` takes XLA on TensorFlow's CPU, too.
+    """A `keras.Model` that checks its data, and whose `jit_compile="auto"` uses XLA on CPUs, too.
 
-    Keras does without it there: convolutions train slower under XLA. Matrix products and what
-    stands between them take up to 1.8 times as many steps (`docs/performance.md`), and cost two
-    seconds more before the first. `jit_compile=False` goes without.
+    Keras does without XLA on TensorFlow's CPUs. A long `fit`, `evaluate` or `predict` is faster
+    with it; a short one is over before XLA has compiled. So "auto" takes XLA where at least 64
+    steps are ahead (more for small models). Otherwise it takes what Keras takes: in shorter calls,
+    in `train_on_batch`, `test_on_batch` and `predict_on_batch`, for variable image sizes, with
+    convolutions (slower under XLA), on a GPU and on the other backends. `jit_compile=True` and
+    `jit_compile=False` are followed everywhere.
 
-    What a classifier is compiled with and trained on is held against it: `compile` warns of a loss
-    that takes its logits for probabilities; `fit`, `evaluate` and `predict` raise a ValueError for
-    labels outside the classes, one-hot rows in place of integers or the other way round, and
-    images with other channels, and warn of images in 0..1 where it takes 0..255. After any error
-    the model still has its weights.
+    `compile` warns of a loss that takes logits for probabilities; `fit`, `evaluate` and `predict`
+    raise a ValueError for labels outside the classes, one-hot rows in place of integers or the
+    other way round, and images with other channels, and warn of images in 0..1 where the model
+    takes 0..255. After any error the model still has its weights.
     """
+
+    _xla_is_free = False  # whether "auto" may choose
+    _xla_functions: tuple[str, ...] = ()  # the step functions for which it chose XLA
 
     @property
     def _convolves(self) -> bool:
@@ -37,68 +42,80 @@ class CompiledModel(keras.Model):
 
     def _compile(self, *args: Any, **options: Any) -> None:
         super().compile(*args, **options)
-        given = inspect.signature(keras.Model.compile).bind(self, *args, **options).arguments
-        self._jit_compile_given = given.get("jit_compile", "auto")
-        free = self._jit_compile_given == "auto" and not self.run_eagerly
-        if free and not self._convolves:
-            compile_on_cpu(self)
+        arguments = inspect.signature(keras.Model.compile).bind(self, *args, **options).arguments
+        self._requested_jit_compile = arguments.get("jit_compile", "auto")
+        self._xla_functions = ()
+        self._xla_is_free = (
+            is_tensorflow()
+            and self._requested_jit_compile == "auto"
+            and not self.run_eagerly
+            and not self._convolves
+            and all(None not in tensor.shape[1:] for tensor in self.inputs)
+        )
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if not config:
             return config
-        # What was asked for, not what became of it here: elsewhere the choice is another one.
-        return {**config, "jit_compile": self._jit_compile_given}
+        # What was requested, not what Keras made of it here: elsewhere it chooses otherwise.
+        return {**config, "jit_compile": self._requested_jit_compile}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """As Keras does where `compile` is its own; who saved the model has been warned."""
+        """As Keras does for its own `compile`, without the warning: who saved the model had it."""
         self._compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
     @functools.wraps(keras.Model.fit)
     def fit(self, *args: Any, **options: Any) -> Any:
-        with self._checked(super().fit, args, options) as call:
-            return call()
+        return self._run("train_function", super().fit, args, options)
 
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, *args: Any, **options: Any) -> Any:
-        if "_use_cached_eval_dataset" in options:  # `fit`, which has checked it
+        if "_use_cached_eval_dataset" in options:  # called by `fit`, which has checked the data
             return super().evaluate(*args, **options)
-        with self._checked(super().evaluate, args, options) as call:
-            return call()
+        return self._run("test_function", super().evaluate, args, options)
 
     @functools.wraps(keras.Model.predict)
     def predict(self, *args: Any, **options: Any) -> Any:
-        with self._checked(super().predict, args, options, labels=False) as call:
-            return call()
+        return self._run("predict_function", super().predict, args, options)
 
-    @contextmanager
-    def _checked(
+    def _run(
         self,
+        function: str,
         method: Callable[..., Any],
         args: tuple[Any, ...],
         options: dict[str, Any],
-        labels: bool = True,
-    ) -> Iterator[Callable[[], Any]]:
-        """The method with its data checked; whatever it raises, the model has its variables."""
-        given = inspect.signature(method).bind(*args, **options)
-        data = given.arguments
-        trained, validated = DataCheck(self, labels), DataCheck(self, labels)
-        data["x"] = trained.data(data.get("x"), data.get("y"))
-        validation = data.get("validation_data")
-        if isinstance(validation, tuple | list):
-            x, *rest = validation
-            data["validation_data"] = (validated.data(x, rest[0] if rest else None), *rest)
-        elif validation is not None:
-            data["validation_data"] = validated.data(validation)
+    ) -> Any:
+        """Calls a method of Keras with its data checked; the model keeps its variables.
+
+        Args:
+            function: The step function that the method runs.
+            method: `fit`, `evaluate` or `predict` of `keras.Model`.
+            args: Arguments of the method by position.
+            options: Arguments of the method by name.
+        """
+        call = inspect.signature(method).bind(*args, **options)
+        data = call.arguments
+        labels = function != "predict_function"
+        training, validation = DataCheck(self, labels), DataCheck(self, labels)
+        data["x"] = training.data(data.get("x"), data.get("y"))
+        held_out = data.get("validation_data")
+        if isinstance(held_out, tuple | list):
+            x, *rest = held_out
+            data["validation_data"] = (validation.data(x, rest[0] if rest else None), *rest)
+        elif held_out is not None:
+            data["validation_data"] = validation.data(held_out)
+        callbacks = data.get("callbacks")
+        if self._xla_is_free and not isinstance(callbacks, keras.callbacks.CallbackList):
+            data["callbacks"] = [_XLAChoice(function), *keras.tree.flatten(callbacks or [])]
         try:
-            yield lambda: method(*given.args, **given.kwargs)
+            return method(*call.args, **call.kwargs)
         except Exception as error:
-            found = trained.error or validated.error
-            if found in (None, error):
+            cause = training.error or validation.error
+            if cause in (None, error):
                 raise
-            raise found from None  # which TensorFlow reports as an error of its own
+            raise cause from None  # TensorFlow reports it as an error of its own
         finally:
             synchronize(self)
 
@@ -113,40 +130,67 @@ class CompiledModel(keras.Model):
         return super().test_on_batch(x, y, *args, **options)
 
     def make_train_function(self, force: bool = False) -> Any:
-        if force or self.train_function is None:
-            super().make_train_function(force)
-            guard_step(
-                self,
-                "train_function",
-                lambda: (
-                    self.trainable_variables,
-                    self.non_trainable_variables,
-                    self.optimizer.variables,
-                    self.metrics_variables,
-                ),
-            )
-        return self.train_function
+        return self._make(
+            "train_function",
+            super().make_train_function,
+            force,
+            lambda: (
+                self.trainable_variables,
+                self.non_trainable_variables,
+                self.optimizer.variables,
+                self.metrics_variables,
+            ),
+        )
 
     def make_test_function(self, force: bool = False) -> Any:
-        if force or self.test_function is None:
-            super().make_test_function(force)
-            guard_step(
-                self,
-                "test_function",
-                lambda: (
-                    self.trainable_variables,
-                    self.non_trainable_variables,
-                    self.metrics_variables,
-                ),
-            )
-        return self.test_function
+        return self._make(
+            "test_function",
+            super().make_test_function,
+            force,
+            lambda: (
+                self.trainable_variables,
+                self.non_trainable_variables,
+                self.metrics_variables,
+            ),
+        )
 
     def make_predict_function(self, force: bool = False) -> Any:
-        if force or self.predict_function is None:
-            super().make_predict_function(force)
-            guard_step(
-                self,
-                "predict_function",
-                lambda: (self.trainable_variables, self.non_trainable_variables),
-            )
-        return self.predict_function
+        return self._make(
+            "predict_function",
+            super().make_predict_function,
+            force,
+            lambda: (self.trainable_variables, self.non_trainable_variables),
+        )
+
+    def _make(
+        self,
+        function: str,
+        make: Callable[[bool], Any],
+        force: bool,
+        variables: Callable[[], Sequence[Sequence[keras.Variable]]],
+    ) -> Any:
+        if force or getattr(self, function) is None:
+            with compiled_by_xla(self) if function in self._xla_functions else nullcontext():
+                make(force)
+            guard_step(self, function, variables)
+        return getattr(self, function)
+
+
+class _XLAChoice(keras.callbacks.Callback):
+    """Lets XLA compile a step function of its model where enough steps are ahead.
+
+    `fit`, `evaluate` and `predict` count their steps before the first one. A resumed run has as
+    many as the whole one: both compute alike, bit for bit.
+    """
+
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        self.function = function
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        super().set_params(params)
+        per_epoch, model = params.get("steps"), self.model
+        steps = None if per_epoch is None else per_epoch * params.get("epochs", 1)
+        if self.function not in model._xla_functions and xla_pays(model, steps):
+            model._xla_functions += (self.function,)
+            setattr(model, self.function, None)  # Keras makes it anew before the first step

@@ -40,7 +40,7 @@ def test_rows_are_pictures_and_columns_passes(tmp_path: Path, monkeypatch) -> No
 def test_command(tmp_path: Path, capsys) -> None:
     folder, sheet = flat_folder(tmp_path / "photos"), tmp_path / "new" / "sheet.png"
     command = ["augment", "--data", str(folder), "--out", str(sheet), "--image-size", "16"]
-    assert cli.main([*command, "--recipe", "deit", "--pictures", "2", "--versions", "2"]) == 0
+    assert cli.main([*command, "--recipe", "deit", "--images", "2", "--versions", "2"]) == 0
     assert sheet.read_bytes().startswith(b"\x89PNG")
     assert f"written to {sheet}" in capsys.readouterr().out
     assert cli.main([*command, "--recipe", "dei"]) == 2
@@ -49,7 +49,7 @@ def test_command(tmp_path: Path, capsys) -> None:
     assert cli.main([*command, "--recipe", "deit"]) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert sheet.read_bytes() == written
-    assert cli.main([*command, "--recipe", "deit", "--pictures", "1", "--overwrite"]) == 0
+    assert cli.main([*command, "--recipe", "deit", "--images", "1", "--overwrite"]) == 0
     assert sheet.read_bytes() != written
 
 

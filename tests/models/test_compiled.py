@@ -1,12 +1,15 @@
-"""Which models XLA compiles where nothing is said, and what a file remembers of it."""
+"""When XLA compiles a model that nobody asked it to, and what a file remembers of the choice."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.backend import xla
 
 ON_CPU = {"input_shape": (16, 16, 3), "num_classes": 3}
 VIT = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "num_heads": 1, **ON_CPU}
@@ -17,37 +20,112 @@ MODELS = {
         **{**VIT, "patch_size": 1, "resnet": (), "resnet_width": 32}
     ),
     "BiT": lambda: keras_vit.BiTResNet(depths=(1,), width=32, **ON_CPU),
+    "any size": lambda: keras_vit.VisionTransformer(**{**VIT, "input_shape": (None, None, 3)}),
 }
+X, Y = np.zeros((3, 16, 16, 3)), np.zeros((3, 3))
+on_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="JAX always compiles, torch never does"
+)
+
+
+def recorded(make: Callable[..., Any], seen: list[bool]) -> Callable[..., Any]:
+    def make_and_record(model: Any, force: bool = False) -> Any:
+        seen.append(bool(model.jit_compile))
+        return make(model, force)
+
+    return make_and_record
+
+
+@pytest.fixture
+def compilers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What Keras makes each step function with from now on; XLA pays from 4 steps on."""
+    monkeypatch.setattr(xla, "MIN_STEPS", 4)
+    monkeypatch.setattr(xla, "MIN_WORK", 0)
+    seen: list[bool] = []
+    for name in ("make_train_function", "make_test_function", "make_predict_function"):
+        monkeypatch.setattr(keras.Model, name, recorded(getattr(keras.Model, name), seen))
+    return seen
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_left_to_choose(name: str) -> None:
-    chosen = {
-        "jax": True,
-        "torch": False,  # Keras's choice: torch.compile takes minutes
-        "tensorflow": name in ("ViT", "Mixer"),  # convolutions train slower under XLA
-    }
+def test_compile_leaves_the_choice_to_keras(name: str) -> None:
     model = MODELS[name]()
     model.compile("sgd", "mse")
-    assert model.jit_compile == chosen[keras.backend.backend()]
+    assert model.jit_compile == (keras.backend.backend() == "jax")
 
 
-@pytest.mark.parametrize("asked", ["auto", False])
-def test_a_file_remembers_what_was_asked_for(asked: str | bool, tmp_path: Path) -> None:
+@on_tensorflow
+@pytest.mark.parametrize("name", MODELS)
+def test_xla_compiles_long_calls(name: str, compilers: list[bool]) -> None:
+    model = MODELS[name]()
+    pays = name in ("ViT", "Mixer")  # convolutions train slower, and each image size compiles anew
+    model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=2, epochs=1, verbose=0)
+    assert compilers == [False]
+    model.fit(X, Y, batch_size=2, epochs=2, verbose=0, validation_data=(X, Y))
+    # Made anew for XLA; validation is not.
+    assert compilers == ([False, True, False] if pays else [False, False])
+    model.fit(X, Y, batch_size=2, epochs=1, verbose=0)
+    assert len(compilers) == (3 if pays else 2)  # what is compiled stays
+    compilers.clear()
+    model.predict(X, batch_size=1, verbose=0)
+    model.predict(np.zeros((4, 16, 16, 3)), batch_size=1, verbose=0)
+    assert compilers == ([False, True] if pays else [False])
+    assert not model.jit_compile
+
+
+@on_tensorflow
+def test_a_resumed_run_is_compiled_like_a_whole_one(compilers: list[bool]) -> None:
     model = MODELS["ViT"]()
-    model.compile("adam", "mse", metrics=["mae"], jit_compile=asked)
-    model.fit(np.zeros((3, 16, 16, 3)), np.zeros((3, 3)), batch_size=2, verbose=0)
+    model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=2, initial_epoch=1, epochs=2, verbose=0)
+    assert compilers == [True]
+
+
+@on_tensorflow
+def test_steps_that_nobody_knows_are_not_compiled(compilers: list[bool]) -> None:
+    model = MODELS["ViT"]()
+    model.compile("sgd", "mse")
+    model.fit(((X, Y) for _ in range(6)), verbose=0)
+    assert compilers == [False]
+
+
+@on_tensorflow
+@pytest.mark.parametrize("requested", [True, False])
+def test_what_is_requested_is_done(requested: bool, compilers: list[bool]) -> None:
+    model = MODELS["ViT"]()
+    model.compile("sgd", "mse", jit_compile=requested)
+    model.fit(X, Y, batch_size=2, epochs=1, verbose=0)
+    model.fit(X, Y, batch_size=2, epochs=2, verbose=0)
+    assert compilers == [requested]
+
+
+@on_tensorflow
+def test_small_models_need_more_steps() -> None:
+    large, small = keras_vit.create("ViT-Ti/16"), MODELS["ViT"]()
+    assert not xla.xla_pays(large, 20)
+    assert xla.xla_pays(large, 100)
+    assert not xla.xla_pays(small, 100)
+    assert xla.xla_pays(small, 10**7)
+    assert not xla.xla_pays(large, None)
+
+
+@pytest.mark.parametrize("requested", ["auto", False])
+def test_a_file_remembers_what_was_requested(requested: str | bool, tmp_path: Path) -> None:
+    model = MODELS["ViT"]()
+    model.compile("adam", "mse", metrics=["mae"], jit_compile=requested)
+    model.fit(X, Y, batch_size=2, verbose=0)
     model.save(tmp_path / "model.keras")
 
     loaded = keras.saving.load_model(tmp_path / "model.keras")
 
-    assert loaded.get_compile_config()["jit_compile"] == asked
+    assert loaded.get_compile_config()["jit_compile"] == requested
     assert loaded.jit_compile == model.jit_compile
     assert int(loaded.optimizer.iterations) == 2  # the optimizer is the one that was saved
-    loaded.fit(np.zeros((3, 16, 16, 3)), np.zeros((3, 3)), batch_size=2, verbose=0)
+    loaded.fit(X, Y, batch_size=2, verbose=0)
 
 
-def test_eagerly_is_eagerly() -> None:
+def test_eager_execution_excludes_xla() -> None:
     model = MODELS["ViT"]()
     model.compile("sgd", "mse", run_eagerly=True)
     assert not model.jit_compile
