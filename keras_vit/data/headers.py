@@ -1,11 +1,11 @@
-"""What the header of an encoded image says before it is decoded, inside a TensorFlow graph.
+"""The header of an encoded image, read inside a TensorFlow graph before the image is decoded.
 
-The size, so that a few bytes cannot ask for gigabytes; the EXIF orientation, wherever the format
-keeps it; and the place of a GIF's first frame on its canvas. A damaged header is left to the
-decoder to refuse: bytes beyond the end of a file read as zeros.
+The size, so that a few bytes cannot ask for gigabytes; the EXIF orientation; and the place of a
+GIF's first frame on its canvas. Pillow reads all of it, but the SavedModel is served without
+Python. The decoder refuses damaged headers: bytes beyond the end of a file read as zeros.
 
-Numbers are products of their bytes with a constant matrix. Summed one by one they would make a
-graph of thousands of nodes, and every pipeline would take a second longer to start.
+Numbers are products of their bytes with a constant matrix: byte by byte they would make a graph of
+thousands of nodes, and every pipeline would take a second longer to start.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ JPEG, PNG, BMP, GIF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8"
 
 ORIENTATION_TAG, SHORT = 0x0112, 3
 
-# Segments, chunks or steps of four GIF blocks that are looked at. libpng writes chunks of 8 KiB:
+# How many segments, chunks or steps of four GIF blocks are read. libpng writes chunks of 8 KiB:
 # enough for files of 128 MiB, and a hostile file takes a second.
 _MOST_CHUNKS = 2**14
-_ZEROS = 32 * b"\x00"  # behind a file: as many as are ever read at once
+_ZEROS = 32 * b"\x00"  # appended to a file: the most bytes that are read at once
 
 
 def _places(width: int, *numbers: tuple[int, int, str]) -> np.ndarray:
@@ -66,7 +66,7 @@ def starts_with(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
 
 
 def check_pixels(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
-    """An assertion that an image of `(height, width)` is not larger than `max_pixels`."""
+    """Asserts that an image of `(height, width)` is not larger than `max_pixels`."""
     shape = tf.cast(shape, tf.int64)
     sizes = tf.strings.reduce_join(tf.strings.as_string(shape[::-1]), separator=" x ")
     before, after = too_large("|", max_pixels).split("|")
@@ -75,7 +75,7 @@ def check_pixels(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
 
 
 def image_shape(contents: tf.Tensor) -> tf.Tensor:
-    """Height and width, int64, that a PNG, BMP, GIF or WebP header states; zeros for others."""
+    """int64 `(height, width)` in a PNG, BMP, GIF or WebP header; zeros for other files."""
     head = _read(_padded(contents), _int64(0), 30)
     png, bmp, gif, extended, lossy, packed = tf.unstack(
         tf.reshape(tf.linalg.matvec(_SIZES, head), (6, 2)), 6
@@ -90,19 +90,19 @@ def image_shape(contents: tf.Tensor) -> tf.Tensor:
         rb"RIFF\C{4}WEBPVP8L": packed // [2**14, 1] % 2**14 + 1,
     }
     shape = tf.zeros(2, tf.int64)
-    for pattern, found in of_formats.items():
-        shape = tf.where(tf.strings.regex_full_match(kind, pattern), found, shape)
+    for pattern, its_shape in of_formats.items():
+        shape = tf.where(tf.strings.regex_full_match(kind, pattern), its_shape, shape)
     return shape
 
 
 def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
-    """The EXIF orientation of a JPEG file, uint8 1..8; 1 (upright) where it has none."""
+    """The EXIF orientation of a JPEG file, uint8 1..8; 1 (upright) by default."""
     size, padded = _length(contents), _padded(contents)
 
     def segment(at: tf.Tensor) -> tuple[tf.Tensor, ...]:
         first, marker, high, low = tf.unstack(_read(padded, at, 4), 4)
         after = at + 2 + high * 256 + low
-        # Fill bytes and what is no marker are passed over one by one, as decoders do.
+        # Fill bytes, and all that is not a marker, are skipped one by one, as decoders do.
         filling = (first != 0xFF) | (marker == 0) | (marker == 0xFF)
         # The image's data follow the start of scan.
         last = ~filling & ((marker == 0xDA) | (marker == 0xD9) | (after < at + 4))
@@ -114,7 +114,7 @@ def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
 
 
 def chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
-    """The EXIF orientation of a PNG or WebP file; 1 (upright) where it has none, or of others."""
+    """The EXIF orientation of a PNG or WebP file; 1 (upright) by default and for other files."""
     png, size, padded = starts_with(contents, PNG), _length(contents), _padded(contents)
 
     def chunk(at: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -97,15 +97,8 @@ def preparation(model: Any) -> dict[str, Any]:
     last, as in all batches of `data.pipeline`.
     """
     size, channels = input_of(model)
-    own = getattr(model, "evaluation", {})
-    arguments = {
-        "image_size": size,
-        "channels": channels,
-        "evaluation": own.get("mode", "crop"),
-    }
-    if "crop_fraction" in own:
-        arguments["crop_fraction"] = own["crop_fraction"]
-    return arguments
+    transform = dict(getattr(model, "evaluation", {}))
+    return {"image_size": size, "channels": channels, "eval_transform": transform}
 
 
 def _channels_first(model: Any) -> bool:

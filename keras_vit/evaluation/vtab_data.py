@@ -14,14 +14,14 @@ from keras_vit.data._imports import tf
 from keras_vit.evaluation.vtab_tasks import Task
 
 if TYPE_CHECKING:
-    from keras_vit.data.decoding import Crop
+    from keras_vit.data.decoder import Crop
 
 
 class TaskSplit(TFDSSplit):
     """A split of a VTAB task: its label is read from whatever the record has.
 
     Images are prepared as the benchmark publishes it: resized to the model's size whatever their
-    shape (`evaluation="stretch"`), without augmentation.
+    shape (`eval_transform="stretch"`), without augmentation.
     """
 
     augment = "none"

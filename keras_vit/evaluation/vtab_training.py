@@ -46,7 +46,7 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
                 setting.image_size,
                 part,
                 channels=channels,
-                evaluation="stretch",
+                eval_transform="stretch",
                 **options,
             )
             return examples.map(_channels_first) if first else examples

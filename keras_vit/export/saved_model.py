@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.data import MAX_PIXELS, attempt, decode_image, evaluation_image
+from keras_vit.data import MAX_PIXELS, decode_image, evaluation_image, map_or_else
 from keras_vit.models import ImageModel
 
 
@@ -47,7 +47,7 @@ def write_saved_model(
 
     def read(contents: Any) -> Any:
         """Pixels of a file and True, or black and False."""
-        return attempt(
+        return map_or_else(
             lambda c: (prepare(decode_image(c, channels, max_pixels=max_pixels)), True),
             lambda _: (tf.zeros((*image_size, channels)), False),
             contents,

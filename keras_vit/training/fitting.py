@@ -1,6 +1,7 @@
 """From a compiled recipe and splits to a trained model: the one place that calls `fit`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,9 @@ def fit(
             batch_size,
             training=True,
             seed=seed,
-            augment=recipe.augmentation,
+            augment=replace(recipe.augmentation, mixup=recipe.mixup, cutmix=recipe.cutmix),
             channels=prepared["channels"],
             num_classes=classes,
-            mixup=recipe.mixup,
-            cutmix=recipe.cutmix,
             cache=None,
             repeat=True,
             start_step=start_step,

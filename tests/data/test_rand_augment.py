@@ -47,9 +47,9 @@ PILLOW = {
 def test_colours_are_pillows(name: str, picture: str) -> None:
     for magnitude in (3, 9, 15):
         expected = np.asarray(PILLOW[name](Image.fromarray(PICTURES[picture]), magnitude))
-        found = apply(name, PICTURES[picture], magnitude)
+        result = apply(name, PICTURES[picture], magnitude)
         # A blend is truncated: where it is a whole number, rounding errors may fall either way.
-        difference = np.abs(found.astype(int) - expected)
+        difference = np.abs(result.astype(int) - expected)
         exact = name not in ("color", "contrast", "brightness", "sharpness")
         assert difference.max() <= (0 if exact else 1)
         assert (difference > 0).mean() < 0.01
@@ -93,23 +93,23 @@ def test_geometry(name: str, draw: float, sign: int) -> None:
         ),
     }
     expected = moved(NOISE, sources[name])
-    found = apply(name, NOISE, 6.1, draw, 0, 0)
+    result = apply(name, NOISE, 6.1, draw, 0, 0)
     # Where the source lies half way between two pixels, float32 may choose the other one.
-    assert (found != expected).any(-1).mean() < 0.003
+    assert (result != expected).any(-1).mean() < 0.003
 
 
 def test_rotation_is_pillows() -> None:
     smooth = np.asarray(Image.fromarray(NOISE).resize((48, 40)).reduce(8).resize((48, 40)))
     turned = Image.fromarray(smooth).rotate(-30, fillcolor=(128, 128, 128))
-    found = [apply("rotate", smooth, 10, draw, 0, 0) for draw in (0.1, 0.9)]
-    shares = [(f == np.asarray(turned)).all(-1).mean() for f in found]
+    result = [apply("rotate", smooth, 10, draw, 0, 0) for draw in (0.1, 0.9)]
+    shares = [(f == np.asarray(turned)).all(-1).mean() for f in result]
     assert max(shares) > 0.97
     assert min(shares) < 0.7
 
 
 def test_cutout() -> None:
-    found = apply("cutout", FLAT, 10, 0.0, 0.5, 0.5)
-    grey = (found == 128).all(-1)
+    result = apply("cutout", FLAT, 10, 0.0, 0.5, 0.5)
+    grey = (result == 128).all(-1)
     expected = np.zeros((40, 48), bool)
     expected[20 - 7 : 20 + 7, 24 - 8 : 24 + 8] = True  # 40 / 224 of each side, both ways
     np.testing.assert_array_equal(grey, expected)
@@ -144,17 +144,17 @@ def test_the_seed_decides() -> None:
         images = seeds.map(lambda seed: rand_augment(NARROW, seed, 2, 10, **options))
         return [image.tobytes() for image in images.as_numpy_iterator()]
 
-    found = versions(operations=("rotate", "color", "cutout", "shear_y"))
-    assert found[::2] == found[1::2]
-    assert len(set(found)) > 3
+    variants = versions(operations=("rotate", "color", "cutout", "shear_y"))
+    assert variants[::2] == variants[1::2]
+    assert len(set(variants)) > 3
     assert set(versions(operations=("invert",))) == {NARROW.tobytes()}  # inverted twice
 
 
 def test_in_training_images() -> None:
     augmentation = Augmentation("resize", flip=False, rand_augment=(1, 10), operations=("invert",))
-    found = training_image(NOISE, (40, 48), (0, 1), augmentation)
-    assert found.dtype == tf.float32
-    np.testing.assert_array_equal(found, 255 - NOISE)
+    result = training_image(NOISE, (40, 48), (0, 1), augmentation)
+    assert result.dtype == tf.float32
+    np.testing.assert_array_equal(result, 255 - NOISE)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_in_training_images() -> None:
         ({"rand_augment": (2, 31)}, "magnitude=31 must lie between 0 and 30"),
         ({"rand_augment": (2, 9), "operations": ("blur",)}, "operation='blur' is not known"),
         ({"rand_augment": (2, 9), "operations": ()}, r"operations=\(\) is empty"),
-        ({"operations": ("invert",)}, "are drawn by RandAugment: give rand_augment"),
+        ({"operations": ("invert",)}, "are for RandAugment: give rand_augment"),
         ({"erasing": 1.5}, r"erasing=1.5 must lie in \[0, 1\]"),
     ],
 )

@@ -1,20 +1,21 @@
-"""The sheet shows the pictures that training sees."""
+"""The plot shows the images that the model sees in training."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_vit import cli
-from keras_vit.data import ArraySplit, augmentation_sheet
-from tests.data.pictures import flat_folder
+from keras_vit.data import ArraySplit, Augmentation, plot_augmentations
+from tests.data.image_fixtures import flat_folder
 
 pytestmark = pytest.mark.once
 
 pytest.importorskip("matplotlib")
 
 
-def test_rows_are_pictures_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
+def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
     from matplotlib.axes import Axes
 
     shown: list[np.ndarray] = []
@@ -24,15 +25,17 @@ def test_rows_are_pictures_and_columns_passes(tmp_path: Path, monkeypatch) -> No
     images = np.full((30, 8, 8, 3), 40, np.uint8)
     images[:, :, :4] = np.arange(30)[:, None, None, None] * 8
     split = ArraySplit("train", ("a", "b"), images, np.arange(30) % 2)
-    options = {"augment": "none", "pictures": 3, "versions": 2}
-    augmentation_sheet(split, tmp_path / "sheet.png", 8, **options)
+    plain = Augmentation(crop="resize", flip=False)
+    options = {"images": 3, "versions": 2}
+    plot_augmentations(split, tmp_path / "plot.png", 8, augment=plain, **options)
     assert len(shown) == 9
-    assert titles == ["a", "a", "b"]  # pictures 0, 14 and 29, the names above the first column
-    for column in range(3):  # the picture as it is, twice, because nothing is augmented
+    assert titles == ["a", "a", "b"]  # images 0, 14 and 29, the names above the first column
+    for column in range(3):  # the image as it is, twice, because nothing is augmented
         for row, index in enumerate((0, 14, 29)):
             np.testing.assert_allclose(shown[3 * column + row], images[index] / 255, atol=1e-6)
     titles.clear()
-    augmentation_sheet(split, tmp_path / "mixed.png", 8, mixup=1.0, **options)
+    mixed = replace(plain, mixup=1.0)
+    plot_augmentations(split, tmp_path / "mixed.png", 8, augment=mixed, **options)
     assert len(titles) == 9
     assert any("%" in title for title in titles[3:])
 
@@ -56,9 +59,9 @@ def test_command(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("sheet", ValueError, "has no suffix of an image: give one of .*png"),
-        ("sheet.txt", ValueError, "has no suffix of an image"),
-        ("folder", FileExistsError, "folder is a folder: give a file, such as sheet.png"),
+        ("sheet", ValueError, "does not have the suffix of an image: give one of .*png"),
+        ("sheet.txt", ValueError, "does not have the suffix of an image"),
+        ("folder", FileExistsError, "folder is a folder: give a file, such as plot.png"),
         ("theirs.png", FileExistsError, "theirs.png exists, and is not a PNG file that"),
     ],
 )
@@ -68,6 +71,6 @@ def test_paths_that_are_refused(tmp_path: Path, name: str, error: type, message:
     before = sorted(tmp_path.iterdir())
     split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1])
     with pytest.raises(error, match=message):
-        augmentation_sheet(split, tmp_path / name, 8, overwrite=True)
+        plot_augmentations(split, tmp_path / name, 8, overwrite=True)
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "theirs.png").read_bytes() == b"theirs"

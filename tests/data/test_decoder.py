@@ -10,9 +10,9 @@ import pytest
 from PIL import Image, ImageOps
 
 from keras_vit.data import BadImageError, decode_image
-from keras_vit.data.decoding import decode_and_orientation, decode_upright_jpeg
+from keras_vit.data.decoder import decode_and_orientation, decode_upright_jpeg
 from keras_vit.data.pillow import decode_with_pillow
-from tests.data.pictures import PICTURE, PIXELS, encode
+from tests.data.image_fixtures import PICTURE, PIXELS, encode
 
 pytestmark = pytest.mark.once
 

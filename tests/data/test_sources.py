@@ -1,4 +1,4 @@
-"""Where images come from: digits, and folders in every layout and in every disorder."""
+"""`load`: digits, and folders in every layout and in every disorder."""
 
 import os
 import warnings
@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from keras_vit.data import BadImageError, load, pipeline, read_image
-from tests.data.pictures import PICTURE, encode, flat_folder, plain, write
+from tests.data.image_fixtures import PICTURE, encode, flat_folder, plain, write
 
 pytestmark = pytest.mark.once
 
@@ -58,9 +58,9 @@ def test_digits_half_is_the_split_of_the_example() -> None:
     parts = train_test_split(pixels, labels, test_size=0.5, shuffle=False)
     splits = load("digits/half")
     for name, images, expected in (("train", parts[0], parts[2]), ("val", parts[1], parts[3])):
-        got, got_labels = splits[name].as_arrays()
-        np.testing.assert_array_equal(sixteenths(got), images)
-        np.testing.assert_array_equal(got_labels, expected)
+        pixels, labels = splits[name].as_arrays()
+        np.testing.assert_array_equal(sixteenths(pixels), images)
+        np.testing.assert_array_equal(labels, expected)
 
 
 # --- the three layouts
@@ -107,7 +107,7 @@ def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) ->
         names(splits[n]) for n in splits
     ]
     assert names(load(tmp_path, val_fraction=0.3, seed=1).val) != names(splits.val)
-    # One more picture of b leaves a as it was.
+    # One more image of b leaves a as it was.
     write(tmp_path, {"b/more.png": plain(1)})
     before, after = splits.val, load(tmp_path, val_fraction=0.3).val
     assert [n for n in names(after) if n[0] == "a"] == [n for n in names(before) if n[0] == "a"]
@@ -204,7 +204,7 @@ LISTS = {
     "the same in other words": (
         b"b/001.png\na/000.png",
         b"a/../a/./000.png",
-        "000.png is listed in val.txt and in train.txt: a photograph belongs to one split",
+        "000.png is listed in val.txt and in train.txt: an image belongs to one split",
     ),
     "the same by a link": (b"a/000.png", b"b/link.png", "link.png is listed .* is the same file"),
     "the same by a hard link": (b"a/000.png", b"b/hard.png", "hard.png is listed .* same file"),
@@ -290,7 +290,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
 
 
-# --- files that are no photographs
+# --- files that are not images
 
 BAD = {
     "a/cut.jpg": (encode(PICTURE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
@@ -311,10 +311,12 @@ def bad_folder(tmp_path: Path) -> Path:
 
 
 def test_bad_files_are_skipped_and_reported(bad_folder: Path) -> None:
-    with pytest.warns(UserWarning, match="6 of 26 files cannot be decoded and are skipped") as told:
+    with pytest.warns(
+        UserWarning, match="6 of 26 files cannot be decoded and are skipped"
+    ) as warned:
         splits = load(bad_folder)
-    assert "see splits.report" in str(told[0].message)
-    assert told[0].filename == __file__
+    assert "see splits.report" in str(warned[0].message)
+    assert warned[0].filename == __file__
     reasons = {f"{path.parent.name}/{path.name}": reason for path, reason in splits.report}
     assert set(reasons) == {*BAD, "b/broken link.png"}
     for name, (_, expected) in BAD.items():
@@ -335,7 +337,7 @@ def test_bad_files_are_refused(bad_folder: Path) -> None:
     assert isinstance(error.value, ValueError)
 
 
-def test_a_class_without_a_good_file_is_left_out(tmp_path: Path) -> None:
+def test_a_class_without_a_readable_file_is_left_out(tmp_path: Path) -> None:
     write(flat_folder(tmp_path), {"c/1.jpg": b"x", "c/2.jpg": b"y"})
     with (
         pytest.warns(UserWarning, match="2 of 22 files"),
@@ -345,10 +347,10 @@ def test_a_class_without_a_good_file_is_left_out(tmp_path: Path) -> None:
     assert splits.class_names == ("a", "b")
     assert len(splits.report) == 2
     (left_out,) = splits.report.ignored
-    assert left_out == (tmp_path / "c", "a class without a photograph to train on")
+    assert left_out == (tmp_path / "c", "a class without an image to train on")
 
 
-def test_the_only_photograph_of_a_class_is_one_to_train_on(tmp_path: Path) -> None:
+def test_the_only_image_of_a_class_is_one_to_train_on(tmp_path: Path) -> None:
     splits = load(write(flat_folder(tmp_path), {"c/1.png": plain(1)}))
     assert splits.class_names == ("a", "b", "c")
     assert "c/1.png" in names(splits.train)
@@ -358,23 +360,22 @@ def test_the_only_photograph_of_a_class_is_one_to_train_on(tmp_path: Path) -> No
 # --- errors
 
 
-def test_progress_is_shown_only_when_it_takes_long(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatch) -> None:
     flat_folder(tmp_path)
-    monkeypatch.setattr("keras_vit.data.verification._QUIET_SECONDS", 60.0)
     load(tmp_path)
-    assert "checked" not in capsys.readouterr().err
-    monkeypatch.setattr("keras_vit.data.verification._QUIET_SECONDS", 0.0)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich then takes any file for a terminal
     load(tmp_path)
-    assert capsys.readouterr().err.endswith("keras_vit: checked 20 of 20 files\n")
+    assert "checking files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("source", ["./flowers", "photos/flowers", "~/no such folder", Path("x")])
 def test_missing_folder(source) -> None:
-    with pytest.raises(FileNotFoundError, match=r"There is no (?s:.*)FOLDER/train/<class>"):
+    with pytest.raises(FileNotFoundError, match=r"does not exist: (?s:.*)FOLDER/train/<class>"):
         load(source)
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     file = write(tmp_path, {"a.png": plain(1)}) / "a.png"
     with pytest.raises(NotADirectoryError, match=r"a\.png is a file: a folder of photographs is"):
         load(file)
@@ -386,12 +387,12 @@ DISORDER = {
     "empty class": (
         {f"{n}.png": plain(1) for n in ("a/1", "a/2", "c/1", "c/2")} | {"b/notes.txt": b""},
         ValueError,
-        r"1 classes cannot be used:\n.*b: a class without a photograph to train on",
+        r"1 classes cannot be used:\n.*b: a class without an image to train on",
     ),
     "one class left": (
         {"a/1.png": plain(1), "a/2.png": plain(1), "b/notes.txt": b""},
         ValueError,
-        "1 classes with photographs to train on and 1 photographs to validate on; a classifier",
+        "1 classes with images to train on and 1 images to validate on; a classifier",
     ),
     "no val.txt": (
         {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png"},
@@ -406,7 +407,7 @@ DISORDER = {
             "val.txt": b"\nb/7.png",
         },
         FileNotFoundError,
-        "val.txt, line 2: there is no file .*7.png",
+        "val.txt, line 2: .*7.png does not exist",
     ),
     "unknown class": (
         {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"c/1.png", "val.txt": b"b/1.png"},
@@ -421,17 +422,17 @@ DISORDER = {
     "leak": (
         {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png", "val.txt": b"a/1.png"},
         ValueError,
-        "1.png is listed in val.txt and in train.txt: a photograph belongs to one split",
+        "1.png is listed in val.txt and in train.txt: an image belongs to one split",
     ),
     "empty val": (
         {**{f"train/{c}/1.png": plain(1) for c in "ab"}, "val/notes.txt": b""},
         ValueError,
-        "val holds no photograph in a class folder",
+        "val does not hold an image in a class folder",
     ),
     "class only in val": (
         {f"{n}/1.png": plain(1) for n in ("train/a", "train/b", "val/a", "val/c")},
         ValueError,
-        r"val.c: a class without a photograph to train on, only 1 elsewhere\nAdd photographs",
+        r"val.c: a class without an image to train on, only 1 elsewhere\nAdd images",
     ),
 }
 
