@@ -15,10 +15,8 @@ from typing import Any
 
 from ._imports import tf
 from .boxes import crop_to_box
+from .errors import BMP, GIF, JPEG
 from .headers import (
-    BMP,
-    GIF,
-    JPEG,
     MAX_PIXELS,
     check_pixels,
     chunk_orientation,

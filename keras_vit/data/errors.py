@@ -2,13 +2,9 @@
 
 import re
 
-_FORMATS = {
-    b"\xff\xd8\xff": "JPEG",
-    b"\x89PNG\r\n\x1a\n": "PNG",
-    b"BM": "BMP",
-    b"GIF8": "GIF",
-    b"RIFF": "WebP",
-}
+# How files of each format begin.
+JPEG, PNG, BMP, GIF, WEBP = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8", b"RIFF"
+_FORMATS = {JPEG: "JPEG", PNG: "PNG", BMP: "BMP", GIF: "GIF", WEBP: "WebP"}
 
 
 class BadImageError(ValueError):

@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 
 from ._imports import tf
-from .errors import too_large
+from .errors import PNG, WEBP, too_large
 
 # A 64-megapixel camera fits (9248 x 6936); decoded, this is 192 MiB of RGB.
 MAX_PIXELS = 2**26
-
-JPEG, PNG, BMP, GIF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8"
 
 ORIENTATION_TAG, SHORT = 0x0112, 3
 
@@ -126,7 +124,7 @@ def chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
         is_exif = kind == tf.where(png, b"eXIf", b"EXIF")
         return after + tf.where(png, _int64(4), length % 2), at + 8, after, is_exif
 
-    is_webp = starts_with(contents, b"RIFF")
+    is_webp = starts_with(contents, WEBP)
     start = tf.where(png, _int64(8), tf.where(is_webp, _int64(12), size))
     return _read_exif(_first_chunk(contents, start, chunk))
 

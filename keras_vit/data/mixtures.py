@@ -47,19 +47,8 @@ def cutmix(
     """Pastes a box from the image before it into every image of a batch, at the same place.
 
     The area of the box is drawn from Beta(alpha, alpha), its centre evenly over the image; what
-    lies outside is cut off, and labels are mixed by the area that remains.
-
-    Args:
-        images: float tensor `(batch, height, width, channels)`.
-        labels: float one-hot tensor `(batch, classes)`.
-        seed: integer tensor `(2,)`; the same seed gives the same box.
-        alpha: parameter of the Beta distribution, above 0; 1 in the paper.
-
-    Returns:
-        Images and labels in the shapes they came in.
-
-    Raises:
-        ValueError: alpha is not above 0.
+    lies outside is cut off, and labels are mixed by the area that remains. The arguments are those
+    of `mixup`; alpha is 1 in the paper.
 
     Example:
         >>> import tensorflow as tf

@@ -99,19 +99,11 @@ def _blend(degenerate: tf.Tensor, image: tf.Tensor, strength: float) -> tf.Tenso
     return tf.cast(tf.clip_by_value(blended, 0.0, 255.0), tf.uint8)
 
 
-def _color(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
-    return _blend(_grey(image), image, strength)
-
-
 def _contrast(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
     # The released code divides the number of pixels by 256 here, by mistake for the mean grey.
     grey = _grey(image)
     mean = tf.reduce_sum(tf.cast(grey, tf.int64)) / tf.size(grey, tf.int64)
     return _blend(tf.floor(mean + 0.5), image, strength)
-
-
-def _brightness(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
-    return _blend(0.0, image, strength)
 
 
 def _sharpness(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
@@ -151,10 +143,6 @@ def _equalize(image: tf.Tensor, *_: Any) -> tf.Tensor:
     below = tf.cumsum(counts, axis=1, exclusive=True)
     tables = tf.minimum((below + step // 2) // tf.maximum(step, 1), 255)
     return _look_up(image, tf.where(step > 0, tables, tf.range(256)))
-
-
-def _invert(image: tf.Tensor, *_: Any) -> tf.Tensor:
-    return 255 - image
 
 
 def _posterize(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
@@ -199,24 +187,6 @@ def _rotate(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
     return _transform(image, (cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y))
 
 
-def _shear_x(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
-    return _transform(image, (1, _signed(0.3 * strength, draw), 0, 0, 1, 0))
-
-
-def _shear_y(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
-    return _transform(image, (1, 0, 0, _signed(0.3 * strength, draw), 1, 0))
-
-
-def _translate_x(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
-    pixels = _signed(100 / _SIDE * image.shape[1] * strength, draw)
-    return _transform(image, (1, 0, pixels, 0, 1, 0))
-
-
-def _translate_y(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
-    pixels = _signed(100 / _SIDE * image.shape[0] * strength, draw)
-    return _transform(image, (1, 0, 0, 0, 1, pixels))
-
-
 def _cutout(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
     """A grey box of up to 80 of 224 pixels around a point that may lie at the border."""
 
@@ -227,22 +197,35 @@ def _cutout(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
     return tf.where(box, tf.constant(int(_GREY), tf.uint8), image)
 
 
+def _shear(strength: float, draw: tf.Tensor) -> tf.Tensor:
+    return _signed(0.3 * strength, draw)
+
+
+def _pixels(length: int, strength: float, draw: tf.Tensor) -> tf.Tensor:
+    """By how much an axis of this length is translated."""
+    return _signed(100 / _SIDE * length * strength, draw)
+
+
 # (image, strength, draw) -> image: strength is magnitude / 10, draw has three numbers in [0, 1).
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "autocontrast": _autocontrast,
     "equalize": _equalize,
-    "invert": _invert,
+    "invert": lambda image, *_: 255 - image,
     "rotate": _rotate,
     "posterize": _posterize,
     "solarize": _solarize,
     "solarize_add": _solarize_add,
-    "color": _color,
+    "color": lambda image, strength, _: _blend(_grey(image), image, strength),
     "contrast": _contrast,
-    "brightness": _brightness,
+    "brightness": lambda image, strength, _: _blend(0.0, image, strength),
     "sharpness": _sharpness,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
+    "shear_x": lambda image, *how: _transform(image, (1, _shear(*how), 0, 0, 1, 0)),
+    "shear_y": lambda image, *how: _transform(image, (1, 0, 0, _shear(*how), 1, 0)),
+    "translate_x": lambda image, *how: _transform(
+        image, (1, 0, _pixels(image.shape[1], *how), 0, 1, 0)
+    ),
+    "translate_y": lambda image, *how: _transform(
+        image, (1, 0, 0, 0, 1, _pixels(image.shape[0], *how))
+    ),
     "cutout": _cutout,
 }

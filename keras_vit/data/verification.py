@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ._imports import tf
 from .decoder import decode_and_orientation
-from .errors import BadImageError, undecodable_reason
-from .headers import JPEG
+from .errors import JPEG, BadImageError, undecodable_reason
 from .image_files import read_contents
 
 

@@ -128,7 +128,7 @@ def test_test_is_kept_beside_val(tmp_path: Path) -> None:
     splits = load(write(tmp_path, {f"{p}/{c}/1.png": plain(1) for p in parts for c in "ab"}))
     assert list(splits) == list(parts)
     assert splits["test"].files[0] == tmp_path / "test" / "a" / "1.png"
-    with pytest.raises(KeyError, match="no split 'tests': it has train, val, test"):
+    with pytest.raises(KeyError, match="does not have a split 'tests': it has train, val, test"):
         splits["tests"]
 
 
