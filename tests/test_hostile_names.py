@@ -1,4 +1,4 @@
-"""Names of classes and files are text wherever they are printed, written or drawn."""
+"""Names of classes and files are text wherever they are printed, written or plotted."""
 
 import json
 import shlex

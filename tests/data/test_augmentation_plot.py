@@ -41,26 +41,26 @@ def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None
 
 
 def test_command(tmp_path: Path, capsys) -> None:
-    folder, sheet = flat_folder(tmp_path / "photos"), tmp_path / "new" / "sheet.png"
-    command = ["augment", "--data", str(folder), "--out", str(sheet), "--image-size", "16"]
+    folder, path = flat_folder(tmp_path / "photos"), tmp_path / "new" / "plot.png"
+    command = ["augment", "--data", str(folder), "--out", str(path), "--image-size", "16"]
     assert cli.main([*command, "--recipe", "deit", "--pictures", "2", "--versions", "2"]) == 0
-    assert sheet.read_bytes().startswith(b"\x89PNG")
-    assert f"written to {sheet}" in capsys.readouterr().out
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"written to {path}" in capsys.readouterr().out
     assert cli.main([*command, "--recipe", "dei"]) == 2
     assert "deit" in capsys.readouterr().err
-    written = sheet.read_bytes()
+    written = path.read_bytes()
     assert cli.main([*command, "--recipe", "deit"]) == 2
     assert "--overwrite" in capsys.readouterr().err
-    assert sheet.read_bytes() == written
+    assert path.read_bytes() == written
     assert cli.main([*command, "--recipe", "deit", "--pictures", "1", "--overwrite"]) == 0
-    assert sheet.read_bytes() != written
+    assert path.read_bytes() != written
 
 
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("sheet", ValueError, "does not have the suffix of an image: give one of .*png"),
-        ("sheet.txt", ValueError, "does not have the suffix of an image"),
+        ("path", ValueError, "does not have the suffix of an image: give one of .*png"),
+        ("path.txt", ValueError, "does not have the suffix of an image"),
         ("folder", FileExistsError, "folder is a folder: give a file, such as plot.png"),
         ("theirs.png", FileExistsError, "theirs.png exists, and is not a PNG file that"),
     ],

@@ -280,6 +280,6 @@ def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch
     plain = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1)]
     for limit in (0, 2**30):
         monkeypatch.setattr(module, "_CACHE_BYTES", limit)
-        found = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1, cache=None)]
-        for ours, theirs in zip(found, plain, strict=True):
+        cached = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1, cache=None)]
+        for ours, theirs in zip(cached, plain, strict=True):
             np.testing.assert_array_equal(ours, theirs)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from keras_vit.data import AUGMENTATIONS, Augmentation, evaluation_image, training_image
-from tests.data.image_fixtures import PICTURE, PIXELS
+from tests.data.image_fixtures import IMAGE, PIXELS
 
 pytestmark = pytest.mark.once
 
@@ -205,7 +205,7 @@ def test_the_seed_decides() -> None:
 )
 def test_evaluation_errors(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        evaluation_image(np.asarray(PICTURE), **{"image_size": 8, **arguments})
+        evaluation_image(np.asarray(IMAGE), **{"image_size": 8, **arguments})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A folder as people have them: loaded, gone through to the end, and what is wrong is said."""
+"""A folder as people have them: loaded, iterated to the end, and its faults reported."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def folder(tmp_path_factory) -> Path:
     return disorderly_folder(tmp_path_factory.mktemp("wüst"))
 
 
-def test_what_is_wrong_is_left_out_and_said(folder: Path) -> None:
+def test_faults_are_left_out_and_reported(folder: Path) -> None:
     with (
         pytest.warns(UserWarning, match="4 of 72 files cannot be decoded and are skipped"),
         pytest.warns(UserWarning, match="(?s)2 classes are left out:.*only here"),
@@ -46,7 +46,7 @@ def test_what_is_wrong_is_left_out_and_said(folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:4 of 72 files", "ignore:2 classes")
 @pytest.mark.parametrize("verify", [True, False])
-def test_it_is_gone_through_to_the_end(folder: Path, verify: bool, capfd) -> None:
+def test_it_is_iterated_to_the_end(folder: Path, verify: bool, capfd) -> None:
     splits = load(folder, verify=verify)
     training = pipeline(splits.train, 16, 8, True, augment=Augmentation(mixup=0.2), num_classes=3)
     if verify:

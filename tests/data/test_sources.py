@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from keras_vit.data import BadImageError, load, pipeline, read_image
-from tests.data.image_fixtures import PICTURE, encode, flat_folder, plain, write
+from tests.data.image_fixtures import IMAGE, encode, flat_folder, plain, write
 
 pytestmark = pytest.mark.once
 
@@ -166,11 +166,11 @@ def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
-            "a/one.JPG": encode(PICTURE, "JPEG"),
-            "a/two.jpeg": encode(PICTURE, "JPEG"),
-            "a/three.WebP": encode(PICTURE, "WEBP"),
-            "a/four.bmp": encode(PICTURE, "BMP"),
-            "a/five.gif": encode(PICTURE, "GIF"),
+            "a/one.JPG": encode(IMAGE, "JPEG"),
+            "a/two.jpeg": encode(IMAGE, "JPEG"),
+            "a/three.WebP": encode(IMAGE, "WEBP"),
+            "a/four.bmp": encode(IMAGE, "BMP"),
+            "a/five.gif": encode(IMAGE, "GIF"),
             "a/.hidden.jpg": b"",
             "a/notes.txt": b"",
             "a/deeper/six.png": plain(6),
@@ -270,7 +270,7 @@ def test_turned_files_of_every_format_are_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     flat_folder(tmp_path)
-    turned = {f"b/turned.{kind}": encode(PICTURE, kind, exif=exif) for kind in ("PNG", "WebP")}
+    turned = {f"b/turned.{kind}": encode(IMAGE, kind, exif=exif) for kind in ("PNG", "WebP")}
     write(tmp_path, turned)
     for verify in (True, False):
         split = load(tmp_path, verify=verify, val_fraction=0.05).train
@@ -293,12 +293,12 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
 # --- files that are not images
 
 BAD = {
-    "a/cut.jpg": (encode(PICTURE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
-    "a/cut.png": (encode(PICTURE, "PNG")[:60], "the PNG file is damaged or incomplete"),
+    "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
+    "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
     "a/empty.jpg": (b"", "the file is empty"),
     "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
     "b/moving.webp": (
-        encode(PICTURE, "WEBP", save_all=True, append_images=[PICTURE.rotate(180)]),
+        encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)]),
         "an animated WebP file, which is not supported",
     ),
 }
