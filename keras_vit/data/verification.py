@@ -51,13 +51,15 @@ def checked_files(
         jpeg.add(contents.startswith(JPEG))
         return None
 
+    console = Console(stderr=True)
     with ThreadPoolExecutor(cpu_count()) as pool:
         reasons = track(
             pool.map(reason, files),
             "checking files",
             total=len(files),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
         unreadable = [(f, why) for f, why in zip(files, reasons, strict=True) if why]
     return unreadable, orientations <= {1}, jpeg == {True}

@@ -365,6 +365,7 @@ def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatc
     load(tmp_path)
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # Rich then takes any file for a terminal
+    monkeypatch.setenv("TERM", "xterm")
     load(tmp_path)
     assert "checking files" in capsys.readouterr().err
 
