@@ -1,4 +1,4 @@
-"""TensorFlow and TFDS, imported when first used: `import keras_vit` works without them."""
+"""TensorFlow and its kind, imported when first used: `import keras_vit` works without them."""
 
 import importlib
 import sys
@@ -14,13 +14,13 @@ __all__ = ["require", "tensorflow_datasets", "tf"]
 
 
 class _LazyModule:
-    """Stands for a module and imports it when an attribute is read."""
+    """Stands for a module until one of its attributes is asked for."""
 
     def __init__(self, name: str, install: str):
         self._name, self._install = name, install
 
     def __getattr__(self, attribute: str) -> Any:
-        # Inspection (doctest, copy, help) reads dunder names; it must not start an import.
+        # Inspection (doctest, copy, help) asks for dunder names; it must not start an import.
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         return getattr(require(self._name, self._install), attribute)
@@ -39,14 +39,14 @@ def require(name: str, install: str) -> Any:
 
 @cache
 def _import_tensorflow() -> None:
-    """Imports TensorFlow without its notes about processors and plug-ins.
+    """Imports it without its notes about processors and plug-ins.
 
-    On the other backends it reads images on the CPU: the GPU belongs to them.
+    On the other backends it reads images on the processor alone: a GPU is theirs.
     """
     with nullcontext() if "tensorflow" in sys.modules else without_noise():
         tensorflow = importlib.import_module("tensorflow")
         if not is_tensorflow():
-            with suppress(RuntimeError):  # it is in use already, and has a GPU
+            with suppress(RuntimeError):  # someone has used it before, and a GPU with it
                 tensorflow.config.set_visible_devices([], "GPU")
 
 
