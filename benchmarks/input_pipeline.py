@@ -59,10 +59,11 @@ def measure(folder: Path, batches: int = 40, batch_size: int = 32, rounds: int =
     assert isinstance(split, data.FileSplit)
     options: dict[str, Any] = {"image_size": 224, "batch_size": batch_size, "training": True}
     options |= {"repeat": True, "num_classes": len(split.class_names)}
+    mixed = data.Augmentation(rand_augment=(2, 10), mixup=0.2)
     contestants = {
         "bare": _bare_chain(split, batch_size),
         "ours": data.pipeline(split, augment="inception", **options),
-        "augmented": data.pipeline(split, augment="randaugment", mixup=0.2, **options),
+        "augmented": data.pipeline(split, augment=mixed, **options),
     }
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):

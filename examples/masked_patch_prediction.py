@@ -63,7 +63,7 @@ parser.add_argument("--seed", type=int, default=0, help="seed of everything")
 
 def in_memory(split: data.Split) -> data.ArraySplit:
     """All images, at one size."""
-    batches = list(data.pipeline(split, SIZE, 500, evaluation="stretch").as_numpy_iterator())
+    batches = list(data.pipeline(split, SIZE, 500, eval_transform="stretch").as_numpy_iterator())
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     return data.ArraySplit(split.name, split.class_names, images.astype("uint8"), labels)
 
@@ -94,12 +94,11 @@ def train(
         recipe.batch_size,
         training=True,
         seed=seed,
-        augment=recipe.augmentation,
+        augment=replace(recipe.augmentation, mixup=recipe.mixup),
         num_classes=classes,
-        mixup=recipe.mixup,
         repeat=True,
     )
-    held_out = data.pipeline(val, SIZE, 250, evaluation="stretch", num_classes=classes)
+    held_out = data.pipeline(val, SIZE, 250, eval_transform="stretch", num_classes=classes)
     keras_vit.compile_model(model, recipe, steps)
     rounds = {"epochs": 10, "steps_per_epoch": steps // 10}
     return model.fit(batches, **rounds, validation_data=held_out, verbose=2).history

@@ -5,6 +5,8 @@
 About a minute on two CPU cores; 98.9 % of the 360 held-out digits. Needs keras3-vit[train].
 """
 
+from dataclasses import replace
+
 import keras
 
 import keras_vit
@@ -23,8 +25,7 @@ batches = data.pipeline(
     training=True,
     channels=1,
     num_classes=10,
-    mixup=recipe.mixup,
-    augment=recipe.augmentation,
+    augment=replace(recipe.augmentation, mixup=recipe.mixup),
 )
 held_out = data.pipeline(digits.val, image_size=8, batch_size=64, channels=1, num_classes=10)
 

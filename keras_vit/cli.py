@@ -201,21 +201,22 @@ def _augment(
     out: Path,
     **options: Any,
 ) -> None:
-    from keras_vit.data import augmentation_sheet, load
+    from dataclasses import replace
+
+    from keras_vit.data import load, plot_augmentations
     from keras_vit.training import recipes
 
     chosen = recipes.get(recipe)
     train = load(data, data_dir=data_dir, verify=False, max_pixels=max_pixels).train
     out.parent.mkdir(parents=True, exist_ok=True)
-    augmentation_sheet(
+    plot_augmentations(
         train,
         out,
         image_size or chosen.image_size,
-        augment=chosen.augmentation,
-        mixup=chosen.mixup,
-        cutmix=chosen.cutmix,
+        augment=replace(chosen.augmentation, mixup=chosen.mixup, cutmix=chosen.cutmix),
+        images=options.pop("pictures"),
         channels=1 if data.startswith("digits") else 3,
-        pictures=images,
+        images=images,
         **options,
     )
     print_text(f"written to {out}")

@@ -1,4 +1,4 @@
-"""Names of classes and files are text wherever they are printed, written or drawn."""
+"""Names of classes and files are text wherever they are printed, written or plotted."""
 
 import json
 import shlex
@@ -53,7 +53,7 @@ def test_predict(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "500")
     broken = photographs[0].with_name("[bold]\x1b[2J.png")
-    broken.write_bytes(b"no image")
+    broken.write_bytes(b"not an image")
     files = [str(file) for file in (*photographs, broken)]
     assert cli.main(["predict", str(model_file), *files, "--top", "99"]) == 1
     printed = capsys.readouterr().out
@@ -164,14 +164,14 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     assert [scores["name"] for scores in record["report"]["classes"]] == list(NAMES)
 
 
-def test_a_sheet_of_augmented_images(tmp_path: Path) -> None:
+def test_a_plot_of_augmented_images(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("tensorflow")
     pixels = np.zeros((len(NAMES), 8, 8, 3), np.uint8)
     split = data.ArraySplit("train", NAMES, pixels, np.arange(len(NAMES)))
-    sheet = tmp_path / "sheet.png"
-    data.augmentation_sheet(split, sheet, 8, augment="none", pictures=len(NAMES), versions=1)
-    assert sheet.stat().st_size > 1000
+    path = tmp_path / "plot.png"
+    data.plot_augmentations(split, path, 8, augment="none", images=len(NAMES), versions=1)
+    assert path.stat().st_size > 1000
 
 
 @pytest.mark.parametrize("value", [float("nan"), 3e38])

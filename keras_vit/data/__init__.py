@@ -1,4 +1,4 @@
-"""Photographs in, batches out: sources of labelled images and the tf.data pipelines over them.
+"""Sources of labelled images and the tf.data pipelines that turn them into batches.
 
     source ── load() ──► Splits ── pipeline() ──► batches of (images 0..255, labels)
                                       │
@@ -9,26 +9,27 @@
 Importing this package imports neither TensorFlow nor anything else that is heavy; calling it does.
 """
 
+from .array_splits import ArraySplit
 from .augmentation import AUGMENTATIONS, Augmentation
-from .decoding import decode_image
+from .augmentation_plot import format_soft_label, plot_augmentations
+from .decoder import decode_image
 from .erasing import random_erasing
 from .errors import BadImageError, DatasetUnavailableError
+from .fallback import map_or_else
 from .folder import FileSplit
-from .guarding import attempt
 from .headers import MAX_PIXELS
 from .image_files import read_image
 from .input_pipeline import pipeline
-from .loading import load
-from .mixing import cut_pairs, mix_pairs
-from .preprocessing import EVALUATION, evaluation_image, training_image
+from .mixtures import cutmix, mixup
+from .preprocessing import EVAL_TRANSFORMS, evaluation_image, training_image
 from .rand_augment import OPERATIONS, rand_augment
-from .sheet import augmentation_sheet
-from .splits import ArraySplit, FileReport, Split, Splits
+from .sources import load
+from .splits import FileReport, Split, Splits
 from .tfds import TFDSSplit
 
 __all__ = [
     "AUGMENTATIONS",
-    "EVALUATION",
+    "EVAL_TRANSFORMS",
     "MAX_PIXELS",
     "OPERATIONS",
     "ArraySplit",
@@ -40,14 +41,15 @@ __all__ = [
     "Split",
     "Splits",
     "TFDSSplit",
-    "attempt",
-    "augmentation_sheet",
-    "cut_pairs",
+    "cutmix",
     "decode_image",
     "evaluation_image",
+    "format_soft_label",
     "load",
-    "mix_pairs",
+    "map_or_else",
+    "mixup",
     "pipeline",
+    "plot_augmentations",
     "rand_augment",
     "random_erasing",
     "read_image",

@@ -1,4 +1,4 @@
-"""What a training picture goes through, as a small table of settings."""
+"""How training images are changed, as a small table of settings."""
 
 from dataclasses import dataclass
 
@@ -11,23 +11,25 @@ CROPS = ("inception", "random", "resize")
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How `training_image` changes a picture.
+    """Random changes of training images: all but the last two of each by itself (`training_image`).
 
     Args:
         crop: "inception" cuts a box of random area and aspect ratio and resizes it, as the released
-            code trained; "random" resizes to 8/7 of the size and cuts at a random place, the choice
-            of the transfer configurations; "resize" stretches the whole picture.
-        min_area: the smallest part of the picture that an inception crop may keep, in (0, 1].
+            code trained; "random" resizes to 8/7 of the size and cuts at a random place, as the
+            transfer configurations; "resize" stretches the whole image.
+        min_area: the smallest part of the image that an inception crop may keep, in (0, 1].
         aspect_ratio: the range of width / height of an inception crop, before resizing.
         flip: mirror left and right with probability 1/2. Not for digits, letters and signs.
-        shift: move the picture by up to this many pixels each way; what comes in is black.
+        shift: move the image by up to this many pixels each way; what comes in is black.
         rand_augment: number of operations and their magnitude, as in (2, 10); see `rand_augment`.
-        operations: which operations these are drawn from, such as ("autocontrast", "equalize");
-            None for all sixteen.
-        erasing: how often a random box is filled with noise, in [0, 1]; see `random_erasing`.
+        operations: the operations to choose from, such as ("autocontrast", "equalize"); None for
+            all sixteen.
+        erasing: probability of filling a random box with noise; see `random_erasing`.
+        mixup: alpha of `mixup`, which blends pairs of images and of one-hot labels; 0 for none.
+        cutmix: alpha of `cutmix`; 0 for none. With both, each batch has one of them by a fair coin.
 
     Raises:
-        ValueError: a value outside what is named above.
+        ValueError: a value out of range or an unknown name.
 
     Example:
         >>> Augmentation(min_area=0.3).flip
@@ -42,6 +44,8 @@ class Augmentation:
     rand_augment: tuple[int, float] | None = None
     operations: tuple[str, ...] | None = None
     erasing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice(self.crop, "crop", CROPS)
@@ -58,11 +62,14 @@ class Augmentation:
             check_rand_augment(*self.rand_augment, self.operations)
         elif self.operations is not None:
             raise ValueError(
-                f"operations={self.operations} are drawn by RandAugment: give rand_augment, too, "
-                "for instance (1, 10)"
+                f"operations={self.operations} are for RandAugment: give rand_augment, too, for "
+                "instance (1, 10)"
             )
         if not 0 <= self.erasing <= 1:
             raise ValueError(f"erasing={self.erasing} must lie in [0, 1], for instance 0.25")
+        for name in ("mixup", "cutmix"):
+            if (alpha := getattr(self, name)) < 0:
+                raise ValueError(f"{name}={alpha} must be 0 or more, for instance 0.2; 0 is none")
 
 
 AUGMENTATIONS = {
@@ -70,13 +77,13 @@ AUGMENTATIONS = {
     "randaugment": Augmentation(rand_augment=(2, 10)),  # big_vision's vit_s16_i1k, with mixup 0.2
     "transfer": Augmentation(crop="random"),
     "tiny": Augmentation(crop="resize", shift=4),  # CIFAR: pad by four pixels, crop, flip
-    "digits": Augmentation(crop="resize", flip=False, shift=1),  # a mirrored 2 is no digit
+    "digits": Augmentation(crop="resize", flip=False, shift=1),  # a mirrored 2 is not a digit
     "none": Augmentation(crop="resize", flip=False),
 }
 
 
 def get_augmentation(augment: "Augmentation | str") -> Augmentation:
-    """The augmentation itself, or the one that `AUGMENTATIONS` keeps under this name."""
+    """The augmentation itself, or the one with this name in `AUGMENTATIONS`."""
     if isinstance(augment, Augmentation):
         return augment
     return AUGMENTATIONS[check_choice(augment, "augment", AUGMENTATIONS)]

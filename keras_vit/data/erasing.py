@@ -1,22 +1,22 @@
-"""Random erasing: a box of noise over a part of the picture (Zhong et al. 2020)."""
+"""Random erasing: a box of noise over a part of the image (Zhong et al. 2020)."""
 
 from __future__ import annotations
 
 import math
 
 from ._imports import tf
+from .boxes import box_mask
 
-AREA = (0.02, 1 / 3)  # share of the picture, as in the paper and in DeiT
+AREA = (0.02, 1 / 3)  # fraction of the image, as in the paper and in DeiT
 ASPECT_RATIO = (0.3, 1 / 0.3)
-_ATTEMPTS = 10  # boxes drawn; the first that fits is taken
+_ATTEMPTS = 10  # random boxes, of which the first that fits is taken
 
 
 def random_erasing(image: tf.Tensor, seed: tf.Tensor, probability: float) -> tf.Tensor:
-    """Fills a random box of one picture with noise, each pixel drawn evenly from 0..255.
+    """Fills a random box of one image with uniform noise in 0..255.
 
     Args:
-        image: float tensor of shape `(height, width, channels)`, values 0..255, of a size that is
-            known when the graph is built.
+        image: float tensor of static shape `(height, width, channels)`, values 0..255.
         seed: integer tensor of shape `(2,)`; the same seed gives the same box and noise.
         probability: how often, in [0, 1]; DeiT takes 0.25.
 
@@ -40,15 +40,11 @@ def random_erasing(image: tf.Tensor, seed: tf.Tensor, probability: float) -> tf.
         sides = tf.round(tf.sqrt(tf.stack([area * aspect, area / aspect], axis=1)))
         fits = tf.reduce_all(sides < (height, width), axis=1)
         side = tf.where(tf.reduce_any(fits), sides[tf.argmax(fits)], 0.0)
-        # The first row decides whether; here its numbers are stretched to [0, 1) again, as a place.
+        # The first row decides whether to erase; stretched to [0, 1) again, it is the place.
         place = tf.stack([draws[0, 0] / probability, draws[0, 1]])
         begin = tf.floor(place * (tf.constant((height, width), tf.float32) - side + 1))
 
-        def covered(axis: int, length: int) -> tf.Tensor:
-            pixels = tf.range(length, dtype=tf.float32)
-            return (pixels >= begin[axis]) & (pixels < begin[axis] + side[axis])
-
-        box = (covered(0, height)[:, None] & covered(1, width))[..., None]
+        box = box_mask(begin, begin + side, (height, width))
         noise = tf.random.stateless_uniform(image.shape, noise_seed, maxval=255.0)
         return tf.where(box, noise, image)
 

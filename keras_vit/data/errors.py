@@ -1,22 +1,18 @@
-"""What can be wrong with data, as types that a caller can catch."""
+"""Exceptions about data, and the reasons why files cannot be decoded."""
 
 import re
 
-_FORMATS = {
-    b"\xff\xd8\xff": "JPEG",
-    b"\x89PNG\r\n\x1a\n": "PNG",
-    b"BM": "BMP",
-    b"GIF8": "GIF",
-    b"RIFF": "WebP",
-}
+# How files of each format begin.
+JPEG, PNG, BMP, GIF, WEBP = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8", b"RIFF"
+_FORMATS = {JPEG: "JPEG", PNG: "PNG", BMP: "BMP", GIF: "GIF", WEBP: "WebP"}
 
 
 class BadImageError(ValueError):
-    """Files that should be photographs cannot be decoded; the message says which and why."""
+    """Image files cannot be decoded; the message names them, with the reasons."""
 
 
 class DatasetUnavailableError(RuntimeError):
-    """A TFDS data set is neither prepared on this machine nor within reach of it."""
+    """A TFDS data set is not prepared on this machine and cannot be downloaded."""
 
 
 def too_large(size: str, max_pixels: int) -> str:
@@ -25,12 +21,12 @@ def too_large(size: str, max_pixels: int) -> str:
 
 
 def undecodable_reason(contents: bytes, error: Exception) -> str:
-    """Why a file cannot be decoded, in the same words whatever decoded it.
+    """Why a file cannot be decoded, in the same words for all decoders.
 
     Args:
         contents: the bytes of the file.
-        error: what the decoder raised. Of TensorFlow's, the assertions of `decode_image` are
-            taken over; the rest names operators and nodes, which say nothing of the file.
+        error: what the decoder raised. Messages of `decode_image`'s own assertions are kept; other
+            messages of TensorFlow name operators and nodes, which do not describe the file.
 
     Example:
         >>> undecodable_reason(b"<html>", ValueError())

@@ -1,4 +1,4 @@
-"""A folder of photographs, one sub-folder for each class, in any of three layouts."""
+"""A folder of images, one sub-folder per class, in any of three layouts."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from ._imports import tf
-from .decoding import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
+from .decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
 from .errors import BadImageError
-from .guarding import attempt
+from .fallback import map_or_else
 from .headers import MAX_PIXELS
 from .image_files import irregular
 from .listings import read_listing, refuse_overlap
-from .splits import FileReport, Split, Splits, pass_order
+from .splits import FileReport, IndexedSplit, Splits
 from .verification import checked_files
 
 LAYOUTS = """a folder of photographs is one of
@@ -28,13 +27,14 @@ LAYOUTS = """a folder of photographs is one of
     FOLDER/<class>/*.jpg with FOLDER/train.txt and FOLDER/val.txt that list <class>/1.jpg and so on
     FOLDER/<class>/*.jpg, split by val_fraction and seed"""
 
-# The names under which a split is found, first come first served; "val" is needed, "test" is extra.
+# The names of each split's folder or listing, by priority; "val" is required, "test" is optional.
 _SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "test"), "test": ("test",)}
 
-Examples = dict[str, list[tuple[Path, str]]]  # split -> (file, class)
+Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)
+Examples = dict[str, Files]  # by split
 
 
-class FileSplit(Split):
+class FileSplit(IndexedSplit):
     """Image files, decoded as they are read.
 
     Args:
@@ -42,13 +42,12 @@ class FileSplit(Split):
         class_names: the name of each label.
         files: the files, in a fixed order.
         labels: the label of each file.
-        verified: every file is known to decode. Then one that breaks later keeps its place as a
-            grey picture, so that predictions still line up with `labels()`; without, files that
-            cannot be decoded are skipped and the number of batches is not known beforehand. Both
-            are told on stderr.
-        upright: every file is known to have no EXIF orientation, and is not searched for one.
-        jpeg: every file is known to be a JPEG file; with `upright`, nothing is looked at before
-            it is decoded.
+        verified: every file is known to decode. One that breaks later is replaced by a grey image,
+            so that predictions still line up with `labels()`. In a split that is not verified,
+            files that cannot be decoded are skipped and the number of batches is not known
+            beforehand. Both are reported on stderr.
+        upright: no file has an EXIF orientation, and none is searched for.
+        jpeg: every file is a JPEG file; if also `upright`, no header is read before decoding.
         max_pixels: as in `decode_image`; verified files have been checked.
     """
 
@@ -72,28 +71,14 @@ class FileSplit(Split):
         self.files: tuple[Path, ...] = tuple(files)
         self._labels = np.asarray(labels, np.int32)
 
-    @property
-    def num_examples(self) -> int:
-        return len(self.files)
-
-    def labels(self) -> np.ndarray:
-        return self._labels
-
-    def dataset(
-        self,
-        shuffle_seed: int | None = None,
-        epoch: int | tf.Tensor = 0,
-        start: int | tf.Tensor = 0,
-    ) -> tf.data.Dataset:
-        order, numbers = pass_order(len(self), shuffle_seed, epoch, start)
-        files, labels = (tf.gather(tensor, order) for tensor in self._tensors)
-        return tf.data.Dataset.from_tensor_slices((files, labels, numbers))
+    def _examples(self, order: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self._file_tensor, order)
 
     @cached_property
-    def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+    def _file_tensor(self) -> tf.Tensor:
         with tf.device("CPU"), tf.init_scope():
             # Bytes, as the file system has them: a name need not be UTF-8.
-            return tf.constant(list(map(os.fsencode, self.files))), tf.constant(self._labels)
+            return tf.constant(list(map(os.fsencode, self.files)))
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         contents = tf.io.read_file(example)
@@ -109,12 +94,12 @@ class FileSplit(Split):
         def read(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return self.decode(file, channels, crop), True
 
-        def broken(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            fate = "stands as a grey picture" if self.verified else "is skipped"
+        def replace(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            fate = "is replaced by a grey image" if self.verified else "is skipped"
             tf.print("keras_vit:", file, f"cannot be decoded and {fate}.", output_stream=sys.stderr)
             return tf.fill((1, 1, channels), tf.constant(127, tf.uint8)), False
 
-        return attempt(read, broken, example)
+        return map_or_else(read, replace, example)
 
 
 def load_folder(
@@ -125,42 +110,38 @@ def load_folder(
     verify: bool,
     max_pixels: int | None,
 ) -> Splits:
-    """Finds the layout of `folder`, checks its files and makes the splits."""
+    """Detects the layout of `folder`, checks its files and makes the splits."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file: {LAYOUTS}")
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
-    report = FileReport()
+    unreadable: Files = []
     upright = jpeg = False
     if verify:
         files = [file for part in examples.values() for file, _ in part]
         unreadable, upright, jpeg = checked_files(files, max_pixels)
-        report = replace(report, unreadable=tuple(unreadable))
-        _tell(report, len(files), on_bad_file)
-        examples = _without(examples, {file for file, _ in unreadable})
-    examples, class_names, left_out = _with_trained_classes(folder, examples, class_names)
-    _tell_classes(folder, examples, class_names, left_out, on_bad_file)
-    report = replace(report, ignored=(*ignored, *left_out))
+        _report_unreadable(unreadable, len(files), on_bad_file)
+        bad = {file for file, _ in unreadable}
+        examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
+    trained = {c for _, c in examples["train"]}
+    unused = [_unused_class(folder, n, examples) for n in class_names if n not in trained]
+    class_names = tuple(name for name in class_names if name in trained)
+    examples = {s: [(f, c) for f, c in part if c in trained] for s, part in examples.items()}
+    _report_classes(folder, len(class_names), len(examples["val"]), unused, on_bad_file)
     label = {name: index for index, name in enumerate(class_names)}
-    splits = {
-        name: FileSplit(
-            name,
-            class_names,
-            [f for f, _ in part],
-            [label[c] for _, c in part],
-            verify,
-            upright,
-            jpeg,
-            max_pixels,
+    splits = {}
+    for name, part in examples.items():
+        files, labels = [file for file, _ in part], [label[c] for _, c in part]
+        splits[name] = FileSplit(
+            name, class_names, files, labels, verify, upright, jpeg, max_pixels
         )
-        for name, part in examples.items()
-    }
+    report = FileReport(tuple(unreadable), (*ignored, *unused))
     return Splits(str(folder), class_names, splits, report)
 
 
 def _find_examples(
     folder: Path, val_fraction: float, seed: int
-) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
-    """The files of each split, the class names, and the files that are not photographs by name."""
+) -> tuple[Examples, tuple[str, ...], Files]:
+    """The files of each split, the class names, and the files without the suffix of an image."""
     parts = {path.name: path for path in _folders(folder)}
     listings = {path.stem: path for path in sorted(folder.glob("*.txt"))}
     # A class may be called "train": it is a split only when it holds folders itself.
@@ -169,46 +150,39 @@ def _find_examples(
             return _from_split_folders(_split_sources(folder, parts))
         folder = parts["train"]
     elif "train" in listings:
-        return _from_listings(folder, _split_sources(folder, listings))
+        class_names = _class_names(folder)
+        sources = _split_sources(folder, listings)
+        examples = {name: read_listing(path, class_names) for name, path in sources.items()}
+        refuse_overlap(examples, sources)
+        return examples, class_names, []
     class_names = _class_names(folder)
-    everything, ignored = _scan(folder, class_names)
-    return _stratified(everything, class_names, val_fraction, seed), class_names, ignored
+    files, ignored = _scan(folder, class_names)
+    return _stratified(files, class_names, val_fraction, seed), class_names, ignored
 
 
-def _from_split_folders(
-    parts: dict[str, Path],
-) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
-    class_names = tuple(sorted({n for part in parts.values() for n in _class_names(part, 0)}))
+def _from_split_folders(parts: dict[str, Path]) -> tuple[Examples, tuple[str, ...], Files]:
     _class_names(parts["train"])
+    class_names = tuple(sorted({path.name for part in parts.values() for path in _folders(part)}))
     examples: Examples = {}
-    ignored: list[tuple[Path, str]] = []
+    ignored: Files = []
     for name, part in parts.items():
-        examples[name], more = _scan(part, class_names)
-        ignored += more
+        examples[name], its_ignored = _scan(part, class_names)
+        ignored += its_ignored
         if not examples[name]:
             raise ValueError(
-                f"{part} holds no photograph in a class folder: add some as "
+                f"{part} does not hold an image in a class folder: add some as "
                 f"{part / class_names[0]}/1.jpg"
             )
     return examples, class_names, ignored
-
-
-def _from_listings(
-    folder: Path, listings: dict[str, Path]
-) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
-    class_names = _class_names(folder)
-    examples = {name: read_listing(path, class_names) for name, path in listings.items()}
-    refuse_overlap(examples, listings)
-    return examples, class_names, []
 
 
 def _folders(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _class_names(folder: Path, least: int = 2) -> tuple[str, ...]:
+def _class_names(folder: Path) -> tuple[str, ...]:
     names = tuple(path.name for path in _folders(folder))
-    if len(names) < least:
+    if len(names) < 2:
         raise ValueError(
             f"{folder} has {len(names)} class folders and a classifier needs two or more: {LAYOUTS}"
         )
@@ -216,32 +190,29 @@ def _class_names(folder: Path, least: int = 2) -> tuple[str, ...]:
 
 
 def _split_sources(folder: Path, available: dict[str, Path]) -> dict[str, Path]:
-    """Which folder or listing serves as which split; no one serves twice."""
-    found: dict[str, Path] = {}
+    """Which folder or listing serves as which split; none serves twice."""
+    sources: dict[str, Path] = {}
     for split, names in _SPLIT_NAMES.items():
-        unused = [
-            available[n] for n in names if n in available and available[n] not in found.values()
-        ]
+        paths = [available[n] for n in names if n in available]
+        unused = [path for path in paths if path not in sources.values()]
         if unused:
-            found[split] = unused[0]
-    if "val" not in found:
+            sources[split] = unused[0]
+    if "val" not in sources:
         raise ValueError(
             f"{folder} has train.txt but no val.txt: add it, or remove train.txt to have the "
-            "photographs split by val_fraction"
+            "images split by val_fraction"
         )
-    return found
+    return sources
 
 
-def _scan(
-    folder: Path, class_names: Iterable[str]
-) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
-    """The photographs of `FOLDER/<class>/*`, sorted, and what else lies there."""
-    examples: list[tuple[Path, str]] = []
-    ignored: list[tuple[Path, str]] = []
+def _scan(folder: Path, class_names: Iterable[str]) -> tuple[Files, Files]:
+    """The images of `FOLDER/<class>/*`, sorted, and what else lies there."""
+    examples: Files = []
+    ignored: Files = []
     for name in class_names:
         class_folder = folder / name
         if not class_folder.is_dir():
-            continue  # a class need not occur among the validation photographs
+            continue  # a class need not occur among the validation images
         for path in sorted(class_folder.iterdir()):
             if path.name.startswith("."):
                 continue
@@ -257,11 +228,11 @@ def _scan(
 
 
 def _stratified(
-    examples: list[tuple[Path, str]], class_names: Sequence[str], val_fraction: float, seed: int
+    examples: Files, class_names: Sequence[str], val_fraction: float, seed: int
 ) -> Examples:
-    """The same share of every class for validation, at least one photograph on either side.
+    """The same fraction of every class for validation, but at least one image.
 
-    The only photograph of a class is one to train on.
+    The only image of a class is one to train on.
     """
     by_class: dict[str, list[Path]] = defaultdict(list)
     for file, name in examples:
@@ -270,7 +241,7 @@ def _stratified(
     for index, name in enumerate(class_names):
         files = by_class[name]
         count = min(max(round(len(files) * val_fraction), 1), max(len(files) - 1, 0))
-        # A generator for each class: one more photograph of roses leaves the tulips where they are.
+        # A generator per class: one more image of roses leaves the tulips where they are.
         order = np.random.default_rng([seed, index]).permutation(len(files))
         chosen = set(order[:count].tolist())
         for position, file in enumerate(files):
@@ -278,63 +249,42 @@ def _stratified(
     return parts
 
 
-def _tell(report: FileReport, checked: int, on_bad_file: str) -> None:
-    if not report.unreadable:
+def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> None:
+    if not unreadable:
         return
-    count = f"{len(report.unreadable)} of {checked} files cannot be decoded"
+    count = f"{len(unreadable)} of {checked} files cannot be decoded"
     if on_bad_file == "raise":
-        named = "\n".join(f"    {path}: {reason}" for path, reason in report.unreadable)
+        lines = "\n".join(f"    {path}: {reason}" for path, reason in unreadable)
         raise BadImageError(
-            f"{count}:\n{named}\nMend or remove them, or load with on_bad_file='skip'."
+            f"{count}:\n{lines}\nRepair or remove them, or load with on_bad_file='skip'."
         )
-    first = ", ".join(f"{path} ({reason})" for path, reason in report.unreadable[:3])
-    more = ", ..." if len(report.unreadable) > 3 else ""
+    first = ", ".join(f"{path} ({reason})" for path, reason in unreadable[:3])
+    more = ", ..." if len(unreadable) > 3 else ""
     warnings.warn(f"{count} and are skipped: {first}{more}; see splits.report", stacklevel=4)
 
 
-def _without(examples: Examples, unreadable: set[Path]) -> Examples:
-    return {
-        name: [(file, c) for file, c in part if file not in unreadable]
-        for name, part in examples.items()
-    }
+def _unused_class(folder: Path, name: str, examples: Examples) -> tuple[Path, str]:
+    """The folder of a class that cannot be trained on, and the reason."""
+    places = (folder / "train" / name, folder / name, folder / "val" / name)
+    path = next((place for place in places if place.is_dir()), folder / name)
+    count = sum(c == name for part in examples.values() for _, c in part)
+    where = f", only {count} elsewhere" if count else ""
+    return path, f"a class without an image to train on{where}"
 
 
-def _with_trained_classes(
-    folder: Path, examples: Examples, class_names: Sequence[str]
-) -> tuple[Examples, tuple[str, ...], list[tuple[Path, str]]]:
-    """What is left when classes without a photograph to train on are left out, and these."""
-    trained = {c for _, c in examples["train"]}
-    left_out = []
-    for name in class_names:
-        if name not in trained:
-            places = (folder / "train" / name, folder / name, folder / "val" / name)
-            path = next((place for place in places if place.is_dir()), folder / name)
-            count = sum(c == name for part in examples.values() for _, c in part)
-            where = f", only {count} elsewhere" if count else ""
-            left_out.append((path, f"a class without a photograph to train on{where}"))
-    kept = tuple(name for name in class_names if name in trained)
-    examples = {name: [(f, c) for f, c in part if c in trained] for name, part in examples.items()}
-    return examples, kept, left_out
-
-
-def _tell_classes(
-    folder: Path,
-    examples: Examples,
-    class_names: Sequence[str],
-    left_out: Sequence[tuple[Path, str]],
-    on_bad_file: str,
+def _report_classes(
+    folder: Path, classes: int, validated: int, unused: Files, on_bad_file: str
 ) -> None:
-    named = "".join(f"\n    {path}: {reason}" for path, reason in left_out)
-    if len(class_names) < 2 or not examples["val"]:
+    lines = "".join(f"\n    {path}: {reason}" for path, reason in unused)
+    if classes < 2 or not validated:
         raise ValueError(
-            f"{folder} has {len(class_names)} classes with photographs to train on and "
-            f"{len(examples['val'])} photographs to validate on; a classifier needs two classes "
-            f"and a photograph to validate on.{named}"
+            f"{folder} has {classes} classes with images to train on and {validated} images to "
+            f"validate on; a classifier needs two classes and an image to validate on.{lines}"
         )
-    if left_out and on_bad_file == "raise":
+    if unused and on_bad_file == "raise":
         raise ValueError(
-            f"{len(left_out)} classes cannot be used:{named}\n"
-            "Add photographs or remove these folders, or load with on_bad_file='skip'."
+            f"{len(unused)} classes cannot be used:{lines}\n"
+            "Add images or remove these folders, or load with on_bad_file='skip'."
         )
-    if left_out:
-        warnings.warn(f"{len(left_out)} classes are left out:{named}", stacklevel=4)
+    if unused:
+        warnings.warn(f"{len(unused)} classes are left out:{lines}", stacklevel=4)

@@ -1,11 +1,8 @@
-"""What the header of an encoded image says before it is decoded, inside a TensorFlow graph.
+"""The header of an encoded image, read inside a TensorFlow graph before the image is decoded.
 
-The size, so that a few bytes cannot ask for gigabytes; the EXIF orientation, wherever the format
-keeps it; and the place of a GIF's first frame on its canvas. A damaged header is left to the
-decoder to refuse: bytes beyond the end of a file read as zeros.
-
-Numbers are products of their bytes with a constant matrix. Summed one by one they would make a
-graph of thousands of nodes, and every pipeline would take a second longer to start.
+The size, so that a few bytes cannot ask for gigabytes; the EXIF orientation; and the place of a
+GIF's first frame on its canvas. Pillow reads all of it, but the SavedModel is served without
+Python. The decoder refuses damaged headers: bytes beyond the end of a file read as zeros.
 """
 
 from __future__ import annotations
@@ -13,51 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ._imports import tf
-from .errors import too_large
+from .errors import PNG, WEBP, too_large
 
 # A 64-megapixel camera fits (9248 x 6936); decoded, this is 192 MiB of RGB.
 MAX_PIXELS = 2**26
 
-JPEG, PNG, BMP, GIF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8"
-
 ORIENTATION_TAG, SHORT = 0x0112, 3
 
-# Segments, chunks or steps of four GIF blocks that are looked at. libpng writes chunks of 8 KiB:
+# How many segments, chunks or steps of four GIF blocks are read. libpng writes chunks of 8 KiB:
 # enough for files of 128 MiB, and a hostile file takes a second.
 _MOST_CHUNKS = 2**14
-_ZEROS = 32 * b"\x00"  # behind a file: as many as are ever read at once
-
-
-def _places(width: int, *numbers: tuple[int, int, str]) -> np.ndarray:
-    """The matrix from `width` bytes to numbers, each of (first byte, count of bytes, order)."""
-    matrix = np.zeros((len(numbers), width), np.int64)
-    for row, (first, count, order) in zip(matrix, numbers, strict=True):
-        powers = 256 ** np.arange(count, dtype=np.int64)
-        row[first : first + count] = powers[::-1] if order == "big" else powers
-    return matrix
-
-
-# Heights and widths in the first 30 bytes.
-_SIZES = _places(
-    30,
-    *((20, 4, "big"), (16, 4, "big")),  # PNG
-    *((22, 4, "little"), (18, 4, "little")),  # BMP
-    *((8, 2, "little"), (6, 2, "little")),  # GIF: the canvas
-    *((27, 3, "little"), (24, 3, "little")),  # WebP, extended: each less one
-    *((28, 2, "little"), (26, 2, "little")),  # WebP, lossy: of 14 bits
-    *((21, 4, "little"), (21, 4, "little")),  # WebP, lossless: 14 bits each, less one
-)
-_LENGTHS = _places(8, (0, 4, "big"), (4, 4, "little"))  # of a chunk of PNG and of WebP
-_FRAME = _places(10, *((first, 2, "little") for first in (3, 1, 7, 5)))  # top, left, height, width
-_DIRECTORY = {order: _places(8, (4, 4, order)) for order in ("little", "big")}
-_COUNT = {order: _places(2, (0, 2, order)) for order in ("little", "big")}
-_ENTRY = {  # tag, type, count, and the first number
-    order: _places(12, (0, 2, order), (2, 2, order), (4, 4, order), (8, 2, order))
-    for order in ("little", "big")
-}
+_ZEROS = 32 * b"\x00"  # appended to a file: the most bytes that are read at once
 
 
 def starts_with(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
@@ -66,7 +30,7 @@ def starts_with(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
 
 
 def check_pixels(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
-    """An assertion that an image of `(height, width)` is not larger than `max_pixels`."""
+    """Asserts that an image of `(height, width)` is not larger than `max_pixels`."""
     shape = tf.cast(shape, tf.int64)
     sizes = tf.strings.reduce_join(tf.strings.as_string(shape[::-1]), separator=" x ")
     before, after = too_large("|", max_pixels).split("|")
@@ -75,34 +39,33 @@ def check_pixels(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
 
 
 def image_shape(contents: tf.Tensor) -> tf.Tensor:
-    """Height and width, int64, that a PNG, BMP, GIF or WebP header states; zeros for others."""
-    head = _read(_padded(contents), _int64(0), 30)
-    png, bmp, gif, extended, lossy, packed = tf.unstack(
-        tf.reshape(tf.linalg.matvec(_SIZES, head), (6, 2)), 6
-    )
-    kind = tf.strings.substr(contents, 0, 16)
-    of_formats = {
-        rb"\CPNG\r\n\C*": png,
+    """int64 `(height, width)` in a PNG, BMP, GIF or WebP header; zeros for other files."""
+    head, kind = _padded(contents), tf.strings.substr(contents, 0, 16)
+    bmp = _numbers(head, 18, 8, tf.int32)
+    sides = [tf.strings.substr(head, start, 3) for start in (24, 27)]  # of three bytes each
+    extended = _numbers(tf.strings.join([sides[0], b"\0", sides[1], b"\0"]), 0, 8, tf.int32)
+    of_formats = {  # width, height
+        rb"\CPNG\r\n\C*": _numbers(head, 16, 8, tf.int32, big=True),
         rb"BM\C*": tf.minimum(bmp, 2**32 - bmp),  # negative: the rows run downwards
-        rb"GIF8\C*": gif,
+        rb"GIF8\C*": _numbers(head, 6, 4, tf.uint16),
         rb"RIFF\C{4}WEBPVP8X": extended + 1,
-        rb"RIFF\C{4}WEBPVP8 ": lossy % 2**14,
-        rb"RIFF\C{4}WEBPVP8L": packed // [2**14, 1] % 2**14 + 1,
+        rb"RIFF\C{4}WEBPVP8 ": _numbers(head, 26, 4, tf.uint16) % 2**14,
+        rb"RIFF\C{4}WEBPVP8L": _numbers(head, 21, 4, tf.int32) // [1, 2**14] % 2**14 + 1,
     }
     shape = tf.zeros(2, tf.int64)
-    for pattern, found in of_formats.items():
-        shape = tf.where(tf.strings.regex_full_match(kind, pattern), found, shape)
+    for pattern, size in of_formats.items():
+        shape = tf.where(tf.strings.regex_full_match(kind, pattern), size[::-1], shape)
     return shape
 
 
 def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
-    """The EXIF orientation of a JPEG file, uint8 1..8; 1 (upright) where it has none."""
+    """The EXIF orientation of a JPEG file, uint8 1..8; 1 (upright) by default."""
     size, padded = _length(contents), _padded(contents)
 
     def segment(at: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        first, marker, high, low = tf.unstack(_read(padded, at, 4), 4)
+        first, marker, high, low = tf.unstack(_numbers(padded, at, 4, tf.uint8), 4)
         after = at + 2 + high * 256 + low
-        # Fill bytes and what is no marker are passed over one by one, as decoders do.
+        # Fill bytes, and all that is not a marker, are skipped one by one, as decoders do.
         filling = (first != 0xFF) | (marker == 0) | (marker == 0xFF)
         # The image's data follow the start of scan.
         last = ~filling & ((marker == 0xDA) | (marker == 0xD9) | (after < at + 4))
@@ -114,19 +77,19 @@ def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
 
 
 def chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
-    """The EXIF orientation of a PNG or WebP file; 1 (upright) where it has none, or of others."""
+    """The EXIF orientation of a PNG or WebP file; 1 (upright) by default and for other files."""
     png, size, padded = starts_with(contents, PNG), _length(contents), _padded(contents)
 
     def chunk(at: tf.Tensor) -> tuple[tf.Tensor, ...]:
         # PNG: length, type, data, checksum. WebP: type, length, data, padding to an even length.
-        lengths = tf.linalg.matvec(_LENGTHS, _read(padded, at, 8))
-        length = tf.where(png, lengths[0], lengths[1])
+        of_png = _numbers(padded, at, 4, tf.int32, big=True)[0]
+        length = tf.where(png, of_png, _numbers(padded, at + 4, 4, tf.int32)[0])
         after = at + 8 + length
         kind = tf.strings.substr(padded, at + tf.where(png, _int64(4), _int64(0)), 4)
         is_exif = kind == tf.where(png, b"eXIf", b"EXIF")
         return after + tf.where(png, _int64(4), length % 2), at + 8, after, is_exif
 
-    is_webp = starts_with(contents, b"RIFF")
+    is_webp = starts_with(contents, WEBP)
     start = tf.where(png, _int64(8), tf.where(is_webp, _int64(12), size))
     return _read_exif(_first_chunk(contents, start, chunk))
 
@@ -165,9 +128,9 @@ def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         lambda at, count: after_blocks(at + 2, count),
         (tf.minimum(13 + colours(values[10]), size), 0),
     )
-    head = values[at : at + 10]
-    end, _ = after_blocks(at + 11 + colours(head[9]), count)
-    box = tf.linalg.matvec(_FRAME.astype(np.int32), head)
+    end, _ = after_blocks(at + 11 + colours(values[at + 9]), count)
+    place = tf.cast(_numbers(padded, at + 1, 8, tf.uint16), tf.int32)  # left, top, width, height
+    box = tf.gather(place, (1, 0, 3, 2))
     # At the origin of its canvas, where TensorFlow leaves it as it is.
     pixels = tf.strings.substr(padded, at + 5, tf.maximum(end - at - 5, 0))
     alone = tf.strings.join(
@@ -210,17 +173,21 @@ def _read_exif(exif: tf.Tensor) -> tf.Tensor:
     size, padded, big = _length(exif), _padded(exif), starts_with(exif, b"MM\x00*")
     known = big | starts_with(exif, b"II*\x00")
 
-    def numbers(values: tf.Tensor, places: dict[str, np.ndarray]) -> tf.Tensor:
-        matrix = tf.where(big, places["big"], places["little"])
-        return tf.matmul(tf.reshape(values, (-1, matrix.shape[1])), matrix, transpose_b=True)
+    def numbers(start: Any, count: Any, dtype: Any) -> tf.Tensor:
+        return tf.where(
+            big,
+            _numbers(padded, start, count, dtype, big=True),
+            _numbers(padded, start, count, dtype),
+        )
 
-    directory = tf.minimum(numbers(_read(padded, _int64(0), 8), _DIRECTORY)[0, 0], size)
+    directory = tf.minimum(numbers(4, 4, tf.int32)[0], size)
     first = tf.minimum(directory + 2, size)
-    count = numbers(_read(padded, directory, 2), _COUNT)[0, 0]
-    count = tf.minimum(count, (size - first) // 12)
-    entries = numbers(_read(padded, first, 12 * count), _ENTRY)
-    matching = tf.reduce_all(entries[:, :3] == [ORIENTATION_TAG, SHORT, 1], axis=1)
-    value = tf.concat([tf.boolean_mask(entries[:, 3], matching), [1]], 0)[0]
+    count = tf.minimum(numbers(directory, 2, tf.uint16)[0], (size - first) // 12)
+    entries = tf.reshape(numbers(first, 12 * count, tf.uint16), (-1, 6))
+    # Tag, type, the number of values in two halves, and the value.
+    orientation = tf.concat([[ORIENTATION_TAG, SHORT], tf.where(big, [0, 1], [1, 0])], 0)
+    matching = tf.reduce_all(entries[:, :4] == tf.cast(orientation, tf.int64), axis=1)
+    value = tf.concat([tf.boolean_mask(entries[:, 4], matching), [1]], 0)[0]
     return tf.cast(tf.where(known & (value > 0) & (value < 9), value, 1), tf.uint8)
 
 
@@ -228,10 +195,11 @@ def _padded(contents: tf.Tensor) -> tf.Tensor:
     return tf.strings.join([contents, _ZEROS])
 
 
-def _read(padded: tf.Tensor, start: tf.Tensor, count: Any) -> tf.Tensor:
-    """int64 values of the bytes from `start` on, which lies within the file."""
-    part = tf.strings.substr(padded, start, tf.cast(count, tf.int64))
-    return tf.cast(tf.io.decode_raw(part, tf.uint8), tf.int64)
+def _numbers(padded: tf.Tensor, start: Any, count: Any, dtype: Any, big: bool = False) -> tf.Tensor:
+    """Unsigned integers of the size of `dtype`, as int64, from `count` bytes at `start`."""
+    part = tf.strings.substr(padded, tf.cast(start, tf.int64), tf.cast(count, tf.int64))
+    values = tf.io.decode_raw(part, dtype, little_endian=not big)
+    return tf.cast(values, tf.int64) % 2 ** (8 * dtype.size)
 
 
 def _length(contents: tf.Tensor) -> tf.Tensor:

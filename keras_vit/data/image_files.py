@@ -1,4 +1,4 @@
-"""Image files on disk: what kind of file it is, its pixels, and why it has none."""
+"""Image files on disk: their pixels, or the reason why they cannot be read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keras_vit import backend
 from keras_vit.errors import as_pair, check_positive
 
 from ._imports import tf
-from .decoding import decode_image
+from .decoder import decode_image
 from .errors import BadImageError, undecodable_reason
 from .headers import MAX_PIXELS
 from .pillow import decode_with_pillow, evaluation_array
@@ -29,7 +29,7 @@ _KINDS = {
 
 
 def irregular(path: Path) -> str | None:
-    """What a path is that is not a regular file: reading it might never end. Follows links.
+    """The kind of a path that is not a regular file: reading it might never end. Follows links.
 
     Example:
         >>> irregular(Path("/"))
@@ -38,7 +38,7 @@ def irregular(path: Path) -> str | None:
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        return None  # reading it will say why it cannot be read
+        return None  # reading it raises the reason
     if stat.S_ISREG(mode):
         return None
     kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "a special file")
@@ -66,21 +66,20 @@ def read_image(
     channels: int = 3,
     *,
     max_pixels: int = MAX_PIXELS,
-    **evaluation: Any,
+    **eval_transform: Any,
 ) -> np.ndarray | str:
-    """One file as the evaluation sees it, or in words why it cannot be decoded.
+    """Pixels of one file, prepared as in evaluation, or the reason why it cannot be decoded.
 
-    TensorFlow decodes and resizes where it is the backend. On the others Pillow and NumPy do, to
-    the same pixels but for JPEG files: TensorFlow decodes these with a faster, less accurate
-    transform. Over 61 real photographs at 224 pixels the mean difference is 0.93 of 255 levels, and
-    the largest 8.4.
+    TensorFlow decodes and resizes where it is the backend, Pillow on the others: to the same pixels
+    but for JPEG files, which TensorFlow decodes with a faster, less accurate transform. Over 61
+    photographs at 224 pixels the mean difference is 0.93 of 255 levels, and the largest 8.4.
 
     Args:
         file: an image file.
         image_size: int or `(height, width)` of the result.
         channels: 3, or 1 for grey.
         max_pixels: height times width that is accepted, read before anything is decoded.
-        **evaluation: `mode` and `crop_fraction` of `evaluation_image`.
+        **eval_transform: `mode` and `crop_fraction` of `evaluation_image`.
 
     Returns:
         float32 array `(height, width, channels)`, values 0..255; or the reason, a string.
@@ -98,13 +97,13 @@ def read_image(
         contents = read_contents(Path(file))
         if not backend.is_tensorflow():
             pixels = decode_with_pillow(contents, channels, max_pixels)
-            return evaluation_array(pixels, size, **evaluation)
+            return evaluation_array(pixels, size, **eval_transform)
         image = _decode_with_tensorflow(contents, channels, max_pixels)
     except OSError as error:
         return error.strerror or str(error)
     except BadImageError as error:
         return str(error)
-    return evaluation_image(image, size, **evaluation).numpy()
+    return evaluation_image(image, size, **eval_transform).numpy()
 
 
 def _decode_with_tensorflow(contents: bytes, channels: int, max_pixels: int) -> tf.Tensor:

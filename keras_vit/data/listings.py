@@ -1,4 +1,4 @@
-"""train.txt and val.txt: which photographs of a folder belong to which split."""
+"""train.txt and val.txt: which images of a folder belong to which split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .image_files import irregular
 
-# UTF-32 first: its little-endian mark begins with that of UTF-16.
+# UTF-32 first: its little-endian byte order mark begins with that of UTF-16.
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -22,11 +22,11 @@ _MARKS = {
 
 
 def read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, str]]:
-    """The files that a list has, one path a line as `<class>/1.jpg`, and their classes.
+    """The files of a listing, one path per line as `<class>/1.jpg`, and their classes.
 
     Raises:
-        ValueError: the list is not text, lists nothing, or has a path outside of the class folders
-            or of something that is not a regular file; the message has the list and the line.
+        ValueError: the listing is not text, lists nothing, or has a path outside of the class
+            folders or of something that is not a regular file.
         FileNotFoundError: a listed file does not exist.
     """
     examples = []
@@ -45,7 +45,7 @@ def read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, 
         file = listing.parent.joinpath(*parts)
         if not file.exists():
             raise FileNotFoundError(
-                f"{place}: there is no file {file}. Put it there or remove the line."
+                f"{place}: {file} does not exist. Put it there or remove the line."
             )
         if kind := irregular(file):
             raise ValueError(f"{place}: {file} is {kind}. Remove the line.")
@@ -68,15 +68,15 @@ def refuse_overlap(
                 other, first = listed[key]
                 same = "" if other == file else f" as {other}, which is the same file,"
                 raise ValueError(
-                    f"{file} is listed in {listings[split].name} and{same} in {first}: a "
-                    "photograph belongs to one split, once. Remove one of the two lines."
+                    f"{file} is listed in {listings[split].name} and{same} in {first}: an image "
+                    "belongs to one split, once. Remove one of the two lines."
                 )
             listed[key] = (file, listings[split].name)
 
 
 def _lines(listing: Path) -> list[str]:
     if kind := irregular(listing):
-        raise ValueError(f"{listing} is {kind}: a list of photographs is a text file.")
+        raise ValueError(f"{listing} is {kind}: a list of images is a text file.")
     contents = listing.read_bytes()
     encoding = next((name for mark, name in _MARKS.items() if contents.startswith(mark)), "utf-8")
     try:

@@ -1,7 +1,7 @@
-"""One picture at a time: from uint8 pixels of any size to what a model takes, in [0, 255].
+"""One image at a time: from uint8 pixels of any size to the model's size, float32 in [0, 255].
 
-Pure TensorFlow graph functions, so the exported SavedModel runs the very same steps as the
-evaluation. None of them looks at Keras's dtype policy: the result is float32, always.
+Pure TensorFlow graph functions, so that the exported SavedModel runs the same steps as the
+evaluation, whatever Keras's dtype policy.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from keras_vit.errors import as_pair, check_choice
 
 from ._imports import tf
 from .augmentation import Augmentation
-from .decoding import Crop, crop_to_box, decode_image, to_channels
+from .boxes import crop_to_box
+from .decoder import Crop
 from .erasing import random_erasing
 from .rand_augment import rand_augment
-
-__all__ = ["CROP_FRACTION", "EVALUATION", "decode_image", "evaluation_image", "to_channels"]
-__all__ += ["augmented", "training_crop", "training_image"]
 
 CROP_FRACTION = 0.875  # 224 of 256: the part of the small side that the central crop keeps
 
 Size = tuple[int, int]
-_Table = dict[str, Callable[..., Any]]
 
 
 def evaluation_image(
@@ -32,21 +29,21 @@ def evaluation_image(
     mode: str = "crop",
     crop_fraction: float = CROP_FRACTION,
 ) -> tf.Tensor:
-    """Brings one picture to `image_size`, always in the same way.
+    """Resizes one image to `image_size`, without randomness.
 
     - "crop": resize the small side to size / crop_fraction, bilinear with antialiasing, and crop
-      the centre. A picture of exactly `image_size` is taken as it is.
+      the centre. An image of exactly `image_size` stays as it is.
     - "stretch": resize to the size, bilinear, and let the aspect ratio change, as
       vision_transformer's `input_pipeline.py` does.
     - "stretch_bicubic": the same, bicubic with antialiasing, as Hugging Face prepares images for
       the weights that timm converted.
-    - "big_vision": `resize_small` by area averaging and `central_crop`, rounded down to whole
-      levels in between, as big_vision's `pp/ops_image.py` does.
+    - "big_vision": `resize_small` by area averaging, rounded down to integers, and
+      `central_crop`, as big_vision's `pp/ops_image.py` does.
 
     Args:
         image: uint8 or float tensor of shape `(height, width, channels)`, values 0..255.
         image_size: int or `(height, width)` of the result.
-        mode: a key of `EVALUATION`.
+        mode: a key of `EVAL_TRANSFORMS`.
         crop_fraction: the part of the resized small side that the crop keeps, in (0, 1].
 
     Returns:
@@ -61,13 +58,13 @@ def evaluation_image(
         [32, 32, 3]
     """
     size = as_pair(image_size, "image_size")
-    check_evaluation(mode, crop_fraction)
-    return _as_float(EVALUATION[mode](image, size, crop_fraction), size, image.shape[-1])
+    check_eval_transform(mode, crop_fraction)
+    return _as_float(EVAL_TRANSFORMS[mode](image, size, crop_fraction), size, image.shape[-1])
 
 
-def check_evaluation(mode: str, crop_fraction: float) -> None:
+def check_eval_transform(mode: str, crop_fraction: float) -> None:
     """Raises a ValueError for an unknown mode or a fraction out of range."""
-    check_choice(mode, "mode", EVALUATION)
+    check_choice(mode, "mode", EVAL_TRANSFORMS)
     if not 0 < crop_fraction <= 1:
         raise ValueError(f"crop_fraction={crop_fraction} must lie in (0, 1], for instance 0.875")
 
@@ -78,34 +75,31 @@ def training_image(
     seed: tf.Tensor,
     augmentation: Augmentation,
 ) -> tf.Tensor:
-    """Brings one picture to `image_size` with random changes that follow from `seed` alone.
+    """Brings one image to `image_size` with random changes that follow from `seed` alone.
 
     Args:
         image: uint8 or float tensor of shape `(height, width, channels)`, values 0..255.
         image_size: int or `(height, width)` of the result.
         seed: integer tensor of shape `(2,)`; the same seed gives the same changes.
-        augmentation: what may change.
+        augmentation: the changes; `mixup` and `cutmix` are left to `pipeline`.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values 0..255.
 
     Example:
         >>> import tensorflow as tf
-        >>> picture = tf.zeros((60, 90, 3), tf.uint8)
-        >>> training_image(picture, (32, 48), (0, 1), Augmentation()).shape.as_list()
+        >>> image = tf.zeros((60, 90, 3), tf.uint8)
+        >>> training_image(image, (32, 48), (0, 1), Augmentation()).shape.as_list()
         [32, 48, 3]
     """
     crop = training_crop(seed, augmentation)
     if crop is not None:
         image = crop_to_box(image, crop(tf.shape(image)[:2]))
-    return augmented(image, image_size, seed, augmentation)
+    return augment_crop(image, image_size, seed, augmentation)
 
 
 def training_crop(seed: tf.Tensor, augmentation: Augmentation) -> Crop | None:
-    """The part of a picture that an inception crop keeps; None where the whole picture is needed.
-
-    The first half of `training_image`, apart so that this part alone need be decoded.
-    """
+    """The box of an inception crop, to decode only this part; None for other crops."""
     if augmentation.crop != "inception":
         return None
 
@@ -124,18 +118,18 @@ def training_crop(seed: tf.Tensor, augmentation: Augmentation) -> Crop | None:
     return crop
 
 
-def augmented(
+def augment_crop(
     image: tf.Tensor,
     image_size: int | tuple[int, int],
     seed: tf.Tensor,
     augmentation: Augmentation,
 ) -> tf.Tensor:
-    """The second half of `training_image`: all that happens to a picture once it is cropped."""
+    """The second half of `training_image`: all that follows the inception crop."""
     size = as_pair(image_size, "image_size")
     channels = image.shape[-1]
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 5))
     flip_seed, crop_seed, shift_seed, operations_seed, erasing_seed = seeds
-    if augmentation.flip:  # before the resize, while the picture is bytes and mostly smaller
+    if augmentation.flip:  # before the resize, while the image is bytes and mostly smaller
         mirrored = tf.cast(tf.random.stateless_uniform((), flip_seed) < 0.5, tf.int32)
         image = tf.reverse(image, tf.range(1, 1 + mirrored))  # the axis 1, or none
     if augmentation.crop == "random":
@@ -174,10 +168,10 @@ def _stretch_bicubic(image: tf.Tensor, size: Size, *_: object) -> tf.Tensor:
 
 
 def _small_side_size(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.Tensor:
-    """The size, aspect ratio kept, at which `size / crop_fraction` just fits in the picture."""
-    wanted = tf.constant([round(side / crop_fraction) for side in size], tf.float32)
+    """The smallest size of the same aspect ratio into which `size / crop_fraction` fits."""
+    target = tf.constant([round(side / crop_fraction) for side in size], tf.float32)
     shape = tf.cast(tf.shape(image)[:2], tf.float32)
-    return tf.maximum(tf.cast(tf.round(shape * tf.reduce_max(wanted / shape)), tf.int32), size)
+    return tf.maximum(tf.cast(tf.round(shape * tf.reduce_max(target / shape)), tf.int32), size)
 
 
 def _central_crop(image: tf.Tensor, size: Size) -> tf.Tensor:
@@ -206,8 +200,8 @@ def _random_crop(image: tf.Tensor, size: Size, seed: tf.Tensor) -> tf.Tensor:
     return tf.image.stateless_random_crop(image, (*size, tf.shape(image)[-1]), seed)
 
 
-# The ways to evaluate, (image, size, crop_fraction) -> image.
-EVALUATION: _Table = {
+# (image, size, crop_fraction) -> image.
+EVAL_TRANSFORMS: dict[str, Callable[..., Any]] = {
     "crop": _resize_and_crop,
     "stretch": _stretch,
     "stretch_bicubic": _stretch_bicubic,

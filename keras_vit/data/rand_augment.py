@@ -1,9 +1,9 @@
-"""RandAugment (Cubuk et al. 2020): a few of sixteen changes, drawn for each picture.
+"""RandAugment (Cubuk et al. 2020): a few of sixteen operations, drawn anew for each image.
 
-The operations and their strengths are those of the released training, big_vision's
-`pp/autoaugment.py`; colours follow Pillow, which the paper used, to the last level. Everything
-follows from a seed, and only the operations that were drawn are computed. keras-cv's and Keras's
-layers keep a state instead, from which no run can be resumed, and take many times as long.
+The operations and their strengths are those of big_vision's `pp/autoaugment.py`; colours equal
+Pillow's, which the paper used, to the last level. Everything follows from a seed, and only the
+chosen operations are computed. The layers of Keras and keras-cv have a random state, which would
+break exact resume, and take many times as long.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 from keras_vit.errors import check_choice, check_positive
 
 from ._imports import tf
+from .boxes import box_mask
 
-_GREY = 128.0  # what comes in from outside the picture
+_GREY = 128.0  # fills what comes in from outside the image
 _SIDE = 224.0  # the size for which the strengths in pixels are stated
 
 
@@ -28,11 +29,10 @@ def rand_augment(
     magnitude: float = 10,
     operations: tuple[str, ...] | None = None,
 ) -> tf.Tensor:
-    """Changes one picture by `number` operations, each drawn evenly from `operations`.
+    """Applies `number` operations to one image, each drawn evenly from `operations`.
 
     Args:
-        image: uint8 tensor of shape `(height, width, channels)`, 1 or 3 channels, of a size that is
-            known when the graph is built.
+        image: uint8 tensor of static shape `(height, width, channels)`, 1 or 3 channels.
         seed: integer tensor of shape `(2,)`; the same seed gives the same changes.
         number: how many operations follow each other, 1 or more; 2 in the released training.
         magnitude: their strength, 0 to 30; 10, 15 and 20 in the released training. "posterize" and
@@ -60,7 +60,7 @@ def rand_augment(
         return tf.ensure_shape(tf.switch_case(which, run), image.shape)
 
     change = tf.function(change, autograph=False)  # traced once, however often it is called
-    # For each operation: which, to which side, and where.
+    # Per operation: which one, to which side, and where.
     for draw in tf.unstack(tf.random.stateless_uniform((number, 4), seed)):
         image = change(image, draw)
     return image
@@ -69,7 +69,7 @@ def rand_augment(
 def check_rand_augment(
     number: int, magnitude: float, operations: tuple[str, ...] | None = None
 ) -> None:
-    """Raises a ValueError for settings that `rand_augment` does not take."""
+    """Raises a ValueError for settings that `rand_augment` does not accept."""
     check_positive(number=number)
     if not 0 <= magnitude <= 30:
         raise ValueError(f"magnitude={magnitude!r} must lie between 0 and 30, for instance 10")
@@ -83,7 +83,7 @@ def check_rand_augment(
 
 
 def _grey(image: tf.Tensor) -> tf.Tensor:
-    """Pillow's luma in whole numbers, `(height, width, 1)`, int32."""
+    """Pillow's luma in integers, int32 `(height, width, 1)`."""
     image = tf.cast(image, tf.int32)
     if image.shape[-1] == 1:
         return image
@@ -92,15 +92,11 @@ def _grey(image: tf.Tensor) -> tf.Tensor:
 
 
 def _blend(degenerate: tf.Tensor, image: tf.Tensor, strength: float) -> tf.Tensor:
-    """From the degenerate (factor 0) through the picture (1) and on to more than it has."""
+    """Interpolates from the degenerate image (factor 0) to the image (1), and extrapolates."""
     factor = strength * 1.8 + 0.1
     degenerate, image = tf.cast(degenerate, tf.float32), tf.cast(image, tf.float32)
     blended = degenerate + factor * (image - degenerate)
     return tf.cast(tf.clip_by_value(blended, 0.0, 255.0), tf.uint8)
-
-
-def _color(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
-    return _blend(_grey(image), image, strength)
 
 
 def _contrast(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
@@ -108,10 +104,6 @@ def _contrast(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
     grey = _grey(image)
     mean = tf.reduce_sum(tf.cast(grey, tf.int64)) / tf.size(grey, tf.int64)
     return _blend(tf.floor(mean + 0.5), image, strength)
-
-
-def _brightness(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
-    return _blend(0.0, image, strength)
 
 
 def _sharpness(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
@@ -153,13 +145,9 @@ def _equalize(image: tf.Tensor, *_: Any) -> tf.Tensor:
     return _look_up(image, tf.where(step > 0, tables, tf.range(256)))
 
 
-def _invert(image: tf.Tensor, *_: Any) -> tf.Tensor:
-    return 255 - image
-
-
 def _posterize(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
-    kept = min(int(strength * 4), 8)
-    return tf.bitwise.bitwise_and(image, (0xFF << (8 - kept)) & 0xFF)
+    bits = min(int(strength * 4), 8)
+    return tf.bitwise.bitwise_and(image, (0xFF << (8 - bits)) & 0xFF)
 
 
 def _solarize(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
@@ -172,7 +160,7 @@ def _solarize_add(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
     return tf.where(image < 128, tf.cast(brighter, tf.uint8), image)
 
 
-# --- geometry: nearest neighbours, as released
+# --- geometry, with nearest-neighbour interpolation as released
 
 
 def _transform(image: tf.Tensor, matrix: tuple[Any, ...]) -> tf.Tensor:
@@ -199,53 +187,45 @@ def _rotate(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
     return _transform(image, (cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y))
 
 
-def _shear_x(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
-    return _transform(image, (1, _signed(0.3 * strength, draw), 0, 0, 1, 0))
-
-
-def _shear_y(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
-    return _transform(image, (1, 0, 0, _signed(0.3 * strength, draw), 1, 0))
-
-
-def _translate_x(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
-    pixels = _signed(100 / _SIDE * image.shape[1] * strength, draw)
-    return _transform(image, (1, 0, pixels, 0, 1, 0))
-
-
-def _translate_y(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
-    pixels = _signed(100 / _SIDE * image.shape[0] * strength, draw)
-    return _transform(image, (1, 0, 0, 0, 1, pixels))
-
-
 def _cutout(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
     """A grey box of up to 80 of 224 pixels around a point that may lie at the border."""
 
-    def covered(side: int, place: tf.Tensor) -> tf.Tensor:
-        centre, half = tf.floor(place * side), int(40 / _SIDE * side * strength)
-        pixels = tf.range(side, dtype=tf.float32)
-        return (pixels >= centre - half) & (pixels < centre + half)
-
-    rows, columns = covered(image.shape[0], draw[1]), covered(image.shape[1], draw[2])
-    box = (rows[:, None] & columns)[..., None]
+    size = tuple(image.shape[:2])
+    centre = tf.floor(draw[1:] * size)
+    half = [int(40 / _SIDE * side * strength) for side in size]
+    box = box_mask(centre - half, centre + half, size)
     return tf.where(box, tf.constant(int(_GREY), tf.uint8), image)
 
 
-# (image, strength, draw) -> image: strength is magnitude / 10, draw three numbers in [0, 1).
+def _shear(strength: float, draw: tf.Tensor) -> tf.Tensor:
+    return _signed(0.3 * strength, draw)
+
+
+def _pixels(length: int, strength: float, draw: tf.Tensor) -> tf.Tensor:
+    """By how much an axis of this length is translated."""
+    return _signed(100 / _SIDE * length * strength, draw)
+
+
+# (image, strength, draw) -> image: strength is magnitude / 10, draw has three numbers in [0, 1).
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "autocontrast": _autocontrast,
     "equalize": _equalize,
-    "invert": _invert,
+    "invert": lambda image, *_: 255 - image,
     "rotate": _rotate,
     "posterize": _posterize,
     "solarize": _solarize,
     "solarize_add": _solarize_add,
-    "color": _color,
+    "color": lambda image, strength, _: _blend(_grey(image), image, strength),
     "contrast": _contrast,
-    "brightness": _brightness,
+    "brightness": lambda image, strength, _: _blend(0.0, image, strength),
     "sharpness": _sharpness,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
+    "shear_x": lambda image, *how: _transform(image, (1, _shear(*how), 0, 0, 1, 0)),
+    "shear_y": lambda image, *how: _transform(image, (1, 0, 0, _shear(*how), 1, 0)),
+    "translate_x": lambda image, *how: _transform(
+        image, (1, 0, _pixels(image.shape[1], *how), 0, 1, 0)
+    ),
+    "translate_y": lambda image, *how: _transform(
+        image, (1, 0, 0, 0, 1, _pixels(image.shape[0], *how))
+    ),
     "cutout": _cutout,
 }

@@ -1,4 +1,4 @@
-"""What every source of labelled images has in common, and the kind that lies in memory."""
+"""What all sources of labelled images have in common: splits, and the data set they make up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ._imports import tf
-from .decoding import Crop, crop_to_box, to_channels
+from .decoder import Crop
 
 
 class Split(ABC):
@@ -23,10 +23,10 @@ class Split(ABC):
         num_examples: how many images; also `len(split)`.
         channels: 1 where all images are grey, else 3.
         files: the path of each image in the order of `labels()`, or None without files.
-        augment: the name in `AUGMENTATIONS` that suits these images when nothing else is said.
+        augment: the name in `AUGMENTATIONS` that suits these images by default.
         can_fail: whether `decode` can fail, as it can where files may have changed.
-        skips: whether examples that cannot be decoded are left out, so that how many there are is
-            known only afterwards.
+        skips: whether examples that cannot be decoded are left out, so that their number is known
+            only afterwards.
     """
 
     name: str
@@ -54,11 +54,10 @@ class Split(ABC):
     ) -> tf.data.Dataset:
         """One pass, from position `start` on: a tf.data.Dataset of `(example, label, number)`.
 
-        An example is whatever this kind of split has: a number, the path of a file, or the encoded
-        image; it is not decoded yet. `number` is `epoch * len(split) + index`, where the index is
-        its place in `labels()`: no picture of any other pass has the same. With a seed, the order
-        is a permutation that follows from the seed and the number of the pass, and from nothing
-        else.
+        An example is not decoded yet: an index, the path of a file, or an encoded image. `number`
+        is `epoch * len(split) + index`, where the index is its place in `labels()`: it is unique
+        over all passes. With a seed, the order is a permutation that follows from the seed and the
+        epoch alone.
         """
 
     @abstractmethod
@@ -67,16 +66,16 @@ class Split(ABC):
 
         Args:
             example: of `dataset()`.
-            channels: 3 for RGB, 1 for grey.
-            crop: which part of the picture, see `decode_image`; None for the whole.
+            channels: 3, or 1 for grey.
+            crop: which part of the image, see `decode_image`; None for the whole.
         """
 
     def decode_or_replace(
         self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """What `decode` returns and True; or, where it fails, a picture in its place and False.
+        """What `decode` returns and True; or, where it fails, a placeholder image and False.
 
-        For splits that `can_fail`; the others have no such place.
+        Splits that `can_fail` override it.
         """
         return self.decode(example, channels, crop), tf.constant(True)
 
@@ -84,12 +83,12 @@ class Split(ABC):
         """Decodes the first component of every element, in parallel and in order."""
 
         def decode(example: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            image, good = self.decode_or_replace(example, channels)
-            return good, image, *rest
+            image, valid = self.decode_or_replace(example, channels)
+            return valid, image, *rest
 
         decoded = examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         if self.skips:
-            decoded = decoded.filter(lambda good, *_: good)
+            decoded = decoded.filter(lambda valid, *_: valid)
         return decoded.map(lambda _, *rest: rest)
 
     def __len__(self) -> int:
@@ -102,63 +101,17 @@ class Split(ABC):
         )
 
 
-class ArraySplit(Split):
-    """Images and labels in memory.
+class IndexedSplit(Split):
+    """A split whose examples can be read in any order; a subclass sets `_labels`."""
 
-    Args:
-        name: "train", "val" or "test".
-        class_names: the name of each label.
-        images: uint8 array of shape `(n, height, width, channels)`, 1 or 3 channels.
-        labels: integer array of shape `(n,)`.
-        augment: a name in `AUGMENTATIONS`.
-
-    Raises:
-        ValueError: arrays of another type or shape, or a label without a name.
-
-    Example:
-        >>> split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 1), np.uint8), [0, 1, 0, 1])
-        >>> split
-        ArraySplit('train', 4 images, 2 classes)
-    """
-
-    def __init__(
-        self,
-        name: str,
-        class_names: tuple[str, ...],
-        images: np.ndarray,
-        labels: np.ndarray,
-        augment: str = "inception",
-    ):
-        images, labels = np.asarray(images), np.asarray(labels)
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
-            raise ValueError(
-                f"images are {images.dtype} of shape {images.shape}: give uint8 pixels of shape "
-                "(n, height, width, 1 or 3)"
-            )
-        if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
-            raise ValueError(
-                f"labels are {labels.dtype} of shape {labels.shape}: give integers of shape "
-                f"({len(images)},), one for each image"
-            )
-        if labels.size and not 0 <= labels.min() <= labels.max() < len(class_names):
-            raise ValueError(
-                f"labels run from {labels.min()} to {labels.max()}, but the {len(class_names)} "
-                f"class names stand for 0 to {len(class_names) - 1}"
-            )
-        self.name, self.class_names, self.augment = name, tuple(class_names), augment
-        self.channels = images.shape[-1]
-        self._images, self._labels = images, labels.astype(np.int32)
+    _labels: np.ndarray
 
     @property
     def num_examples(self) -> int:
-        return len(self._images)
+        return len(self._labels)
 
     def labels(self) -> np.ndarray:
         return self._labels
-
-    def as_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """The uint8 images `(n, height, width, channels)` and the int32 labels `(n,)`."""
-        return self._images, self._labels
 
     def dataset(
         self,
@@ -166,47 +119,34 @@ class ArraySplit(Split):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        order, numbers = pass_order(len(self), shuffle_seed, epoch, start)
-        labels = tf.gather(self._tensors[1], order)
-        return tf.data.Dataset.from_tensor_slices((order, labels, numbers))
+        epoch = tf.cast(epoch, tf.int64)
+        order = tf.range(len(self), dtype=tf.int64)
+        if shuffle_seed is not None:
+            # Made at once: a run that is resumed within a pass does not go through its beginning.
+            key = tf.stack([tf.constant(shuffle_seed, tf.int64), epoch])
+            order = tf.random.experimental.stateless_shuffle(order, key)
+        order = order[start:]
+        examples, labels = self._examples(order), tf.gather(self._label_tensor, order)
+        return tf.data.Dataset.from_tensor_slices((examples, labels, epoch * len(self) + order))
+
+    def _examples(self, order: tf.Tensor) -> tf.Tensor:
+        """The undecoded examples with these indices; by default the indices themselves."""
+        return order
 
     @cached_property
-    def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+    def _label_tensor(self) -> tf.Tensor:
         with tf.device("CPU"), tf.init_scope():
-            return tf.constant(self._images), tf.constant(self._labels)
-
-    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
-        image = self._tensors[0][example]
-        if crop is not None:
-            image = crop_to_box(image, crop(tf.shape(image)[:2]))
-        return to_channels(image, channels)
-
-
-def pass_order(
-    count: int, seed: int | None, epoch: int | tf.Tensor, start: int | tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The indices 0..count-1 of one pass from position `start` on, and their numbers.
-
-    With a seed they are permuted, by a permutation made at once from (seed, epoch): a run that goes
-    on in the middle of a pass need not go through what came before. Both are int64.
-    """
-    epoch = tf.cast(epoch, tf.int64)
-    order = tf.range(count, dtype=tf.int64)
-    if seed is not None:
-        key = tf.stack([tf.constant(seed, tf.int64), epoch])
-        order = tf.random.experimental.stateless_shuffle(order, key)
-    order = order[start:]
-    return order, epoch * count + order
+            return tf.constant(self._labels)
 
 
 @dataclass(frozen=True)
 class FileReport:
-    """What a folder holds that is not used: files that cannot be decoded, and what else lies there.
+    """Which files of a folder are not used, and why.
 
     Attributes:
-        unreadable: `(path, reason)` of every photograph by its name that cannot be decoded.
-        ignored: `(path, reason)` of every file that is no photograph by its name, and of every
-            class that has no photograph to train on.
+        unreadable: `(path, reason)` of every image file that cannot be decoded.
+        ignored: `(path, reason)` of every file without the suffix of an image, and of every class
+            without an image to train on.
 
     Its length and its elements are those of `unreadable`.
     """
@@ -232,10 +172,10 @@ class Splits(Mapping[str, Split]):
     """The parts of a data set by name: a mapping that always has "train" and "val".
 
     Attributes:
-        source: what `load` was given.
+        source: the argument of `load`.
         class_names: the name of each label.
         splits: the parts; "test" is there when the source has one beside "val".
-        report: files that were left out.
+        report: files that are not used.
 
     Example:
         >>> from keras_vit.data import load
@@ -263,7 +203,9 @@ class Splits(Mapping[str, Split]):
 
     def __getitem__(self, name: str) -> Split:
         if name not in self.splits:
-            raise KeyError(f"{self.source} has no split {name!r}: it has {', '.join(self.splits)}")
+            raise KeyError(
+                f"{self.source} does not have a split {name!r}: it has {', '.join(self.splits)}"
+            )
         return self.splits[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets, prepared on this machine or downloaded when they can be."""
+"""Data sets of TensorFlow Datasets (TFDS), prepared on this machine or downloaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ._imports import require, tensorflow_datasets, tf
-from .decoding import Crop, decode_image
+from .decoder import Crop, decode_image
 from .errors import DatasetUnavailableError
 from .splits import Split, Splits
 
@@ -25,9 +25,8 @@ _SHUFFLE_WINDOW = 10_000  # encoded images
 class TFDSSplit(Split):
     """A split, or a slice such as "train[:80%]", of a prepared TFDS data set.
 
-    Its records lie one after another in files that TFDS wrote in a random order. They are shuffled
-    through a window of 10,000, and a pass that starts in the middle reads, without decoding, what
-    comes before.
+    TFDS has written its records in a random order. They are shuffled again through a window of
+    10,000, and a pass that starts in the middle reads what comes before, without decoding it.
     """
 
     def __init__(self, name: str, class_names: tuple[str, ...], builder: Any, tfds_split: str):
@@ -41,8 +40,8 @@ class TFDSSplit(Split):
         return int(self._builder.info.splits[self.tfds_split].num_examples)
 
     def labels(self) -> np.ndarray:
-        wanted = tensorflow_datasets.decode.PartialDecoding({self._label_key: True})
-        records = self._builder.as_dataset(split=self.tfds_split, decoders=wanted)
+        label_only = tensorflow_datasets.decode.PartialDecoding({self._label_key: True})
+        records = self._builder.as_dataset(split=self.tfds_split, decoders=label_only)
         labels = [int(r[self._label_key]) for r in records.as_numpy_iterator()]
         return np.array(labels, np.int32)
 
@@ -57,8 +56,8 @@ class TFDSSplit(Split):
         records, window = self._records, min(len(self), _SHUFFLE_WINDOW)
 
         def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
-            # No seed of its own for the graph of this function, or tf.data would mix the global
-            # one into the order.
+            # Without a seed for this function's graph, or tf.data would mix the global seed into
+            # the order.
             tf.compat.v1.set_random_seed(None)
             key = tf.stack([tf.constant(shuffle_seed, tf.int64), epoch])
             seed = tf.random.stateless_uniform((), key, maxval=tf.int32.max, dtype=tf.int32)
@@ -99,10 +98,9 @@ def is_dataset_name(name: str, data_dir: str | None) -> bool:
 
 
 def load_tfds(name: str, data_dir: str | None, val_fraction: float) -> Splits:
-    """Splits of the TFDS data set `name`; validation is cut from the end of train where missing."""
-    require(
-        "importlib_resources", "pip install importlib_resources"
-    )  # TFDS needs it and does not declare it
+    """Splits of the TFDS data set `name`; by default validation is the end of train."""
+    # TFDS needs it and does not declare it.
+    require("importlib_resources", "pip install importlib_resources")
     builder = _builder(name, data_dir)
     features, keys = builder.info.features, builder.info.supervised_keys
     kinds = tensorflow_datasets.features
@@ -112,7 +110,7 @@ def load_tfds(name: str, data_dir: str | None, val_fraction: float) -> Splits:
         or not isinstance(features[keys[1]], kinds.ClassLabel)
     ):
         raise ValueError(
-            f"The TFDS data set {name!r} has no pairs of an image and a class label: "
+            f"The TFDS data set {name!r} does not have pairs of an image and a class label: "
             "choose one for image classification, such as 'tf_flowers' or 'cifar10'"
         )
     if not builder.info.splits:
@@ -131,14 +129,14 @@ def _builder(name: str, data_dir: str | None) -> Any:
     except tensorflow_datasets.core.DatasetNotFoundError:
         known = ["digits", "digits/half", *tensorflow_datasets.list_builders()]
         close = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "tfds.list_builders() names all."
+        hint = f"did you mean {' or '.join(close)}?" if close else "tfds.list_builders() lists all."
         raise ValueError(
             f"{name!r} is neither 'digits', nor a TFDS data set, nor a folder here: {hint}"
         ) from None
 
 
 def _choose_splits(available: Any, val_fraction: float) -> dict[str, str]:
-    """Names of ours to splits or slices of theirs."""
+    """From our names to their splits or slices."""
     chosen = {"train": "train"}
     if "validation" in available:
         chosen["val"] = "validation"
@@ -156,8 +154,8 @@ def _prepare(builder: Any, name: str) -> None:
     # Without a network TFDS tries ten times, for more than three minutes: ask first.
     if not _online():
         raise DatasetUnavailableError(
-            f"The TFDS data set {name!r} is not prepared in {builder.data_dir} and there is no "
-            f"network to download it: {_HOST} cannot be reached. Prepare it on a machine with a "
+            f"The TFDS data set {name!r} is not prepared in {builder.data_dir} and cannot be "
+            f"downloaded: {_HOST} cannot be reached. Prepare it on a machine with a "
             "network, copy the folder and give data_dir; or train on 'digits' or on a folder."
         )
     try:

@@ -128,9 +128,8 @@ def pipeline_arguments(model: Any) -> dict[str, Any]:
     come last, as in all batches of `data.pipeline`.
     """
     size, channels = image_shape(model)
-    preparation = dict(getattr(model, "eval_transform", {}))
-    mode = preparation.pop("mode", "crop")
-    return {"image_size": size, "channels": channels, "evaluation": mode, **preparation}
+    transform = dict(getattr(model, "eval_transform", {}))
+    return {"image_size": size, "channels": channels, "eval_transform": transform}
 
 
 def to_data_format(model: Any, batches: Any) -> Any:

@@ -20,7 +20,7 @@ from keras_vit.data._imports import tf
 from keras_vit.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from keras_vit.data.decoding import Crop
+    from keras_vit.data.decoder import Crop
 
 Record = dict[str, Any]
 GROUPS = ("natural", "specialised", "structured")
@@ -172,7 +172,7 @@ class TaskSplit(TFDSSplit):
     """A split of a VTAB task.
 
     Images are prepared as in the benchmark: resized to the model's size whatever their aspect ratio
-    (`evaluation="stretch"`), without augmentation.
+    (`eval_transform="stretch"`), without augmentation.
     """
 
     augment = "none"

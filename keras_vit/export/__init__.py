@@ -1,4 +1,4 @@
-"""Ship a trained model: a SavedModel that takes the bytes of a photograph."""
+"""Export a trained model: a SavedModel that takes the bytes of image files."""
 
 from keras_vit.export.formats import export_model
 

@@ -1,4 +1,4 @@
-"""`export_model`: checks what is asked, finds the process that can do it, writes all or nothing."""
+"""`export_model`: checks its arguments and writes all or nothing, in this or another process."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from keras_vit.version import install_command
 
 FORMATS = ("tf_saved_model",)
 SAVED_MODEL_FILES = ("saved_model.pb", "fingerprint.pb", "variables/*", "assets/*")
-# What the process on TensorFlow is given, when it is a second one.
+# What the second process reads, where the backend is not TensorFlow.
 MODEL_FILE, OPTIONS_FILE = "model.keras", "options.json"
 
 
@@ -32,7 +32,7 @@ def export_model(
     max_pixels: int = MAX_PIXELS,
     overwrite: bool = False,
 ) -> Path:
-    """Writes a classifier as a SavedModel that serves without keras_vit.
+    """Writes a classifier as a SavedModel that can be served without keras_vit.
 
     Two signatures. `serving_default` takes `contents`, the bytes of JPEG, PNG, BMP, GIF or WebP
     files, strings `(batch,)`; decoding, resizing and normalising are in the graph and are those
@@ -51,21 +51,21 @@ def export_model(
         path: Folder to write, in the layout of TensorFlow Serving: `saved_models/NAME/VERSION`.
         format: `"tf_saved_model"`.
         class_names: The name of every class; None for `model.class_names`, or numbers.
-        image_size: Height and width that photographs are brought to; None for the model's, which
-            must be given where the model takes any size.
-        top_k: How many classes to name, best first.
-        max_pixels: Height times width of a file that is decoded; a larger one is not `valid`.
+        image_size: Height and width that images are resized to; None for the model's. Required for
+            a model of any size.
+        top_k: How many classes to return, best first.
+        max_pixels: Height times width that is accepted; a larger image is not `valid`.
         overwrite: Replace a model that was exported there; never other files.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: The model has no head or takes normalised pixels, names do not match the
-            classes, or the image size is missing.
+        ValueError: The model does not have a head or takes normalised pixels, names do not match
+            the classes, or the image size is missing; or the folder is a link, a mount point, a
+            home or the working directory.
         FileExistsError: The folder exists, and `overwrite` is False or it holds other files than
             an exported model's.
-        ValueError: The folder is a link, a mount point, a home or the working directory.
         BlockingIOError: Another process is writing it.
         ImportError: TensorFlow is not installed.
         RuntimeError: The TensorFlow process failed; the message ends with its error.
@@ -114,7 +114,7 @@ def export_model(
 def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> list[str]:
     if model.num_classes == 0 or len(model.output_shape) != 2:
         raise ValueError(
-            f"{model.name} returns {model.output_shape}, not one score for each class. "
+            f"{model.name} returns {model.output_shape}, not one score per class. "
             "Give a model with num_classes and pooling, such as model.with_classifier(5)."
         )
     if not model.include_preprocessing:
@@ -133,33 +133,33 @@ def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> list[s
 def _image_size(model: ImageModel, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
     if model.data_format != "channels_last":
         raise ValueError("A channels_first model cannot be served. Rebuild it as channels_last.")
-    given = None if image_size is None else as_pair(image_size, "image_size")
     height, width = model.image_size
-    if given is not None:
-        if (height or given[0], width or given[1]) != given:
+    if image_size is None:
+        if height is None or width is None:
             raise ValueError(
-                f"image_size={image_size!r} does not fit {model.name}, which takes images of "
-                f"{height} x {width} pixels. Leave image_size out, or export "
-                f"model.with_input_shape({(*given, model.channels)})."
+                f"{model.name} takes images of any size, but the SavedModel resizes them to one: "
+                "give image_size=224, for example."
             )
-        return given
-    if height is None or width is None:
+        return height, width
+    size = as_pair(image_size, "image_size")
+    if (height or size[0], width or size[1]) != size:
         raise ValueError(
-            f"{model.name} takes images of any size, and photographs must be brought to one: "
-            "give image_size=224, for example."
+            f"image_size={image_size!r} does not fit {model.name}, which takes images of "
+            f"{height} x {width} pixels. Leave image_size out, or export "
+            f"model.with_input_shape({(*size, model.channels)})."
         )
-    return height, width
+    return size
 
 
 def _write_in_tensorflow_process(
     model: ImageModel, workspace: Path, options: dict[str, Any]
 ) -> None:
-    """Keras cannot write this SavedModel from JAX (dynamic sizes) or torch (2.13: not at all)."""
+    """Keras cannot write it from JAX (sizes are dynamic) nor, with PyTorch 2.13, from torch."""
     with atomic_write(workspace / MODEL_FILE) as temporary:
         model.copy().save(temporary)
     write_text(workspace / OPTIONS_FILE, json.dumps(options))
     python, environment = backend.tensorflow_process()
-    command = [*python, "-m", "keras_vit.export.saved_model", str(workspace), str(workspace)]
+    command = [*python, "-m", "keras_vit.export.saved_model", str(workspace)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]

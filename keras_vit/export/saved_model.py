@@ -8,7 +8,8 @@ from typing import Any
 
 import keras
 
-from keras_vit.data import MAX_PIXELS, attempt, decode_image, evaluation_image
+from keras_vit.data import MAX_PIXELS, decode_image, evaluation_image, map_or_else
+from keras_vit.export.formats import MODEL_FILE, OPTIONS_FILE
 from keras_vit.models import ImageModel
 
 
@@ -34,11 +35,11 @@ def write_saved_model(
         scores = model(images, training=False)
         probabilities = tf.nn.softmax(scores) if softmax else scores
         values, indices = tf.math.top_k(probabilities, top_k)
-        bad = ~valid[:, None]
+        rows = valid[:, None]
         return {
-            "probabilities": tf.where(bad, 0.0, probabilities),
-            "top_probabilities": tf.where(bad, 0.0, values),
-            "top_classes": tf.where(bad, "", tf.gather(names, indices)),
+            "probabilities": tf.where(rows, probabilities, 0.0),
+            "top_probabilities": tf.where(rows, values, 0.0),
+            "top_classes": tf.where(rows, tf.gather(names, indices), ""),
             "valid": valid,
         }
 
@@ -47,7 +48,7 @@ def write_saved_model(
 
     def read(contents: Any) -> Any:
         """Pixels of a file and True, or black and False."""
-        return attempt(
+        return map_or_else(
             lambda c: (prepare(decode_image(c, channels, max_pixels=max_pixels)), True),
             lambda _: (tf.zeros((*image_size, channels)), False),
             contents,
@@ -76,12 +77,12 @@ def write_saved_model(
     archive.add_endpoint("images", from_images, [pixels])
     try:
         archive.write_out(str(path), verbose=False)
-    except tf.errors.OpError as error:  # a full disk, in TensorFlow's words
+    except tf.errors.OpError as error:  # such as a full disk
         raise OSError(f"{path} cannot be written: {error.message}") from error
 
 
 if __name__ == "__main__":
-    workshop, finished = map(Path, sys.argv[1:])
-    options = json.loads((workshop / "options.json").read_text())
+    folder = Path(sys.argv[1])
+    options = json.loads((folder / OPTIONS_FILE).read_text("utf-8"))
     options["image_size"] = tuple(options["image_size"])
-    write_saved_model(keras.saving.load_model(workshop / "model.keras"), finished, **options)
+    write_saved_model(keras.saving.load_model(folder / MODEL_FILE), folder, **options)

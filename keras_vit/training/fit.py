@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from keras_vit import data
-from keras_vit.evaluation.prediction import pipeline_arguments
+from keras_vit.evaluation.prediction import pipeline_arguments, to_data_format
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import compile_model
 from keras_vit.training.recipes import Recipe
@@ -87,16 +88,14 @@ def _training_batches(
             batch_size,
             training=True,
             seed=seed,
-            augment=recipe.augmentation,
+            augment=replace(recipe.augmentation, mixup=recipe.mixup, cutmix=recipe.cutmix),
             channels=pipeline_arguments(model)["channels"],
             num_classes=len(split.class_names),
-            mixup=recipe.mixup,
-            cutmix=recipe.cutmix,
             cache=None,
             repeat=True,
             start_step=start_step,
         )
-        return in_data_format(model, examples)
+        return to_data_format(model, examples)
 
     return batches
 
@@ -109,24 +108,4 @@ def _validation_batches(model: Any, split: data.Split, batch_size: int) -> Any:
         num_classes=len(split.class_names),
         cache=None,
     )
-    return in_data_format(model, batches)
-
-
-def in_data_format(model: Any, batches: Any) -> Any:
-    """Transposes the batches of `data.pipeline` for a `channels_first` model.
-
-    Example:
-
-    >>> import keras_vit
-    >>> from keras_vit.training.fit import in_data_format
-    >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=8, depth=1, num_heads=1,
-    ...     input_shape=(1, 8, 8), data_format="channels_first")
-    >>> batches = keras_vit.data.pipeline(keras_vit.data.load("digits").val, 8, 32, channels=1)
-    >>> tuple(in_data_format(model, batches).element_spec[0].shape)
-    (None, 1, 8, 8)
-    """
-    if getattr(model, "data_format", "channels_last") == "channels_last":
-        return batches
-    import tensorflow as tf
-
-    return batches.map(lambda images, labels: (tf.transpose(images, (0, 3, 1, 2)), labels))
+    return to_data_format(model, batches)

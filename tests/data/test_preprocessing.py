@@ -1,4 +1,4 @@
-"""One picture at a time: recorded outputs of the official code, Pillow, and plain arithmetic."""
+"""One image at a time: recorded outputs of the official code, Pillow, and plain arithmetic."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from keras_vit.data import AUGMENTATIONS, Augmentation, evaluation_image, training_image
-from tests.data.pictures import PICTURE, PIXELS
+from tests.data.image_fixtures import IMAGE, PIXELS
 
 pytestmark = pytest.mark.once
 
@@ -63,7 +63,7 @@ def test_crop_equals_pillow(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("mode", ["crop", "big_vision"])
 def test_crop_to_an_oblong_keeps_the_aspect_ratio(mode: str) -> None:
-    # The picture shows its own coordinates: their slopes give the scale along each axis.
+    # The image shows its own coordinates: their slopes give the scale along each axis.
     y, x = np.mgrid[0:200, 0:100].astype(np.float32)
     image = evaluation_image(np.stack([y, x, x], -1), (28, 42), mode).numpy()
     down, across = np.diff(image[..., 0], axis=0).mean(), np.diff(image[..., 1], axis=1).mean()
@@ -84,7 +84,7 @@ def test_stretch_bicubic_equals_pillow(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["crop", "stretch"])
-def test_a_picture_of_the_right_size_is_taken_as_it_is(mode: str) -> None:
+def test_an_image_of_the_right_size_is_not_changed(mode: str) -> None:
     np.testing.assert_array_equal(evaluation_image(PIXELS, (24, 32), mode), PIXELS)
 
 
@@ -107,7 +107,7 @@ def test_unknown_sizes_are_known_afterwards(call) -> None:
     np.testing.assert_allclose(graph(PIXELS), call(PIXELS, (12, 20), *rest), atol=1e-4)
 
 
-def draws(augmentation: Augmentation, image: np.ndarray, size, count: int) -> np.ndarray:
+def augmented(augmentation: Augmentation, image: np.ndarray, size, count: int) -> np.ndarray:
     """`count` random versions of one image."""
     seeds = tf.range(2 * count, dtype=tf.int64)
     seeds = tf.data.Dataset.from_tensor_slices(tf.reshape(seeds, (count, 2)))
@@ -116,7 +116,7 @@ def draws(augmentation: Augmentation, image: np.ndarray, size, count: int) -> np
 
 
 def released_areas(count: int) -> np.ndarray:
-    """Areas as vision_transformer's input_pipeline.py draws them for a picture of 300 x 400."""
+    """Areas as in vision_transformer's input_pipeline.py for an image of 300 x 400."""
     tf.random.set_seed(0)
     boxes = tf.data.Dataset.range(count).map(
         lambda _: tf.image.sample_distorted_bounding_box(
@@ -133,7 +133,7 @@ def released_areas(count: int) -> np.ndarray:
 def test_inception_crop_is_distributed_as_released() -> None:
     # Pixels show their coordinates, so every crop tells where it was cut: slope x size = extent.
     y, x = np.mgrid[0:300, 0:400].astype(np.float32)
-    crops = draws(Augmentation(flip=False), np.stack([y, x], -1), 20, 600)
+    crops = augmented(Augmentation(flip=False), np.stack([y, x], -1), 20, 600)
     middle = crops[:, 5:15, 5:15]  # the border repeats pixels where a small crop is enlarged
     heights = 20 * np.diff(middle[..., 0], axis=1).mean((1, 2))
     widths = 20 * np.diff(middle[..., 1], axis=2).mean((1, 2))
@@ -142,9 +142,9 @@ def test_inception_crop_is_distributed_as_released() -> None:
     assert areas.max() > 0.9
     assert 0.7 < ratios.min() < 0.8
     assert 1.25 < ratios.max() < 1.4
-    shares = [0.1, 0.25, 0.5, 0.75, 0.9]
-    expected = np.quantile(released_areas(2000), shares)
-    np.testing.assert_allclose(np.quantile(areas, shares), expected, atol=0.06)
+    fractions = [0.1, 0.25, 0.5, 0.75, 0.9]
+    expected = np.quantile(released_areas(2000), fractions)
+    np.testing.assert_allclose(np.quantile(areas, fractions), expected, atol=0.06)
     tops, lefts = crops[:, 0, 0, 0], crops[:, 0, 0, 1]
     assert tops.std() > 30
     assert lefts.std() > 40
@@ -155,30 +155,30 @@ def test_inception_crop_is_distributed_as_released() -> None:
 
 def test_min_area_bounds_the_crop() -> None:
     y, x = np.mgrid[0:200, 0:200].astype(np.float32)
-    crops = draws(Augmentation(min_area=0.8, flip=False), np.stack([y, x], -1), 20, 100)
+    crops = augmented(Augmentation(min_area=0.8, flip=False), np.stack([y, x], -1), 20, 100)
     extents = 20 * np.diff(crops[:, 5:15, 5:15, 0], axis=1).mean((1, 2))
     assert extents.min() > 200 * np.sqrt(0.8 * 3 / 4) - 3
 
 
-def test_flip_mirrors_half_of_the_pictures() -> None:
+def test_flip_mirrors_half_of_the_images() -> None:
     pixels = PIXELS.astype(np.float32)
-    versions = draws(Augmentation(crop="resize"), PIXELS, (24, 32), 400)
+    versions = augmented(Augmentation(crop="resize"), PIXELS, (24, 32), 400)
     flipped = (versions == pixels[:, ::-1]).all((1, 2, 3))
     assert (flipped | (versions == pixels).all((1, 2, 3))).all()
     assert 160 <= flipped.sum() <= 240  # four standard deviations
 
 
 def test_shift_moves_over_black() -> None:
-    versions = draws(AUGMENTATIONS["digits"], PIXELS, (24, 32), 100)
+    versions = augmented(AUGMENTATIONS["digits"], PIXELS, (24, 32), 100)
     padded = np.pad(PIXELS, ((1, 1), (1, 1), (0, 0))).astype(np.float32)
     places = {(t, s): padded[t : t + 24, s : s + 32] for t in range(3) for s in range(3)}
     seen = [next(p for p, image in places.items() if (image == v).all()) for v in versions]
     assert set(seen) == set(places)
 
 
-def test_random_crop_is_a_window_of_the_resized_picture() -> None:
+def test_random_crop_is_a_window_of_the_resized_image() -> None:
     y, x = np.mgrid[0:64, 0:96].astype(np.float32)
-    crops = draws(Augmentation(crop="random", flip=False), np.stack([y, x], -1), 28, 60)
+    crops = augmented(Augmentation(crop="random", flip=False), np.stack([y, x], -1), 28, 60)
     scale = np.diff(crops[:, 4:24, 4:24], axis=2)[..., 1]
     np.testing.assert_allclose(scale, 64 / 32, atol=1e-4)  # 28 / 0.875 = 32 for the small side
     assert len(np.unique(crops[:, 10, 10, 0].round(2))) == 5  # 32 - 28 + 1 places
@@ -205,7 +205,7 @@ def test_the_seed_decides() -> None:
 )
 def test_evaluation_errors(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        evaluation_image(np.asarray(PICTURE), **{"image_size": 8, **arguments})
+        evaluation_image(np.asarray(IMAGE), **{"image_size": 8, **arguments})
 
 
 @pytest.mark.parametrize(

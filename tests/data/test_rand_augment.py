@@ -1,4 +1,4 @@
-"""RandAugment's operations against Pillow and NumPy, and how they are drawn."""
+"""RandAugment's operations against Pillow and NumPy, and how they are chosen."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,11 @@ tf = pytest.importorskip("tensorflow")
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 48, 3), np.uint8)
 NARROW = (NOISE // 3 + 40).astype(np.uint8)  # with room to stretch
 FLAT = np.full((40, 48, 3), (7, 100, 255), np.uint8)
-PICTURES = {"noise": NOISE, "narrow": NARROW, "flat": FLAT}
+IMAGES = {"noise": NOISE, "narrow": NARROW, "flat": FLAT}
 
 
-def apply(name: str, picture: np.ndarray, magnitude: float, *draw: float) -> np.ndarray:
-    result = OPERATIONS[name](
-        tf.constant(picture), magnitude / 10, tf.constant(draw or (0.9, 0, 0))
-    )
+def apply(name: str, image: np.ndarray, magnitude: float, *draw: float) -> np.ndarray:
+    result = OPERATIONS[name](tf.constant(image), magnitude / 10, tf.constant(draw or (0.9, 0, 0)))
     assert result.dtype == tf.uint8
     return result.numpy()
 
@@ -42,14 +40,14 @@ PILLOW = {
 }
 
 
-@pytest.mark.parametrize("picture", PICTURES)
+@pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("name", PILLOW)
-def test_colours_are_pillows(name: str, picture: str) -> None:
+def test_colours_are_pillows(name: str, image: str) -> None:
     for magnitude in (3, 9, 15):
-        expected = np.asarray(PILLOW[name](Image.fromarray(PICTURES[picture]), magnitude))
-        found = apply(name, PICTURES[picture], magnitude)
-        # A blend is truncated: where it is a whole number, rounding errors may fall either way.
-        difference = np.abs(found.astype(int) - expected)
+        expected = np.asarray(PILLOW[name](Image.fromarray(IMAGES[image]), magnitude))
+        result = apply(name, IMAGES[image], magnitude)
+        # A blend is truncated: where it is an integer, rounding errors may fall either way.
+        difference = np.abs(result.astype(int) - expected)
         exact = name not in ("color", "contrast", "brightness", "sharpness")
         assert difference.max() <= (0 if exact else 1)
         assert (difference > 0).mean() < 0.01
@@ -66,13 +64,13 @@ def test_solarize_add() -> None:
     np.testing.assert_array_equal(apply("solarize_add", NOISE, 5), expected)
 
 
-def moved(picture: np.ndarray, source) -> np.ndarray:
+def moved(image: np.ndarray, source) -> np.ndarray:
     """Output (x, y) from the nearest pixel to source(x, y), grey from outside."""
-    height, width, _ = picture.shape
+    height, width, _ = image.shape
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     sx, sy = (np.rint(v).astype(int) for v in source(x, y))
     inside = (sx >= 0) & (sx < width) & (sy >= 0) & (sy < height)
-    taken = picture[sy.clip(0, height - 1), sx.clip(0, width - 1)]
+    taken = image[sy.clip(0, height - 1), sx.clip(0, width - 1)]
     return np.where(inside[..., None], taken, 128).astype(np.uint8)
 
 
@@ -93,23 +91,23 @@ def test_geometry(name: str, draw: float, sign: int) -> None:
         ),
     }
     expected = moved(NOISE, sources[name])
-    found = apply(name, NOISE, 6.1, draw, 0, 0)
+    result = apply(name, NOISE, 6.1, draw, 0, 0)
     # Where the source lies half way between two pixels, float32 may choose the other one.
-    assert (found != expected).any(-1).mean() < 0.003
+    assert (result != expected).any(-1).mean() < 0.003
 
 
 def test_rotation_is_pillows() -> None:
     smooth = np.asarray(Image.fromarray(NOISE).resize((48, 40)).reduce(8).resize((48, 40)))
     turned = Image.fromarray(smooth).rotate(-30, fillcolor=(128, 128, 128))
-    found = [apply("rotate", smooth, 10, draw, 0, 0) for draw in (0.1, 0.9)]
-    shares = [(f == np.asarray(turned)).all(-1).mean() for f in found]
-    assert max(shares) > 0.97
-    assert min(shares) < 0.7
+    result = [apply("rotate", smooth, 10, draw, 0, 0) for draw in (0.1, 0.9)]
+    fractions = [(f == np.asarray(turned)).all(-1).mean() for f in result]
+    assert max(fractions) > 0.97
+    assert min(fractions) < 0.7
 
 
 def test_cutout() -> None:
-    found = apply("cutout", FLAT, 10, 0.0, 0.5, 0.5)
-    grey = (found == 128).all(-1)
+    result = apply("cutout", FLAT, 10, 0.0, 0.5, 0.5)
+    grey = (result == 128).all(-1)
     expected = np.zeros((40, 48), bool)
     expected[20 - 7 : 20 + 7, 24 - 8 : 24 + 8] = True  # 40 / 224 of each side, both ways
     np.testing.assert_array_equal(grey, expected)
@@ -118,21 +116,21 @@ def test_cutout() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_operation_is_drawn_as_often(channels: int) -> None:
-    picture = NARROW[..., :channels]
+def test_every_operation_is_chosen_as_often(channels: int) -> None:
+    image = NARROW[..., :channels]
     versions = {
-        name: {apply(name, picture, 5, side, 0.5, 0.5).tobytes() for side in (0.1, 0.9)}
+        name: {apply(name, image, 5, side, 0.5, 0.5).tobytes() for side in (0.1, 0.9)}
         for name in OPERATIONS
         if name != "cutout"
     }
     seeds = tf.data.Dataset.from_tensor_slices(np.stack([np.arange(800), np.zeros(800, int)], 1))
-    drawn = [
-        image.tobytes()
-        for image in seeds.map(lambda seed: rand_augment(picture, seed, 1, 5)).as_numpy_iterator()
+    outputs = [
+        output.tobytes()
+        for output in seeds.map(lambda seed: rand_augment(image, seed, 1, 5)).as_numpy_iterator()
     ]
-    counts = {name: sum(d in v for d in drawn) for name, v in versions.items()}
+    counts = {name: sum(output in v for output in outputs) for name, v in versions.items()}
     # 50 each are expected; five standard deviations. On grey, "color" leaves what it finds.
-    same = {name for name in counts if picture.tobytes() in versions[name]}
+    same = {name for name in counts if image.tobytes() in versions[name]}
     for name in counts.keys() - same:
         assert 16 < counts[name] < 84, counts
     assert sum(counts[name] for name in counts.keys() - same) < 800 - 16  # and cutout
@@ -144,17 +142,17 @@ def test_the_seed_decides() -> None:
         images = seeds.map(lambda seed: rand_augment(NARROW, seed, 2, 10, **options))
         return [image.tobytes() for image in images.as_numpy_iterator()]
 
-    found = versions(operations=("rotate", "color", "cutout", "shear_y"))
-    assert found[::2] == found[1::2]
-    assert len(set(found)) > 3
+    variants = versions(operations=("rotate", "color", "cutout", "shear_y"))
+    assert variants[::2] == variants[1::2]
+    assert len(set(variants)) > 3
     assert set(versions(operations=("invert",))) == {NARROW.tobytes()}  # inverted twice
 
 
 def test_in_training_images() -> None:
     augmentation = Augmentation("resize", flip=False, rand_augment=(1, 10), operations=("invert",))
-    found = training_image(NOISE, (40, 48), (0, 1), augmentation)
-    assert found.dtype == tf.float32
-    np.testing.assert_array_equal(found, 255 - NOISE)
+    result = training_image(NOISE, (40, 48), (0, 1), augmentation)
+    assert result.dtype == tf.float32
+    np.testing.assert_array_equal(result, 255 - NOISE)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +162,7 @@ def test_in_training_images() -> None:
         ({"rand_augment": (2, 31)}, "magnitude=31 must lie between 0 and 30"),
         ({"rand_augment": (2, 9), "operations": ("blur",)}, "operation='blur' is not known"),
         ({"rand_augment": (2, 9), "operations": ()}, r"operations=\(\) is empty"),
-        ({"operations": ("invert",)}, "are drawn by RandAugment: give rand_augment"),
+        ({"operations": ("invert",)}, "are for RandAugment: give rand_augment"),
         ({"erasing": 1.5}, r"erasing=1.5 must lie in \[0, 1\]"),
     ],
 )

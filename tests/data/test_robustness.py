@@ -1,4 +1,4 @@
-"""A folder as people have them: loaded, gone through to the end, and what is wrong is said."""
+"""A folder as people have them: loaded, iterated to the end, and its faults reported."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.data import load, pipeline
-from tests.data.pictures import CLASSES, disorderly_folder
+from keras_vit.data import Augmentation, load, pipeline
+from tests.data.image_fixtures import CLASSES, disorderly_folder
 
 pytest.importorskip("tensorflow")
 
@@ -17,7 +17,7 @@ def folder(tmp_path_factory) -> Path:
     return disorderly_folder(tmp_path_factory.mktemp("wüst"))
 
 
-def test_what_is_wrong_is_left_out_and_said(folder: Path) -> None:
+def test_faults_are_left_out_and_reported(folder: Path) -> None:
     with (
         pytest.warns(UserWarning, match="4 of 72 files cannot be decoded and are skipped"),
         pytest.warns(UserWarning, match="(?s)2 classes are left out:.*only here"),
@@ -37,8 +37,8 @@ def test_what_is_wrong_is_left_out_and_said(folder: Path) -> None:
         "train/лютик/photo.jpgx": "not one of .bmp .gif .jpeg .jpg .png .webp",
         "train/лютик/without extension": "not one of .bmp .gif .jpeg .jpg .png .webp",
         "train/лютик/Thumbs.db": "not one of .bmp .gif .jpeg .jpg .png .webp",
-        "train/empty": "a class without a photograph to train on",
-        "val/only here": "a class without a photograph to train on, only 1 elsewhere",
+        "train/empty": "a class without an image to train on",
+        "val/only here": "a class without an image to train on, only 1 elsewhere",
     }
     for name in (*unreadable, *ignored):
         assert name in str(splits.report)
@@ -46,9 +46,9 @@ def test_what_is_wrong_is_left_out_and_said(folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:4 of 72 files", "ignore:2 classes")
 @pytest.mark.parametrize("verify", [True, False])
-def test_it_is_gone_through_to_the_end(folder: Path, verify: bool, capfd) -> None:
+def test_it_is_iterated_to_the_end(folder: Path, verify: bool, capfd) -> None:
     splits = load(folder, verify=verify)
-    training = pipeline(splits.train, 16, 8, True, mixup=0.2, num_classes=3)
+    training = pipeline(splits.train, 16, 8, True, augment=Augmentation(mixup=0.2), num_classes=3)
     if verify:
         model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
         model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))

@@ -34,10 +34,10 @@ def test_resizing_is_the_same(mode: str) -> None:
         for size in ((32, 32), (64, 48), (224, 224), (40, 24)):
             image = random.integers(0, 256, (*shape, 3)).astype("uint8")
             expected = evaluation_image(image, size, mode).numpy()
-            found = evaluation_array(image, size, mode)
-            assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+            pixels = evaluation_array(image, size, mode)
+            assert (pixels.dtype, pixels.shape) == (expected.dtype, expected.shape)
             # big_vision rounds down to whole levels, and what is nearly one falls to either side.
-            np.testing.assert_allclose(found, expected, atol=1 if mode == "big_vision" else 0.02)
+            np.testing.assert_allclose(pixels, expected, atol=1 if mode == "big_vision" else 0.02)
 
 
 @pytest.mark.parametrize("mode", ["crop", "stretch_bicubic"])
@@ -46,14 +46,14 @@ def test_real_photographs_are_nearly_the_same(shared: Path, mode: str) -> None:
     for file in photographs(shared):
         contents = file.read_bytes()
         expected = evaluation_image(decode_image(contents), 96, mode).numpy()
-        found = evaluation_array(decode_with_pillow(contents), (96, 96), mode)
-        differences = np.abs(found - expected)
+        pixels = evaluation_array(decode_with_pillow(contents), (96, 96), mode)
+        differences = np.abs(pixels - expected)
         assert differences.max() <= MOST
         assert differences.mean() <= MEAN
-        # All of it is the transform's: with the exact one nothing is left.
+        # The transform explains all of it: the exact one gives the same pixels.
         exact = tf.io.decode_jpeg(contents, 3, dct_method="INTEGER_ACCURATE")
         expected = evaluation_image(exact, 96, mode).numpy()
-        np.testing.assert_allclose(found, expected, atol=0.02)
+        np.testing.assert_allclose(pixels, expected, atol=0.02)
 
 
 PREDICT = """
@@ -87,11 +87,11 @@ def test_predictions_agree_and_need_no_tensorflow(shared: Path, tmp_path: Path, 
     # The decoders differ (see above): sure predictions are the same, others differ a little.
     differences = []
     for ours, theirs in zip(answers["jax"][:12], answers["tensorflow"][:12], strict=True):
-        found, wanted = (dict(ast.literal_eval(one.split(" ", 1)[1])) for one in (ours, theirs))
-        (best, p), (_, second), *_ = wanted.items()
-        differences.append(abs(found.get(best, 0.0) - p))
+        answer, expected = (dict(ast.literal_eval(one.split(" ", 1)[1])) for one in (ours, theirs))
+        (best, p), (_, second), *_ = expected.items()
+        differences.append(abs(answer.get(best, 0.0) - p))
         if p - second > 0.2:
-            assert next(iter(found)) == best
+            assert next(iter(answer)) == best
     assert np.mean(differences) < 0.03
     assert answers["jax"][12:] == answers["tensorflow"][12:]
     assert answers["jax"][12:] == [

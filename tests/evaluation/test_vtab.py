@@ -118,7 +118,7 @@ def test_mocked_records(name: str) -> None:
     with tfds.testing.mock_data(num_examples=4):
         split = TaskSplit("test", row, tfds.builder(row.dataset), "test", 4)
         labels = split.labels()
-        images, batch_labels = next(iter(data.pipeline(split, 16, 4, evaluation="stretch")))
+        images, batch_labels = next(iter(data.pipeline(split, 16, 4, eval_transform="stretch")))
         raw = [pixels for pixels, *_ in split.images(split.dataset()).as_numpy_iterator()]
     assert len(split.class_names) == row.classes
     assert images.shape == (4, 16, 16, 3)

@@ -86,11 +86,11 @@ def test_serves_every_kind_as_predict_does(
     images = evaluation_images(photographs[:-1], (32, 32))
     answer, pixels = serve(tmp_path, photographs, images, run_python)
 
-    wanted = softmax(model.predict(images, verbose=0))
+    expected = softmax(model.predict(images, verbose=0))
     assert answer["valid"].tolist() == [True] * 4 + [False]
-    np.testing.assert_allclose(answer["probabilities"][:4], wanted, atol=1e-5)
-    np.testing.assert_allclose(pixels["probabilities"], wanted, atol=1e-5)
-    order = np.argsort(-wanted, axis=1)[:, :3]
+    np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
+    np.testing.assert_allclose(pixels["probabilities"], expected, atol=1e-5)
+    order = np.argsort(-expected, axis=1)[:, :3]
     assert [[n.decode() for n in row] for row in answer["top_classes"][:4]] == [
         [names[i] for i in row] for row in order
     ]
@@ -109,8 +109,8 @@ def test_a_model_of_any_size(
     keras_vit.export_model(model, tmp_path / "1", image_size=(40, 24))
     images = evaluation_images(photographs[:-1], (40, 24))
     answer, _ = serve(tmp_path, photographs, images, run_python)
-    wanted = softmax(model.predict(images, verbose=0))
-    np.testing.assert_allclose(answer["probabilities"][:4], wanted, atol=1e-5)
+    expected = softmax(model.predict(images, verbose=0))
+    np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
 
 
 def test_a_hundred_real_photographs(
@@ -124,10 +124,10 @@ def test_a_hundred_real_photographs(
     keras_vit.export_model(model, tmp_path / "1")
     images = evaluation_images(files, 96)
     answer, _ = serve(tmp_path, files, images[:2], run_python)
-    wanted = softmax(model.predict(images, verbose=0))
-    assert np.abs(answer["probabilities"] - wanted).max() <= 1e-3
-    assert (answer["probabilities"].argmax(1) == wanted.argmax(1)).all()
-    assert len(set(wanted.argmax(1))) > 1  # a model that always says the same would prove little
+    expected = softmax(model.predict(images, verbose=0))
+    assert np.abs(answer["probabilities"] - expected).max() <= 1e-3
+    assert (answer["probabilities"].argmax(1) == expected.argmax(1)).all()
+    assert len(set(expected.argmax(1))) > 1  # predicting one class would prove little
 
 
 @pytest.mark.once

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +255,7 @@ def test_the_real_pipeline(tmp_path: Path) -> None:
             training=True,
             channels=1,
             num_classes=10,
-            mixup=0.4,
+            augment=replace(data.AUGMENTATIONS["digits"], mixup=0.4),
             repeat=True,
             start_step=start_step,
         )

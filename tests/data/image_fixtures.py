@@ -1,4 +1,4 @@
-"""Pictures drawn for the tests, and the files that hold them."""
+"""Synthetic images for the tests, and the files that hold them."""
 
 import io
 from pathlib import Path
@@ -10,7 +10,7 @@ from PIL import Image
 _Y, _X = np.mgrid[0:24, 0:32]
 # Smooth, so that JPEG keeps it, and different in every corner, so that a turn shows.
 PIXELS = np.stack([_Y * 10, _X * 7, (_X + _Y) * 4], axis=-1).astype(np.uint8)
-PICTURE = Image.fromarray(PIXELS)
+IMAGE = Image.fromarray(PIXELS)
 
 
 def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -33,7 +33,7 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def flat_folder(root: Path, count: int = 10) -> Path:
-    """`root/<class>/*.png`, classes a and b; the grey level of a picture is its number."""
+    """`root/<class>/*.png`, classes a and b; the grey level of an image is its number."""
     names = [f"{'ab'[i % 2]}/{i:03d}.png" for i in range(2 * count)]
     return write(root, {name: plain(i) for i, name in enumerate(names)})
 
@@ -43,12 +43,12 @@ CLASSES = ("Gänseblümchen", "лютик", "向日葵 mit Leerzeichen")
 
 def disorderly_folder(root: Path) -> Path:
     """As people have them: 5 % broken, wrong endings, an empty class, one in a single split."""
-    good = encode(PICTURE, "JPEG")
+    good = encode(IMAGE, "JPEG")
     files = {f"train/{name}/фото {i} é.jpg": good for name in CLASSES for i in range(19)}
     files |= {f"train/{name}/broken.jpg": good[: 300 + i] for i, name in enumerate(CLASSES)}  # 5 %
     files |= {f"val/{name}/{i}.jpg": good for name in CLASSES[:2] for i in range(4)}
     files["val/лютик/text.jpg"] = b"no photograph"
-    files["train/лютик/really a png.jpg"] = encode(PICTURE, "PNG")
+    files["train/лютик/really a png.jpg"] = encode(IMAGE, "PNG")
     files["train/лютик/photo.jpgx"] = good
     files["train/лютик/without extension"] = good
     files["train/лютик/Thumbs.db"] = b"\x00"

@@ -1,4 +1,4 @@
-"""From the name of a source to its splits."""
+"""`load`: from the name of a source to its splits."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ def load(
               "digits/half": first half and second half, as in scikit-learn's own example;
             - a folder: `FOLDER/train/<class>/*` and `FOLDER/val/<class>/*` (or `validation`,
               `test`); `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
-              or `FOLDER/<class>/*` alone, split stratified. A class is called as its folder, and
-              labels follow the sorted names. JPEG, PNG, BMP, GIF and WebP files by their suffix;
-              EXIF orientation is honoured;
-            - a TFDS data set such as "tf_flowers" or "cifar10", prepared or within reach.
+              or `FOLDER/<class>/*` alone, with a stratified split. The folders' sorted names are
+              the class names. Files are JPEG, PNG, BMP, GIF or WebP by their suffix; EXIF
+              orientation is applied;
+            - a TFDS data set such as "tf_flowers" or "cifar10", prepared or downloadable.
         data_dir: where TFDS looks for prepared data sets and puts new ones.
-        val_fraction: share of the images for validation where the source has no such split.
+        val_fraction: fraction of the images for validation where the source does not have such a
+            split.
         seed: which images these are. TFDS slices take the last ones, whatever the seed.
-        on_bad_file: "skip" files that cannot be decoded and classes that have no photograph to
-            train on, with a warning and in `report`; or "raise".
-        verify: decode every file of a folder once, now, to find those that cannot be. Without,
-            they are skipped as they are met.
+        on_bad_file: "skip" files that cannot be decoded and classes without an image to train on,
+            with a warning and in `report`; or "raise".
+        verify: decode every file of a folder once, now, to find those that cannot be decoded;
+            otherwise they are skipped later.
         max_pixels: height times width that an image of a folder may have, read from its header
             before it is decoded; larger ones count as files that cannot be decoded. None for any
             size.
 
     Returns:
-        `Splits`, with `train`, `val`, `class_names` and a `report` of the files left out.
+        `Splits`, with `train`, `val`, `class_names` and a `report` of the files that are not used.
 
     Raises:
-        FileNotFoundError: a path that does not exist, or a listed file that does not.
+        FileNotFoundError: the path or a listed file does not exist.
         NotADirectoryError: the path of a file.
         ValueError: an unknown name, a folder in none of the layouts or with fewer than two classes
             to train on, or an argument out of range.
@@ -77,14 +78,14 @@ def load(
     path = Path(name).expanduser()
     if path.exists():
         return load_folder(path, val_fraction, seed, on_bad_file, verify, max_pixels)
-    prepared = None if data_dir is None else os.fspath(data_dir)
-    if isinstance(source, os.PathLike) or _looks_like_a_path(name, prepared):
-        raise FileNotFoundError(f"There is no {name}: {LAYOUTS}")
-    return load_tfds(name, prepared, val_fraction)
+    tfds_dir = None if data_dir is None else os.fspath(data_dir)
+    if isinstance(source, os.PathLike) or _looks_like_a_path(name, tfds_dir):
+        raise FileNotFoundError(f"{name} does not exist: {LAYOUTS}")
+    return load_tfds(name, tfds_dir, val_fraction)
 
 
 def _looks_like_a_path(name: str, data_dir: str | None) -> bool:
     if name.startswith((".", "~", os.sep)):
         return True
-    # TFDS writes "name/configuration", so a separator alone does not tell.
+    # TFDS writes "name/configuration", so a separator alone does not make a path.
     return (os.sep in name or "/" in name) and not is_dataset_name(name, data_dir)

@@ -1,4 +1,4 @@
-"""Where images come from: digits, and folders in every layout and in every disorder."""
+"""`load`: digits, and folders in every layout and in every disorder."""
 
 import os
 import warnings
@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from keras_vit.data import BadImageError, load, pipeline, read_image
-from tests.data.pictures import PICTURE, encode, flat_folder, plain, write
+from tests.data.image_fixtures import IMAGE, encode, flat_folder, plain, write
 
 pytestmark = pytest.mark.once
 
@@ -58,9 +58,9 @@ def test_digits_half_is_the_split_of_the_example() -> None:
     parts = train_test_split(pixels, labels, test_size=0.5, shuffle=False)
     splits = load("digits/half")
     for name, images, expected in (("train", parts[0], parts[2]), ("val", parts[1], parts[3])):
-        got, got_labels = splits[name].as_arrays()
-        np.testing.assert_array_equal(sixteenths(got), images)
-        np.testing.assert_array_equal(got_labels, expected)
+        pixels, labels = splits[name].as_arrays()
+        np.testing.assert_array_equal(sixteenths(pixels), images)
+        np.testing.assert_array_equal(labels, expected)
 
 
 # --- the three layouts
@@ -107,7 +107,7 @@ def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) ->
         names(splits[n]) for n in splits
     ]
     assert names(load(tmp_path, val_fraction=0.3, seed=1).val) != names(splits.val)
-    # One more picture of b leaves a as it was.
+    # One more image of b leaves a as it was.
     write(tmp_path, {"b/more.png": plain(1)})
     before, after = splits.val, load(tmp_path, val_fraction=0.3).val
     assert [n for n in names(after) if n[0] == "a"] == [n for n in names(before) if n[0] == "a"]
@@ -128,7 +128,7 @@ def test_test_is_kept_beside_val(tmp_path: Path) -> None:
     splits = load(write(tmp_path, {f"{p}/{c}/1.png": plain(1) for p in parts for c in "ab"}))
     assert list(splits) == list(parts)
     assert splits["test"].files[0] == tmp_path / "test" / "a" / "1.png"
-    with pytest.raises(KeyError, match="no split 'tests': it has train, val, test"):
+    with pytest.raises(KeyError, match="does not have a split 'tests': it has train, val, test"):
         splits["tests"]
 
 
@@ -166,11 +166,11 @@ def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
-            "a/one.JPG": encode(PICTURE, "JPEG"),
-            "a/two.jpeg": encode(PICTURE, "JPEG"),
-            "a/three.WebP": encode(PICTURE, "WEBP"),
-            "a/four.bmp": encode(PICTURE, "BMP"),
-            "a/five.gif": encode(PICTURE, "GIF"),
+            "a/one.JPG": encode(IMAGE, "JPEG"),
+            "a/two.jpeg": encode(IMAGE, "JPEG"),
+            "a/three.WebP": encode(IMAGE, "WEBP"),
+            "a/four.bmp": encode(IMAGE, "BMP"),
+            "a/five.gif": encode(IMAGE, "GIF"),
             "a/.hidden.jpg": b"",
             "a/notes.txt": b"",
             "a/deeper/six.png": plain(6),
@@ -204,7 +204,7 @@ LISTS = {
     "the same in other words": (
         b"b/001.png\na/000.png",
         b"a/../a/./000.png",
-        "000.png is listed in val.txt and in train.txt: a photograph belongs to one split",
+        "000.png is listed in val.txt and in train.txt: an image belongs to one split",
     ),
     "the same by a link": (b"a/000.png", b"b/link.png", "link.png is listed .* is the same file"),
     "the same by a hard link": (b"a/000.png", b"b/hard.png", "hard.png is listed .* same file"),
@@ -270,7 +270,7 @@ def test_turned_files_of_every_format_are_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     flat_folder(tmp_path)
-    turned = {f"b/turned.{kind}": encode(PICTURE, kind, exif=exif) for kind in ("PNG", "WebP")}
+    turned = {f"b/turned.{kind}": encode(IMAGE, kind, exif=exif) for kind in ("PNG", "WebP")}
     write(tmp_path, turned)
     for verify in (True, False):
         split = load(tmp_path, verify=verify, val_fraction=0.05).train
@@ -290,15 +290,15 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
 
 
-# --- files that are no photographs
+# --- files that are not images
 
 BAD = {
-    "a/cut.jpg": (encode(PICTURE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
-    "a/cut.png": (encode(PICTURE, "PNG")[:60], "the PNG file is damaged or incomplete"),
+    "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
+    "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
     "a/empty.jpg": (b"", "the file is empty"),
     "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
     "b/moving.webp": (
-        encode(PICTURE, "WEBP", save_all=True, append_images=[PICTURE.rotate(180)]),
+        encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)]),
         "an animated WebP file, which is not supported",
     ),
 }
@@ -311,10 +311,12 @@ def bad_folder(tmp_path: Path) -> Path:
 
 
 def test_bad_files_are_skipped_and_reported(bad_folder: Path) -> None:
-    with pytest.warns(UserWarning, match="6 of 26 files cannot be decoded and are skipped") as told:
+    with pytest.warns(
+        UserWarning, match="6 of 26 files cannot be decoded and are skipped"
+    ) as warned:
         splits = load(bad_folder)
-    assert "see splits.report" in str(told[0].message)
-    assert told[0].filename == __file__
+    assert "see splits.report" in str(warned[0].message)
+    assert warned[0].filename == __file__
     reasons = {f"{path.parent.name}/{path.name}": reason for path, reason in splits.report}
     assert set(reasons) == {*BAD, "b/broken link.png"}
     for name, (_, expected) in BAD.items():
@@ -335,7 +337,7 @@ def test_bad_files_are_refused(bad_folder: Path) -> None:
     assert isinstance(error.value, ValueError)
 
 
-def test_a_class_without_a_good_file_is_left_out(tmp_path: Path) -> None:
+def test_a_class_without_a_readable_file_is_left_out(tmp_path: Path) -> None:
     write(flat_folder(tmp_path), {"c/1.jpg": b"x", "c/2.jpg": b"y"})
     with (
         pytest.warns(UserWarning, match="2 of 22 files"),
@@ -345,10 +347,10 @@ def test_a_class_without_a_good_file_is_left_out(tmp_path: Path) -> None:
     assert splits.class_names == ("a", "b")
     assert len(splits.report) == 2
     (left_out,) = splits.report.ignored
-    assert left_out == (tmp_path / "c", "a class without a photograph to train on")
+    assert left_out == (tmp_path / "c", "a class without an image to train on")
 
 
-def test_the_only_photograph_of_a_class_is_one_to_train_on(tmp_path: Path) -> None:
+def test_the_only_image_of_a_class_is_one_to_train_on(tmp_path: Path) -> None:
     splits = load(write(flat_folder(tmp_path), {"c/1.png": plain(1)}))
     assert splits.class_names == ("a", "b", "c")
     assert "c/1.png" in names(splits.train)
@@ -358,23 +360,23 @@ def test_the_only_photograph_of_a_class_is_one_to_train_on(tmp_path: Path) -> No
 # --- errors
 
 
-def test_progress_is_shown_only_when_it_takes_long(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatch) -> None:
     flat_folder(tmp_path)
-    monkeypatch.setattr("keras_vit.data.verification._QUIET_SECONDS", 60.0)
     load(tmp_path)
-    assert "checked" not in capsys.readouterr().err
-    monkeypatch.setattr("keras_vit.data.verification._QUIET_SECONDS", 0.0)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich then takes any file for a terminal
+    monkeypatch.setenv("TERM", "xterm")
     load(tmp_path)
-    assert capsys.readouterr().err.endswith("keras_vit: checked 20 of 20 files\n")
+    assert "checking files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("source", ["./flowers", "photos/flowers", "~/no such folder", Path("x")])
 def test_missing_folder(source) -> None:
-    with pytest.raises(FileNotFoundError, match=r"There is no (?s:.*)FOLDER/train/<class>"):
+    with pytest.raises(FileNotFoundError, match=r"does not exist: (?s:.*)FOLDER/train/<class>"):
         load(source)
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     file = write(tmp_path, {"a.png": plain(1)}) / "a.png"
     with pytest.raises(NotADirectoryError, match=r"a\.png is a file: a folder of photographs is"):
         load(file)
@@ -386,12 +388,12 @@ DISORDER = {
     "empty class": (
         {f"{n}.png": plain(1) for n in ("a/1", "a/2", "c/1", "c/2")} | {"b/notes.txt": b""},
         ValueError,
-        r"1 classes cannot be used:\n.*b: a class without a photograph to train on",
+        r"1 classes cannot be used:\n.*b: a class without an image to train on",
     ),
     "one class left": (
         {"a/1.png": plain(1), "a/2.png": plain(1), "b/notes.txt": b""},
         ValueError,
-        "1 classes with photographs to train on and 1 photographs to validate on; a classifier",
+        "1 classes with images to train on and 1 images to validate on; a classifier",
     ),
     "no val.txt": (
         {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png"},
@@ -406,7 +408,7 @@ DISORDER = {
             "val.txt": b"\nb/7.png",
         },
         FileNotFoundError,
-        "val.txt, line 2: there is no file .*7.png",
+        "val.txt, line 2: .*7.png does not exist",
     ),
     "unknown class": (
         {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"c/1.png", "val.txt": b"b/1.png"},
@@ -421,17 +423,17 @@ DISORDER = {
     "leak": (
         {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png", "val.txt": b"a/1.png"},
         ValueError,
-        "1.png is listed in val.txt and in train.txt: a photograph belongs to one split",
+        "1.png is listed in val.txt and in train.txt: an image belongs to one split",
     ),
     "empty val": (
         {**{f"train/{c}/1.png": plain(1) for c in "ab"}, "val/notes.txt": b""},
         ValueError,
-        "val holds no photograph in a class folder",
+        "val does not hold an image in a class folder",
     ),
     "class only in val": (
         {f"{n}/1.png": plain(1) for n in ("train/a", "train/b", "val/a", "val/c")},
         ValueError,
-        r"val.c: a class without a photograph to train on, only 1 elsewhere\nAdd photographs",
+        r"val.c: a class without an image to train on, only 1 elsewhere\nAdd images",
     ),
 }
 

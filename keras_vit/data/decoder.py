@@ -1,11 +1,10 @@
 """Encoded bytes to upright uint8 pixels, inside a TensorFlow graph.
 
-The training pipeline, the evaluation and the exported SavedModel all decode with this one function.
-It decodes a part alone where that is all that is wanted, which is less work for a JPEG file.
-TensorFlow's own decoder needs help in six places, each handled below: palettes of BMP files,
-animated WebP files (it writes past its buffer), four-channel WebP files, GIF frames smaller than
-their canvas (and all further frames, which it decodes), EXIF orientation, and the size of images,
-which it does not limit.
+The training pipeline, the evaluation and the exported SavedModel all decode with this function. It
+can decode a part alone, which is less work for a JPEG file. TensorFlow's own decoder needs help in
+six places: palettes of BMP files, animated WebP files (it writes past its buffer), four-channel
+WebP files, GIF frames smaller than their canvas (it also decodes all further frames), EXIF
+orientation, and the size of images, which it does not limit.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from functools import partial
 from typing import Any
 
 from ._imports import tf
+from .boxes import crop_to_box
+from .errors import BMP, GIF, JPEG
 from .headers import (
-    BMP,
-    GIF,
-    JPEG,
     MAX_PIXELS,
     check_pixels,
     chunk_orientation,
@@ -28,8 +26,7 @@ from .headers import (
     starts_with,
 )
 
-# From the (height, width) of an upright picture, an int32 tensor, to the part that is wanted: an
-# int32 tensor (top, left, height, width).
+# From the (height, width) of an upright image to the box (top, left, height, width) to decode.
 Crop = Callable[[Any], Any]
 
 # Suffixes of files that hold what TensorFlow 2.21 decodes.
@@ -53,9 +50,9 @@ def decode_image(
     Args:
         contents: scalar string tensor, the bytes of the file.
         channels: 3 for RGB, 1 for grey.
-        crop: from the `(height, width)` of the upright picture to the box `(top, left, height,
-            width)` to decode, both int32 tensors; None for the whole picture. Along the border of
-            the box of a JPEG file, colours are a few levels off those of the whole picture.
+        crop: from the `(height, width)` of the upright image to the box `(top, left, height,
+            width)` to decode, both int32 tensors; None for the whole image. Along the border of
+            the box of a JPEG file, colours are a few levels off those of the whole image.
         max_pixels: height times width that is accepted, read from the header before anything is
             decoded; None for any size.
         upright: the file is known to have no EXIF orientation, and is not searched for one.
@@ -65,8 +62,8 @@ def decode_image(
 
     Raises:
         ValueError: channels is neither 1 nor 3.
-        tf.errors.InvalidArgumentError: the bytes are no such picture, or only part of one, or an
-            animated WebP (TensorFlow 2.21 corrupts memory on those), or a larger image than
+        tf.errors.InvalidArgumentError: the bytes are not such an image, or only part of one, or
+            an animated WebP (TensorFlow 2.21 corrupts memory on those), or an image larger than
             `max_pixels`.
 
     Example:
@@ -97,18 +94,15 @@ def decode_and_orientation(
     return image, orientation
 
 
-def crop_to_box(image: tf.Tensor, box: tf.Tensor) -> tf.Tensor:
-    """The part (top, left, height, width) of a picture."""
-    begin, size = tf.concat([box[:2], [0]], 0), tf.concat([box[2:], [-1]], 0)
-    part = tf.slice(image, begin, size)
-    part.set_shape((None, None, image.shape[-1]))
-    return part
+def check_channels(channels: int) -> None:
+    """Raises a ValueError for another number than 1 or 3."""
+    if channels not in (1, 3):
+        raise ValueError(f"channels={channels} must be 3 (RGB) or 1 (grey)")
 
 
 def to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
     """Turns uint8 pixels that are grey or RGB, with or without alpha, into `channels` of 1 or 3."""
-    if channels not in (1, 3):
-        raise ValueError(f"channels={channels} must be 3 (RGB) or 1 (grey)")
+    check_channels(channels)
     if image.shape[-1] != channels:
         has_colour = tf.shape(image)[-1] > 2
         image = tf.cond(
@@ -122,7 +116,7 @@ def to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def _refuse_animated_webp(contents: tf.Tensor) -> tf.Tensor:
-    """An assertion: no extended WebP header (VP8X) with the animation bit of its flags, byte 20."""
+    """Asserts that no extended WebP header (VP8X) has the animation bit of its flags, byte 20."""
     extended = tf.strings.regex_full_match(
         tf.strings.substr(contents, 0, 20), r"RIFF\C{4}WEBPVP8X\C{4}"
     )
@@ -132,7 +126,7 @@ def _refuse_animated_webp(contents: tf.Tensor) -> tf.Tensor:
 
 
 def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
-    """TensorFlow returns the palette's indices: look their colours (blue, green, red, 0) up."""
+    """TensorFlow returns the palette's indices; looks up their colours (blue, green, red, 0)."""
     header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
     palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 1024), tf.uint8)
     return tf.gather(tf.reshape(palette, (-1, 4))[:, 2::-1], tf.cast(indices[..., 0], tf.int32))
@@ -141,17 +135,17 @@ def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
 def decode_upright_jpeg(
     contents: tf.Tensor, channels: int = 3, crop: Crop | None = None
 ) -> tf.Tensor:
-    """`decode_image` for files that are known to be JPEG and upright, with no time lost on looking.
+    """`decode_image` for files that are known to be JPEG and upright.
 
-    A cond costs as much as a small picture's decoding: TensorFlow walks through the nodes of the
-    branch that is not taken, too.
+    It spares a `tf.cond`, which costs as much as decoding a small image: TensorFlow also walks
+    through the nodes of the branch that is not taken.
     """
     return _jpeg_pixels(contents, channels, crop)
 
 
 def _jpeg_pixels(contents: tf.Tensor, channels: int, box: Crop | None) -> tf.Tensor:
-    """A JPEG file as it is stored, or the part that `box` finds for its stored size."""
-    # libjpeg turns grey and CMYK into RGB; to grey we turn it ourselves, as all other formats.
+    """A JPEG file as it is stored, or the part that `box` returns for its stored size."""
+    # libjpeg turns grey and CMYK into RGB; grey we compute ourselves, as for all other formats.
     stored = 3 if channels == 3 else 0
     if box is None:
         image = tf.io.decode_jpeg(contents, stored)
@@ -166,7 +160,7 @@ def _jpeg_pixels(contents: tf.Tensor, channels: int, box: Crop | None) -> tf.Ten
 def _decode_jpeg(
     contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As it is stored, and its orientation."""
+    """The image as it is stored, and its orientation."""
     if max_pixels is not None:
         check = check_pixels(tf.io.extract_jpeg_shape(contents)[:2], max_pixels)
         with tf.control_dependencies([check]):
@@ -181,7 +175,7 @@ def _decode_jpeg(
 def _decode_other(
     contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As it is stored, and its orientation."""
+    """The image as it is stored, and its orientation."""
     checks = [_refuse_animated_webp(contents)]
     if max_pixels is not None:
         checks.append(check_pixels(image_shape(contents), max_pixels))
@@ -208,10 +202,7 @@ def _decode_other(
 
 
 def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
-    """The first frame alone, at its place: TensorFlow decodes all, and makes the canvas too small.
-
-    The canvas is as large as the header says, or larger where the frame reaches beyond it.
-    """
+    """The first frame alone, at its place on the canvas; TensorFlow's canvas is too small."""
     frame, box, canvas = first_frame(contents)
     with tf.control_dependencies([] if max_pixels is None else [check_pixels(canvas, max_pixels)]):
         image = tf.io.decode_image(frame, channels=3, expand_animations=False)
@@ -220,19 +211,16 @@ def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
 
 
 def _stored_box(crop: Crop, orientation: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Where the box of the upright image lies in the image as stored, of `shape`.
-
-    The way back of `_upright`: what was mirrored last is mirrored first.
-    """
+    """Where the box of the upright image lies in the stored image: inverts `_upright`."""
     upright = tf.where(orientation > 4, shape[::-1], shape)
     box = crop(upright)
 
     def turned() -> tf.Tensor:
-        # Top and left count from the other side where the picture is mirrored.
+        # Top and left count from the other side where the image is mirrored.
         mirrored = tf.stack([_any_of(orientation, UPSIDE_DOWN), _any_of(orientation, MIRRORED)])
         corner = tf.where(mirrored, upright - box[:2] - box[2:], box[:2])
-        found = tf.stack([corner, box[2:]])
-        return tf.reshape(tf.where(orientation > 4, found[:, ::-1], found), (4,))
+        turned_box = tf.stack([corner, box[2:]])
+        return tf.reshape(tf.where(orientation > 4, turned_box[:, ::-1], turned_box), (4,))
 
     return tf.cond(orientation > 1, turned, lambda: box)
 

@@ -10,41 +10,41 @@ import pytest
 from PIL import Image, ImageOps
 
 from keras_vit.data import BadImageError, decode_image
-from keras_vit.data.decoding import decode_and_orientation, decode_upright_jpeg
+from keras_vit.data.decoder import decode_and_orientation, decode_upright_jpeg
 from keras_vit.data.pillow import decode_with_pillow
-from tests.data.pictures import PICTURE, PIXELS, encode
+from tests.data.image_fixtures import IMAGE, PIXELS, encode
 
 pytestmark = pytest.mark.once
 
 tf = pytest.importorskip("tensorflow")
 
-TRANSPARENT = PICTURE.copy()
+TRANSPARENT = IMAGE.copy()
 TRANSPARENT.putalpha(Image.fromarray(PIXELS[..., 1]))
 # Pillow's and libjpeg's YCbCr conversions differ by a few levels.
 LOSSY = {"JPEG": 5, "WEBP": 1}
 
 FILES = {
-    "jpeg": encode(PICTURE, "JPEG", quality=95),
-    "jpeg, progressive": encode(PICTURE, "JPEG", quality=95, progressive=True),
-    "jpeg, grey": encode(PICTURE.convert("L"), "JPEG"),
-    "jpeg, CMYK": encode(PICTURE.convert("CMYK"), "JPEG", quality=95),
-    "png": encode(PICTURE, "PNG"),
-    "png, grey": encode(PICTURE.convert("L"), "PNG"),
+    "jpeg": encode(IMAGE, "JPEG", quality=95),
+    "jpeg, progressive": encode(IMAGE, "JPEG", quality=95, progressive=True),
+    "jpeg, grey": encode(IMAGE.convert("L"), "JPEG"),
+    "jpeg, CMYK": encode(IMAGE.convert("CMYK"), "JPEG", quality=95),
+    "png": encode(IMAGE, "PNG"),
+    "png, grey": encode(IMAGE.convert("L"), "PNG"),
     "png, grey and alpha": encode(TRANSPARENT.convert("LA"), "PNG"),
     "png, RGBA": encode(TRANSPARENT, "PNG"),
-    "png, palette": encode(PICTURE.quantize(16), "PNG"),
-    "png, palette and transparency": encode(PICTURE.quantize(16), "PNG", transparency=3),
-    "png, black and white": encode(PICTURE.convert("1"), "PNG"),
-    "bmp": encode(PICTURE, "BMP"),
-    "bmp, grey": encode(PICTURE.convert("L"), "BMP"),
-    "bmp, palette": encode(PICTURE.quantize(16), "BMP"),
+    "png, palette": encode(IMAGE.quantize(16), "PNG"),
+    "png, palette and transparency": encode(IMAGE.quantize(16), "PNG", transparency=3),
+    "png, black and white": encode(IMAGE.convert("1"), "PNG"),
+    "bmp": encode(IMAGE, "BMP"),
+    "bmp, grey": encode(IMAGE.convert("L"), "BMP"),
+    "bmp, palette": encode(IMAGE.quantize(16), "BMP"),
     "bmp, RGBA": encode(TRANSPARENT, "BMP"),
-    "gif": encode(PICTURE.quantize(16), "GIF"),
+    "gif": encode(IMAGE.quantize(16), "GIF"),
     "gif, animated": encode(
-        PICTURE.quantize(16), "GIF", save_all=True, append_images=[PICTURE.rotate(180)]
+        IMAGE.quantize(16), "GIF", save_all=True, append_images=[IMAGE.rotate(180)]
     ),
-    "webp": encode(PICTURE, "WEBP"),
-    "webp, lossless": encode(PICTURE, "WEBP", lossless=True),
+    "webp": encode(IMAGE, "WEBP"),
+    "webp, lossless": encode(IMAGE, "WEBP", lossless=True),
     "webp, RGBA": encode(TRANSPARENT, "WEBP", lossless=True),
 }
 
@@ -52,12 +52,12 @@ FILES = {
 @pytest.mark.parametrize("channels", [3, 1])
 @pytest.mark.parametrize("name", FILES)
 def test_equals_pillow(name: str, channels: int) -> None:
-    picture = Image.open(io.BytesIO(FILES[name]))
-    expected = np.asarray(picture.convert("RGB"))  # drops transparency, shows the first frame
-    tolerance = LOSSY.get(picture.format, 0)
+    image_file = Image.open(io.BytesIO(FILES[name]))
+    expected = np.asarray(image_file.convert("RGB"))  # drops transparency, shows the first frame
+    tolerance = LOSSY.get(image_file.format, 0)
     if channels == 1:
         # Not convert("L") of the file itself: Pillow keeps the grey of transparent palettes apart.
-        expected = np.asarray(picture.convert("RGB").convert("L"))[..., None]
+        expected = np.asarray(image_file.convert("RGB").convert("L"))[..., None]
         tolerance += 1  # weights 0.2989, 0.587, 0.114 against 299, 587, 114 of 1000
     image = decode_image(FILES[name], channels).numpy()
     assert image.dtype == np.uint8
@@ -110,12 +110,12 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def jpeg_with_exif(exif: bytes, before: bytes = b"") -> bytes:
-    jpeg = encode(PICTURE, "JPEG", quality=95)
+    jpeg = encode(IMAGE, "JPEG", quality=95)
     return jpeg[:2] + before + jpeg_segment(0xE1, b"Exif\x00\x00" + exif) + jpeg[2:]
 
 
 def png_with_exif(exif: bytes, at_end: bool) -> bytes:
-    png = encode(PICTURE, "PNG")
+    png = encode(IMAGE, "PNG")
     place = len(png) - 12 if at_end else 33
     return png[:place] + png_chunk(b"eXIf", exif) + png[place:]
 
@@ -135,9 +135,9 @@ WITH_EXIF = {
     "jpeg, behind other segments": lambda exif: jpeg_with_exif(exif, BEFORE),
     "png": lambda exif: png_with_exif(exif, at_end=False),
     "png, at its end": lambda exif: png_with_exif(exif, at_end=True),
-    "webp": lambda exif: encode(PICTURE, "WEBP", lossless=True, exif=exif),
+    "webp": lambda exif: encode(IMAGE, "WEBP", lossless=True, exif=exif),
     "webp, with JPEG's prefix": lambda exif: encode(
-        PICTURE, "WEBP", lossless=True, exif=b"Exif\x00\x00" + exif
+        IMAGE, "WEBP", lossless=True, exif=b"Exif\x00\x00" + exif
     ),
 }
 
@@ -194,7 +194,7 @@ def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, i
     ],
 )
 def test_a_gif_frame_lies_where_its_file_says(left, top, canvas, shape) -> None:
-    frame = PICTURE.quantize(16)
+    frame = IMAGE.quantize(16)
     gif = gif_with_frame(frame, left, top, canvas)
     expected = np.zeros((*shape, 3), np.uint8)
     expected[top : top + 24, left : left + 32] = np.asarray(frame.convert("RGB"))
@@ -203,7 +203,7 @@ def test_a_gif_frame_lies_where_its_file_says(left, top, canvas, shape) -> None:
 
 
 def test_a_transparent_gif_is_black_where_nothing_is_drawn() -> None:
-    frame = PICTURE.quantize(16)
+    frame = IMAGE.quantize(16)
     gif = encode(frame, "GIF", transparency=3)
     shown = np.asarray(frame)[..., None] != 3
     assert not shown.all()
@@ -214,13 +214,13 @@ def test_a_transparent_gif_is_black_where_nothing_is_drawn() -> None:
 
 LARGE = {
     "png": encode(Image.new("1", (10_000, 10_000)), "PNG"),
-    "gif": gif_with_frame(PICTURE.quantize(16), 0, 0, (60_000, 60_000)),
+    "gif": gif_with_frame(IMAGE.quantize(16), 0, 0, (60_000, 60_000)),
     "webp": encode(Image.new("L", (9000, 9000)), "WEBP", quality=1, method=0),
-    "bmp": encode(PICTURE, "BMP")[:18] + struct.pack("<ii", 10_000, -10_000) + FILES["bmp"][26:],
+    "bmp": encode(IMAGE, "BMP")[:18] + struct.pack("<ii", 10_000, -10_000) + FILES["bmp"][26:],
     "jpeg": re.sub(  # the size alone is another one
         rb"(?s)(\xff\xc0...).{4}",
-        lambda found: found[1] + struct.pack(">HH", 10_000, 10_000),
-        encode(PICTURE, "JPEG"),
+        lambda match: match[1] + struct.pack(">HH", 10_000, 10_000),
+        encode(IMAGE, "JPEG"),
     ),
 }
 
@@ -250,7 +250,7 @@ def check_part(part: tf.Tensor, whole: np.ndarray, lossy: bool) -> None:
     part, expected = part.numpy().astype(int), whole[3:14, 5:22].astype(int)
     assert part.shape == expected.shape
     np.testing.assert_array_equal(part[1:-1, 1:-1], expected[1:-1, 1:-1])
-    # At its border libjpeg interpolates colour without the neighbours that it has not decoded.
+    # At its border libjpeg interpolates colour without the pixels beyond, which are not decoded.
     np.testing.assert_allclose(part, expected, atol=8 if lossy else 0)
 
 
@@ -267,10 +267,10 @@ def test_a_part_is_the_part_of_the_whole(name: str, channels: int) -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_part_of_a_turned_picture(orientation: int) -> None:
+def test_a_part_of_a_turned_image(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    jpeg = encode(PICTURE, "JPEG", quality=95, exif=exif)
+    jpeg = encode(IMAGE, "JPEG", quality=95, exif=exif)
     assert decode_and_orientation(jpeg, 3)[1] == orientation
     whole = decode_image(jpeg).numpy()
     shapes = []
@@ -306,9 +306,9 @@ BROKEN = {
     "half a bmp": FILES["bmp"][: len(FILES["bmp"]) // 2],
     "half a gif": FILES["gif"][: len(FILES["gif"]) // 2],
     "half a webp": FILES["webp"][: len(FILES["webp"]) // 2],
-    "tiff": encode(PICTURE, "TIFF"),
+    "tiff": encode(IMAGE, "TIFF"),
     # TensorFlow 2.21 writes these past the end of its buffer.
-    "animated webp": encode(PICTURE, "WEBP", save_all=True, append_images=[PICTURE.rotate(180)]),
+    "animated webp": encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)]),
 }
 
 

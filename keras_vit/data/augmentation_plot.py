@@ -1,4 +1,4 @@
-"""A sheet of augmented pictures, so that people see what the network sees."""
+"""A plot of augmented images: what the model sees in training."""
 
 from __future__ import annotations
 
@@ -12,44 +12,39 @@ from keras_vit.errors import check_positive, printable
 from keras_vit.files import atomic_write, begins_with_mark
 from keras_vit.version import install_command
 
-from ._imports import require
+from ._imports import require, tf
+from .array_splits import DecodedSplit
 from .augmentation import Augmentation, get_augmentation
 from .input_pipeline import pipeline
-from .memory import DecodedSplit
 from .splits import Split
 
 _SOFTWARE = "keras_vit augment"  # marks what this module wrote, in PNG's metadata
 
 
-def augmentation_sheet(
+def plot_augmentations(
     split: Split,
     path: str | Path,
-    image_size: int | tuple[int, int] = 224,
+    image_size: int | tuple[int, int],
     *,
     augment: Augmentation | str | None = None,
-    mixup: float = 0.0,
-    cutmix: float = 0.0,
-    pictures: int = 6,
+    images: int = 6,
     versions: int = 7,
     seed: int = 0,
     channels: int = 3,
     overwrite: bool = False,
 ) -> None:
-    """Draws pictures of a split, each beside what training makes of it in its first passes.
+    """Plots images of a split, each beside its augmented versions in the first passes of training.
 
-    Every row is one picture: as the evaluation sees it, then as it comes out of `pipeline` in one
-    pass after the other. Where pictures are mixed, with the row above, the names and shares of the
-    labels stand over them.
+    Every row is one image: as evaluation prepares it, then as `pipeline` augments it in one pass
+    after the other. Mixup and CutMix mix it with the row above; the soft labels are the titles.
 
     Args:
-        split: one of `load(...)`; pictures are taken evenly from all of it.
-        path: the file to write, .png, .pdf or whatever matplotlib writes.
-        image_size: int or `(height, width)` that the network sees.
+        split: one of `load(...)`; images are taken evenly from all of it.
+        path: the file to write, .png, .pdf or another format of matplotlib.
+        image_size: int or `(height, width)` of the model's images.
         augment: as in `pipeline`.
-        mixup: as in `pipeline`.
-        cutmix: as in `pipeline`.
-        pictures: rows.
-        versions: augmented pictures beside each.
+        images: number of rows.
+        versions: augmented versions of each image.
         seed: as in `pipeline`.
         channels: 3, or 1 for grey.
         overwrite: replace a PNG file that this function wrote; never another one.
@@ -58,67 +53,64 @@ def augmentation_sheet(
         ImportError: matplotlib is missing.
         ValueError: an argument out of range, an unknown name, or a path without the suffix of a
             format that matplotlib writes.
-        FileExistsError: there is a folder, another file, or a sheet and `overwrite` is False.
+        FileExistsError: there is a folder, another file, or a plot and `overwrite` is False.
 
     Example:
         >>> import tempfile
         >>> from keras_vit.data import load
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     augmentation_sheet(load("digits").train, f"{folder}/sheet.png", 8, channels=1)
+        ...     plot_augmentations(load("digits").train, f"{folder}/plot.png", 8, channels=1)
     """
-    check_positive(pictures=pictures, versions=versions)
+    check_positive(images=images, versions=versions)
     figure_class = require("matplotlib.figure", install_command("plots")).Figure
     path = Path(path)
     _check_path(path, overwrite)
-    count = min(pictures, len(split))
-    chosen = DecodedSplit(split, channels, np.linspace(0, len(split) - 1, count).astype(int))
+    count = min(images, len(split))
+    chosen = _OrderedSplit(split, channels, np.linspace(0, len(split) - 1, count).astype(int))
     names = split.class_names
     augmentation = get_augmentation(split.augment if augment is None else augment)
     options: dict[str, Any] = {"channels": channels, "num_classes": len(names)}
     originals = pipeline(chosen, image_size, count, **options)
-    training = pipeline(
-        chosen,
-        image_size,
-        count,
-        training=True,
-        seed=seed,
-        augment=augmentation,
-        mixup=mixup,
-        cutmix=cutmix,
-        shuffle=False,
-        repeat=True,
-        **options,
-    ).take(versions)
-    columns = [*originals.as_numpy_iterator(), *training.as_numpy_iterator()]
+    options |= {"training": True, "seed": seed, "augment": augmentation, "repeat": True}
+    augmented = pipeline(chosen, image_size, count, **options).take(versions)
+    columns = [*originals.as_numpy_iterator(), *augmented.as_numpy_iterator()]
     figure = figure_class(figsize=(1.6 * len(columns), 1.8 * count), layout="constrained", dpi=100)
     axes = figure.subplots(count, len(columns), squeeze=False)
-    mixed = bool(mixup or cutmix)
-    for column, (images, labels) in enumerate(columns):
+    for column, (pixels, labels) in enumerate(columns):
         for row in range(count):
             cell = axes[row, column]
-            shown = np.clip(images[row] / 255, 0, 1)
+            shown = np.clip(pixels[row] / 255, 0, 1)
             cell.imshow(shown[..., 0] if channels == 1 else shown, cmap="gray", vmin=0, vmax=1)
             cell.set_axis_off()
-            if column == 0 or mixed:
-                title = printable(shares(labels[row], names))
+            if column == 0 or augmentation.mixup or augmentation.cutmix:
+                title = printable(format_soft_label(labels[row], names))
                 cell.set_title(title, fontsize=6, parse_math=False)
-    settings = [f"mixup {mixup}"] * bool(mixup) + [f"CutMix {cutmix}"] * bool(cutmix)
-    figure.suptitle("; ".join([str(augmentation), *settings]), fontsize=7, wrap=True)
+    figure.suptitle(str(augmentation), fontsize=7, wrap=True)
     with atomic_write(path) as temporary:
         png = path.suffix.lower() == ".png"
         figure.savefig(temporary, metadata={"Software": _SOFTWARE} if png else None)
 
 
+class _OrderedSplit(DecodedSplit):
+    """Keeps its order in training, too, so that a row shows one image."""
+
+    def dataset(
+        self,
+        shuffle_seed: int | None = None,
+        epoch: int | tf.Tensor = 0,
+        start: int | tf.Tensor = 0,
+    ) -> tf.data.Dataset:
+        return super().dataset(None, epoch, start)
+
+
 def _check_path(path: Path, overwrite: bool) -> None:
-    formats = require(
-        "matplotlib.backend_bases", install_command("plots")
-    ).FigureCanvasBase.filetypes
+    canvas = require("matplotlib.backend_bases", install_command("plots")).FigureCanvasBase
     if path.is_dir():
-        raise FileExistsError(f"{printable(path)} is a folder: give a file, such as sheet.png.")
-    if path.suffix[1:].lower() not in formats:
+        raise FileExistsError(f"{printable(path)} is a folder: give a file, such as plot.png.")
+    if path.suffix[1:].lower() not in canvas.filetypes:
         raise ValueError(
-            f"{printable(path)} has no suffix of an image: give one of {', '.join(sorted(formats))}"
-            ", such as sheet.png."
+            f"{printable(path)} does not have the suffix of an image: give one of "
+            f"{', '.join(sorted(canvas.filetypes))}, such as plot.png."
         )
     if not os.path.lexists(path):
         return
@@ -134,13 +126,13 @@ def _check_path(path: Path, overwrite: bool) -> None:
         )
 
 
-def shares(label: np.ndarray, names: tuple[str, ...]) -> str:
-    """A row of label shares in words, the largest first.
+def format_soft_label(label: np.ndarray, names: tuple[str, ...]) -> str:
+    """The classes of a soft label in percent, the largest first.
 
     Example:
-        >>> shares(np.array([0.25, 0.0, 0.75]), ("rose", "tulip", "daisy"))
+        >>> format_soft_label(np.array([0.25, 0.0, 0.75]), ("rose", "tulip", "daisy"))
         'daisy 75 %, rose 25 %'
-        >>> shares(np.array([0.0, 1.0, 0.0]), ("rose", "tulip", "daisy"))
+        >>> format_soft_label(np.array([0.0, 1.0, 0.0]), ("rose", "tulip", "daisy"))
         'tulip'
     """
     order = [i for i in np.argsort(-label, kind="stable") if round(100 * label[i])]

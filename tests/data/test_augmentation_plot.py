@@ -1,20 +1,21 @@
-"""The sheet shows the pictures that training sees."""
+"""The plot shows the images that the model sees in training."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_vit import cli
-from keras_vit.data import ArraySplit, augmentation_sheet
-from tests.data.pictures import flat_folder
+from keras_vit.data import ArraySplit, Augmentation, plot_augmentations
+from tests.data.image_fixtures import flat_folder
 
 pytestmark = pytest.mark.once
 
 pytest.importorskip("matplotlib")
 
 
-def test_rows_are_pictures_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
+def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
     from matplotlib.axes import Axes
 
     shown: list[np.ndarray] = []
@@ -24,41 +25,43 @@ def test_rows_are_pictures_and_columns_passes(tmp_path: Path, monkeypatch) -> No
     images = np.full((30, 8, 8, 3), 40, np.uint8)
     images[:, :, :4] = np.arange(30)[:, None, None, None] * 8
     split = ArraySplit("train", ("a", "b"), images, np.arange(30) % 2)
-    options = {"augment": "none", "pictures": 3, "versions": 2}
-    augmentation_sheet(split, tmp_path / "sheet.png", 8, **options)
+    plain = Augmentation(crop="resize", flip=False)
+    options = {"images": 3, "versions": 2}
+    plot_augmentations(split, tmp_path / "plot.png", 8, augment=plain, **options)
     assert len(shown) == 9
-    assert titles == ["a", "a", "b"]  # pictures 0, 14 and 29, the names above the first column
-    for column in range(3):  # the picture as it is, twice, because nothing is augmented
+    assert titles == ["a", "a", "b"]  # images 0, 14 and 29, the names above the first column
+    for column in range(3):  # the image as it is, twice, because nothing is augmented
         for row, index in enumerate((0, 14, 29)):
             np.testing.assert_allclose(shown[3 * column + row], images[index] / 255, atol=1e-6)
     titles.clear()
-    augmentation_sheet(split, tmp_path / "mixed.png", 8, mixup=1.0, **options)
+    mixed = replace(plain, mixup=1.0)
+    plot_augmentations(split, tmp_path / "mixed.png", 8, augment=mixed, **options)
     assert len(titles) == 9
     assert any("%" in title for title in titles[3:])
 
 
 def test_command(tmp_path: Path, capsys) -> None:
-    folder, sheet = flat_folder(tmp_path / "photos"), tmp_path / "new" / "sheet.png"
-    command = ["augment", "--data", str(folder), "--out", str(sheet), "--image-size", "16"]
+    folder, path = flat_folder(tmp_path / "photos"), tmp_path / "new" / "plot.png"
+    command = ["augment", "--data", str(folder), "--out", str(path), "--image-size", "16"]
     assert cli.main([*command, "--recipe", "deit", "--images", "2", "--versions", "2"]) == 0
-    assert sheet.read_bytes().startswith(b"\x89PNG")
-    assert f"written to {sheet}" in capsys.readouterr().out
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"written to {path}" in capsys.readouterr().out
     assert cli.main([*command, "--recipe", "dei"]) == 2
     assert "deit" in capsys.readouterr().err
-    written = sheet.read_bytes()
+    written = path.read_bytes()
     assert cli.main([*command, "--recipe", "deit"]) == 2
     assert "--overwrite" in capsys.readouterr().err
-    assert sheet.read_bytes() == written
+    assert path.read_bytes() == written
     assert cli.main([*command, "--recipe", "deit", "--images", "1", "--overwrite"]) == 0
-    assert sheet.read_bytes() != written
+    assert path.read_bytes() != written
 
 
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("sheet", ValueError, "has no suffix of an image: give one of .*png"),
-        ("sheet.txt", ValueError, "has no suffix of an image"),
-        ("folder", FileExistsError, "folder is a folder: give a file, such as sheet.png"),
+        ("path", ValueError, "does not have the suffix of an image: give one of .*png"),
+        ("path.txt", ValueError, "does not have the suffix of an image"),
+        ("folder", FileExistsError, "folder is a folder: give a file, such as plot.png"),
         ("theirs.png", FileExistsError, "theirs.png exists, and is not a PNG file that"),
     ],
 )
@@ -68,6 +71,6 @@ def test_paths_that_are_refused(tmp_path: Path, name: str, error: type, message:
     before = sorted(tmp_path.iterdir())
     split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1])
     with pytest.raises(error, match=message):
-        augmentation_sheet(split, tmp_path / name, 8, overwrite=True)
+        plot_augmentations(split, tmp_path / name, 8, overwrite=True)
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "theirs.png").read_bytes() == b"theirs"

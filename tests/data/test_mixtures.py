@@ -1,4 +1,6 @@
-"""Mixup mixes images and labels by one and the same share."""
+"""Mixup and CutMix change images and labels alike."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,26 +14,27 @@ pytestmark = pytest.mark.once
 def test_images_and_labels_are_mixed_alike() -> None:
     images = np.zeros((4, 2, 2, 1), "float32") + np.arange(4, dtype="float32").reshape(4, 1, 1, 1)
     labels = np.eye(4, dtype="float32")
-    shares = []
+    weights = []
     for seed in range(200):
-        mixed, rows = data.mix_pairs(images, labels, (seed, 0), alpha=0.2)
-        share = float(rows[1, 1])
-        assert float(rows[1, 0]) == pytest.approx(1 - share, abs=1e-6)
-        # Picture 1 with its neighbour 0: share x 1 + (1 - share) x 0.
-        np.testing.assert_allclose(mixed[1], share, atol=1e-6)
-        shares.append(share)
-    assert min(shares) >= 0.5  # the larger part is kept
+        mixed, rows = data.mixup(images, labels, (seed, 0), alpha=0.2)
+        weight = float(rows[1, 1])
+        assert float(rows[1, 0]) == pytest.approx(1 - weight, abs=1e-6)
+        # Image 1 with image 0: weight x 1 + (1 - weight) x 0.
+        np.testing.assert_allclose(mixed[1], weight, atol=1e-6)
+        weights.append(weight)
+    assert min(weights) >= 0.5  # the larger part
     # E[max(b, 1-b)] of Beta(0.2, 0.2), by numpy's generator.
     b = np.random.default_rng(0).beta(0.2, 0.2, 100_000)
-    assert np.mean(shares) == pytest.approx(np.maximum(b, 1 - b).mean(), abs=0.03)
+    assert np.mean(weights) == pytest.approx(np.maximum(b, 1 - b).mean(), abs=0.03)
 
 
 def test_pipeline_mixes_in_training_only_and_by_seed() -> None:
     split = data.load("digits").train
+    augment = replace(data.AUGMENTATIONS["digits"], mixup=1.0)
 
     def first(seed: int, training: bool = True) -> tf.Tensor:
         batches = data.pipeline(
-            split, 8, 16, training, seed=seed, channels=1, num_classes=10, mixup=1.0
+            split, 8, 16, training, seed=seed, augment=augment, channels=1, num_classes=10
         )
         return next(iter(batches))[1].numpy()
 
@@ -40,7 +43,7 @@ def test_pipeline_mixes_in_training_only_and_by_seed() -> None:
     assert first(1).max(axis=1).min() < 1
     assert set(np.unique(first(1, training=False))) == {0.0, 1.0}
     with pytest.raises(ValueError, match="num_classes"):
-        data.pipeline(split, 8, 16, True, mixup=0.2)
+        data.pipeline(split, 8, 16, True, augment=augment)
 
 
 def test_boxes_are_cut_and_labels_follow_the_area() -> None:
@@ -48,8 +51,8 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
     labels = np.eye(4, dtype="float32")
     areas, tops = [], set()
     for seed in range(300):
-        cut, rows = data.cut_pairs(images, labels, (seed, 0), alpha=1.0)
-        box = cut[2, ..., 0].numpy() == 1  # picture 1 within picture 2
+        cut, rows = data.cutmix(images, labels, (seed, 0), alpha=1.0)
+        box = cut[2, ..., 0].numpy() == 1  # image 1 within image 2
         assert set(np.unique(cut[2])) <= {1.0, 2.0}
         np.testing.assert_array_equal(box, cut[0, ..., 0].numpy() == 3)
         inside = np.argwhere(box)
@@ -71,13 +74,12 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
 
 def test_mixup_and_cutmix_take_turns() -> None:
     split = data.load("digits").train
-    batches = data.pipeline(
-        split, 8, 16, True, channels=1, augment="none", num_classes=10, mixup=1.0, cutmix=1.0
-    )
+    augment = replace(data.AUGMENTATIONS["none"], mixup=1.0, cutmix=1.0)
+    batches = data.pipeline(split, 8, 16, True, channels=1, augment=augment, num_classes=10)
     whole = [bool((x == np.round(x)).all()) for x, _ in batches.take(80).as_numpy_iterator()]
-    assert 20 <= sum(whole) <= 60  # boxes of whole levels, and mixtures that are none
+    assert 20 <= sum(whole) <= 60  # cutmix keeps whole levels, mixup does not
     for name in ("mixup", "cutmix"):
         with pytest.raises(ValueError, match=f"{name}=-1 must be 0 or more"):
-            data.pipeline(split, 8, 16, True, num_classes=10, **{name: -1})
-    with pytest.raises(ValueError, match=r"cutmix=0\.5 mixes one-hot labels"):
-        data.pipeline(split, 8, 16, True, cutmix=0.5)
+            data.Augmentation(**{name: -1})
+    with pytest.raises(ValueError, match=r"cutmix=0\.5 mix one-hot labels: give num_classes"):
+        data.pipeline(split, 8, 16, True, augment=data.Augmentation(cutmix=0.5))

@@ -1,0 +1,22 @@
+"""Boxes within an image: cut out, or as a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ._imports import tf
+
+
+def crop_to_box(image: tf.Tensor, box: tf.Tensor) -> tf.Tensor:
+    """The part (top, left, height, width) of an image."""
+    begin, size = tf.concat([box[:2], [0]], 0), tf.concat([box[2:], [-1]], 0)
+    part = tf.slice(image, begin, size)
+    part.set_shape((None, None, image.shape[-1]))
+    return part
+
+
+def box_mask(begin: Sequence[float], end: Sequence[float], size: Sequence[float]) -> tf.Tensor:
+    """bool `(height, width, 1)`: which pixels lie in the box from `begin` to `end`, both (y, x)."""
+    y, x = (tf.range(side, dtype=tf.float32) for side in size)
+    rows, columns = (y >= begin[0]) & (y < end[0]), (x >= begin[1]) & (x < end[1])
+    return (rows[:, None] & columns)[..., None]

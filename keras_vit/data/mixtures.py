@@ -1,0 +1,110 @@
+"""Two images in one, batch by batch: mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019).
+
+Keras and keras-cv have layers for both, whose random state no run can be resumed from; here all
+follows from a seed.
+"""
+
+from __future__ import annotations
+
+from ._imports import tf
+from .boxes import box_mask
+
+
+def mixup(
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Blends every image of a batch with the one before it, all with the same weight.
+
+    The weight is drawn from Beta(alpha, alpha); the image itself gets the larger part, as in
+    big_vision's `mixup`.
+
+    Args:
+        images: float tensor `(batch, height, width, channels)`.
+        labels: float one-hot tensor `(batch, classes)`.
+        seed: integer tensor `(2,)`; the same seed gives the same weight.
+        alpha: parameter of the Beta distribution, above 0; 0.2 is mild, 1 draws evenly.
+
+    Returns:
+        Images and labels, mixed alike, in the shapes they came in.
+
+    Raises:
+        ValueError: alpha is not above 0.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> _, labels = mixup(tf.zeros((2, 4, 4, 3)), tf.eye(2), (0, 1), alpha=0.2)
+        >>> tf.reduce_sum(labels, axis=1).numpy().tolist()
+        [1.0, 1.0]
+    """
+    weight = _sample_beta(seed, alpha)
+    weight = tf.maximum(weight, 1 - weight)
+    return _blend(images, weight), _blend(labels, weight)
+
+
+def cutmix(
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Pastes a box from the image before it into every image of a batch, at the same place.
+
+    The area of the box is drawn from Beta(alpha, alpha), its centre evenly over the image; what
+    lies outside is cut off, and labels are mixed by the area that remains. The arguments are those
+    of `mixup`; alpha is 1 in the paper.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> images = tf.reshape(tf.constant((0.0, 1.0)), (2, 1, 1, 1)) * tf.ones((2, 8, 8, 3))
+        >>> cut, labels = cutmix(images, tf.eye(2), (0, 1), alpha=1.0)
+        >>> bool(tf.reduce_mean(cut[1]) == labels[1, 1])
+        True
+    """
+    area_seed, place_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+    size = tf.cast(tf.shape(images)[1:3], tf.float32)
+    half = tf.floor(size * tf.sqrt(1 - _sample_beta(area_seed, alpha))) / 2
+    centre = tf.random.stateless_uniform((2,), place_seed) * size
+    begin = tf.clip_by_value(tf.round(centre - half), 0, size)
+    end = tf.clip_by_value(tf.round(centre + half), 0, size)
+    box = box_mask(begin, end, tf.unstack(size))
+    weight = 1 - tf.reduce_prod((end - begin) / size)
+    return tf.where(box, tf.roll(images, 1, axis=0), images), _blend(labels, weight)
+
+
+def mixup_or_cutmix(
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    seed: tf.Tensor,
+    mixup_alpha: float,
+    cutmix_alpha: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """`mixup`, `cutmix` or, where both alphas are above 0, one of them by a fair coin, as in DeiT.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> _, labels = mixup_or_cutmix(tf.zeros((2, 4, 4, 3)), tf.eye(2), (0, 1), 0.8, 1.0)
+        >>> labels.shape.as_list()
+        [2, 2]
+    """
+    if not cutmix_alpha:
+        return mixup(images, labels, seed, mixup_alpha) if mixup_alpha else (images, labels)
+    if not mixup_alpha:
+        return cutmix(images, labels, seed, cutmix_alpha)
+    coin_seed, seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+    mixed: tuple[tf.Tensor, tf.Tensor] = tf.cond(
+        tf.random.stateless_uniform((), coin_seed) < 0.5,
+        lambda: mixup(images, labels, seed, mixup_alpha),
+        lambda: cutmix(images, labels, seed, cutmix_alpha),
+    )
+    return mixed
+
+
+def _sample_beta(seed: tf.Tensor, alpha: float) -> tf.Tensor:
+    """A sample of Beta(alpha, alpha)."""
+    if alpha <= 0:
+        raise ValueError(f"alpha={alpha} must be above 0, for instance 0.2")
+    # Two Gamma variables, each divided by their sum, are Beta distributed.
+    gammas = tf.random.stateless_gamma((2,), seed, alpha)
+    return gammas[0] / tf.maximum(tf.reduce_sum(gammas), 1e-30)
+
+
+def _blend(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Every row of a batch with the one before it."""
+    return weight * values + (1 - weight) * tf.roll(values, 1, axis=0)
