@@ -214,7 +214,6 @@ def _augment(
         out,
         image_size or chosen.image_size,
         augment=replace(chosen.augmentation, mixup=chosen.mixup, cutmix=chosen.cutmix),
-        images=options.pop("pictures"),
         channels=1 if data.startswith("digits") else 3,
         images=images,
         **options,
