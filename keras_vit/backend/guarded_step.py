@@ -43,8 +43,8 @@ def guard_step(
 
     def tensorflow_step(iterator: Any) -> Any:
         nonlocal layout
-        given = _label_layout(iterator)
-        if layout not in (None, given):
+        label_layout = _label_layout(iterator)
+        if layout not in (None, label_layout):
             setattr(model, name, None)
             getattr(model, f"make_{name}")()
             return getattr(model, name)(iterator)
@@ -54,7 +54,7 @@ def guard_step(
             if layout is None:
                 setattr(model, name, None)
             raise
-        layout = given
+        layout = label_layout
         return outputs
 
     guarded = {"jax": jax_step, "tensorflow": tensorflow_step}.get(keras.backend.backend())
@@ -65,5 +65,7 @@ def guard_step(
 def _label_layout(iterator: Any) -> list[Any]:
     """Ranks of what a TensorFlow iterator gives, and the width of its rows."""
     specs = keras.tree.flatten(getattr(iterator, "element_spec", ()))
-    shapes = [getattr(spec, "shape", None) for spec in specs]  # a strategy's specs have none
+    shapes = [
+        getattr(spec, "shape", None) for spec in specs
+    ]  # those of a strategy do not have a shape
     return [None if s is None else ("row", s[-1]) if s.rank == 2 else s.rank for s in shapes]

@@ -14,8 +14,8 @@ def remat(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
     XLA's CPU compiler drops the barriers of `jax.checkpoint`: it computes everything again at the
     start of the backward pass, as nothing there depends on a gradient, and fuses the sums along the
     residual stream across blocks. Both keep every block's arrays at once. Here, a block's backward
-    pass is the branch of a condition on its gradient, which XLA neither moves nor looks into. (A
-    GPU would have to tell its host what the condition is; there, XLA heeds the barriers.)
+    pass is the branch of a condition on its gradient, which XLA neither moves nor looks into. (On a
+    GPU the host would have to wait for the condition; there, XLA respects the barriers.)
 
     Args:
         constants: Integers that `function` gets behind its other arguments.
@@ -31,12 +31,12 @@ def remat(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
     import jax
     import jax.numpy as jnp
 
-    def backward(kept: tuple[Any, ...], gradients: Any) -> tuple[Any, ...]:
-        of = len(kept) - len(constants)
-        arguments, rest = kept[:of], kept[of:]
+    def backward(saved: tuple[Any, ...], gradients: Any) -> tuple[Any, ...]:
+        of = len(saved) - len(constants)
+        arguments, rest = saved[:of], saved[of:]
 
         def again() -> tuple[Any, ...]:
-            return jax.vjp(lambda *given: function(*given, *rest), *arguments)[1](gradients)
+            return jax.vjp(lambda *inputs: function(*inputs, *rest), *arguments)[1](gradients)
 
         def not_a_number() -> tuple[Any, ...]:
             return tuple(jnp.full_like(argument, jnp.nan) for argument in arguments)
@@ -45,5 +45,5 @@ def remat(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
         return (*jax.lax.cond(first == first, again, not_a_number), *(None for _ in rest))
 
     checkpointed = jax.custom_vjp(function)
-    checkpointed.defvjp(lambda *kept: (function(*kept), kept), backward)
+    checkpointed.defvjp(lambda *saved: (function(*saved), saved), backward)
     return lambda *arguments: checkpointed(*arguments, *constants)

@@ -201,8 +201,8 @@ class MergingEncoderBlock(EncoderBlock):
         **kwargs: More arguments of `EncoderBlock` and of every layer.
 
     Raises:
-        ValueError: `relative_length` is given: a merged token has no single position; or `merge` is
-            negative.
+        ValueError: `relative_length` is given, but a merged token does not have a single position;
+            or `merge` is negative.
 
     Source: "Token Merging: Your ViT But Faster" (Bolya et al. 2022), section 3.
 
@@ -224,7 +224,8 @@ class MergingEncoderBlock(EncoderBlock):
         if self.attention.relative_length is not None:
             raise ValueError(
                 f"relative_length={self.attention.relative_length} cannot be combined with "
-                "merging: a merged token has no single position. Use absolute position embeddings."
+                "merging: a merged token does not have a single position. Use absolute position "
+                "embeddings."
             )
 
     def build(  # type: ignore[override]

@@ -318,7 +318,7 @@ class ResNetConfig(ModelConfig):
         self._set(depths=stages(self.depths, "depths"))
         if not self.depths:
             raise ValueError(
-                "depths=() has no stage. Give the number of units per stage, such as (3, 4, 6, 3)."
+                "depths=() is empty. Give the number of units per stage, such as (3, 4, 6, 3)."
             )
         check_choice(self.version, "version", VERSIONS)
 
@@ -353,8 +353,8 @@ def arguments_of(
         def constructor(self: Any, num_classes: int = 1000, **arguments: Any) -> None:
             build(self, config(num_classes=num_classes, **arguments))  # type: ignore[arg-type,call-arg]
 
-        own, *_ = inspect.signature(build).parameters.values()
-        signature = inspect.Signature([own, first, *others])
+        receiver, *_ = inspect.signature(build).parameters.values()
+        signature = inspect.Signature([receiver, first, *others])
         constructor.__signature__ = signature  # type: ignore[attr-defined]
         constructor.__doc__ = f"{config.__doc__}\n    {ModelConfig.__doc__}"
         return constructor

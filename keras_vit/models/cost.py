@@ -16,7 +16,7 @@ class Cost:
         parameters: How many.
         macs: Multiply-accumulates of one image forward; twice that in floating-point operations.
         inference_bytes: Weights and the largest activations of a batch.
-        training_bytes: Weights, gradients, Adam's two moments, and the activations kept for the
+        training_bytes: Weights, gradients, Adam's two moments, and the activations stored for the
             backward pass.
     """
 
@@ -83,10 +83,10 @@ def vit_cost(
     # A block keeps for the backward pass: its input twice normalised and twice as it was, queries,
     # keys, values, heads joined (8 widths), the MLP before and after GELU, and the attention
     # probabilities, which not every fused operator spares.
-    kept = tokens * (8 * hidden_dim + 2 * mlp_dim) + num_heads * tokens**2
-    activations = kept + depth * tokens * hidden_dim if remat else depth * kept
-    largest = max(kept, maps.largest)
-    activations += maps.inputs + maps.largest if remat else maps.kept
+    stored = tokens * (8 * hidden_dim + 2 * mlp_dim) + num_heads * tokens**2
+    activations = stored + depth * tokens * hidden_dim if remat else depth * stored
+    largest = max(stored, maps.largest)
+    activations += maps.inputs + maps.largest if remat else maps.stored
     return _with_memory(parameters, macs, batch_size, BYTES[precision], largest, activations)
 
 
@@ -112,7 +112,7 @@ def resnet_cost(
     norm = 2 * maps.channels if version == 2 else 0
     parameters = maps.parameters + norm + (maps.channels + 1) * num_classes
     macs = maps.macs + maps.channels * num_classes
-    activations = maps.inputs + maps.largest if remat else maps.kept
+    activations = maps.inputs + maps.largest if remat else maps.stored
     return _with_memory(parameters, macs, batch_size, BYTES[precision], maps.largest, activations)
 
 
@@ -120,14 +120,14 @@ class _Maps:
     """Feature maps on their way through a ResNet, and what they have cost so far.
 
     Attributes:
-        kept: Values of one image that its backward pass wants.
+        stored: Values of one image that its backward pass needs.
         inputs: Of these, what the units start from.
         largest: Of these, the most that one unit keeps.
     """
 
     def __init__(self, height: int, width: int, channels: int) -> None:
         self.height, self.width, self.channels = height, width, channels
-        self.parameters = self.macs = self.kept = self.inputs = self.largest = 0
+        self.parameters = self.macs = self.stored = self.inputs = self.largest = 0
 
     def _halve(self) -> None:
         self.height, self.width = -(-self.height // 2), -(-self.width // 2)
@@ -142,7 +142,7 @@ class _Maps:
         """Stem and stages."""
         self._halve()
         self.largest = 2 * self._convolve(7, self.channels, width)
-        self.kept += self.largest
+        self.stored += self.largest
         self.parameters += 2 * width if version == 1 else 0
         self._halve()
         self.channels = width
@@ -153,19 +153,19 @@ class _Maps:
     def _unit(self, inside: int, halves: bool, version: int) -> None:
         channels, out = self.channels, 4 * inside
         before = self.height * self.width * channels
-        # Each convolution's output is kept, and normalised for the next one.
-        kept = before + 2 * self._convolve(1, channels, inside)
+        # Each convolution's output is stored, and normalised for the next one.
+        stored = before + 2 * self._convolve(1, channels, inside)
         if halves:
             self._halve()
-        kept += 2 * self._convolve(3, inside, inside) + 2 * self._convolve(1, inside, out)
+        stored += 2 * self._convolve(3, inside, inside) + 2 * self._convolve(1, inside, out)
         self.parameters += 2 * (2 * inside + out if version == 1 else channels + 2 * inside)
         if halves or channels != out:
-            kept += self._convolve(1, channels, out)
+            stored += self._convolve(1, channels, out)
             self.parameters += 2 * out if version == 1 else 0
         self.channels = out
-        self.kept += kept
+        self.stored += stored
         self.inputs += before
-        self.largest = max(self.largest, kept)
+        self.largest = max(self.largest, stored)
 
 
 def mixer_cost(
@@ -204,9 +204,11 @@ def mixer_cost(
     mixing = 2 * tokens * hidden_dim * (tokens_mlp_dim + channels_mlp_dim)
     macs = tokens * pixels * hidden_dim + depth * mixing + hidden_dim * num_classes
     # A block keeps its input and the normalised one of both MLPs, and each before and after GELU.
-    kept = 4 * tokens * hidden_dim + 2 * hidden_dim * tokens_mlp_dim + 2 * tokens * channels_mlp_dim
-    activations = kept + depth * tokens * hidden_dim if remat else depth * kept
-    return _with_memory(parameters, macs, batch_size, BYTES[precision], kept, activations)
+    stored = (
+        4 * tokens * hidden_dim + 2 * hidden_dim * tokens_mlp_dim + 2 * tokens * channels_mlp_dim
+    )
+    activations = stored + depth * tokens * hidden_dim if remat else depth * stored
+    return _with_memory(parameters, macs, batch_size, BYTES[precision], stored, activations)
 
 
 def _with_memory(

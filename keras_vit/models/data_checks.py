@@ -152,8 +152,8 @@ class DataCheck:
         """Checks what can be seen now; returns `x`, with checks of what is read later.
 
         Raises:
-            ValueError: Images or labels do not fit the model or the loss; the message says how to
-                mend it.
+            ValueError: Images or labels do not fit the model or the loss; the message proposes a
+                fix.
         """
         if self.off or x is None:
             return x
@@ -198,18 +198,18 @@ class DataCheck:
         if not wrong:
             return
         axis = self.axis
-        expected, given = self.input_shape[axis], shape[axis]
+        expected, channels = self.input_shape[axis], shape[axis]
         if axis not in wrong:
             fix = "Resize them, or build the model for their size: model.with_input_shape."
         elif shape[4 - axis] == expected:  # the other layout
             order = (0, 2, 3, 1) if axis == 3 else (0, 3, 1, 2)
             fix = f"Give keras.ops.transpose(images, {order})."
-        elif (given, expected) == (1, 3):
+        elif (channels, expected) == (1, 3):
             fix = (
                 f"Give keras.ops.repeat(images, 3, axis={axis}), or build the model for 1 channel."
             )
         else:
-            fix = f"Convert them to {expected} channels, or build the model for {given}."
+            fix = f"Convert them to {expected} channels, or build the model for {channels}."
         self._fail(
             f"Images of shape {shape} do not fit {self.model_name}, which takes "
             f"{self.input_shape}. {fix}"
@@ -220,22 +220,22 @@ class DataCheck:
         if loss is None or classes == 1:
             return
         rows = len(shape) == self.output_rank and shape[-1] != 1
-        given = f"Labels of shape {shape}"
+        subject = f"Labels of shape {shape}"
         if loss.labels == "integer" and rows and shape[-1] is not None:
             self._fail(
-                f"{given} are one-hot rows, and {loss.name} expects integers. Give "
+                f"{subject} are one-hot rows, and {loss.name} expects integers. Give "
                 "labels.argmax(-1), or compile with "
                 f"keras.losses.CategoricalCrossentropy(from_logits={loss.from_logits})."
             )
         if loss.labels in ("one-hot", "binary") and not rows:
             self._fail(
-                f"{given} are integers, and {loss.name} expects rows of {classes} classes. Give "
+                f"{subject} are integers, and {loss.name} expects rows of {classes} classes. Give "
                 f"keras.utils.to_categorical(labels, {classes}), or compile with "
                 f"keras.losses.SparseCategoricalCrossentropy(from_logits={loss.from_logits})."
             )
         if rows and shape[-1] not in (None, classes):
             self._fail(
-                f"{given} have {shape[-1]} classes, and {self.model_name} has "
+                f"{subject} have {shape[-1]} classes, and {self.model_name} has "
                 f"num_classes={classes}. Give rows of {classes}, or a model of {shape[-1]} "
                 f"classes, such as model.with_classifier({shape[-1]})."
             )
@@ -377,6 +377,8 @@ def _to_numpy(array: Any) -> np.ndarray:
     if hasattr(array, "numpy"):  # a tensor of TensorFlow or torch, whatever Keras runs on
         if _is_a(array, "torch", "Tensor"):
             array = array.detach().cpu()
-            array = array.float() if array.is_floating_point() else array  # NumPy has no bfloat16
+            array = (
+                array.float() if array.is_floating_point() else array
+            )  # NumPy does not know bfloat16
         return array.numpy()
     return np.asarray(array)
