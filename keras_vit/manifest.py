@@ -116,7 +116,7 @@ def read_sums(path: Path) -> dict[str, str]:
 def own_files(folder: Path) -> list[str]:
     """Files in a folder that its manifest lists and nobody changed since; the manifest comes last.
 
-    Links are never followed. A folder that is not marked as this package's has none.
+    Links are never followed. For a folder without this package's mark the list is empty.
     """
     manifest = read_manifest(folder)
     if manifest is None:

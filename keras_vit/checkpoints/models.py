@@ -108,8 +108,8 @@ def load_model(
 
     Args:
         path: A `.keras`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the folder of a run
-            with `model.keras` in it, or `"MODEL:TAG"` of released weights. `.weights.h5` has no
-            architecture: build the model and use `load_weights`.
+            with `model.keras` in it, or `"MODEL:TAG"` of released weights. A `.weights.h5`
+            file does not hold the architecture: build the model and use `load_weights`.
         sha256: The sum that the file must have.
         max_parameters: The most parameters that the model may have; None for as many as the file
             holds.

@@ -112,7 +112,7 @@ def _tensor(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Tensor:
             f"Tensor {name!r} declares shape {shape} of {dtype}, which is {size:,} bytes, but "
             f"{stored:,} are stored."
         )
-    # NumPy writes bfloat16, which it has no type for, as raw bytes.
+    # NumPy does not have a type for bfloat16 and writes it as raw bytes.
     is_bfloat16 = dtype.str == "|V2"
 
     def read() -> Array:

@@ -40,7 +40,7 @@ def load_weights(
         model: A `VisionTransformer`, `MLPMixer` or `BiTResNet`.
         file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras` or `.weights.h5` file, or
             the tag of released weights that fit the model (see `list_weights`).
-        fresh: Weights that may keep the model's values where the file has none for them: names
+        fresh: Weights that may keep the model's values where the file lacks them: names
             as the error and the report show them, groups such as `"pre_logits"`, or patterns.
             The classifier always may; another number of classes than the file's sets it to zero.
         layout: Its name (`keras_vit.checkpoints.layouts.LAYOUTS`), such as `"google"`, `"timm"`

@@ -44,7 +44,7 @@ def _sampled(
     reach: int,
     offset: float = 0,
 ) -> Array:
-    """Half-pixel centres, `2 * reach` neighbours; beyond the border, the value at the border.
+    """Half-pixel centres, `2 * reach` source pixels; beyond the border, the value at the border.
 
     DINOv2 asks for `(new + offset) / old` as its scale, and that shifts every centre.
     """

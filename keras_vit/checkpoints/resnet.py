@@ -8,7 +8,7 @@ from functools import partial
 from keras_vit.checkpoints.flax_rows import dense, norm, under_prefix
 from keras_vit.checkpoints.layout import SAME, Codec, Layout, Row, SourceConventions
 
-# Group norms of the older code have leading axes of one; linen's have none. Both are read.
+# Group norms of the older code have leading axes of one, those of linen do not. Both are read.
 SCALE_4D = Codec(lambda x: x.reshape(x.shape[-1:]), lambda x, _: x.reshape(1, 1, 1, -1))
 SCALE_1D = Codec(lambda x: x.reshape(x.shape[-1:]), SAME.write)
 # A 1 x 1 convolution over one pixel is a dense layer.

@@ -110,7 +110,7 @@ def _names(labels: Any) -> tuple[str, ...] | None:
         labels = [labels.get(str(i)) for i in range(len(labels))]
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         return None
-    # What transformers writes where the classes have no names.
+    # What transformers writes for classes without names.
     return None if labels[:1] in ([], ["LABEL_0"]) else tuple(labels)
 
 

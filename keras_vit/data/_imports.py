@@ -1,4 +1,4 @@
-"""TensorFlow and its kind, imported when first used: `import keras_vit` works without them."""
+"""TensorFlow and its data sets, imported at first use: `import keras_vit` works without them."""
 
 import importlib
 import os

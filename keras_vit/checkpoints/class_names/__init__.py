@@ -28,9 +28,9 @@ def class_names(name: str) -> tuple[str, ...] | None:
 
 
 def set_of_names(names: Sequence[str] | None) -> str | None:
-    """The set that these are the names of, if it is one the package has."""
-    found = SETS.get(len(names)) if names is not None else None
-    return found if found is not None and names == class_names(found) else None
+    """The set of class names that these are, if it is one of `SETS`."""
+    candidate = SETS.get(len(names)) if names is not None else None
+    return candidate if candidate is not None and names == class_names(candidate) else None
 
 
 def names_of_head(num_classes: int) -> tuple[str, ...] | None:
