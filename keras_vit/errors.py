@@ -6,7 +6,7 @@ import math
 import os
 import unicodedata
 from collections.abc import Iterable
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 # Format characters that words need (Persian, Indic scripts, emoji); others can deceive.
@@ -75,14 +75,14 @@ def as_pair(value: int | tuple[int, int], argument: str) -> tuple[int, int]:
 def check_positive(**sizes: int) -> None:
     """Raises a ValueError for the first of the named sizes that is not a positive integer."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
+        if not isinstance(size, Integral) or size < 1:
             raise ValueError(f"{name}={size!r} must be an integer of at least 1.")
 
 
 def check_non_negative(**sizes: int) -> None:
     """Raises a ValueError for the first of the named sizes that is not an integer of at least 0."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or size < 0:
+        if not isinstance(size, Integral) or size < 0:
             raise ValueError(f"{name}={size!r} must be an integer of at least 0.")
 
 
