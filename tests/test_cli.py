@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import cli
-from tests.data.pictures import disorderly_folder
+from tests.data.image_fixtures import disorderly_folder
 from tests.models.test_common import build
 
 image = pytest.importorskip("PIL.Image")

@@ -80,7 +80,7 @@ def load(
         return load_folder(path, val_fraction, seed, on_bad_file, verify, max_pixels)
     tfds_dir = None if data_dir is None else os.fspath(data_dir)
     if isinstance(source, os.PathLike) or _looks_like_a_path(name, tfds_dir):
-        raise FileNotFoundError(f"{name} does not exist: {LAYOUTS}")
+        raise FileNotFoundError(f"There is no {name}: {LAYOUTS}")
     return load_tfds(name, tfds_dir, val_fraction)
 
 

@@ -372,7 +372,7 @@ def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatc
 
 @pytest.mark.parametrize("source", ["./flowers", "photos/flowers", "~/no such folder", Path("x")])
 def test_missing_folder(source) -> None:
-    with pytest.raises(FileNotFoundError, match=r"does not exist: (?s:.*)FOLDER/train/<class>"):
+    with pytest.raises(FileNotFoundError, match=r"There is no (?s:.*)FOLDER/train/<class>"):
         load(source)
 
 

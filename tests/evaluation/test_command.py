@@ -9,7 +9,7 @@ import pytest
 import keras_vit
 from keras_vit import cli, data
 from keras_vit.evaluation import classification_report, features, fewshot_table, predict_split
-from tests.data.pictures import plain, write
+from tests.data.image_fixtures import plain, write
 
 pytest.importorskip("tensorflow")
 

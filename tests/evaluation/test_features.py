@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit import data
 from keras_vit.evaluation import features
-from tests.data.pictures import flat_folder
+from tests.data.image_fixtures import flat_folder
 
 pytest.importorskip("tensorflow")
 

@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit.data import ArraySplit
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
-from tests.data.pictures import PICTURE, encode, write
+from tests.data.image_fixtures import IMAGE, encode, write
 
 
 def models() -> list[keras.Model]:
@@ -42,7 +42,7 @@ def test_a_split(pair: list[keras.Model]) -> None:
 
 
 def test_files(pair: list[keras.Model], tmp_path: Path) -> None:
-    write(tmp_path, {"1.png": encode(PICTURE, "PNG"), "2.jpg": b"\xff\xd8\xff"})
+    write(tmp_path, {"1.png": encode(IMAGE, "PNG"), "2.jpg": b"\xff\xd8\xff"})
     files = [tmp_path / name for name in ("1.png", "2.jpg", "3.jpg")]
     (expected, *reasons), (predictions, *_) = (list(predict_files(model, files)) for model in pair)
     assert [reason for _, reason in reasons] == [

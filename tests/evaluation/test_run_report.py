@@ -18,7 +18,7 @@ from keras_vit.evaluation import (
 )
 from keras_vit.evaluation.mistakes import images_at
 from keras_vit.evaluation.model_card import model_card
-from tests.data.pictures import flat_folder
+from tests.data.image_fixtures import flat_folder
 
 NAMES = ("daisy", "rose", "tulip")
 RANDOM = np.random.default_rng(0)

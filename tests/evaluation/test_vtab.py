@@ -27,7 +27,7 @@ from keras_vit.evaluation.vtab_tasks import (
     task,
     task_splits,
 )
-from tests.data.pictures import plain
+from tests.data.image_fixtures import plain
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
