@@ -125,7 +125,7 @@ def run_study(
     folder: Path,
     print_fn: Callable[[str], None] = print_at_once,
 ) -> list[Row]:
-    """Trains the trials that have no result in `folder` yet, in order, and returns all rows.
+    """Trains the trials without a result in `folder`, in order, and returns all rows.
 
     A model that diverges gets the accuracy NaN, and the study continues with the next one. Several
     processes may share a folder; give them different trials, or both train the same one.

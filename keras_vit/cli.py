@@ -140,7 +140,7 @@ def _evaluate(
         splits,
         test=split,
         shots=fewshot,
-        neighbours=knn,
+        num_neighbours=knn,
         probe=probe,
         seeds=range(seeds),
         cache_dir=cache_dir or cache_folder() / "features",

@@ -69,7 +69,7 @@ class Augmentation:
             raise ValueError(f"erasing={self.erasing} must lie in [0, 1], for instance 0.25")
         for name in ("mixup", "cutmix"):
             if (alpha := getattr(self, name)) < 0:
-                raise ValueError(f"{name}={alpha} must be 0 or more, for instance 0.2; 0 is none")
+                raise ValueError(f"{name}={alpha} must be at least 0, such as 0.2; 0 turns it off")
 
 
 AUGMENTATIONS = {

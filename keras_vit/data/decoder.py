@@ -55,7 +55,7 @@ def decode_image(
             the box of a JPEG file, colours are a few levels off those of the whole image.
         max_pixels: height times width that is accepted, read from the header before anything is
             decoded; None for any size.
-        upright: the file is known to have no EXIF orientation, and is not searched for one.
+        upright: the file is known to be without an EXIF orientation, and is not searched for one.
 
     Returns:
         uint8 tensor of shape `(height, width, channels)`, values 0..255.

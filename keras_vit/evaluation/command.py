@@ -47,7 +47,7 @@ def transfer_rows(
     *,
     test: str = "val",
     shots: Sequence[int] | None = None,
-    neighbours: int | None = None,
+    num_neighbours: int | None = None,
     probe: bool = False,
     seeds: Sequence[int] = SEEDS,
     cache_dir: str | Path | None = None,
@@ -61,7 +61,7 @@ def transfer_rows(
         test: The split to evaluate on.
         shots: Few-shot linear evaluation with these numbers of examples per class; an empty
             sequence for the released code's 1, 5, 10 and 25; None for no few-shot evaluation.
-        neighbours: Number of nearest neighbours; None for no k-NN.
+        num_neighbours: Number of nearest neighbours; None for no k-NN.
         probe: Fit a linear probe.
         seeds: Seeds of the few-shot examples.
         cache_dir: Folder of cached features.
@@ -78,8 +78,8 @@ def transfer_rows(
     labels = splits.train.labels()
     if probe:
         check_classes(labels)
-    if neighbours is not None:
-        check_neighbours(len(labels), neighbours, "--knn: ")
+    if num_neighbours is not None:
+        check_neighbours(len(labels), num_neighbours, "--knn: ")
     shots = SHOTS if shots is not None and not len(shots) else shots
     for count in shots or ():
         check_shots(labels, count, "--fewshot: ")
@@ -89,9 +89,9 @@ def transfer_rows(
     if probe:
         result = linear_probe(*examples)
         rows.append(("linear probe", f"{result.accuracy:.2%}", f"C = {result.strength:g}"))
-    if neighbours is not None:
-        accuracy = knn_accuracy(*examples, k=neighbours)
-        rows.append((f"{neighbours} nearest neighbours", f"{accuracy:.2%}", "cosine"))
+    if num_neighbours is not None:
+        accuracy = knn_accuracy(*examples, k=num_neighbours)
+        rows.append((f"{num_neighbours} nearest neighbours", f"{accuracy:.2%}", "cosine"))
     if shots is not None:
         for row in fewshot_table(*examples, shots=shots, seeds=seeds):
             spread = f"± {100 * row.spread:.2f} over {len(seeds)} seeds"

@@ -72,8 +72,7 @@ def check_neighbours(examples: int, k: int, option: str = "") -> None:
     check_positive(k=k)
     if k > examples:
         raise ValueError(
-            f"{option}k={k} neighbours do not exist among {examples} training examples. Give at "
-            f"most {examples}."
+            f"{option}k={k} is more than the {examples} training examples. Give at most {examples}."
         )
 
 

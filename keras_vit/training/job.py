@@ -281,7 +281,7 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
     if is_named and (rates := recipe.rates(model.get_config())):
         model = model.copy(**rates)
     if recipe.augmentation.crop == "resize":
-        # Tiny images have no border to crop in evaluation.
+        # Tiny images do not have a border to crop in evaluation.
         model.eval_transform = {"mode": "stretch"}
     return model
 

@@ -76,7 +76,7 @@ def merged(model: Any) -> Any:
     True
     """
     plain = type(model).from_config(model.get_config())
-    # Keras folds them when it writes a file, and has no other public way.
+    # Keras folds them when it writes a file; there is no other public way.
     with tempfile.TemporaryDirectory() as folder:
         file = f"{folder}/merged.weights.h5"
         model.save_weights(file)

@@ -329,7 +329,7 @@ class ScalingAdafactor(TableOptimizer):
     def make_states(self, variable: keras.Variable) -> dict[str, keras.Variable]:
         states = super().make_states(variable)
         view, axes = self._view(variable.path, tuple(variable.shape))
-        self._views.append((view, axes))  # in a step, TensorFlow's variables have no path
+        self._views.append((view, axes))  # in a step, TensorFlow's variables lack a path
         if axes is None:
             states["second_moment"] = self.add_state(variable, "second_moment", view)
         else:

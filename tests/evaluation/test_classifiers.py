@@ -87,7 +87,7 @@ def test_two_classes_and_a_class_without_training_examples() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ValueError, match="k=201 neighbours do not exist among 200"):
+    with pytest.raises(ValueError, match="k=201 is more than the 200"):
         knn_accuracy(*TRAIN, *TEST, k=201)
     with pytest.raises(ValueError, match="temperature=0"):
         knn_accuracy(*TRAIN, *TEST, temperature=0)

@@ -107,7 +107,7 @@ def test_errors(
         ((file, "--data", folder_of_images, "--split", "test"), "split='test' is not known"),
         (
             (file, "--data", folder_of_images, "--knn", 99),
-            "--knn: k=99 neighbours do not exist among 32",
+            "--knn: k=99 is more than the 32",
         ),
         (
             (file, "--data", folder_of_images, "--fewshot", 1, 17),
