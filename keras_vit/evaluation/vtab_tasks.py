@@ -223,7 +223,7 @@ def task_splits(task: Task, data_dir: str | PathLike[str] | None = None) -> dict
     Nothing is downloaded: the nineteen tasks together take several hundred gigabytes.
 
     Raises:
-        DatasetUnavailableError: The data set is not prepared; the message explains how to prepare it.
+        DatasetUnavailableError: The data set is not prepared; the message explains how to do it.
     """
     try:
         builder = tfds.builder(task.dataset, data_dir=data_dir)
