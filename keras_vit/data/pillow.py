@@ -162,10 +162,11 @@ def _map_channels(image: np.ndarray, change: Callable[[Any], Any]) -> np.ndarray
 
 def _resize_by_area(image: np.ndarray, size: Size) -> np.ndarray:
     """The mean over the part of the image that each pixel covers, which Pillow does not have."""
-    for side in size:  # by the differences of running sums, along one axis after the other
-        edges = np.arange(side + 1) * (len(image) / side)
-        rows = np.minimum(edges.astype(int), len(image) - 1)
-        sums = np.cumsum(image, axis=0, dtype="float64") - image  # of all rows before
-        sums = sums[rows] + (edges - rows)[:, None, None] * image[rows]
-        image = (np.diff(sums, axis=0) * (side / len(image))).swapaxes(0, 1)
-    return image.astype("float32")
+    for side in size:  # one axis after the other
+        edges, rows = np.arange(side + 1) * (len(image) / side), np.arange(len(image))
+        overlap = np.minimum(edges[1:, None], rows + 1) - np.maximum(edges[:-1, None], rows)
+        weights = (np.maximum(overlap, 0) * (side / len(image))).astype("float32")
+        # Few weights are above 0: multiplying by all of them would take many times as long.
+        sums = [np.tensordot(w[w > 0], image[w > 0].astype("float32"), 1) for w in weights]
+        image = np.stack(sums).swapaxes(0, 1)
+    return image
