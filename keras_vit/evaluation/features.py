@@ -65,7 +65,7 @@ def features(
     ((360, 16), (360,))
     """
     check_positive(batch_size=batch_size)
-    backbone = model.feature_model("pre_logits")
+    backbone, console = model.feature_model("pre_logits"), Console(stderr=True)
     if len(backbone.output_shape) != 2:
         raise ValueError(
             f"{model.name} has features of shape {backbone.output_shape[1:]} per image, not one "
@@ -85,7 +85,7 @@ def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
     from rich.console import Console
     from rich.progress import track
 
-    backbone = model.feature_model("pre_logits")
+    backbone, console = model.feature_model("pre_logits"), Console(stderr=True)
     batch_size = min(batch_size, max(len(split), 1))
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
     features = [np.zeros((0, backbone.output_shape[-1]), np.float32)]
@@ -94,8 +94,9 @@ def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
         to_data_format(model, batches).as_numpy_iterator(),
         f"features of {split.name}",
         total=-(-len(split) // batch_size),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     ):
         # The last batch is padded: another size would be compiled again.
         missing = batch_size - len(images)

@@ -280,7 +280,7 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
         copy = model.with_input_shape(shape).with_classifier(task.classes)
 
         def batches(split: Split, **options: Any) -> Any:
-            options |= {"channels": model.channels, "evaluation": "stretch"}
+            options |= {"channels": model.channels, "eval_transform": "stretch"}
             part = setting.batch_size // setting.accumulate
             return to_data_format(model, pipeline(split, setting.image_size, part, **options))
 
