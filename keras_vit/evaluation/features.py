@@ -65,7 +65,7 @@ def features(
     ((360, 16), (360,))
     """
     check_positive(batch_size=batch_size)
-    backbone, console = model.feature_model("pre_logits"), Console(stderr=True)
+    backbone = model.feature_model("pre_logits")
     if len(backbone.output_shape) != 2:
         raise ValueError(
             f"{model.name} has features of shape {backbone.output_shape[1:]} per image, not one "
