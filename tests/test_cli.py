@@ -155,7 +155,7 @@ def test_an_interrupted_run_is_resumed(
     assert cli.main(words) == 2
     assert "--resume" in capsys.readouterr().err
     assert cli.main([*words, "--resume"]) == 0
-    assert "finished before, at step 4" in capsys.readouterr().out
+    assert "finished already, at step 4" in capsys.readouterr().out
     assert (out / "model.keras").is_file()
     assert cli.main([*words, "--resume"]) == 0
     assert "nothing to resume" in capsys.readouterr().out
