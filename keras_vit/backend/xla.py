@@ -8,10 +8,10 @@ import keras
 
 # XLA takes faster steps, but compiles each batch size before its first one: on two cores, 14 s of
 # processor time more than Keras for ViT-Ti/16 at batch 8, and 9 s for the smaller last batch. About
-# 60 steps make up for both; with fewer parameters each step saves less.
+# 60 steps make up for both; with fewer parameters each step saves less (the digits: 800 steps).
 # `python -m benchmarks first_steps` measures it.
 MIN_STEPS = 64
-MIN_WORK = 64 * 5.5e6  # steps times parameters
+MIN_WORK = 2.5e8  # steps times parameters
 
 
 def xla_pays(model: keras.Model, steps: float | None) -> bool:
