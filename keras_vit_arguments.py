@@ -184,6 +184,7 @@ COMMANDS: dict[str, Command] = {
                     choices=("skip", "raise"),
                     default="skip",
                 ),
+                MAX_IMAGE,
             ],
             "model": [
                 option(

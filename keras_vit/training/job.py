@@ -19,6 +19,7 @@ import keras_vit
 from keras_vit import data, evaluation
 from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
+from keras_vit.data import MAX_PIXELS
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.files import atomic_write, write_text
 from keras_vit.manifest import read_manifest
@@ -71,6 +72,7 @@ class Job:
             model in place of the last.
         tensorboard: Write logs for TensorBoard.
         on_bad_file: `"skip"` files that cannot be decoded, or `"raise"`.
+        max_pixels: Height times width that an image may have; larger ones are bad files.
         resume: Continue an interrupted run.
         overwrite: Replace a former run in `out`, and discard an interrupted one. Files that were
             not written by a run stay.
@@ -97,6 +99,7 @@ class Job:
     data_dir: str | None = None
     val_fraction: float = 0.2
     on_bad_file: str = "skip"
+    max_pixels: int = MAX_PIXELS
     resume: bool = False
     overwrite: bool = False
 
@@ -198,6 +201,7 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str],
             data_dir=job.data_dir,
             val_fraction=job.val_fraction,
             seed=job.seed,
+            max_pixels=job.max_pixels,
             on_bad_file=job.on_bad_file,
         )
     print_fn(f"{splits!r}")
