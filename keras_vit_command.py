@@ -15,8 +15,7 @@ from keras_vit_arguments import parse
 NOISE = r"WARNING: All log messages before absl|I0000 |E0000 .* failed call to cuInit"
 # A process of its own: what this one writes before it crashes still reaches the terminal.
 FILTER = f"""
-import re, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+import re, sys
 for line in iter(sys.stdin.buffer.readline, b""):
     if not re.match({NOISE.encode()!r}, line):
         sys.stdout.buffer.write(line)
@@ -127,7 +126,10 @@ def without_noise() -> Iterator[None]:
     sys.stderr.flush()
     terminal = os.dup(2)
     lines = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", FILTER], stdin=subprocess.PIPE, stdout=terminal
+        [sys.executable, "-I", "-S", "-c", FILTER],
+        stdin=subprocess.PIPE,
+        stdout=terminal,
+        start_new_session=True,  # Ctrl-C in a terminal does not reach it
     )
     assert lines.stdin is not None
     os.dup2(lines.stdin.fileno(), 2)

@@ -31,7 +31,7 @@ def test_the_rollouts_mass_lies_on_the_flower(shared: Path) -> None:
     maps = sheet.rollouts(model, flowers, [*boxes, *others])
     baseline = maps[len(boxes) :].mean(axis=0)
     for rollout, (name, box) in zip(maps, boxes.items(), strict=False):
-        mass, area = sheet.shares(rollout, box, 16)
-        baseline_mass, _ = sheet.shares(baseline, box, 16)
+        mass, area = sheet.fractions(rollout, box, 16)
+        baseline_mass, _ = sheet.fractions(baseline, box, 16)
         assert mass >= 1.3 * area, name
         assert mass >= 1.15 * baseline_mass, name
