@@ -32,6 +32,7 @@ REFUSED = {
     ("train", "--image-size"): ("0", "100000", "224x224"),
     ("train", "--learning-rate"): ("0", "-1e-3", "100"),
     ("train", "--lora"): ("0", "100000"),
+    ("train", "--max-pixels"): ("0",),
     ("train", "--patience"): ("0",),
     ("train", "--seed"): ("4294967296",),
     ("train", "--steps"): ("0", "-3"),
@@ -152,6 +153,8 @@ def command_line(
         stderr=subprocess.PIPE,
         text=True,
         env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        # Shells start background jobs, such as a whole test run, with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
