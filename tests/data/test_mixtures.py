@@ -79,7 +79,7 @@ def test_mixup_and_cutmix_take_turns() -> None:
     whole = [bool((x == np.round(x)).all()) for x, _ in batches.take(80).as_numpy_iterator()]
     assert 20 <= sum(whole) <= 60  # cutmix keeps whole levels, mixup does not
     for name in ("mixup", "cutmix"):
-        with pytest.raises(ValueError, match=f"{name}=-1 must be 0 or more"):
+        with pytest.raises(ValueError, match=f"{name}=-1 must be at least 0"):
             data.Augmentation(**{name: -1})
     with pytest.raises(ValueError, match=r"cutmix=0\.5 mix one-hot labels: give num_classes"):
         data.pipeline(split, 8, 16, True, augment=data.Augmentation(cutmix=0.5))
