@@ -17,7 +17,8 @@ def test_an_older_file_gives_the_same_logits(kind: str) -> None:
     loaded = keras.saving.load_model(file)
     for model in (loaded, keras_vit.checkpoints.load_model(file)):
         logits = keras.ops.convert_to_numpy(model(EXPECTED["images"]))
-        np.testing.assert_allclose(logits, EXPECTED[kind], rtol=0, atol=2e-6)
+        # Recorded on JAX; between backends, the tolerance of the golden cases.
+        assert np.abs(logits - EXPECTED[kind]).max() <= 5e-6 * np.abs(EXPECTED[kind]).max()
     assert loaded.class_names == ("ant", "bee", "cat", "dog", "elk")
     assert loaded.get_config()["evaluation"] == {"mode": "stretch"}
     frozen = {layer.path for layer in loaded._flatten_layers() if not layer.trainable}
