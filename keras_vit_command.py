@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
 from keras_vit_arguments import parse
@@ -49,12 +49,10 @@ def main() -> int:
 
 def _start() -> int:
     options = parse()  # help and usage errors need none of what follows
-    plain = bool(os.environ.get("KERAS_VIT_PLAIN"))
-    if not plain:
-        _keep_freed_memory(options["command"])
+    _keep_freed_memory(options["command"])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
-    with nullcontext() if plain else without_noise():
+    with without_noise():
         from keras_vit.cli import run
 
         if options["command"] in DATA_COMMANDS and find_spec("tensorflow"):
@@ -100,6 +98,10 @@ def one_line(error: Exception) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def _is_plain() -> bool:
+    return bool(os.environ.get("KERAS_VIT_PLAIN"))
+
+
 def _keep_freed_memory(command: str) -> None:
     """Starts a training on JAX once more with `TUNABLES`, which glibc reads at a process's start.
 
@@ -113,6 +115,7 @@ def _keep_freed_memory(command: str) -> None:
         and on_jax
         and sys.platform == "linux"
         and "GLIBC_TUNABLES" not in os.environ
+        and not _is_plain()
     ):
         os.environ["GLIBC_TUNABLES"] = TUNABLES
         os.execv(sys.executable, sys.orig_argv)
@@ -121,6 +124,9 @@ def _keep_freed_memory(command: str) -> None:
 @contextmanager
 def without_noise() -> Iterator[None]:
     """Passes on what native code writes to standard error, at once, but for lines like `NOISE`."""
+    if _is_plain():
+        yield
+        return
     # TensorFlow reads it when it is imported; it silences all but `NOISE`.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()

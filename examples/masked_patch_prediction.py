@@ -94,7 +94,7 @@ def train(
         recipe.batch_size,
         training=True,
         seed=seed,
-        augment=replace(recipe.augmentation, mixup=recipe.mixup),
+        augment=recipe.augment,
         num_classes=classes,
         repeat=True,
     )

@@ -5,8 +5,6 @@
 About a minute on two CPU cores; 98.9 % of the 360 held-out digits. Needs keras3-vit[train].
 """
 
-from dataclasses import replace
-
 import keras
 
 import keras_vit
@@ -25,7 +23,7 @@ batches = data.pipeline(
     training=True,
     channels=1,
     num_classes=10,
-    augment=replace(recipe.augmentation, mixup=recipe.mixup),
+    augment=recipe.augment,
 )
 held_out = data.pipeline(digits.val, image_size=8, batch_size=64, channels=1, num_classes=10)
 

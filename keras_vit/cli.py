@@ -201,8 +201,6 @@ def _augment(
     out: Path,
     **options: Any,
 ) -> None:
-    from dataclasses import replace
-
     from keras_vit.data import load, plot_augmentations
     from keras_vit.training import recipes
 
@@ -213,7 +211,7 @@ def _augment(
         train,
         out,
         image_size or chosen.image_size,
-        augment=replace(chosen.augmentation, mixup=chosen.mixup, cutmix=chosen.cutmix),
+        augment=chosen.augment,
         channels=1 if data.startswith("digits") else 3,
         images=images,
         **options,

@@ -12,13 +12,12 @@ from keras_vit.checkpoints.adaptation import PATCHES, POSITIONS, Grid, grid_of_p
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.tensors import Shape
-from keras_vit.models.geometry import feature_stride
+from keras_vit.models.geometry import DEFAULT_SIZE, feature_stride
 from keras_vit.models.variants import UNNAMED_WIDTHS, WIDTHS
 
 # Width -> heads, where no shape shows them: the variants, DeiT III's M, DINOv2's giant, So400m.
 HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()} | {1152: 16}
 HEAD_DIM = 64
-DEFAULT_PIXELS = 224
 
 
 class Shapes:
@@ -82,7 +81,7 @@ def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     shapes = Shapes(checkpoint)
     depths, width = shapes.resnet()
     stated = {**vars(checkpoint.conventions), **checkpoint.arguments}
-    size = stated.get("image_size", (DEFAULT_PIXELS, DEFAULT_PIXELS))
+    size = stated.get("image_size", (DEFAULT_SIZE, DEFAULT_SIZE))
     return {
         "depths": depths,
         "width": width,
@@ -173,7 +172,7 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         )
         size = positions and (positions[1][0] * cell_h, positions[1][1] * cell_w)
     elif size is None:
-        size = (DEFAULT_PIXELS // cell_h * cell_h, DEFAULT_PIXELS // cell_w * cell_w)
+        size = (DEFAULT_SIZE // cell_h * cell_h, DEFAULT_SIZE // cell_w * cell_w)
     if size is not None:
         arguments["input_shape"] = (*size, channels)
     return arguments

@@ -13,6 +13,7 @@ from typing import Any
 
 from keras_vit.checkpoints.layouts import LAYOUTS
 from keras_vit.models import FAMILIES
+from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.variants import size_arguments
 
 
@@ -38,7 +39,7 @@ class Weights:
     model: str
     url: str
     layout: str
-    pixels: int = 224
+    pixels: int = DEFAULT_SIZE
     num_classes: int = 1000
     top1: float | None = None
     source: str = ""
@@ -60,7 +61,7 @@ class Weights:
     def megabytes(self) -> int:
         """The approximate size of the download: four bytes per parameter."""
         kind = self.model.split("-")[0]
-        count = FAMILIES[kind if kind in FAMILIES else "hybrid"].cost
+        count = FAMILIES.get(kind, FAMILIES["hybrid"]).cost
         cost = count(**self.sizes, image_size=self.pixels, num_classes=self.num_classes)
         return round(cost.parameters * 4 / 1e6)
 

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit import data
+from keras_vit.data._imports import tf
 from keras_vit.errors import check_positive
 from keras_vit.models.geometry import DEFAULT_SIZE
 
@@ -114,10 +115,10 @@ def predict_split(
     ((360,), (360, 10))
     """
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
-    # Labels come with their images: a split may skip files that it cannot decode.
-    labels = split.labels()
-    if split.skips:
+    if split.skips:  # labels come with their images where files cannot be decoded
         labels = np.concatenate([batch for _, batch in batches.as_numpy_iterator()])
+    else:
+        labels = split.labels()
     return labels, model.predict(to_data_format(model, batches).map(lambda x, _: x), verbose=0)
 
 
@@ -147,8 +148,6 @@ def to_data_format(model: Any, batches: Any) -> Any:
     """
     if not _channels_first(model):
         return batches
-    import tensorflow as tf
-
     return batches.map(lambda images, labels: (tf.transpose(images, (0, 3, 1, 2)), labels))
 
 

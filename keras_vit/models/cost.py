@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_vit.errors import as_pair
+from keras_vit.models.geometry import DEFAULT_SIZE
 
 BYTES = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2, "bfloat16": 2}
 
@@ -35,7 +36,7 @@ def vit_cost(
     depth: int,
     num_heads: int,
     mlp_dim: int,
-    image_size: int | tuple[int, int] = 224,
+    image_size: int | tuple[int, int] = DEFAULT_SIZE,
     channels: int = 3,
     num_classes: int = 1000,
     batch_size: int = 1,
@@ -95,7 +96,7 @@ def resnet_cost(
     depths: Sequence[int],
     width: int,
     version: int = 2,
-    image_size: int | tuple[int, int] = 224,
+    image_size: int | tuple[int, int] = DEFAULT_SIZE,
     channels: int = 3,
     num_classes: int = 1000,
     batch_size: int = 1,
@@ -175,7 +176,7 @@ def mixer_cost(
     depth: int,
     tokens_mlp_dim: int,
     channels_mlp_dim: int,
-    image_size: int | tuple[int, int] = 224,
+    image_size: int | tuple[int, int] = DEFAULT_SIZE,
     channels: int = 3,
     num_classes: int = 1000,
     batch_size: int = 1,

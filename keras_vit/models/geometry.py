@@ -3,11 +3,9 @@
 import warnings
 from collections.abc import Sequence
 
-import keras
+from keras_vit.errors import check_positive
+from keras_vit.layers.patches import check_data_format
 
-from keras_vit.errors import check_choice, check_positive
-
-DATA_FORMATS = ("channels_last", "channels_first")
 # Pixels per side where a model takes images of any size and a size is needed.
 DEFAULT_SIZE = 224
 
@@ -23,9 +21,7 @@ def image_layout(
     Raises:
         ValueError: The data format is unknown, or the shape is not an image shape in it.
     """
-    data_format = check_choice(
-        data_format or keras.config.image_data_format(), "data_format", DATA_FORMATS
-    )
+    data_format = check_data_format(data_format)
     last = data_format == "channels_last"
     default = (DEFAULT_SIZE, DEFAULT_SIZE, 3) if last else (3, DEFAULT_SIZE, DEFAULT_SIZE)
     if input_shape is None:

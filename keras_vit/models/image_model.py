@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -64,7 +64,7 @@ class ImageModel(CompiledModel):
         images = keras.Input(config.input_shape, name="images")
         features = intermediates(images, config)
         super().__init__(images, features["logits"], name=config.name)
-        self._config = replace(config, name=self.name)
+        self._config = config
         self._features = features
         settle_policies(self)
         self.class_names = None
@@ -95,6 +95,7 @@ class ImageModel(CompiledModel):
         # Weights are in the saved file itself: a reloaded model must not look for the first one.
         config = {
             **self._config.get_config(),
+            "name": self.name,
             "weights": None,
             "dtype": self._policy_config(),
             "class_names": self.class_names,

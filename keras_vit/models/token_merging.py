@@ -19,20 +19,16 @@ def merging_encoder(tokens: Any, config: ViTConfig) -> Encoded:
     for i in range(first):
         features[f"block_{i}"] = tokens = EncoderBlock(**config.block(i))(tokens)
     for i in range(first, config.depth):
-        block = _merging_block(i, config)
+        block = MergingEncoderBlock(
+            **config.block(i),
+            merge=config.merging[i],
+            num_prefix_tokens=config.num_prefix_tokens,
+        )
         read_class_token = partial(_class_token_alone, block, tokens, index)
         tokens, token_index = block(tokens, *index)
         features[f"block_{i}"], features[f"block_{i}_token_index"] = tokens, token_index
         index = (token_index,)
     return Encoded(features, tokens, read_class_token, index)
-
-
-def _merging_block(i: int, config: ViTConfig) -> MergingEncoderBlock:
-    arguments = config.block(i)
-    del arguments["relative_length"]
-    return MergingEncoderBlock(
-        **arguments, merge=config.merging[i], num_prefix_tokens=config.num_prefix_tokens
-    )
 
 
 def _class_token_alone(block: MergingEncoderBlock, tokens: Any, index: tuple[Any, ...]) -> Any:

@@ -18,7 +18,7 @@ from keras_vit.layers import (
 )
 from keras_vit.models.config import ViTConfig, arguments_of
 from keras_vit.models.encoder import Encoded, plain_encoder
-from keras_vit.models.geometry import ImageShape, feature_stride, image_size, patch_grid
+from keras_vit.models.geometry import ImageShape, feature_stride, image_size
 from keras_vit.models.head import classify
 from keras_vit.models.hybrid import hybrid_patches
 from keras_vit.models.image_model import ImageModel
@@ -159,10 +159,8 @@ class VisionTransformer(ImageModel):
         (6, 3)
         """
         input_shape = self._other_shape(input_shape)
-        size = image_size(input_shape, self.data_format)
-        grid = self.position_grid
-        if None not in size:
-            grid = patch_grid(size, self.patch_size, feature_stride(self.resnet))
+        # None: the configuration computes it from the shape.
+        grid = self.position_grid if None in image_size(input_shape, self.data_format) else None
         return self._copy_with({"input_shape": input_shape, "position_grid": grid})
 
     def with_token_merging(self, token_merging: int | Sequence[int]) -> Self:

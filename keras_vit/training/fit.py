@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,7 @@ def _training_batches(
             batch_size,
             training=True,
             seed=seed,
-            augment=replace(recipe.augmentation, mixup=recipe.mixup, cutmix=recipe.cutmix),
+            augment=recipe.augment,
             channels=pipeline_arguments(model)["channels"],
             num_classes=len(split.class_names),
             cache=None,

@@ -24,6 +24,7 @@ from keras_vit.evaluation.prediction import predict_split
 from keras_vit.files import atomic_write, write_text
 from keras_vit.manifest import read_manifest
 from keras_vit.models import model_arguments
+from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.output_folder import OutputFolder
 from keras_vit.training import recipes
 from keras_vit.training.fit import History, fit
@@ -154,7 +155,7 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.Class
     finished = manifest is not None and manifest.kind == output.kind
     if job.resume and finished and not output.workspace.exists():
         print_fn(f"{job.out} is finished: there is nothing to resume.")
-        return _stored_report(output.place)
+        return _stored_report(output.place)[0]
     with output.opened(overwrite=job.overwrite, resume=job.resume) as folder:
         if output.is_finished():
             _check_identity(job, folder)
@@ -162,22 +163,20 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.Class
             _write_run(job, recipe, folder, print_fn)
             output.finish()
         output.publish(print_fn)
-    report = _stored_report(output.place)
+    report, facts = _stored_report(output.place)
     print_fn(f"\n{report}\n")
     print_fn(
-        f"{_stored_facts(output.place)['seconds']:.0f} s; written to {job.out}: "
+        f"{facts['seconds']:.0f} s; written to {job.out}: "
         + ", ".join(sorted(path.name for path in job.out.iterdir()))
     )
     print_fn(f"next: keras-vit predict {shlex.quote(str(job.out))} photo.jpg")
     return report
 
 
-def _stored_facts(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "report.json").read_text("utf-8"))
-
-
-def _stored_report(folder: Path) -> evaluation.ClassificationReport:
-    return evaluation.ClassificationReport.from_dict(_stored_facts(folder)["report"])
+def _stored_report(folder: Path) -> tuple[evaluation.ClassificationReport, dict[str, Any]]:
+    """The report of a finished run, and all facts of its `report.json`."""
+    facts = json.loads((folder / "report.json").read_text("utf-8"))
+    return evaluation.ClassificationReport.from_dict(facts["report"]), facts
 
 
 def _check_identity(job: Job, folder: Path) -> None:
@@ -256,7 +255,7 @@ def _recipe(job: Job) -> Recipe:
         if getattr(job, name) is not None
     }
     if (job.model or job.weights) and job.image_size is None and recipe.model:
-        changes["image_size"] = 224  # the size that named models are made for
+        changes["image_size"] = DEFAULT_SIZE  # the size that named models are made for
     for name, value in changes.items():
         if value <= 0:
             raise ValueError(f"{name}={value!r} must be greater than 0.")

@@ -133,6 +133,11 @@ class Recipe:
         """The fields of those names that are not None."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
+    @property
+    def augment(self) -> Augmentation:
+        """The augmentation with mixup and CutMix, as `keras_vit.data.pipeline` takes it."""
+        return replace(self.augmentation, mixup=self.mixup, cutmix=self.cutmix)
+
     def rates(self, accepted: Container[str]) -> dict[str, float]:
         """Dropout and stochastic depth where they are above 0 and among a model's arguments."""
         rates = {"dropout": self.dropout, "stochastic_depth": self.stochastic_depth}
