@@ -2,9 +2,9 @@
 
 `python -m benchmarks first_steps --steps 20 100 --rounds 2` trains ViT-Ti/16 on TensorFlow, batch 8
 with a last batch of 3, then evaluates 32 images at batch 16: with `jit_compile="auto"` and with
-Keras's default, `jit_compile=False`. `--before CHECKOUT` adds another version's "auto". Every run
-is a process of its own, all take turns, and ratios are taken within a round. Allow two minutes per
-process on two cores.
+Keras's default, `jit_compile=False`. `--before CHECKOUT` adds another version's "auto", `--without-keras`
+leaves Keras's default out. Every run is a process of its own, all take turns, and ratios are taken
+within a round. Allow two minutes per process on two cores.
 """
 
 import argparse
@@ -26,8 +26,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, nargs="+", default=[20, 100], help="steps of fit")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each contestant")
     parser.add_argument("--before", type=Path, help="checkout of the version to compare with")
+    parser.add_argument("--without-keras", action="store_true", help="only auto and --before")
     options = parser.parse_args(arguments)
-    contestants = {"auto": (HERE, "auto"), "keras": (HERE, "off")}
+    contestants = {"auto": (HERE, "auto")}
+    if not options.without_keras:
+        contestants["keras"] = (HERE, "off")
     if options.before:
         contestants["before"] = (options.before, "auto")
     for steps in options.steps:
