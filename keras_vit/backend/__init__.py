@@ -1,5 +1,14 @@
 """The one place that knows which backend Keras runs on: one idea per file."""
 
+from keras_vit.backend.devices import (
+    batches_on_devices,
+    batches_on_host,
+    check_placement,
+    current_distribution,
+    layout_of,
+    on_all_devices,
+    on_devices,
+)
 from keras_vit.backend.guarded_step import guard_step, synchronize
 from keras_vit.backend.kernels import (
     fused_attention,
@@ -23,15 +32,22 @@ from keras_vit.backend.xla import compiled_by_xla, xla_pays
 
 __all__ = [
     "DropoutStrategy",
+    "batches_on_devices",
+    "batches_on_host",
+    "check_placement",
     "compiled_by_xla",
+    "current_distribution",
     "dropout_strategy",
     "fused_attention",
     "guard_step",
     "has_fused_attention",
     "has_gelu_kernel",
     "is_tensorflow",
+    "layout_of",
     "multiply_add",
     "multiply_in_float32",
+    "on_all_devices",
+    "on_devices",
     "random_int16",
     "random_state",
     "remat",

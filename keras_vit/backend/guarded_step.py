@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.backend.devices import current_distribution, on_devices, placed
+
 
 def synchronize(model: keras.Model) -> None:
     """Brings the variables of a model that is in `fit` up to date: JAX keeps them elsewhere."""
@@ -30,7 +32,10 @@ def guard_step(
 
     def jax_step(state: Any, iterator: Any) -> Any:
         try:
-            return step(state, iterator)
+            if current_distribution() is None:
+                return step(state, iterator)
+            with on_devices():
+                return step(state, placed(iter(iterator)))
         except BaseException:
             if not any(value.is_deleted() for values in state for value in values):
                 for group, values in zip(variables(), state, strict=True):

@@ -79,6 +79,7 @@ class MaskedPatchPrediction(CompiledModel):
     """
 
     backbone: VisionTransformer
+    _rows_are_independent = False  # one draw of random numbers corrupts the patches of a batch
 
     def __init__(
         self,

@@ -1,0 +1,10 @@
+"""Training on many devices: what is cut how, as `keras.distribution` objects.
+
+keras.distribution.set_distribution(keras_vit.distribution.create("fsdp"))
+model = keras_vit.ViTB16(num_classes=5)  # fit, evaluate, predict and save as on one device
+"""
+
+from keras_vit.distribution.kinds import KINDS, create
+from keras_vit.distribution.table import layout_table
+
+__all__ = ["KINDS", "create", "layout_table"]
