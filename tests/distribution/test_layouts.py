@@ -54,14 +54,14 @@ def test_the_largest_axis_that_divides_is_cut() -> None:
 
 @pytest.mark.once
 def test_what_the_devices_do_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match="block_0/mlp/dense_0/kernel.*5 parts.*divides 3072"):
+    with pytest.raises(ValueError, match=r"block_0/mlp/dense_0/kernel.*5 parts.*divides 3072"):
         tensor_parallel_axes("block_0/mlp/dense_0/kernel", (768, 3072), 5)
 
 
 def test_other_backends_name_what_works() -> None:
     if keras.backend.backend() == "jax":
         pytest.skip("of the other backends")
-    with pytest.raises(RuntimeError, match="keras.distribution works on JAX alone"):
+    with pytest.raises(RuntimeError, match=r"keras\.distribution works on JAX alone"):
         keras_vit.distribution.create("fsdp")
 
 
