@@ -146,3 +146,18 @@ def on_all_devices(function: Callable[[Any], Any], images: Any) -> Any:
         images, distribution.get_data_layout(images.shape)
     )
     return keras.tree.map_structure(lambda outputs: outputs[:rows], function(images))
+
+
+def is_cut_by_heads() -> bool:
+    """Whether the devices share the heads of each block: tensor parallel."""
+    distribution = current_distribution()
+    return distribution is not None and "model" in distribution.device_mesh.axis_names
+
+
+def cut_last_axis(weights: Any) -> Any:
+    """A weight whose last axis is cut for tensor parallel, as attention uses it."""
+    mesh = current_distribution().device_mesh
+    axes = [None] * (len(weights.shape) - 1) + ["model"]
+    return keras.distribution.distribute_tensor(
+        weights, keras.distribution.TensorLayout(axes, mesh)
+    )
