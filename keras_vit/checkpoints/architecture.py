@@ -73,11 +73,7 @@ class Shapes:
 
 
 def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
-    """Arguments of the `BiTResNet` that a file holds the weights of.
-
-    Raises:
-        CheckpointError: The shapes are not those of a BiT ResNet.
-    """
+    """Arguments of the `BiTResNet` that a file holds the weights of."""
     shapes = Shapes(checkpoint)
     depths, width = shapes.resnet()
     stated = {**vars(checkpoint.conventions), **checkpoint.arguments}
@@ -93,11 +89,7 @@ def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
 
 
 def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
-    """Arguments of the `MLPMixer` that a file holds the weights of.
-
-    Raises:
-        CheckpointError: The shapes are not those of an MLP-Mixer.
-    """
+    """Arguments of the `MLPMixer` that a file holds the weights of."""
     shapes = Shapes(checkpoint)
     patch_h, patch_w, channels, dim = shapes.of(PATCHES, 4)
     tokens, tokens_dim = shapes.of("block_0/token_mixing/dense_0/kernel", 2)
@@ -124,9 +116,6 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
 
     Everything from the shapes; the number of heads where these show it, else what the file states,
     else that of the variant of this width, else heads of 64.
-
-    Raises:
-        CheckpointError: The shapes are not those of a ViT.
     """
     shapes = Shapes(checkpoint)
     shape = shapes.of
