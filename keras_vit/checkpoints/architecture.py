@@ -152,13 +152,8 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     stride = feature_stride(resnet)
     cell_h, cell_w = patch_h * stride, patch_w * stride
     if size is None and POSITIONS in shapes:
-        positions = grid_of_positions(
-            shape(POSITIONS, 3)[1],
-            checkpoint.has_class_position,
-            class_token,
-            file_grid or checkpoint.grid,
-            None,
-        )
+        count, grid = shape(POSITIONS, 3)[1], file_grid or checkpoint.grid
+        positions = grid_of_positions(count, checkpoint.has_class_position, class_token, grid)
         size = positions and (positions[1][0] * cell_h, positions[1][1] * cell_w)
     elif size is None:
         size = (DEFAULT_SIZE // cell_h * cell_h, DEFAULT_SIZE // cell_w * cell_w)
