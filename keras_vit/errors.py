@@ -122,18 +122,7 @@ def check_arguments(cls: type, arguments: Iterable[str]) -> None:
 
 
 def accepted_arguments(constructor: Any) -> list[str]:
-    """The argument names of a constructor and, where it passes on `**kwargs`, of its base class.
-
-    Example:
-
-    >>> from keras_vit.errors import accepted_arguments
-    >>> class Base:
-    ...     def __init__(self, *, depth): ...
-    >>> class Mine(Base):
-    ...     def __init__(self, scale, **kwargs): ...
-    >>> accepted_arguments(Mine)
-    ['scale', 'depth']
-    """
+    """The argument names of a constructor and, where it passes on `**kwargs`, of its base class."""
     # `Model.__new__` accepts anything: only the signature of `__init__` counts.
     classes = [c for c in getattr(constructor, "__mro__", ()) if "__init__" in vars(c)]
     names: list[str] = []
