@@ -35,9 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 when some of the images cannot be read, 2 for an error, which is one line on
         standard error, 130 after Ctrl-C.
-
-    Raises:
-        SystemExit: `--help`, `--version`, or no command at all.
     """
     return exit_status(lambda: run(parse(arguments)))
 

@@ -77,11 +77,6 @@ def check_file(path: Path, sha256: str | None = None) -> str:
 
     Returns:
         The sum of the file; empty for a file that was compared with its own alone.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        CheckpointError: One of the sums is another, or it is not a regular file.
-        ValueError: `sha256` is not 64 hexadecimal digits.
     """
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
         raise ValueError(f"sha256={sha256!r} is not a SHA-256 sum: give 64 hexadecimal digits.")
