@@ -19,14 +19,11 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock, or raises at once; the folder may be renamed meanwhile.
+    """Holds the folder's lock, or raises `BlockingIOError`; the folder may be renamed meanwhile.
 
     The operating system frees the lock of a process that has ended, however it ended, so that a
     stale file is recognised. A lock that another machine wrote is always respected: file systems
     between machines may not report locks.
-
-    Raises:
-        BlockingIOError: Another process holds it; the message names process and machine.
     """
     path = folder / LOCK
     with path.open("a+", encoding="utf-8") as file:

@@ -76,15 +76,14 @@ def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     """Arguments of the `BiTResNet` that a file holds the weights of."""
     shapes = Shapes(checkpoint)
     depths, width = shapes.resnet()
-    stated = {**vars(checkpoint.conventions), **checkpoint.arguments}
-    size = stated.get("image_size", (DEFAULT_SIZE, DEFAULT_SIZE))
+    size = checkpoint.arguments.get("image_size", (DEFAULT_SIZE, DEFAULT_SIZE))
     return {
         "depths": depths,
         "width": width,
         "version": 2 if checkpoint.family == "bit" else 1,
         "num_classes": shapes.num_classes,
         "input_shape": (*size, shapes.of("stem/conv/kernel", 4)[2]),
-        "include_preprocessing": stated["include_preprocessing"],
+        **checkpoint.stated,
     }
 
 
@@ -100,7 +99,7 @@ def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, An
         "tokens_mlp_dim": tokens_dim,
         "channels_mlp_dim": shapes.of("block_0/channel_mixing/dense_0/kernel", 2)[1],
         "num_classes": shapes.num_classes,
-        **_stated(checkpoint),
+        **checkpoint.stated,
     }
     size = checkpoint.arguments.get("image_size")
     rows, columns = file_grid or checkpoint.grid or (isqrt(tokens),) * 2
@@ -145,7 +144,7 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         "layer_scale": 1e-5 if "block_0/scale_0" in shapes else None,
         "position_embedding": "learned" if POSITIONS in shapes else "none",
     }
-    arguments |= _stated(checkpoint)
+    arguments |= checkpoint.stated
     if is_gated:
         arguments["activation"] = "swiglu"
     size = checkpoint.arguments.get("image_size")
@@ -160,15 +159,3 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     if size is not None:
         arguments["input_shape"] = (*size, channels)
     return arguments
-
-
-def _stated(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Arguments that no shape shows: what the file states, else its authors' conventions."""
-    conventions = checkpoint.conventions
-    stated = {
-        "activation": conventions.activation,
-        "norm_epsilon": conventions.norm_epsilon,
-        "include_preprocessing": conventions.include_preprocessing,
-        **checkpoint.arguments,
-    }
-    return {k: v for k, v in stated.items() if k not in ("image_size", "evaluation")}

@@ -88,6 +88,11 @@ class Checkpoint:
     class_names: tuple[str, ...] | None = None
     grid: tuple[int, int] | None = None
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What no shape shows: what the file states, else its authors' conventions."""
+        return {**vars(self.conventions), **self.arguments}
+
 
 @dataclass(frozen=True)
 class Layout:
