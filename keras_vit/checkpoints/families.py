@@ -15,7 +15,7 @@ class Family(NamedTuple):
 
     model: type[ImageModel]
     root: str  # the canonical tensor without which a file is incomplete
-    arguments: Callable[[Checkpoint, Grid | None], dict[str, Any]]  # and others, to leave out
+    arguments: Callable[[Checkpoint, Grid | None], dict[str, Any]]  # and more that the file states
 
 
 FAMILIES = {

@@ -1,14 +1,6 @@
 """The rows of flax's layers, which its models share."""
 
-from keras_vit.checkpoints.layout import (
-    FROM_HEADS,
-    HEADS_BIAS,
-    SAME,
-    TO_HEADS,
-    Codec,
-    Row,
-    Tensors,
-)
+from keras_vit.checkpoints.layout import FROM_HEADS, HEADS_BIAS, SAME, TO_HEADS, Codec, Row, Tensors
 
 # Where the weights lie among a training's state, the most specific first.
 PREFIXES = ("opt/target/", "params/img/", "img/params/", "params/", "img/")

@@ -161,11 +161,7 @@ INHERITED_ARGUMENTS = (
 
 
 def arguments_for(
-    weights: str | Path,
-    /,
-    *,
-    num_classes: int = 1000,
-    **arguments: Any,
+    weights: str | Path, /, *, num_classes: int = 1000, **arguments: Any
 ) -> dict[str, Any]:
     """What a model of these sizes inherits from its weights: numerics, pooling, preprocessing.
 
