@@ -42,11 +42,9 @@ def _unscanned(tensors: Tensors) -> Tensors:
         if not match or not tensor.shape:
             unscanned[name] = tensor
             continue
-        read = SharedRead(tensor.read, tensor.shape[0])  # the blocks are views of it
-        for i in range(tensor.shape[0]):
-            unscanned[BLOCK.format(i) + match[1]] = replace(
-                tensor, shape=tensor.shape[1:], read=lambda read=read, i=i: read()[i]
-            )
+        whole = replace(tensor, read=SharedRead(tensor.read, tensor.shape[0]))
+        for i in range(tensor.shape[0]):  # views of it
+            unscanned[BLOCK.format(i) + match[1]] = whole.then(lambda x, i=i: x[i])  # type: ignore[misc]
     return unscanned
 
 

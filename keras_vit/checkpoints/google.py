@@ -42,7 +42,7 @@ COMMON_ROWS: tuple[Row, ...] = (
 
 def renumbered(tensors: Tensors, numbers: dict[str, tuple[int, ...]]) -> Tensors:
     """Blocks with their modules numbered by `numbers`, whatever the file's counting is."""
-    pattern = re.compile(r"^(Transformer/encoderblock(?:_\d+)?/)([A-Za-z]+)_(\d+)/")
+    pattern = re.compile(r"^(Transformer/encoderblock(?:_\d+)?/)([A-Za-z]+)_(\d{1,4})/")
     numbers_in_file: dict[tuple[str, str], set[int]] = {}
     for match in filter(None, map(pattern.match, tensors)):
         numbers_in_file.setdefault((match[1], match[2]), set()).add(int(match[3]))

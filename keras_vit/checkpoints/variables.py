@@ -14,6 +14,7 @@ from keras_vit.checkpoints.families import family_of
 from keras_vit.checkpoints.tensors import Array, Shape
 
 
+# A layer's canonical name is its path in the model, unless another is given.
 def _dense(layer: str, *names: str) -> dict[str, tuple[str, ...]]:
     names = names or (layer.replace(".", "/"),)
     return {f"{layer}.{part}": tuple(f"{n}/{part}" for n in names) for part in ("kernel", "bias")}
