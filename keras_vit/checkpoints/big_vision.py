@@ -39,7 +39,7 @@ def _unscanned(tensors: Tensors) -> Tensors:
     unscanned: Tensors = {}
     for name, tensor in tensors.items():
         match = re.fullmatch(r"Transformer/encoderblock/(.+)", name)
-        if not match or not tensor.shape:
+        if not match or not tensor.shape or 0 in tensor.shape:
             unscanned[name] = tensor
             continue
         whole = replace(tensor, read=SharedRead(tensor.read, tensor.shape[0]))
