@@ -79,7 +79,8 @@ class OutputFolder:
             FileExistsError: There is a folder already, or an unfinished one beside it.
             ValueError: The path must not be replaced; the message gives the reason.
         """
-        for path in (self.place, self.workspace, self.previous):
+        self._check_place(self.place)  # first: what lies beside the root does not have a name
+        for path in (self.workspace, self.previous):
             self._check_place(path)
         if self.place.is_dir() and any(self.place.iterdir()):
             if not self._is_ours(self.place):
