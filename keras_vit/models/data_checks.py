@@ -31,9 +31,9 @@ class Crossentropy:
     """
 
     name: str
-    kind: str
-    labels: str
-    from_logits: bool
+    kind: str = "SparseCategoricalCrossentropy"
+    labels: str = "any"
+    from_logits: bool = False
     ignore_class: int | None = None
 
 
@@ -48,11 +48,7 @@ _LABELS = {
 
 
 def crossentropy_of(loss: Any) -> Crossentropy | None:
-    """What the loss of a model with one output expects; None when it is not a crossentropy.
-
-    Args:
-        loss: As `compile` takes it: a name, function, class, object, or a list or dictionary of
-            one of them.
+    """What a loss, as `compile` takes it, expects; None unless it is a single crossentropy.
 
     Raises:
         ValueError: Keras does not have a loss of that name.
@@ -71,22 +67,13 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
     loss, options = losses[0], {}
     name = f"loss={loss!r}" if isinstance(loss, str) else f"The loss {_name(loss)}"
     if loss in ("crossentropy", "ce"):  # Keras chooses among three, by the shape of the labels
-        return Crossentropy(name, "SparseCategoricalCrossentropy", "any", False)
+        return Crossentropy(name)
     if isinstance(loss, functools.partial):
         loss, options = loss.func, loss.keywords
     loss = keras.losses.get(loss)
-    options = {
-        "from_logits": False,
-        "ignore_class": None,
-        **getattr(loss, "__dict__", {}),
-    } | options
-    known = Crossentropy(
-        name,
-        "SparseCategoricalCrossentropy",
-        "any",
-        options["from_logits"],
-        options["ignore_class"],
-    )
+    options = {**getattr(loss, "__dict__", {}), **options}
+    from_logits, ignore_class = options.get("from_logits", False), options.get("ignore_class")
+    known = Crossentropy(name, from_logits=from_logits, ignore_class=ignore_class)
     if getattr(loss, "takes_integer_labels", False):
         return known
     for (kind, function), labels in _LABELS.items():
@@ -244,11 +231,6 @@ class DataCheck:
         self.error = self.error or ValueError(message)  # the first: batches are read ahead
         raise self.error
 
-    @property
-    def _ranged(self) -> bool:
-        """Whether labels may be the numbers of classes."""
-        return self.classes > 1 and self.loss is not None and self.loss.labels in ("integer", "any")
-
     def labels(self, y: Any) -> None:
         """Checks that integer labels are classes of the model."""
         labels = _leaf(y)
@@ -266,8 +248,10 @@ class DataCheck:
             )
 
     def _integers(self, labels: Any) -> bool:
-        rank = len(labels.shape)
-        return self._ranged and (rank < self.output_rank or labels.shape[-1] == 1)
+        """Whether labels are the numbers of classes."""
+        if self.classes < 2 or self.loss is None or self.loss.labels not in ("integer", "any"):
+            return False
+        return len(labels.shape) < self.output_rank or labels.shape[-1] == 1
 
     def _outside(self, labels: Any) -> Any:
         """Where labels are not classes; of NumPy's and TensorFlow's arrays alike."""
@@ -308,11 +292,10 @@ class DataCheck:
         import tensorflow as tf
 
         x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-        known = [
+        images, labels = (
             spec if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None else None
             for spec in (_leaf(x), _leaf(y))
-        ]
-        images, labels = known
+        )
         self.shapes(images, labels)
         of_labels = labels is not None and self._integers(labels)
         of_pixels = images is not None and self._wants_range(images)
@@ -377,8 +360,7 @@ def _to_numpy(array: Any) -> np.ndarray:
     if hasattr(array, "numpy"):  # a tensor of TensorFlow or torch, whatever Keras runs on
         if _is_a(array, "torch", "Tensor"):
             array = array.detach().cpu()
-            array = (
-                array.float() if array.is_floating_point() else array
-            )  # NumPy does not know bfloat16
+            if array.is_floating_point():
+                array = array.float()  # NumPy does not know bfloat16
         return array.numpy()
     return np.asarray(array)

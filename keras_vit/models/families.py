@@ -19,13 +19,7 @@ from keras_vit.models.vit import VisionTransformer
 
 
 class Family(NamedTuple):
-    """One family.
-
-    Attributes:
-        model: Its class.
-        names: The names of its sizes, as `create` takes them.
-        cost: Counts parameters and operations from size arguments.
-    """
+    """Its class, the names that `create` takes, and what counts its cost from size arguments."""
 
     model: type[ImageModel]
     names: tuple[str, ...]

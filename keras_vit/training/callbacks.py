@@ -1,5 +1,6 @@
 """Callbacks: progress, logs, early stopping, the best model, a stop on a non-finite loss."""
 
+import functools
 import importlib.util
 import io
 import math
@@ -101,19 +102,17 @@ class StopAtNonFiniteLoss(_StepCounter):
             if self.last_finite is None
             else f"the epoch's mean before it was {self.last_finite:.6g}"
         )
+        backend.synchronize(self.model)
+        learning_rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         raise NonFiniteLossError(
             f"The loss is {loss} in step {step} (epoch {self.epoch + 1}, step {self.done}): "
-            f"{before}. The learning rate was {self._learning_rate():.3g}: try a third of it, a "
+            f"{before}. The learning rate was {learning_rate:.3g}: try a third of it, a "
             "longer warm-up, clipping (global_clipnorm=1.0), float32 or bfloat16 in place of "
             "float16; and check that images and labels are finite.",
             step,
             loss,
             self.last_finite,
         )
-
-    def _learning_rate(self) -> float:
-        backend.synchronize(self.model)
-        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "last_finite": self.last_finite}
@@ -130,9 +129,6 @@ class Progress(_StepCounter):
     pipe, CI) there is a line per epoch, and one per minute within long epochs. Call `fit` with
     `verbose=0`, which switches Keras's own bar off. Validation is timed separately, so the
     remaining time is right from the second epoch on.
-
-    Not a display of Rich: that hides the cursor until it is stopped, and Keras calls no callback
-    when `fit` raises.
 
     Args:
         images_per_step: Images in a batch, for the images per second.
@@ -156,7 +152,7 @@ class Progress(_StepCounter):
         check_positive(images_per_step=images_per_step)
         self.images_per_step = images_per_step
         self.terminal = print_fn is None and sys.stdout.isatty()
-        self.print_fn = print_fn or _print
+        self.print_fn = print_fn or functools.partial(print, flush=True)
         self.interval = 0.1 if self.terminal else 60.0
         self.step_seconds: float | None = None
         self.epoch_end_seconds = 0.0  # validation and other callbacks
@@ -245,7 +241,7 @@ class BestModel(keras.callbacks.ModelCheckpoint):
 
     Args:
         path: The file, `.keras`.
-        monitor: The metric of the best epoch, such as `"val_accuracy"`.
+        monitor: The metric, such as `"val_accuracy"`.
 
     Example:
 
@@ -322,8 +318,7 @@ def default_callbacks(
     folder.mkdir(parents=True, exist_ok=True)
     # StopAtNonFiniteLoss first: a diverged epoch is neither logged nor saved. Progress last, after
     # what the others print.
-    callbacks: list[keras.callbacks.Callback] = [StopAtNonFiniteLoss()]
-    callbacks.append(HistoryLog(str(folder / "history.csv")))
+    callbacks: list[Any] = [StopAtNonFiniteLoss(), HistoryLog(folder / "history.csv")]
     if monitor is not None:
         callbacks.append(BestModel(folder / "best.keras", monitor))
     if patience is not None:
@@ -343,10 +338,6 @@ def _tensorboard(folder: Path) -> keras.callbacks.Callback:
             "history.csv holds the same numbers."
         )
     return keras.callbacks.TensorBoard(str(folder))
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)
 
 
 def _clock(seconds: float) -> str:

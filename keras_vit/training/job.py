@@ -37,18 +37,9 @@ K_NEIGHBOURS = 20
 
 # The files of a complete run, and those that are needed only until it is complete.
 RUN_FILES = (
-    "model.keras",
-    "best.keras",
-    "config.json",
-    "history.csv",
-    "report.json",
-    "report.md",
-    "calibration.png",
-    "confusion.png",
-    "curves.png",
-    "mistakes.png",
-    "saved_models/*",
-    "tensorboard/*",
+    *("model.keras", "best.keras", "saved_models/*", "tensorboard/*"),
+    *("config.json", "history.csv", "report.json", "report.md"),
+    *("calibration.png", "confusion.png", "curves.png", "mistakes.png"),
 )
 SCRATCH_FILES = ("checkpoints/*",)
 

@@ -183,7 +183,9 @@ class TableOptimizer(keras.optimizers.Optimizer):
         The state stores the result rounded, and the step uses it unrounded, as in optax with
         `accumulator_dtype`. bfloat16(0.9) is 0.8984375.
         """
-        average = weight * value + _rounded(decay, state.dtype) * ops.cast(state, value.dtype)
+        if keras.backend.standardize_dtype(state.dtype) == "bfloat16":
+            decay = float(np.float32(decay).astype(ml_dtypes.bfloat16))
+        average = weight * value + decay * ops.cast(state, value.dtype)
         self.assign(state, ops.cast(average, state.dtype))
         return average
 
@@ -394,10 +396,3 @@ OPTIMIZERS: dict[str, type[TableOptimizer]] = {
 def _compute_dtype(variable: Any) -> str:
     """float32, or float64 for a variable of that dtype."""
     return keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
-
-
-def _rounded(value: float, dtype: str) -> float:
-    """The value in bfloat16, if that is the dtype."""
-    if keras.backend.standardize_dtype(dtype) != "bfloat16":
-        return value
-    return float(np.float32(value).astype(ml_dtypes.bfloat16))

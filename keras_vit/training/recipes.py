@@ -197,6 +197,9 @@ class Recipe:
         )
 
 
+# What the recipes that were tuned here have in common.
+_SMALL_VIT = {"depth": 4, "num_heads": 4, "position_embedding": "sincos2d", "stochastic_depth": 0.1}
+
 # What all recipes for pre-training at 224 pixels with batches of 4096 have in common.
 _PRETRAINING: dict[str, Any] = {
     "image_size": 224,
@@ -210,15 +213,7 @@ RECIPES = {
     "digits": Recipe(
         source="Tuned here for scikit-learn's 8 x 8 digits.",
         hardware="Two CPU cores: a minute.",
-        model={
-            "patch_size": 4,
-            "hidden_dim": 96,
-            "depth": 4,
-            "num_heads": 4,
-            "mlp_dim": 192,
-            "position_embedding": "sincos2d",
-            "stochastic_depth": 0.1,
-        },
+        model={"patch_size": 4, "hidden_dim": 96, "mlp_dim": 192, **_SMALL_VIT},
         image_size=8,
         epochs=60,
         batch_size=64,
@@ -232,14 +227,8 @@ RECIPES = {
         source="Tuned here for a few thousand photographs from scratch.",
         hardware="Two CPU cores: minutes.",
         model={
-            "patch_size": 16,
-            "hidden_dim": 128,
-            "depth": 4,
-            "num_heads": 4,
-            "mlp_dim": 256,
-            "position_embedding": "sincos2d",
-            "pooling": "gap",
-            "stochastic_depth": 0.1,
+            **{"patch_size": 16, "hidden_dim": 128, "mlp_dim": 256, "pooling": "gap"},
+            **_SMALL_VIT,
         },
         image_size=64,
         epochs=90,
