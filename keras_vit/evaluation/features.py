@@ -19,21 +19,13 @@ from keras_vit.version import __version__
 
 # Arguments of a model that its pre-logits do not depend on: a new head has the same features.
 _ARGUMENTS_OF_THE_HEAD = (
-    "name",
-    "num_classes",
-    "class_names",
-    "classifier_activation",
-    "frozen",
-    "weights",
-    "remat",
+    *("num_classes", "class_names", "classifier_activation"),
+    *("name", "frozen", "weights", "remat"),
 )
 
 
 def features(
-    model: Any,
-    split: data.Split,
-    cache_dir: str | Path | None = None,
-    batch_size: int = 32,
+    model: Any, split: data.Split, cache_dir: str | Path | None = None, batch_size: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pooled pre-logits of every image of a split, and the labels.
 
@@ -110,11 +102,10 @@ def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
 def weights_digest(model: Any) -> str:
     """SHA-256 of what a model computes its features with: the weights of the backbone and the
     arguments that matter."""
-    digest = hashlib.sha256()
     config = model.get_config()
     arguments = {k: v for k, v in config.items() if k not in _ARGUMENTS_OF_THE_HEAD}
     identity = [type(model).__name__, arguments]
-    digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode())
     for variable in model.feature_model("pre_logits").weights:
         value = keras.ops.convert_to_numpy(variable)
         digest.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())

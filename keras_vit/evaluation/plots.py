@@ -35,12 +35,7 @@ def _save(figure: Any, path: str | Path) -> None:
 
 
 def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> None:
-    """Loss and accuracy per epoch, for training and validation, as a PNG file.
-
-    Args:
-        history: `History.history` of `fit`: `loss`, `accuracy`, `val_loss`, `val_accuracy`.
-        path: The file to write.
-    """
+    """The history of `fit` as a PNG file: loss and accuracy of training and validation."""
     figure = new_figure(9, 3.6)
     for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for key, label in ((name, "training"), (f"val_{name}", "validation")):

@@ -8,13 +8,7 @@ from keras_vit.models.cost import Cost, mixer_cost, resnet_cost, vit_cost
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer
 from keras_vit.models.resnet import BiTResNet
-from keras_vit.models.variants import (
-    BIT_NAMES,
-    HYBRIDS,
-    MIXER_NAMES,
-    VIT_NAMES,
-    size_arguments,
-)
+from keras_vit.models.variants import BIT_NAMES, HYBRIDS, MIXER_NAMES, VIT_NAMES, size_arguments
 from keras_vit.models.vit import VisionTransformer
 
 

@@ -210,16 +210,13 @@ class HistoryLog(keras.callbacks.CSVLogger):
 
     Example:
 
-    >>> import keras, numpy, pathlib, tempfile
+    >>> import pathlib, tempfile
     >>> from keras_vit.training.callbacks import HistoryLog
-    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
-    >>> x = numpy.zeros((4, 3))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder) / "history.csv"
-    ...     _ = model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[HistoryLog(file)])
-    ...     file.read_text().splitlines()
-    ['epoch,loss,val_loss', '0,0.0,NA', '1,0.0,NA']
+    >>> log = HistoryLog(pathlib.Path(tempfile.mkdtemp()) / "history.csv")
+    >>> log.on_train_begin()  # `model.fit(callbacks=[log])` calls both
+    >>> log.on_epoch_end(0, {"loss": 0.5, "val_loss": 0.7})
+    >>> pathlib.Path(log.filename).read_text().splitlines()
+    ['epoch,loss,val_loss', '0,0.5,0.7']
     """
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -288,15 +285,10 @@ def default_callbacks(
 
     Args:
         folder: Created if missing.
-        images_per_step: Images in a batch, for the images per second.
+        images_per_step: See `Progress`, also for `print_fn`.
         monitor: The metric of the best epoch, such as `"val_accuracy"`; None saves no best model.
         patience: Stop when `monitor` has not improved for this many epochs; None never stops.
         tensorboard: Write logs for TensorBoard.
-        print_fn: Prints the lines of progress; None for the terminal.
-
-    Returns:
-        `StopAtNonFiniteLoss`, `HistoryLog`, `BestModel`, `Progress`, and Keras's `EarlyStopping`
-        and `TensorBoard` if asked for.
 
     Raises:
         ValueError: `patience` below 1, or without a `monitor`.

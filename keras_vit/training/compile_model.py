@@ -114,10 +114,7 @@ def schedule_of(
 
 
 def optimizer_of(
-    recipe: Recipe,
-    learning_rate: Any,
-    groups: Table = KERNELS_DECAY,
-    num_heads: int | None = None,
+    recipe: Recipe, learning_rate: Any, groups: Table = KERNELS_DECAY, num_heads: int | None = None
 ) -> TableOptimizer:
     """The recipe's optimizer; `num_heads` are those of the model (see `ScalingAdafactor`)."""
     options: dict[str, Any] = {"num_heads": num_heads} if recipe.optimizer == "adafactor" else {}

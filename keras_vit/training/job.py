@@ -117,7 +117,7 @@ class Job:
 
 
 def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.ClassificationReport:
-    """Trains, evaluates, and writes everything under `job.out`.
+    """Trains, writes everything under `job.out`, and returns the report on the validation split.
 
     The folder appears when it is complete: `model.keras`, `saved_models/NAME/1/`, `report.json`,
     `report.md` with its images, `history.csv`, `config.json`, and `SHA256SUMS` of them all. Until
@@ -127,9 +127,6 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.Class
     Args:
         job: What to train on what.
         print_fn: Prints a line.
-
-    Returns:
-        The report on the validation split.
 
     Raises:
         FileExistsError: `job.out` is not empty, or there is an interrupted run of it, and neither
@@ -247,11 +244,8 @@ def _recipe(job: Job) -> Recipe:
     }
     if (job.model or job.weights) and job.image_size is None and recipe.model:
         changes["image_size"] = DEFAULT_SIZE  # the size that named models are made for
-    for name, value in changes.items():
-        if value <= 0:
-            raise ValueError(f"{name}={value!r} must be greater than 0.")
     if "epochs" in changes:
-        changes["steps"] = None
+        changes["steps"] = 0
     recipe = replace(recipe, **changes)
     if job.sam and not recipe.rho:
         recipe = replace(recipe, rho=SAM_RHO.get(job.model or "", DEFAULT_RHO))

@@ -235,10 +235,7 @@ class CorruptPatches(keras.layers.Layer):
         return grid, ops.cast(chosen, "int32")
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in _CORRUPTION},
-        }
+        return {**super().get_config(), **{name: getattr(self, name) for name in _CORRUPTION}}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Self":
@@ -246,10 +243,7 @@ class CorruptPatches(keras.layers.Layer):
 
 
 def patch_colours(
-    images: Any,
-    patch_size: tuple[int, int],
-    bits: int = 3,
-    data_format: str = "channels_last",
+    images: Any, patch_size: tuple[int, int], bits: int = 3, data_format: str = "channels_last"
 ) -> Any:
     """The mean colour of every patch, as one of `2 ** (bits * channels)` classes.
 

@@ -17,12 +17,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.errors import check_choice
-from keras_vit.training.parameter_groups import (
-    KERNELS_DECAY,
-    ParameterGroup,
-    as_table,
-    find_groups,
-)
+from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, as_table, find_groups
 
 STATE_DTYPES = ("float32", "bfloat16")
 

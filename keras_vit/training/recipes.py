@@ -410,10 +410,6 @@ AUGREG_WEIGHT_DECAY = (0.03, 0.1)
 AUGREG_DROPOUT = (0.0, 0.1)
 
 
-def _rand_augment(magnitude: float | None, **options: Any) -> Augmentation:
-    return Augmentation(rand_augment=None if magnitude is None else (2, magnitude), **options)
-
-
 RECIPES |= {
     f"augreg/{name}": Recipe(
         source='"How to train your ViT?" (Steiner et al. 2022); big_vision configs/vit_i21k.py.',
@@ -428,7 +424,7 @@ RECIPES |= {
         loss="sigmoid",
         head_bias=-10.0,
         mixup=mixup,
-        augmentation=_rand_augment(magnitude),
+        augmentation=Augmentation(rand_augment=None if magnitude is None else (2, magnitude)),
     )
     for name, (magnitude, mixup) in AUGREG.items()
 }
@@ -439,9 +435,9 @@ RECIPES |= {
     f"finetune_small/{name}": replace(
         RECIPES["finetune_small"],
         mixup=mixup,
-        augmentation=_rand_augment(magnitude, min_area=0.3),
+        augmentation=replace(RECIPES[f"augreg/{name}"].augmentation, min_area=0.3),
     )
-    for name, (magnitude, mixup) in AUGREG.items()
+    for name, (_, mixup) in AUGREG.items()
 }
 
 # SAM's rho by model: "When Vision Transformers Outperform ResNets without Pre-training or Strong
