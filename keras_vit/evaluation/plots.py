@@ -115,9 +115,7 @@ def plot_mistakes(
     for axes, mistake, image in zip(cells.flat, mistakes, images, strict=False):
         # A digit of 8 x 8 pixels should show its pixels, not a blur.
         interpolation = "nearest" if max(image.shape[:2]) < 64 else None
-        axes.imshow(
-            image[..., 0] if image.shape[-1] == 1 else image, "gray", interpolation=interpolation
-        )
+        axes.imshow(image, "gray", interpolation=interpolation)
         axes.set_title(
             f"{_short(class_names[mistake.label])}\n"
             f"predicted {_short(class_names[mistake.prediction])} {mistake.probability:.0%}",

@@ -229,14 +229,10 @@ def task_splits(task: Task, data_dir: str | PathLike[str] | None = None) -> dict
     sizes = {name: int(split.num_examples) for name, split in builder.info.splits.items()}
     if not sizes:
         raise DatasetUnavailableError(_how_to_prepare(task, builder))
-    slices = task.splits(sizes)
-    lengths = {
-        "train800": 800,
-        "val200": 200,
-        "train800val200": 1000,
-        "test": sizes[task.test[0]] - sizes[task.test[0]] * task.test[1] // 100,
+    return {
+        name: TaskSplit(name, task, builder, part, builder.info.splits[part].num_examples)
+        for name, part in task.splits(sizes).items()
     }
-    return {name: TaskSplit(name, task, builder, slices[name], lengths[name]) for name in slices}
 
 
 def _how_to_prepare(task: Task, builder: Any) -> str:

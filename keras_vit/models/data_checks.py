@@ -65,11 +65,12 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
     if len(losses) != 1:
         return None
     loss, options = losses[0], {}
-    name = f"loss={loss!r}" if isinstance(loss, str) else f"The loss {_name(loss)}"
-    if loss in ("crossentropy", "ce"):  # Keras chooses among three, by the shape of the labels
-        return Crossentropy(name)
     if isinstance(loss, functools.partial):
         loss, options = loss.func, loss.keywords
+    class_name = getattr(loss, "__name__", type(loss).__name__)
+    name = f"loss={loss!r}" if isinstance(loss, str) else f"The loss {class_name}"
+    if loss in ("crossentropy", "ce"):  # Keras chooses among three, by the shape of the labels
+        return Crossentropy(name)
     loss = keras.losses.get(loss)
     options = {**getattr(loss, "__dict__", {}), **options}
     from_logits, ignore_class = options.get("from_logits", False), options.get("ignore_class")
@@ -80,11 +81,6 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
         if isinstance(loss, getattr(keras.losses, kind)) or loss is getattr(keras.losses, function):
             return replace(known, kind=kind, labels=labels)
     return None
-
-
-def _name(loss: Any) -> str:
-    loss = loss.func if isinstance(loss, functools.partial) else loss
-    return getattr(loss, "__name__", type(loss).__name__)
 
 
 def warn_of_activation(model: Any, stacklevel: int) -> None:

@@ -525,11 +525,7 @@ RECIPES["bit_hyperrule"] = RECIPES["bit_hyperrule/small"]
 
 
 def bit_hyperrule(examples: int, image_size: tuple[int, int]) -> Recipe:
-    """BiT's rule for fine-tuning by the number and the size of the training images.
-
-    Args:
-        examples: Training images.
-        image_size: Height and width of the images in the data set.
+    """BiT's rule for fine-tuning, by the number of training images and their height and width.
 
     Example:
 
