@@ -50,10 +50,7 @@ def fewshot_accuracy(
     the problem is ill-conditioned.
 
     Args:
-        train_x: Features `(n, dimension)`, as from `keras_vit.evaluation.features`.
-        train_y: Integer labels `(n,)`.
-        test_x: Features `(m, dimension)`.
-        test_y: Integer labels `(m,)`.
+        train_x: As for `knn_accuracy`, like the next three.
         shots: Examples to sample per class; all where a class has fewer.
         l2: L2 penalty.
         seed: Seed of the sampling.

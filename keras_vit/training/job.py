@@ -124,10 +124,6 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.Class
     then the run is in `OUT.partial`, from which `job.resume` continues it as if it had not
     stopped. Only files that a run has written are ever deleted (`keras_vit.output_folder`).
 
-    Args:
-        job: What to train on what.
-        print_fn: Prints a line.
-
     Raises:
         FileExistsError: `job.out` is not empty, or there is an interrupted run of it, and neither
             `resume` nor `overwrite` is set; or it holds files that were not written by a run.

@@ -76,7 +76,12 @@ class TableOptimizer(keras.optimizers.Optimizer):
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
-        pairs = list(zip(variables, self._find_groups(variables), strict=True))
+        # Loading drops "sequential/" from the paths of a Sequential model, and a pattern might not
+        # match any more: so the rows of the parameters, in their order, are saved as well.
+        groups = self._group_of
+        if len(groups) != len(variables):
+            groups = find_groups([variable.path for variable in variables], self.groups)
+        pairs = list(zip(variables, groups, strict=True))
         for variable, group in pairs:
             # A model file records frozen layers; single frozen variables are in this table alone.
             if not group.trainable:
@@ -86,31 +91,19 @@ class TableOptimizer(keras.optimizers.Optimizer):
         self._group_of = [group for _, group in pairs]
         self._states = [self.make_states(variable) for variable, _ in pairs]
 
-    def _find_groups(self, variables: Sequence[keras.Variable]) -> list[ParameterGroup]:
-        # Loading drops "sequential/" from the paths of a Sequential model, and a pattern might not
-        # match any more: so the rows of the parameters, in their order, are saved as well.
-        if len(self._group_of) == len(variables):
-            return list(self._group_of)
-        return find_groups([variable.path for variable in variables], self.groups)
-
     def make_states(self, variable: keras.Variable) -> dict[str, keras.Variable]:
         """The states of one parameter; that of the first slot has the `state_dtype`."""
+        first, *others = self.slots
         return {
-            slot: self.add_state(
-                variable, slot, variable.shape, self.state_dtype if slot == self.slots[0] else None
-            )
-            for slot in self.slots
+            first: self.add_state(variable, first, variable.shape, self.state_dtype),
+            **{slot: self.add_state(variable, slot, variable.shape) for slot in others},
         }
 
     def add_state(
-        self,
-        variable: keras.Variable,
-        slot: str,
-        shape: Sequence[int | None],
-        dtype: str | None = None,
+        self, variable: keras.Variable, slot: str, shape: Sequence[int], dtype: str = "float32"
     ) -> keras.Variable:
         name = f"{variable.path.replace('/', '_')}_{slot}"
-        if dtype in (None, "float32"):
+        if dtype == "float32":
             dtype = _compute_dtype(variable)
         return self.add_variable(shape, dtype=dtype, name=name)
 
