@@ -69,7 +69,9 @@ def features(
     cached = _read(path, backbone.output_shape[-1])
     if cached is None:
         cached = _compute(model, split, batch_size)
-        _write(path, *cached)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            np.savez(temporary, features=cached[0], labels=cached[1])
     return cached
 
 
@@ -129,7 +131,7 @@ def _cache_key(model: Any, split: data.Split) -> str:
 
 
 def _read(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """What `_write` wrote; None where the file is missing or damaged."""
+    """Cached features and labels; None where the file is missing or damaged."""
     if not path.is_file():
         return None
     try:
@@ -142,9 +144,3 @@ def _read(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray] | None:
         warnings.warn(f"{path} is damaged and computed again: {error}", stacklevel=3)
         return None
     return features, labels
-
-
-def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary:
-        np.savez(temporary, features=features, labels=labels)

@@ -163,7 +163,7 @@ class CorruptPatches(keras.layers.Layer):
 
     Args:
         mask_ratio: See `MaskedPatchPrediction`, also for the other arguments. At least one patch is
-            corrupted, and another patch is one of the same image.
+            corrupted; a random patch comes from the same image.
 
     Raises:
         ValueError: A number is out of range.

@@ -197,7 +197,7 @@ class Recipe:
         )
 
 
-# What the recipes that were tuned here have in common.
+# What both models that are trained from scratch here have in common.
 _SMALL_VIT = {"depth": 4, "num_heads": 4, "position_embedding": "sincos2d", "stochastic_depth": 0.1}
 
 # What all recipes for pre-training at 224 pixels with batches of 4096 have in common.
