@@ -75,7 +75,7 @@ def worst_mistakes(
 
 
 def images_at(split: data.Split, indices: Sequence[int], channels: int = 3) -> list[np.ndarray]:
-    """Some images of a split, decoded but neither resized nor cropped.
+    """Some images of a split with 3 or 1 `channels`, decoded but neither resized nor cropped.
 
     Returns:
         uint8 arrays `(height, width, channels)`, in the order of `indices`.

@@ -209,18 +209,21 @@ def _run_task(
             )
         return value
 
+    def save() -> None:
+        write_text(path, json.dumps(results, indent=2, allow_nan=False))
+
     best = sweep[0]
     if len(sweep) > 1:
         val_accuracies = results.setdefault("val_accuracies", [])
         for setting in sweep[len(val_accuracies) :]:
             val_accuracies.append(accuracy("train800", "val200", setting))
-            write_text(path, json.dumps(results, indent=2, allow_nan=False))
+            save()
         best = sweep[int(np.argmax(val_accuracies))]
     started = time.time()
     results["setting"] = asdict(best)
     results["accuracy"] = accuracy("train800val200", "test", best)
     results["seconds"] = round(time.time() - started, 1)
-    write_text(path, json.dumps(results, indent=2, allow_nan=False))
+    save()
 
 
 def _read_results(path: Path, identity: str, sweep: Sequence[Setting]) -> dict[str, Any]:

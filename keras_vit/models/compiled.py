@@ -38,7 +38,7 @@ class CompiledModel(keras.Model):
 
     def compile(self, *args: Any, **options: Any) -> None:
         self._compile(*args, **options)
-        warn_of_activation(self, stacklevel=2)
+        warn_of_activation(self)
 
     def _compile(self, *args: Any, **options: Any) -> None:
         super().compile(*args, **options)

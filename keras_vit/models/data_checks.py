@@ -83,7 +83,7 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
     return None
 
 
-def warn_of_activation(model: Any, stacklevel: int) -> None:
+def warn_of_activation(model: Any) -> None:
     """Warns when the loss takes logits for probabilities, or probabilities for logits."""
     loss = crossentropy_of(model.loss)
     if loss is None or not getattr(model, "num_classes", None):
@@ -104,7 +104,7 @@ def warn_of_activation(model: Any, stacklevel: int) -> None:
         )
     else:
         return
-    warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
+    warnings.warn(message, UserWarning, stacklevel=3)  # the line that calls `compile`
 
 
 class DataCheck:
@@ -160,7 +160,7 @@ class DataCheck:
         x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
         self.shapes(x, y)
         self.labels(y)
-        self._first_pixels(x)
+        self.pixels(x)
         return batch
 
     def shapes(self, x: Any, y: Any) -> None:
@@ -168,7 +168,7 @@ class DataCheck:
         images, labels = _leaf(x), _leaf(y)
         if images is not None and len(images.shape) == 4:
             self._check_image_shape(tuple(images.shape))
-        if self.loss is not None and labels is not None and labels.shape is not None:
+        if labels is not None and labels.shape is not None:
             self._check_label_shape(tuple(labels.shape))
 
     def _check_image_shape(self, shape: tuple[int | None, ...]) -> None:
@@ -256,10 +256,11 @@ class DataCheck:
         return ~(inside if ignored is None else inside | (labels == ignored))
 
     def pixels(self, x: Any) -> None:
-        """Warns when a model that takes pixels 0..255 is given others."""
+        """Warns, of the first batch, when a model that takes pixels 0..255 is given others."""
         images = _leaf(x)
         if images is None or not self._wants_range(images):
             return
+        self.wants_pixels = False
         values = _to_numpy(images[:_NUM_CHECKED_IMAGES])
         low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
         if low < high <= 1:  # nothing but zeros or ones is a black image, or a test
@@ -276,12 +277,6 @@ class DataCheck:
 
     def _collate(self, collate: Any, examples: Any) -> Any:
         return self.batch(collate(examples))
-
-    def _first_pixels(self, x: Any) -> None:
-        """`pixels` of the first batch only."""
-        if self.wants_pixels:
-            self.pixels(x)
-            self.wants_pixels = False
 
     def _tensorflow_dataset(self, dataset: Any) -> Any:
         """The data set with the checks in its pipeline: nothing is read ahead, or twice."""
@@ -301,7 +296,7 @@ class DataCheck:
 
         def look(x: Any, y: Any) -> Any:
             self.labels(y if of_labels else None)
-            self._first_pixels(x if of_pixels else None)
+            self.pixels(x if of_pixels else None)
             return True
 
         def check(number: Any, element: Any) -> Any:
