@@ -165,6 +165,8 @@ class DataCheck:
 
     def shapes(self, x: Any, y: Any) -> None:
         """Checks what the shapes say of images and labels."""
+        if self.off:
+            return
         images, labels = _leaf(x), _leaf(y)
         if images is not None and len(images.shape) == 4:
             self._check_image_shape(tuple(images.shape))
