@@ -2,9 +2,9 @@
 
 `python -m benchmarks first_steps --steps 20 100 --rounds 2` trains ViT-Ti/16 on TensorFlow, batch 8
 with a last batch of 3, then evaluates 32 images at batch 16: with `jit_compile="auto"` and with
-Keras's default, `jit_compile=False`. `--before CHECKOUT` adds another version's "auto", `--without-keras`
-leaves Keras's default out. Every run is a process of its own, all take turns, and ratios are taken
-within a round. Allow two minutes per process on two cores.
+Keras's default, `jit_compile=False`. `--before CHECKOUT` adds another version's "auto",
+`--without-keras` leaves Keras's default out. Every run is a process of its own, all take turns, and
+ratios are taken within a round. Allow two minutes per process on two cores.
 """
 
 import argparse

@@ -6,7 +6,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_vit.errors import printable
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from keras_vit import from_checkpoint, list_weights, save_weights
+from keras_vit.checkpoints import load_model
+from keras_vit.checkpoints.cache import cache_folder
+from keras_vit.data import load, plot_augmentations
+from keras_vit.errors import check_choice, printable
+from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
+from keras_vit.evaluation.prediction import predict_files
+from keras_vit.export import export_model
+from keras_vit.inspection import inspect_files
+from keras_vit.models import list_models, model_cost
+from keras_vit.training import recipes
+from keras_vit.training.job import Job, train
 from keras_vit_arguments import parse
 from keras_vit_command import exit_status
 
@@ -20,9 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 when some of the images cannot be read, 2 for an error, which is one line on
         standard error, 130 after Ctrl-C.
-
-    Raises:
-        SystemExit: `--help`, `--version`, or no command at all.
     """
     return exit_status(lambda: run(parse(arguments)))
 
@@ -49,16 +61,11 @@ def print_text(text: object) -> None:
 
 
 def _train(out: Path | None, data: str, **options: Any) -> None:
-    from keras_vit.training.job import Job, train
-
-    train(
-        Job(data=data, out=out or Path("runs") / Path(data).resolve().name, **options), print_text
-    )
+    out = out or Path("runs") / Path(data).resolve().name
+    train(Job(data=data, out=out, **options), print_text)
 
 
 def _load_model(name: str | Path) -> Any:
-    from keras_vit.checkpoints import load_model
-
     if ":" not in str(name) and not Path(name).exists():
         raise FileNotFoundError(
             f"There is no model at {name}. Give a .keras or weights file, the folder of a training "
@@ -68,16 +75,9 @@ def _load_model(name: str | Path) -> Any:
 
 
 def _predict(model: Path, files: list[Path], top: int, max_pixels: int) -> int:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from keras_vit.evaluation.prediction import predict_files
-
     table = Table("image", "class", "probability")
     failed = 0
-    predictions = predict_files(_load_model(model), files, top, max_pixels=max_pixels)
-    for file, classes in predictions:
+    for file, classes in predict_files(_load_model(model), files, top, max_pixels=max_pixels):
         name = Text(printable(file))  # plain strings would be markup
         if isinstance(classes, str):
             failed += 1
@@ -90,8 +90,8 @@ def _predict(model: Path, files: list[Path], top: int, max_pixels: int) -> int:
                     f"The model in {model} predicts {probability} for {file}: its weights are "
                     "damaged, or its training diverged. Train it again, or take another file."
                 )
-            row = Text(printable(class_name)), f"{probability:.2%}"
-            table.add_row(name if i == 0 else "", *row)
+            shown_name = name if i == 0 else ""
+            table.add_row(shown_name, Text(printable(class_name)), f"{probability:.2%}")
         table.add_section()
     Console().print(table)
     return 1 if failed else 0
@@ -113,11 +113,6 @@ def _evaluate(
     out: Path | None,
     **sweep: Any,
 ) -> int:
-    from keras_vit.checkpoints.cache import cache_folder
-    from keras_vit.data import load
-    from keras_vit.errors import check_choice
-    from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
-
     if vtab:
         assert out is not None  # `parse` has seen to it
         report = vtab_report(_load_model(model), out, data_dir, batch_size, **sweep)
@@ -131,9 +126,6 @@ def _evaluate(
     if not probe and knn is None and fewshot is None:
         print_text(own_classes(classifier, splits[split], batch_size))
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table("on frozen features", "accuracy", "")
     for row in transfer_rows(
         classifier,
@@ -152,8 +144,6 @@ def _evaluate(
 
 
 def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
-    from keras_vit.inspection import inspect_files
-
     # Every run calls its file "model"; its folder has a name of its own.
     title = model.resolve().parent.name if model.stem == "model" else model.stem
     failed = inspect_files(_load_model(model), files, out, title=title, **options)
@@ -164,15 +154,11 @@ def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
 
 
 def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> None:
-    from keras_vit.export import export_model
-
     export_model(_load_model(model), out, image_size=image_size, overwrite=overwrite)
     print_text(f"written to {out}")
 
 
 def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> None:
-    from keras_vit import from_checkpoint, save_weights
-
     model = from_checkpoint(source)
     print_text(model.load_report)
     save_weights(model, target, layout, overwrite=overwrite)
@@ -180,8 +166,6 @@ def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> 
 
 
 def _plan(model: str, **options: Any) -> None:
-    from keras_vit.models import model_cost
-
     estimate = model_cost(model, **options)
     batch = options["batch_size"]
     print_text(f"{model} at {options['image_size']} px, {options['precision']}, batch {batch}")
@@ -201,14 +185,11 @@ def _augment(
     out: Path,
     **options: Any,
 ) -> None:
-    from keras_vit.data import load, plot_augmentations
-    from keras_vit.training import recipes
-
     chosen = recipes.get(recipe)
-    train = load(data, data_dir=data_dir, verify=False, max_pixels=max_pixels).train
+    splits = load(data, data_dir=data_dir, verify=False, max_pixels=max_pixels)
     out.parent.mkdir(parents=True, exist_ok=True)
     plot_augmentations(
-        train,
+        splits.train,
         out,
         image_size or chosen.image_size,
         augment=chosen.augment,
@@ -221,15 +202,8 @@ def _augment(
 
 def _list(pattern: str, weights: bool) -> None:
     if weights:
-        from keras_vit import list_weights
-
         print_text(list_weights(pattern))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    from keras_vit.models import list_models, model_cost
-
     names = list_models(pattern)
     if not names:
         raise ValueError(f"No model matches {pattern!r}. Known: {', '.join(list_models())}.")

@@ -121,24 +121,12 @@ def check_arguments(cls: type, arguments: Iterable[str]) -> None:
             )
 
 
-def accepted_arguments(constructor: Any) -> list[str]:
-    """The argument names of a constructor and, where it passes on `**kwargs`, of its base class.
-
-    Example:
-
-    >>> from keras_vit.errors import accepted_arguments
-    >>> class Base:
-    ...     def __init__(self, *, depth): ...
-    >>> class Mine(Base):
-    ...     def __init__(self, scale, **kwargs): ...
-    >>> accepted_arguments(Mine)
-    ['scale', 'depth']
-    """
-    # `Model.__new__` accepts anything: only the signature of `__init__` counts.
-    classes = [c for c in getattr(constructor, "__mro__", ()) if "__init__" in vars(c)]
+def accepted_arguments(cls: type) -> list[str]:
+    """The argument names of a class and, where it passes on `**kwargs`, of its base class."""
     names: list[str] = []
-    for function in [c.__init__ for c in classes] or [constructor]:
-        parameters = list(inspect.signature(function).parameters.values())
+    # `Model.__new__` accepts anything: only the signature of `__init__` counts.
+    for initializer in [vars(c)["__init__"] for c in cls.__mro__ if "__init__" in vars(c)]:
+        parameters = list(inspect.signature(initializer).parameters.values())
         names += [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break

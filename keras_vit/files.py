@@ -23,13 +23,10 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Example:
 
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from keras_vit.files import atomic_write
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with atomic_write(Path(folder) / "report.md") as temporary:
-    ...         _ = temporary.write_text("# Report")
-    ...     (Path(folder) / "report.md").read_text()
+    >>> file = Path(tempfile.mkdtemp()) / "report.md"
+    >>> with atomic_write(file) as temporary:
+    ...     _ = temporary.write_text("# Report")
+    >>> file.read_text()
     '# Report'
     """
     path = Path(os.path.realpath(path))

@@ -19,14 +19,11 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock, or raises at once; the folder may be renamed meanwhile.
+    """Holds the folder's lock, or raises `BlockingIOError`; the folder may be renamed meanwhile.
 
     The operating system frees the lock of a process that has ended, however it ended, so that a
     stale file is recognised. A lock that another machine wrote is always respected: file systems
     between machines may not report locks.
-
-    Raises:
-        BlockingIOError: Another process holds it; the message names process and machine.
     """
     path = folder / LOCK
     with path.open("a+", encoding="utf-8") as file:
@@ -45,19 +42,15 @@ def unlock(folder: Path) -> None:
 
 
 def _acquire(file: IO[str], path: Path) -> None:
-    held = False
-    if fcntl is not None:
-        try:
+    try:
+        if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            held = True
-    holder = _read(file)
-    if held:
+    except BlockingIOError as error:
         raise BlockingIOError(
-            f"Another process is writing {path.parent}: {_describe(holder)}. Wait for it, stop it, "
-            "or give another --out."
-        )
-    here = _this_process()
+            f"Another process is writing {path.parent}: {_describe(_read(file))}. Wait for it, "
+            "stop it, or give another --out."
+        ) from error
+    holder, here = _read(file), _this_process()
     if holder and holder.get("boot") != here["boot"] and holder.get("machine") != here["machine"]:
         raise BlockingIOError(
             f"Another machine may be writing {path.parent}: {_describe(holder)}. If that process "

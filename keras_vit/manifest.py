@@ -4,8 +4,6 @@ The file has the format of `sha256sum`, whose `--check` verifies it, under a fir
 writer. Only what is listed there and still has its checksum is ever deleted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -49,9 +47,6 @@ def write_manifest(
     """Marks a folder as this package's, with the checksums of `files`, relative to it.
 
     Files of an inner folder with its own manifest stay with that one, which may change.
-
-    Raises:
-        OSError: A file cannot be read, or the manifest cannot be written.
     """
     files = sorted(files)
     folders = [str(PurePosixPath(name).parent) for name in files if name.endswith(f"/{MANIFEST}")]
@@ -94,11 +89,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def read_sums(path: Path) -> dict[str, str]:
-    """SHA-256 in hexadecimal by name, from a file in the format of `sha256sum`.
-
-    Raises:
-        ValueError: A line is not a sum and a name.
-    """
+    """SHA-256 in hexadecimal by name, from a file in the format of `sha256sum`, else an error."""
     sums = {}
     for number, line in enumerate(os.fsdecode(path.read_bytes()).split("\n"), 1):
         if not line or line.startswith("# "):
@@ -142,11 +133,7 @@ def _is_linked(folder: Path, name: str) -> bool:
 
 
 def delete_files(folder: Path, names: Iterable[str]) -> None:
-    """Deletes these files in order, and the folders that are empty then, `folder` included.
-
-    Raises:
-        OSError: One cannot be deleted.
-    """
+    """Deletes these files in order, and the folders that are empty then, `folder` included."""
     names = list(names)
     for name in names:
         (folder / name).unlink(missing_ok=True)

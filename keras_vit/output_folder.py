@@ -5,12 +5,10 @@ complete. A folder that it replaces is moved aside first. Of that, only files th
 lists and nobody changed are deleted, and only when the new folder is in place.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -49,7 +47,7 @@ class OutputFolder:
     staging: str
     results: Sequence[str]
     scratch: Sequence[str] = ()
-    protected: Sequence[Path] = field(default=())
+    protected: Sequence[Path] = ()
     resumable: bool = False
     option: str = "--out"
     replace: str = "--overwrite"
@@ -81,12 +79,11 @@ class OutputFolder:
             FileExistsError: There is a folder already, or an unfinished one beside it.
             ValueError: The path must not be replaced; the message gives the reason.
         """
-        self._check_place(self.place)
+        self._check_place(self.place)  # first: what lies beside the root does not have a name
         for path in (self.workspace, self.previous):
             self._check_place(path)
         if self.place.is_dir() and any(self.place.iterdir()):
-            manifest = read_manifest(self.place)
-            if manifest is None or manifest.kind != self.kind:
+            if not self._is_ours(self.place):
                 raise FileExistsError(
                     f"{self.path} holds files that this command did not write. Nothing there is "
                     f"replaced, with or without {self.replace}: give another {self.option}."
@@ -122,13 +119,15 @@ class OutputFolder:
                     f"{self.option} {shown} is, holds or lies in {folder}, which is read: give a "
                     f"folder elsewhere, such as {self.option} runs/{self._example}"
                 )
-        if path != self.place and path.exists() and not _is_new(path):
-            manifest = read_manifest(path)
-            if manifest is None or manifest.kind != self.kind:
-                raise ValueError(
-                    f"{shown} is needed while {self.path} is written, and holds files that this "
-                    f"command did not write: move it away, or give another {self.option}."
-                )
+        if path != self.place and path.exists() and not (_is_new(path) or self._is_ours(path)):
+            raise ValueError(
+                f"{shown} is needed while {self.path} is written, and holds files that this "
+                f"command did not write: move it away, or give another {self.option}."
+            )
+
+    def _is_ours(self, folder: Path) -> bool:
+        manifest = read_manifest(folder)
+        return manifest is not None and manifest.kind == self.kind
 
     @property
     def _example(self) -> str:
@@ -145,7 +144,6 @@ class OutputFolder:
             FileExistsError, ValueError: See `check`; or an unfinished attempt is there.
             FileNotFoundError: There is nothing to resume.
             BlockingIOError: Another process is writing it.
-            OSError: The folder cannot be made.
         """
         self.check(overwrite=overwrite, resume=resume)
         workspace = self.workspace
@@ -236,12 +234,9 @@ class OutputFolder:
     def _delete(self, folder: Path, patterns: Sequence[str]) -> None:
         """Deletes files of the workspace by pattern; never what a link points to."""
         patterns = (*patterns, TEMPORARY_FILES, f"*/{TEMPORARY_FILES}")
-        names = [
-            name
-            for name in all_files(folder)
-            if _matches(name, patterns) and not (folder / name).is_symlink()
-        ]
-        delete_files(folder, [name for name in names if name not in (MANIFEST, LOCK)])
+        names = [name for name in all_files(folder) if _matches(name, patterns)]
+        ours = [name for name in names if not (folder / name).is_symlink()]
+        delete_files(folder, [name for name in ours if name not in (MANIFEST, LOCK)])
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

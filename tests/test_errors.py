@@ -1,11 +1,12 @@
-"""Names from a user's files, as they may be printed."""
+"""Names from a user's files, as they may be printed, and names of arguments."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from keras_vit.errors import printable
+from keras_vit.errors import check_arguments, printable
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,19 @@ from keras_vit.errors import printable
 def test_what_is_printable(name: str | Path, printed: str) -> None:
     assert printable(name) == printed
     printable(name).encode()  # no surrogate is left
+
+
+class Base:
+    def __init__(self, *, depth: int = 1) -> None: ...
+
+
+class Derived(Base):
+    def __init__(self, scale: float, **kwargs: Any) -> None: ...
+
+
+def test_arguments_of_a_base_class_are_accepted_where_they_are_passed_on() -> None:
+    check_arguments(Derived, ["scale", "depth"])
+    with pytest.raises(ValueError, match=r"Accepted: scale, depth\."):
+        check_arguments(Derived, ["deep"])
+    with pytest.raises(ValueError, match=r"Accepted: depth\."):
+        check_arguments(Base, ["scale"])

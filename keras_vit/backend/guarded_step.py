@@ -70,7 +70,5 @@ def guard_step(
 def _label_layout(iterator: Any) -> list[Any]:
     """Ranks of what a TensorFlow iterator gives, and the width of its rows."""
     specs = keras.tree.flatten(getattr(iterator, "element_spec", ()))
-    shapes = [
-        getattr(spec, "shape", None) for spec in specs
-    ]  # those of a strategy do not have a shape
+    shapes = [getattr(spec, "shape", None) for spec in specs]  # a strategy's do not have one
     return [None if s is None else ("row", s[-1]) if s.rank == 2 else s.rank for s in shapes]

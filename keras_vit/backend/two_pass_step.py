@@ -34,20 +34,12 @@ def _jax_step(model: keras.Model, perturb: Any, combine: Any) -> Callable[..., A
 
     def train_step(state: Any, data: Any) -> Any:
         weights, others, optimizer_state, metrics_state = state
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        batch = keras.utils.unpack_x_y_sample_weight(data)
         differentiate = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
 
         def gradients(at: Tensors) -> Any:
-            return differentiate(
-                at,
-                others,
-                metrics_state,
-                x,
-                y,
-                sample_weight,
-                training=True,
-                optimizer_variables=optimizer_state,
-            )
+            rest = (others, metrics_state, *batch)
+            return differentiate(at, *rest, training=True, optimizer_variables=optimizer_state)
 
         (_, (loss, outputs, new_others, metrics_state)), first = gradients(weights)
         mapping = list(zip(model.optimizer.variables, optimizer_state, strict=True))
@@ -60,7 +52,7 @@ def _jax_step(model: keras.Model, perturb: Any, combine: Any) -> Callable[..., A
         )
         mapping = list(zip(model.metrics_variables, metrics_state, strict=True))
         with keras.StatelessScope(state_mapping=mapping) as scope:
-            logs = _update_metrics(model, (x, y, sample_weight), outputs, loss)
+            logs = _update_metrics(model, batch, outputs, loss)
         metrics_state = [scope.get_current_value(v) for v in model.metrics_variables]
         return logs, (weights, new_others, optimizer_state, metrics_state)
 

@@ -5,6 +5,7 @@ Nothing is read here: tensors carry the change with them, and shapes are known a
 
 import fnmatch
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import isqrt, prod
 from typing import Any
 
@@ -39,10 +40,6 @@ def adapt(
         fresh: Names that may stay as they are in the model: canonical, or a group's
             (`"pre_logits"`), or a shell pattern.
         file_grid: Rows and columns of the file's position embeddings, where they are not a square.
-
-    Raises:
-        CheckpointError: A weight would stay fresh that `fresh` does not name, a tensor does not
-            belong to the model, or a shape cannot be adapted.
     """
     allowed = _matching(fresh, expected)
     remaining = dict(checkpoint.tensors)
@@ -55,10 +52,6 @@ def adapt(
     for name, reason in _excluded_by_options(remaining, expected, model).items():
         ignore(remaining.pop(name), reason)
     new_head = _why_new_head(checkpoint.tensors, expected)
-    for name in HEAD:
-        if new_head and name in remaining:
-            ignore(remaining.pop(name), new_head)
-
     for name, shape in expected.items():
         tensor = remaining.pop(name, None)
         if name in allowed or (name in HEAD and (tensor is None or new_head)):
@@ -67,7 +60,7 @@ def adapt(
             if tensor is not None:
                 ignore(tensor, reason)
             if name in HEAD and new_head:
-                adapted[name] = _zeros(name, shape)
+                adapted[name] = Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
         elif tensor is None:
             raise CheckpointError(
                 f"{name!r} of the model is not in the file, and would keep its random values. "
@@ -94,7 +87,7 @@ def grid_of_positions(
     has_class_position: bool | None,
     has_class_token: bool,
     known_grid: Grid | None,
-    target: Grid | None,
+    target: Grid | None = None,
 ) -> tuple[bool, Grid] | None:
     """Whether the first of `count` position embeddings is the class token's, and their grid.
 
@@ -159,10 +152,6 @@ def _why_new_head(tensors: Tensors, expected: dict[str, Shape]) -> str:
             return f"the {one}'s head follows {part}, which the {other} does not have"
     in_file, in_model = tensors[kernel].shape[-1], expected[kernel][-1]
     return "" if in_file == in_model else f"{in_file} classes in the file, {in_model} in the model"
-
-
-def _zeros(name: str, shape: Shape) -> Tensor:
-    return Tensor(name, shape, "float32", lambda: np.zeros(shape, "float32"))
 
 
 def _fit(

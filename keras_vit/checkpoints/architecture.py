@@ -73,31 +73,22 @@ class Shapes:
 
 
 def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
-    """Arguments of the `BiTResNet` that a file holds the weights of.
-
-    Raises:
-        CheckpointError: The shapes are not those of a BiT ResNet.
-    """
+    """Arguments of the `BiTResNet` that a file holds the weights of."""
     shapes = Shapes(checkpoint)
     depths, width = shapes.resnet()
-    stated = {**vars(checkpoint.conventions), **checkpoint.arguments}
-    size = stated.get("image_size", (DEFAULT_SIZE, DEFAULT_SIZE))
+    size = checkpoint.arguments.get("image_size", (DEFAULT_SIZE, DEFAULT_SIZE))
     return {
         "depths": depths,
         "width": width,
         "version": 2 if checkpoint.family == "bit" else 1,
         "num_classes": shapes.num_classes,
         "input_shape": (*size, shapes.of("stem/conv/kernel", 4)[2]),
-        "include_preprocessing": stated["include_preprocessing"],
+        **checkpoint.stated,
     }
 
 
 def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
-    """Arguments of the `MLPMixer` that a file holds the weights of.
-
-    Raises:
-        CheckpointError: The shapes are not those of an MLP-Mixer.
-    """
+    """Arguments of the `MLPMixer` that a file holds the weights of."""
     shapes = Shapes(checkpoint)
     patch_h, patch_w, channels, dim = shapes.of(PATCHES, 4)
     tokens, tokens_dim = shapes.of("block_0/token_mixing/dense_0/kernel", 2)
@@ -108,7 +99,7 @@ def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, An
         "tokens_mlp_dim": tokens_dim,
         "channels_mlp_dim": shapes.of("block_0/channel_mixing/dense_0/kernel", 2)[1],
         "num_classes": shapes.num_classes,
-        **_stated(checkpoint),
+        **checkpoint.stated,
     }
     size = checkpoint.arguments.get("image_size")
     rows, columns = file_grid or checkpoint.grid or (isqrt(tokens),) * 2
@@ -124,9 +115,6 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
 
     Everything from the shapes; the number of heads where these show it, else what the file states,
     else that of the variant of this width, else heads of 64.
-
-    Raises:
-        CheckpointError: The shapes are not those of a ViT.
     """
     shapes = Shapes(checkpoint)
     shape = shapes.of
@@ -156,35 +144,18 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         "layer_scale": 1e-5 if "block_0/scale_0" in shapes else None,
         "position_embedding": "learned" if POSITIONS in shapes else "none",
     }
-    arguments |= _stated(checkpoint)
+    arguments |= checkpoint.stated
     if is_gated:
         arguments["activation"] = "swiglu"
     size = checkpoint.arguments.get("image_size")
     stride = feature_stride(resnet)
     cell_h, cell_w = patch_h * stride, patch_w * stride
     if size is None and POSITIONS in shapes:
-        positions = grid_of_positions(
-            shape(POSITIONS, 3)[1],
-            checkpoint.has_class_position,
-            class_token,
-            file_grid or checkpoint.grid,
-            None,
-        )
+        count, grid = shape(POSITIONS, 3)[1], file_grid or checkpoint.grid
+        positions = grid_of_positions(count, checkpoint.has_class_position, class_token, grid)
         size = positions and (positions[1][0] * cell_h, positions[1][1] * cell_w)
     elif size is None:
         size = (DEFAULT_SIZE // cell_h * cell_h, DEFAULT_SIZE // cell_w * cell_w)
     if size is not None:
         arguments["input_shape"] = (*size, channels)
     return arguments
-
-
-def _stated(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Arguments that no shape shows: what the file states, else its authors' conventions."""
-    conventions = checkpoint.conventions
-    stated = {
-        "activation": conventions.activation,
-        "norm_epsilon": conventions.norm_epsilon,
-        "include_preprocessing": conventions.include_preprocessing,
-        **checkpoint.arguments,
-    }
-    return {k: v for k, v in stated.items() if k not in ("image_size", "evaluation")}

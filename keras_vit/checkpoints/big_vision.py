@@ -6,14 +6,14 @@ pooling inlined at the top.
 """
 
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from math import isqrt
 from typing import Any
 
 from keras_vit.checkpoints.flax_rows import attention, mlp, norm, under_prefix
 from keras_vit.checkpoints.google import BLOCK, COMMON_ROWS, block_rows, heads, renumbered
 from keras_vit.checkpoints.layout import SAME, Layout, Row, SourceConventions, Tensors
-from keras_vit.checkpoints.tensors import Array, SharedRead, Tensor
+from keras_vit.checkpoints.tensors import SharedRead
 
 # Linen: every kind of module counts on its own.
 NUMBERS = {"LayerNorm": (0, 1), "MultiHeadDotProductAttention": (0,), "MlpBlock": (0,)}
@@ -39,19 +39,13 @@ def _unscanned(tensors: Tensors) -> Tensors:
     unscanned: Tensors = {}
     for name, tensor in tensors.items():
         match = re.fullmatch(r"Transformer/encoderblock/(.+)", name)
-        if not match or not tensor.shape:
+        if not match or not tensor.shape or 0 in tensor.shape:
             unscanned[name] = tensor
             continue
-        read = SharedRead(tensor.read, tensor.shape[0])  # the blocks are views of it
-        for i in range(tensor.shape[0]):
-            unscanned[BLOCK.format(i) + match[1]] = Tensor(
-                tensor.name, tensor.shape[1:], tensor.dtype, _item(read, i)
-            )
+        whole = replace(tensor, read=SharedRead(tensor.read, tensor.shape[0]))
+        for i in range(tensor.shape[0]):  # views of it
+            unscanned[BLOCK.format(i) + match[1]] = whole.then(lambda x, i=i: x[i])  # type: ignore[misc]
     return unscanned
-
-
-def _item(read: Callable[[], Array], index: int) -> Callable[[], Array]:
-    return lambda: read()[index]
 
 
 def _arguments(tensors: Tensors) -> dict[str, Any]:
@@ -91,13 +85,9 @@ BIG_VISION = Layout(
 )
 
 # FlexiViT has big_vision's names, but another rule for positions: files do not show which it is.
-FLEXIVIT = Layout(
-    **{
-        **vars(BIG_VISION),
-        "name": "flexivit",
-        "signature": r"(?!)",
-        "conventions": SourceConventions(
-            "gelu_tanh", 1e-6, True, "linear_antialias", {"mode": "big_vision"}
-        ),
-    }
+FLEXIVIT = replace(
+    BIG_VISION,
+    name="flexivit",
+    signature=r"(?!)",
+    conventions=replace(CONVENTIONS, resampling="linear_antialias"),
 )

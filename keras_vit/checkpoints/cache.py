@@ -39,10 +39,6 @@ def cached_file(row: Weights) -> Path:
     A download is compared with the sum that its host publishes. SHA-256 of the file and of each of
     its tensors is written to `sha256.json` beside it at first use. Every later use compares the
     file, and on a difference reports which tensors changed.
-
-    Raises:
-        FileNotFoundError: It cannot be downloaded; the message states what to put where.
-        CheckpointError: It is not the file that was first used.
     """
     path = cache_folder() / row.file_name
     if not path.is_file():
@@ -68,9 +64,8 @@ def resolve(
 ) -> tuple[Path, str | None, dict[str, Any]]:
     """A file, or the cached one of released weights that `find` knows by that name.
 
-    Returns:
-        Its path, its layout (None to recognise it), and arguments of the model that no tensor of
-        it shows.
+    Returns its path, its layout (None to recognise it), and the model's arguments that no tensor
+    of it shows.
     """
     path = Path(file)
     row = None if path.is_file() else find(str(file))

@@ -21,14 +21,9 @@ class WeightsList(tuple[Weights, ...]):
     def __repr__(self) -> str:
         head = ("model", "tag", "pixels", "classes", "MB", "top-1", "pixel values", "licence",
                 "from")  # fmt: skip
-        rows = [head, *(_cells(row) for row in self)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-
-    __str__ = __repr__
+        rows = [head, *map(_cells, self)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def list_weights(pattern: str = "*") -> WeightsList:
@@ -49,11 +44,7 @@ def list_weights(pattern: str = "*") -> WeightsList:
 
 
 def find_for_model(tag: str, model: Any) -> Weights | None:
-    """The row of a tag for a model of these sizes; None when `tag` looks like a file.
-
-    Raises:
-        ValueError: No weights of this tag fit the model; the nearest tags are proposed.
-    """
+    """The row of a tag for a model of these sizes; None when `tag` looks like a file."""
     if _looks_like_file(tag):
         return None
     if ":" in tag:
@@ -72,11 +63,7 @@ def find_for_model(tag: str, model: Any) -> Weights | None:
 
 
 def find_named(name: str) -> Weights | None:
-    """The row of a `"MODEL:TAG"`; None when `name` looks like a file.
-
-    Raises:
-        ValueError: There is no such row; the nearest are proposed.
-    """
+    """The row of a `"MODEL:TAG"`; None when `name` looks like a file."""
     if _looks_like_file(name):
         return None
     rows = {row.name.lower(): row for row in RELEASED}

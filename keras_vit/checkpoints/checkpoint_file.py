@@ -31,11 +31,7 @@ OPENERS = {
 
 
 def open_container(path: Path) -> AbstractContextManager[Container]:
-    """The arrays of a file by the names in it.
-
-    Raises:
-        CheckpointError: The file is damaged, or its suffix is not known.
-    """
+    """The arrays of a file by the names in it."""
     if path.suffix not in OPENERS:
         raise CheckpointError(
             f"{str(path)!r} does not have the suffix of a file of weights: give one that ends in "
@@ -60,10 +56,6 @@ def open_checkpoint(
         model: A model like the one whose weights a `.weights.h5` file holds.
         check: Called before Keras reads a file: raises where its sum is wrong.
         max_parameters: As for `load_model`, of a `.keras` file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        CheckpointError: It is damaged, or in a layout that is not known.
     """
     check_regular(path)
     if path.name.endswith(SUFFIXES):

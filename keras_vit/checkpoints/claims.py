@@ -35,9 +35,6 @@ def check_claims(
         values: How many numbers the tensors of the file hold.
         tensors: How many tensors it holds.
         max_parameters: The most parameters to allow; None for what the file holds.
-
-    Raises:
-        CheckpointError: The model would have more parameters, blocks or pixels.
     """
     try:
         parts = list(_parameters(arguments))

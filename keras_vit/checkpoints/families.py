@@ -11,17 +11,11 @@ from keras_vit.models import BiTResNet, ImageModel, MLPMixer, VisionTransformer
 
 
 class Family(NamedTuple):
-    """One family.
-
-    Attributes:
-        model: Its class.
-        root: The canonical tensor without which a file is incomplete.
-        arguments: From a file to the arguments of the class.
-    """
+    """A class of models, and how to know its arguments from a file."""
 
     model: type[ImageModel]
-    root: str
-    arguments: Callable[[Checkpoint, Grid | None], dict[str, Any]]
+    root: str  # the canonical tensor without which a file is incomplete
+    arguments: Callable[[Checkpoint, Grid | None], dict[str, Any]]  # and more that the file states
 
 
 FAMILIES = {
@@ -33,11 +27,7 @@ FAMILIES = {
 
 
 def family_of(model: Any) -> str:
-    """The family of a model.
-
-    Raises:
-        CheckpointError: It is not of one of `FAMILIES`.
-    """
+    """The family of a model; a CheckpointError if it is not of one of `FAMILIES`."""
     if isinstance(model, BiTResNet):
         return "bit" if model.version == 2 else "bit_v1"
     for name, family in FAMILIES.items():

@@ -1,14 +1,6 @@
 """The rows of flax's layers, which its models share."""
 
-from keras_vit.checkpoints.layout import (
-    FROM_HEADS,
-    HEADS_BIAS,
-    SAME,
-    TO_HEADS,
-    Codec,
-    Row,
-    Tensors,
-)
+from keras_vit.checkpoints.layout import FROM_HEADS, HEADS_BIAS, SAME, TO_HEADS, Codec, Row, Tensors
 
 # Where the weights lie among a training's state, the most specific first.
 PREFIXES = ("opt/target/", "params/img/", "img/params/", "params/", "img/")
@@ -32,16 +24,11 @@ def norm(layer: str, canonical: str, codec: Codec = SAME) -> tuple[Row, Row]:
 
 def attention(layer: str, canonical: str) -> tuple[Row, ...]:
     """The rows of flax's attention, whose arrays have an axis for the heads."""
-    rows: list[Row] = []
-    for part in ("query", "key", "value"):
-        rows += [
-            (f"{layer}/{part}/kernel", (f"{canonical}{part}/kernel",), TO_HEADS),
-            (f"{layer}/{part}/bias", (f"{canonical}{part}/bias",), HEADS_BIAS),
-        ]
     return (
-        *rows,
-        (f"{layer}/out/kernel", (f"{canonical}output/kernel",), FROM_HEADS),
-        (f"{layer}/out/bias", (f"{canonical}output/bias",), SAME),
+        *dense(f"{layer}/query", f"{canonical}query", TO_HEADS, HEADS_BIAS),
+        *dense(f"{layer}/key", f"{canonical}key", TO_HEADS, HEADS_BIAS),
+        *dense(f"{layer}/value", f"{canonical}value", TO_HEADS, HEADS_BIAS),
+        *dense(f"{layer}/out", f"{canonical}output", FROM_HEADS),
     )
 
 

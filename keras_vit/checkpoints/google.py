@@ -42,24 +42,18 @@ COMMON_ROWS: tuple[Row, ...] = (
 
 def renumbered(tensors: Tensors, numbers: dict[str, tuple[int, ...]]) -> Tensors:
     """Blocks with their modules numbered by `numbers`, whatever the file's counting is."""
-    pattern = re.compile(r"(Transformer/encoderblock(?:_\d+)?/)([A-Za-z]+)_(\d+)/(.+)")
-    matches = {name: pattern.fullmatch(name) for name in tensors}
+    pattern = re.compile(r"^(Transformer/encoderblock(?:_\d+)?/)([A-Za-z]+)_(\d{1,4})/")
     numbers_in_file: dict[tuple[str, str], set[int]] = {}
-    for match in matches.values():
-        if match and match[2] in numbers:
-            numbers_in_file.setdefault((match[1], match[2]), set()).add(int(match[3]))
-    renamed: Tensors = {}
-    for name, match in matches.items():
-        if match and match[2] in numbers:
-            counted = sorted(numbers_in_file[match[1], match[2]])
-            if len(counted) == len(
-                numbers[match[2]]
-            ):  # else it is another model's, and refused later
-                number = numbers[match[2]][counted.index(int(match[3]))]
-                renamed[f"{match[1]}{match[2]}_{number}/{match[4]}"] = tensors[name]
-                continue
-        renamed[name] = tensors[name]
-    return renamed
+    for match in filter(None, map(pattern.match, tensors)):
+        numbers_in_file.setdefault((match[1], match[2]), set()).add(int(match[3]))
+
+    def renumber(match: re.Match[str]) -> str:
+        counted, expected = sorted(numbers_in_file[match[1], match[2]]), numbers.get(match[2], ())
+        if len(counted) != len(expected):  # another model's, which is refused later
+            return match[0]
+        return f"{match[1]}{match[2]}_{expected[counted.index(int(match[3]))]}/"
+
+    return {pattern.sub(renumber, name): tensor for name, tensor in tensors.items()}
 
 
 def heads(tensors: Tensors) -> dict[str, Any]:

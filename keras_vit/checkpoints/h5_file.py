@@ -7,6 +7,8 @@ files, data that lies in other files, sizes without data, groups that contain th
 from pathlib import Path
 from typing import Any
 
+import h5py
+
 from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.checkpoints.tensors import Shape, check_declared_size
 
@@ -16,15 +18,8 @@ DEEPEST = 32
 def h5_shapes(path: Path, content: Any = None) -> dict[str, Shape]:
     """The shape of every dataset in an HDF5 file, by its path; nothing of them is read.
 
-    Args:
-        path: The file, or the archive that holds it.
-        content: The file inside the archive, open; None reads `path` itself.
-
-    Raises:
-        CheckpointError: Not HDF5, damaged, or with something that a file of weights does not have.
+    `path` is the file, or the archive that holds it; then `content` is the file inside, open.
     """
-    import h5py
-
     try:
         with h5py.File(path if content is None else content, "r") as file:
             datasets = _walk(path, file)
@@ -38,8 +33,6 @@ def h5_shapes(path: Path, content: Any = None) -> dict[str, Shape]:
 
 def _walk(path: Path, file: Any) -> dict[str, tuple[Shape, int]]:
     """Shape and bytes of every dataset."""
-    import h5py
-
     datasets: dict[str, tuple[Shape, int]] = {}
     seen = {_address(file)}
     groups = [("", file)]
@@ -61,14 +54,10 @@ def _walk(path: Path, file: Any) -> dict[str, tuple[Shape, int]]:
 
 
 def _address(entry: Any) -> int:
-    import h5py
-
     return h5py.h5o.get_info(entry.id).addr
 
 
 def _dataset(path: Path, name: str, entry: Any) -> tuple[Shape, int]:
-    import h5py
-
     if not isinstance(entry, h5py.Dataset) or entry.is_virtual or entry.external:
         raise CheckpointError(f"{name!r} in {path} has its data elsewhere: never followed.")
     if entry.dtype.kind not in "fiubV" or entry.dtype.fields or entry.dtype.hasobject:

@@ -29,11 +29,7 @@ LONGEST_CONFIG = 2**22
 
 
 def load_keras_model(path: Path, max_parameters: int | None = None) -> ImageModel:
-    """The model in a `.keras` file, not compiled; what the file claims is checked before.
-
-    Raises:
-        CheckpointError: Damaged, hostile, or not a model of this package.
-    """
+    """The model in a `.keras` file, not compiled; what the file claims is checked before."""
     _check_archive(path, max_parameters)
     model = _as_checkpoint_error(path, lambda: keras.saving.load_model(path, compile=False))
     damaged = [v.path for v in model.variables if "float" in v.dtype and not _is_finite(v)]
@@ -52,9 +48,6 @@ def read_keras_file(
     """The weights of a file that Keras wrote.
 
     Keras reads it into a separate model, so a file that fails half-way harms nothing.
-
-    Raises:
-        CheckpointError: Damaged, of another kind of model, or `.weights.h5` without a model.
     """
     if path.name.endswith(".keras"):
         source: Any = load_keras_model(path, max_parameters)

@@ -1,16 +1,7 @@
 """How other packages name and shape the tensors of a model, as tables.
 
-Between all layouts stands one set of names, the canonical one, with Keras's shapes: dense kernels
-`(inputs, outputs)`, the patch kernel `(height, width, channels, width)`, queries, keys and values
-apart and without a heads axis.
-
-    patch_embedding/{kernel,bias}  class_token  register_tokens  position_embedding
-    block_{i}/{norm_0,norm_1}/{scale,bias}  block_{i}/{query,key,value,output}/{kernel,bias}
-    block_{i}/mlp/{dense_0,dense_1}/{kernel,bias}  block_{i}/{scale_0,scale_1}
-    encoder_norm/{scale,bias}  pooling/...  pre_logits/{kernel,bias}  head/{kernel,bias}
-    MLP-Mixer: block_{i}/{token_mixing,channel_mixing}/{dense_0,dense_1}/{kernel,bias}
-    ResNet: stem/conv/kernel  stem/norm/{scale,bias}  stage_{s}/unit_{u}/conv_{n}/kernel
-            stage_{s}/unit_{u}/norm_{n}/{scale,bias}  stage_{s}/unit_{u}/projection/kernel  ...
+Between all layouts stands one set of names and shapes, the canonical one: see `variables.py`, and
+the table in docs/architecture.md.
 """
 
 import re
@@ -79,12 +70,8 @@ class Checkpoint:
     """A file's tensors under canonical names, and what the file states beyond them.
 
     Attributes:
-        layout: Name of the layout they came in.
-        family: What they are the weights of, a key of `keras_vit.checkpoints.families.FAMILIES`.
-        conventions: Those of the layout's authors.
+        layout, family, conventions, has_class_position: See `Layout`.
         tensors: By canonical name.
-        has_class_position: Whether the first position embedding is the class token's; None:
-            unknown.
         arguments: Arguments of the model that the file states, such as `num_heads`.
         ignored: Tensors that are not weights of this model, such as an optimizer's state.
         class_names: Of the classifier, where the file has them.
@@ -100,6 +87,11 @@ class Checkpoint:
     ignored: tuple[Tensor, ...] = ()
     class_names: tuple[str, ...] | None = None
     grid: tuple[int, int] | None = None
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What no shape shows: what the file states, else its authors' conventions."""
+        return {**vars(self.conventions), **self.arguments}
 
 
 @dataclass(frozen=True)
@@ -155,11 +147,7 @@ class Layout:
         return any(re.search(self.signature, name) for name in self._renamed(tensors))
 
     def to_canonical(self, tensors: Tensors) -> Checkpoint:
-        """The tensors under canonical names; nothing is read yet.
-
-        Raises:
-            CheckpointError: A name is not part of the layout, or a shape does not fit its name.
-        """
+        """The tensors under canonical names, refused if one is unknown; nothing is read yet."""
         tensors, ignored = self.prepare(self._renamed(tensors))
         canonical: Tensors = {}
         for name, tensor in tensors.items():
@@ -181,11 +169,7 @@ class Layout:
     def from_canonical(
         self, tensors: Mapping[str, Array], num_heads: int
     ) -> Iterator[tuple[str, Array]]:
-        """The layout's names and arrays for canonical tensors.
-
-        Raises:
-            CheckpointError: The layout cannot hold one of them.
-        """
+        """The layout's names and arrays for canonical tensors, refused if it cannot hold one."""
         tables = [("", "", self.rows)]
         for template, canonical, rows in self._repeated:
             matches = map(_numbered(canonical).match, tensors)

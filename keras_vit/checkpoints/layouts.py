@@ -1,7 +1,6 @@
 """All layouts, and which of them a file is in."""
 
 import re
-from collections.abc import Iterable
 
 from keras_vit.checkpoints.big_vision import BIG_VISION, FLEXIVIT
 from keras_vit.checkpoints.errors import CheckpointError
@@ -61,13 +60,15 @@ def layout_named(name: str, family: str = "vit") -> Layout:
 
 
 def recognise(container: Container) -> Layout:
-    """The layout of a file, from the names in it.
-
-    Raises:
-        CheckpointError: It is in no known layout; the message shows what it is, or its names.
-    """
+    """The layout of a file, from the names in it; the error for an unknown one shows them."""
     names = list(container.tensors)
-    family = other_family(names)
+    others = (
+        f"{family} (tensor {name!r})"
+        for name in names
+        for pattern, family in OTHER_FAMILIES.items()
+        if re.search(pattern, name)
+    )
+    family = next(others, None)
     if family is None:
         for layout in LAYOUTS.values():
             if layout.recognises(container.tensors):
@@ -77,12 +78,3 @@ def recognise(container: Container) -> Layout:
     raise CheckpointError(
         f"{container.path} is {family}: its weights do not fit a model of this package."
     )
-
-
-def other_family(names: Iterable[str]) -> str | None:
-    """What a file in no known layout is, if one of its names shows it."""
-    for name in names:
-        for pattern, family in OTHER_FAMILIES.items():
-            if re.search(pattern, name):
-                return f"{family} (tensor {name!r})"
-    return None

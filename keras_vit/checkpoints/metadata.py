@@ -60,10 +60,8 @@ def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoin
 
 
 def _image_size(model: Any) -> list[int] | None:
-    axes = (0, 1) if model.data_format == "channels_last" else (1, 2)
-    sides = [model.input_shape[1:][axis] for axis in axes]
-    if None not in sides:
-        return sides
+    if None not in model.image_size:
+        return list(model.image_size)
     if "position_grid" not in model.get_config():
         return None
     # Images of any size: the one that the positions are for.

@@ -47,10 +47,7 @@ def from_checkpoint(
 
     Args:
         file: As for `load_weights`, or `"MODEL:TAG"` of the catalogue: `"ViT-B/16:augreg_in21k"`.
-        layout: As for `load_weights`.
-        fresh: As for `load_weights`.
-        file_grid: As for `load_weights`.
-        sha256: As for `load_weights`.
+        layout, fresh, file_grid, sha256: As for `load_weights`.
         max_parameters: The most parameters that the file's model may have; None for as many as the
             file holds.
         **overrides: Arguments of the model: `num_classes=5` gives a new zero head,
@@ -164,11 +161,7 @@ INHERITED_ARGUMENTS = (
 
 
 def arguments_for(
-    weights: str | Path,
-    /,
-    *,
-    num_classes: int = 1000,
-    **arguments: Any,
+    weights: str | Path, /, *, num_classes: int = 1000, **arguments: Any
 ) -> dict[str, Any]:
     """What a model of these sizes inherits from its weights: numerics, pooling, preprocessing.
 

@@ -32,9 +32,8 @@ HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_head
 def open_npz(path: Path) -> Iterator[Container]:
     """The arrays of a `.npz` file, checked by their headers and read on demand.
 
-    Raises:
-        CheckpointError: Truncated or damaged (checksums are compared when an array is read),
-            pickled, two arrays of one name, or sizes that the file cannot hold.
+    Refuses what is truncated or damaged (checksums are compared when an array is read), pickled,
+    has two arrays of one name, or sizes that the file cannot hold.
     """
     check_zip(path)
     with zipfile.ZipFile(path) as archive:
@@ -58,12 +57,7 @@ def save_npz(path: Path, tensors: Iterable[tuple[str, Array]], metadata: dict[st
 
 
 def check_zip(path: Path) -> None:
-    """Checks that an archive is whole, and as small unpacked as an archive of weights is.
-
-    Raises:
-        CheckpointError: It is broken, has two entries of one name, would unpack to more than twice
-            its size, or has a directory so large that listing it would exhaust the memory.
-    """
+    """Refuses an archive that is broken, or would exhaust the memory when listed or unpacked."""
     size = path.stat().st_size
     try:
         with path.open("rb") as file:

@@ -16,7 +16,7 @@ from keras_vit.checkpoints.families import FAMILIES, family_of
 from keras_vit.checkpoints.layout import Checkpoint, Tensors
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.sums import check_file_in_thread
-from keras_vit.checkpoints.tensors import Array, Shape, join_columns
+from keras_vit.checkpoints.tensors import Array, join_columns
 from keras_vit.checkpoints.variables import Binding, bindings
 
 
@@ -98,9 +98,7 @@ def load_checkpoint(
             f"{path} holds the weights of {FAMILIES[checkpoint.family].model.__name__}, and the "
             f"model is {type(model).__name__}. from_checkpoint builds the one the file is of."
         )
-    expected: dict[str, Shape] = {}
-    for binding in bound:
-        expected.update(binding.shapes())
+    expected = {name: shape for b in bound for name, shape in b.shapes().items()}
     tensors, entries = adapt(checkpoint, expected, model, fresh, file_grid)
     new_values = [
         (b.variable, values) for b in bound if (values := _new_value(b, tensors)) is not None
@@ -136,8 +134,7 @@ def _new_value(binding: Binding, tensors: Tensors) -> Array | None:
 
 def _differences(model: Any, checkpoint: Checkpoint) -> list[str]:
     """Options of the model in which it differs from the weights' and no shape shows it."""
-    arguments = {**vars(checkpoint.conventions), **checkpoint.arguments}
-    arguments |= arguments.get("keras", {})
+    arguments = {**checkpoint.stated, **checkpoint.arguments.get("keras", {})}
     config = model.get_config()
     notes = []
     for name in ("activation", "norm_epsilon", "include_preprocessing", "num_heads"):

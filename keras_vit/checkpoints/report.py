@@ -1,7 +1,7 @@
 """How each tensor was handled (loaded, resized, adapted, initialised, ignored)."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from keras_vit.checkpoints.tensors import Shape
@@ -57,7 +57,7 @@ class LoadReport:
     file: str
     layout: str
     entries: tuple[Entry, ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     sha256: str = ""
 
     def named(self, status: str) -> tuple[str, ...]:
@@ -95,14 +95,11 @@ class LoadReport:
         return json.dumps({**asdict(self), "counts": counts}, indent=1)
 
     def __str__(self) -> str:
-        counts = {status: len(self.named(status)) for status in STATUSES}
-        summary = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        by_status = {s: [e for e in self.entries if e.status == s] for s in STATUSES}
+        summary = ", ".join(f"{len(same)} {status}" for status, same in by_status.items() if same)
         lines = [f"{Path(self.file).name} ({self.layout}): {summary}"]
-        rows = [
-            (entry, " x ".join(map(str, entry.shape)))
-            for status in STATUSES[1:]
-            for entry in [e for e in self.entries if e.status == status][:SHOWN]
-        ]
+        shown = [entry for status in STATUSES[1:] for entry in by_status[status][:SHOWN]]
+        rows = [(entry, " x ".join(map(str, entry.shape))) for entry in shown]
         name_width = max((len(entry.name) for entry, _ in rows), default=0)
         size_width = max((len(size) for _, size in rows), default=0)
         lines += [

@@ -38,11 +38,7 @@ def _antialias(new: int, old: int, kernel: Callable[[Array], Array]) -> Array:
 
 
 def _sampled(
-    new: int,
-    old: int,
-    kernel: Callable[[Array], Array],
-    reach: int,
-    offset: float = 0,
+    new: int, old: int, kernel: Callable[[Array], Array], reach: int, offset: float = 0
 ) -> Array:
     """Half-pixel centres, `2 * reach` source pixels; beyond the border, the value at the border.
 

@@ -34,12 +34,7 @@ DTYPES |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for si
 
 @contextmanager
 def open_safetensors(path: Path) -> Iterator[Container]:
-    """The tensors of a `.safetensors` file, checked by its header and read on demand.
-
-    Raises:
-        CheckpointError: Truncated, damaged, tensors that overlap or leave gaps, or a dtype or shape
-            that is not one.
-    """
+    """The tensors of a `.safetensors` file, checked by its header and read on demand."""
     from safetensors import safe_open
 
     size = path.stat().st_size
@@ -88,14 +83,9 @@ def save_safetensors(
     path: Path, tensors: Iterable[tuple[str, Array]], metadata: dict[str, Any]
 ) -> None:
     """Writes a `.safetensors` file with `metadata` in its header."""
-    header: dict[str, Any] = {
-        # "format" is what transformers asks for before it loads a file.
-        "__metadata__": {
-            "format": "pt",
-            SEAL_KEY: UNSET_SEAL,
-            "keras_vit": pack_metadata(metadata),
-        }
-    }
+    # "format" is what transformers asks for before it loads a file.
+    notes = {"format": "pt", SEAL_KEY: UNSET_SEAL, "keras_vit": pack_metadata(metadata)}
+    header: dict[str, Any] = {"__metadata__": notes}
     arrays = {name: np.ascontiguousarray(values, "<f4") for name, values in tensors}
     end = 0
     for name, values in arrays.items():

@@ -51,11 +51,7 @@ def read_sidecar_configs(
 
 
 def transformers_configs(model: Any) -> dict[str, dict[str, Any]]:
-    """The content of both files, with which transformers loads the folder they stand in.
-
-    Raises:
-        CheckpointError: transformers' ViT does not compute what the model computes.
-    """
+    """The content of both files, with which transformers loads the folder they stand in."""
     if model.pooling not in ("token", None) or model.position_embedding != "learned":
         raise CheckpointError(
             f"transformers' ViT pools by the class token and learns its positions; this model has "

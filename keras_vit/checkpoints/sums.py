@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.manifest import MANIFEST, read_sums
@@ -46,12 +46,7 @@ def irregular_type(path: Path) -> str | None:
 
 
 def check_regular(path: Path) -> None:
-    """Refuses what is not a regular file: opening a named pipe would wait forever.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        CheckpointError: It is a folder, a named pipe, a socket or a device.
-    """
+    """Refuses what is not a regular file: opening a named pipe would wait forever."""
     if not path.exists():
         raise FileNotFoundError(f"There is no file {str(path)!r}.")
     if file_type := irregular_type(path):
@@ -65,8 +60,6 @@ def check_file_in_thread(path: Path, sha256: str | None = None) -> Iterator[Call
     Yields the function that waits for the result; call it before the values are used. An error in
     the block counts for less than a wrong sum, which explains it.
     """
-    _check_argument(sha256)
-    check_regular(path)
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(check_file, path, sha256).result
         try:
@@ -84,13 +77,9 @@ def check_file(path: Path, sha256: str | None = None) -> str:
 
     Returns:
         The sum of the file; empty for a file that was compared with its own alone.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        CheckpointError: One of the sums is another, or it is not a regular file.
-        ValueError: `sha256` is not 64 hexadecimal digits.
     """
-    _check_argument(sha256)
+    if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
+        raise ValueError(f"sha256={sha256!r} is not a SHA-256 sum: give 64 hexadecimal digits.")
     check_regular(path)
     seal = _find_seal(path)
     listed = _listed_sums(path)
@@ -100,7 +89,7 @@ def check_file(path: Path, sha256: str | None = None) -> str:
             f"{path} has SHA-256 {digest}, not sha256={sha256!r}: it is damaged, or another file."
         )
     _compare(listed, digest)
-    if seal and not digest and _sum_without(path, seal.place) != seal.value:
+    if seal and not digest and _sum_without(path, seal[0]) != seal[1]:
         raise CheckpointError(
             f"{path} ({path.stat().st_size:,} bytes) is damaged: the SHA-256 of its content is not "
             "the one that was written into it. Download it again, or take an earlier checkpoint."
@@ -117,16 +106,11 @@ def verify_sums(file: str | Path) -> None:
 
     Example:
 
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from keras_vit.checkpoints import verify_sums
-    >>> from keras_vit.manifest import write_manifest
-    >>> file = Path(tempfile.mkdtemp()) / "report.json"
-    >>> _ = file.write_text("{}")
-    >>> write_manifest(file.parent, "run", ["report.json"], complete=True)
-    >>> verify_sums(file)
-    >>> _ = file.write_text("[]")
-    >>> verify_sums(file)
+    >>> import keras_vit, pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "report.json").write_text("damaged")
+    >>> _ = (folder / "SHA256SUMS").write_text(64 * "0" + "  report.json")
+    >>> keras_vit.checkpoints.verify_sums(folder / "report.json")
     Traceback (most recent call last):
     ...
     keras_vit.checkpoints.errors.CheckpointError: ...
@@ -141,10 +125,11 @@ def write_seal(path: Path) -> None:
     """Puts the sum of a file's bytes where `UNSET_SEAL` stands in it."""
     seal = _find_seal(path)
     assert seal is not None
-    assert seal.value == _UNSET
+    place, value = seal
+    assert value == _UNSET
     with path.open("r+b") as file:
-        file.seek(seal.place)
-        file.write(_sum_without(path, seal.place).encode())
+        file.seek(place)
+        file.write(_sum_without(path, place).encode())
 
 
 def carries_sum(path: Path) -> bool:
@@ -157,14 +142,8 @@ def carries_sum(path: Path) -> bool:
         return True
 
 
-class _Seal(NamedTuple):
-    """The sum that a file carries, and where in the file."""
-
-    place: int
-    value: str
-
-
-def _find_seal(path: Path) -> _Seal | None:
+def _find_seal(path: Path) -> tuple[int, str] | None:
+    """Where in a file the sum stands that it carries, and the sum."""
     start = max(0, path.stat().st_size - _SEARCHED)
     with path.open("rb") as file:
         head = file.read(_SEARCHED)
@@ -172,7 +151,7 @@ def _find_seal(path: Path) -> _Seal | None:
         tail = file.read()
     for offset, part in ((0, head), (start, tail)):
         if match := _SEAL.search(part):
-            return _Seal(offset + match.start(1), match[1].decode())
+            return offset + match.start(1), match[1].decode()
         if SEAL_KEY.encode() in part:
             raise CheckpointError(
                 f"{path} is damaged: the SHA-256 sum near byte {offset:,} cannot be read. "
@@ -200,17 +179,8 @@ def _update(digest: Any, file: BufferedReader, count: int | None = None) -> None
             count -= len(block)
 
 
-def _check_argument(sha256: str | None) -> None:
-    if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
-        raise ValueError(f"sha256={sha256!r} is not a SHA-256 sum: give 64 hexadecimal digits.")
-
-
 def _listed_sums(path: Path) -> dict[Path, str]:
-    """The sums of a file that a `SHA256SUMS` lists: beside it, and beside what it links to.
-
-    Raises:
-        CheckpointError: A `SHA256SUMS` is damaged.
-    """
+    """The sums of a file that a `SHA256SUMS` lists: beside it, and beside what it links to."""
     listed = {}
     for file in {path, Path(os.path.realpath(path))}:
         sums = file.with_name(MANIFEST)

@@ -32,7 +32,7 @@ class Tensor:
     name: str
     shape: Shape
     dtype: str
-    read: Callable[[], Array] = field(repr=False, compare=False)
+    read: Callable[[], Array]
 
     def then(self, change: Callable[[Array], Array], shape: Shape | None = None) -> "Tensor":
         """The tensor after `change`, which runs when it is read.
@@ -61,10 +61,8 @@ class SharedRead:
 
     def __call__(self) -> Array:
         values = self._read() if self._values is None else self._values
-        self._remaining -= 1
-        self._values = values if self._remaining > 0 else None
-        if self._remaining <= 0:
-            self._remaining = self._users
+        self._remaining = (self._remaining or self._users) - 1
+        self._values = values if self._remaining else None
         return values
 
 

@@ -3,7 +3,7 @@
 The authors of DINO, DeiT and DINOv2 wrote their models after timm's, with a few other names.
 """
 
-from typing import Any
+from dataclasses import replace
 
 from keras_vit.checkpoints.layout import (
     CONV,
@@ -59,36 +59,34 @@ REFUSED = {
     r"rel_pos|relative_position|attn\.[qv]_bias": "BEiT's relative positions are not in this model",
 }
 
-
-def _timm(**changes: Any) -> Layout:
-    rows: dict[str, Any] = {
-        "name": "timm",
-        "suffix": ".safetensors",
-        "conventions": CONVENTIONS,
-        "signature": r"^blocks\.0\.attn\.qkv\.weight$",
-        "rows": ROWS,
-        "block": "blocks.{}.",
-        "block_rows": BLOCK_ROWS,
-        "renames": (
-            (r"^module\.", ""),
-            (r"^register_tokens$", "reg_token"),
-            (r"\.mlp\.w12\.", ".mlp.fc1."),
-            (r"\.mlp\.w3\.", ".mlp.fc2."),
-            (r"\.gamma_([12])$", r".ls\1.gamma"),
-        ),
-        "ignored": (r"^mask_token$",),
-        "refused": REFUSED,
-    }
-    return Layout(**{**rows, **changes})
-
-
-TIMM = _timm()
+TIMM = Layout(
+    name="timm",
+    suffix=".safetensors",
+    conventions=CONVENTIONS,
+    signature=r"^blocks\.0\.attn\.qkv\.weight$",
+    rows=ROWS,
+    block="blocks.{}.",
+    block_rows=BLOCK_ROWS,
+    renames=(
+        (r"^module\.", ""),
+        (r"^register_tokens$", "reg_token"),
+        (r"\.mlp\.w12\.", ".mlp.fc1."),
+        (r"\.mlp\.w3\.", ".mlp.fc2."),
+        (r"\.gamma_([12])$", r".ls\1.gamma"),
+    ),
+    ignored=(r"^mask_token$",),
+    refused=REFUSED,
+)
 # Of Facebook's, LayerScale shows DeiT III and DINOv2; DeiT and DINO need layout="timm_imagenet".
-TIMM_IMAGENET = _timm(
-    name="timm_imagenet", signature=r"^blocks\.0\.ls1\.gamma$", conventions=IMAGENET_CONVENTIONS
+TIMM_IMAGENET = replace(
+    TIMM,
+    name="timm_imagenet",
+    signature=r"^blocks\.0\.ls1\.gamma$",
+    conventions=IMAGENET_CONVENTIONS,
 )
 # Facebook's files of DINOv2 have the token of its masked-patch task, which timm's do not.
-DINOV2 = _timm(
+DINOV2 = replace(
+    TIMM,
     name="dinov2",
     suffix=".pth",
     signature=r"^mask_token$",

@@ -24,12 +24,7 @@ NESTED = ("model", "state_dict", "model_state_dict", "teacher")
 
 @contextmanager
 def open_torch(path: Path) -> Iterator[Container]:
-    """The tensors of a PyTorch file. Needs torch; runs no code that the file may carry.
-
-    Raises:
-        CheckpointError: Truncated or damaged, more than weights inside, or not a state dict.
-        ImportError: torch is not installed.
-    """
+    """The tensors of a PyTorch file. Needs torch; runs no code that the file may carry."""
     try:
         import torch
     except ImportError as error:

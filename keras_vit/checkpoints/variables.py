@@ -14,62 +14,61 @@ from keras_vit.checkpoints.families import family_of
 from keras_vit.checkpoints.tensors import Array, Shape
 
 
+# A layer's canonical name is its path in the model, unless another is given.
 def _dense(layer: str, *names: str) -> dict[str, tuple[str, ...]]:
-    return {
-        f"{layer}.kernel": tuple(f"{name}/kernel" for name in names),
-        f"{layer}.bias": tuple(f"{name}/bias" for name in names),
-    }
+    names = names or (layer.replace(".", "/"),)
+    return {f"{layer}.{part}": tuple(f"{n}/{part}" for n in names) for part in ("kernel", "bias")}
 
 
-def _norm(layer: str, name: str) -> dict[str, tuple[str, ...]]:
+def _mlp(layer: str) -> dict[str, tuple[str, ...]]:
+    return {**_dense(f"{layer}.dense_0"), **_dense(f"{layer}.dense_1")}
+
+
+def _norm(layer: str, name: str = "") -> dict[str, tuple[str, ...]]:
+    name = name or layer.replace(".", "/")
     return {f"{layer}.gamma": (f"{name}/scale",), f"{layer}.beta": (f"{name}/bias",)}
 
 
 # Attribute of a model's layer -> the canonical tensors that are concatenated in it.
 TOP = {
-    **_dense("patch_embedding", "patch_embedding"),
+    **_dense("patch_embedding"),
     "class_token.embedding": ("class_token",),
     "register_tokens.embedding": ("register_tokens",),
     "position_embedding.embedding": ("position_embedding",),
     "position_embedding.rows": ("position_embedding/rows",),
     "position_embedding.columns": ("position_embedding/columns",),
-    **_norm("encoder_norm", "encoder_norm"),
+    **_norm("encoder_norm"),
     "pooling.probe": ("pooling/probe",),
-    **_dense("pooling.query", "pooling/query"),
+    **_dense("pooling.query"),
     **_dense("pooling.key_value", "pooling/key", "pooling/value"),
     **_dense("pooling.output_projection", "pooling/output"),
-    **_norm("pooling.norm", "pooling/norm"),
-    **_dense("pooling.mlp.dense_0", "pooling/mlp/dense_0"),
-    **_dense("pooling.mlp.dense_1", "pooling/mlp/dense_1"),
-    **_dense("pre_logits", "pre_logits"),
-    **_dense("head", "head"),
+    **_norm("pooling.norm"),
+    **_mlp("pooling.mlp"),
+    **_dense("pre_logits"),
+    **_dense("head"),
     "stem.conv.kernel": ("stem/conv/kernel",),
     **_norm("stem.norm_layer", "stem/norm"),
-    "norm.gamma": ("norm/scale",),
-    "norm.beta": ("norm/bias",),
+    **_norm("norm"),
 }
 UNIT = {
     **{f"conv_{i}.kernel": (f"conv_{i}/kernel",) for i in (1, 2, 3)},
-    **_norm("norm_1", "norm_1"),
-    **_norm("norm_2", "norm_2"),
-    **_norm("norm_3", "norm_3"),
+    **_norm("norm_1"),
+    **_norm("norm_2"),
+    **_norm("norm_3"),
     "projection.kernel": ("projection/kernel",),
-    **_norm("projection_norm", "projection_norm"),
+    **_norm("projection_norm"),
 }
 BLOCK = {
-    **_norm("norm_0", "norm_0"),
+    **_norm("norm_0"),
     **_dense("attention.query_key_value", "query", "key", "value"),
     "attention.relative_positions.embedding": ("relative_positions",),
     **_dense("attention.output_projection", "output"),
     "scale_0.gamma": ("scale_0",),
-    **_norm("norm_1", "norm_1"),
-    **_dense("mlp.dense_0", "mlp/dense_0"),
-    **_dense("mlp.dense_1", "mlp/dense_1"),
+    **_norm("norm_1"),
+    **_mlp("mlp"),
     "scale_1.gamma": ("scale_1",),
-    **_dense("token_mixing.dense_0", "token_mixing/dense_0"),
-    **_dense("token_mixing.dense_1", "token_mixing/dense_1"),
-    **_dense("channel_mixing.dense_0", "channel_mixing/dense_0"),
-    **_dense("channel_mixing.dense_1", "channel_mixing/dense_1"),
+    **_mlp("token_mixing"),
+    **_mlp("channel_mixing"),
 }
 # Name of a layer that repeats -> what comes before its canonical names, and its table.
 REPEATED = (
@@ -97,12 +96,7 @@ class Binding:
 
 
 def bindings(model: keras.Model) -> list[Binding]:
-    """Every weight of a model with its canonical names.
-
-    Raises:
-        CheckpointError: The model is not of one of `FAMILIES`, is quantized, or has weights without
-            a canonical name.
-    """
+    """Every weight of a model with its canonical names; refuses weights that do not have one."""
     family_of(model)
     layers = {layer.name: layer for layer in model.layers}
     bound = []

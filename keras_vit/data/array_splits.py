@@ -69,7 +69,7 @@ class ArraySplit(IndexedSplit):
             return tf.constant(self._images)
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
-        return _part(self._image_tensor[example], channels, crop)
+        return to_channels(crop_to_box(self._image_tensor[example], crop), channels)
 
 
 class DecodedSplit(IndexedSplit):
@@ -82,40 +82,26 @@ class DecodedSplit(IndexedSplit):
         split: where the images come from; those that it skips are left out.
         channels: 3, or 1 for grey.
         indices: which images, by their place in `labels()`; None for all.
-
-    Example:
-        >>> from keras_vit.data import load
-        >>> DecodedSplit(load("digits").val, channels=1)
-        DecodedSplit('val', 360 images, 10 classes)
     """
 
     def __init__(self, split: Split, channels: int, indices: np.ndarray | None = None):
         self.name, self.class_names, self.augment = split.name, split.class_names, split.augment
         self._channels = channels
-        pixels, shapes, labels = [], [], []
         examples = split.dataset()
         if indices is not None:
             chosen = tf.constant(indices, tf.int64)
             examples = examples.filter(lambda *example: tf.reduce_any(example[-1] == chosen))
-        for image, label, _ in split.images(examples, channels).as_numpy_iterator():
-            pixels.append(image.ravel())
-            shapes.append(image.shape)
-            labels.append(label)
+        decoded = split.images(examples, channels).as_numpy_iterator()
+        images, labels, _ = zip(*decoded, strict=True)
         self._labels = np.array(labels, np.int32)
-        ends = np.cumsum([len(p) for p in pixels], dtype=np.int64)
+        ends = np.cumsum([image.size for image in images], dtype=np.int64)
         with tf.device("CPU"):
-            self._pixels = tf.constant(np.concatenate(pixels))
+            self._pixels = tf.constant(np.concatenate([image.ravel() for image in images]))
             self._places = tf.constant(np.stack([np.append(0, ends[:-1]), ends], axis=1))
-            self._shapes = tf.constant(np.array(shapes, np.int32))
+            self._shapes = tf.constant(np.array([image.shape for image in images], np.int32))
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         begin, end = tf.unstack(self._places[example])
         image = tf.reshape(self._pixels[begin:end], self._shapes[example])
         image.set_shape((None, None, self._channels))
-        return _part(image, channels, crop)
-
-
-def _part(image: tf.Tensor, channels: int, crop: Crop | None) -> tf.Tensor:
-    if crop is not None:
-        image = crop_to_box(image, crop(tf.shape(image)[:2]))
-    return to_channels(image, channels)
+        return to_channels(crop_to_box(image, crop), channels)

@@ -94,13 +94,8 @@ def plot_augmentations(
 class _OrderedSplit(DecodedSplit):
     """Keeps its order in training, too, so that a row shows one image."""
 
-    def dataset(
-        self,
-        shuffle_seed: int | None = None,
-        epoch: int | tf.Tensor = 0,
-        start: int | tf.Tensor = 0,
-    ) -> tf.data.Dataset:
-        return super().dataset(None, epoch, start)
+    def dataset(self, shuffle_seed: int | None = None, *position: Any) -> tf.data.Dataset:
+        return super().dataset(None, *position)
 
 
 def _check_path(path: Path, overwrite: bool) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ._imports import tf
 
 
-def crop_to_box(image: tf.Tensor, box: tf.Tensor) -> tf.Tensor:
-    """The part (top, left, height, width) of an image."""
+def crop_to_box(image: tf.Tensor, crop: Callable[[Any], Any] | None) -> tf.Tensor:
+    """The box that `crop` returns for the size of an image, see `decoder.Crop`; None for all."""
+    if crop is None:
+        return image
+    box = crop(tf.shape(image)[:2])
     begin, size = tf.concat([box[:2], [0]], 0), tf.concat([box[2:], [-1]], 0)
     part = tf.slice(image, begin, size)
     part.set_shape((None, None, image.shape[-1]))

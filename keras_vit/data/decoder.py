@@ -135,23 +135,18 @@ def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
 def decode_upright_jpeg(
     contents: tf.Tensor, channels: int = 3, crop: Crop | None = None
 ) -> tf.Tensor:
-    """`decode_image` for files that are known to be JPEG and upright.
+    """A JPEG file as it is stored, or the part that `crop` returns for its stored size.
 
-    It spares a `tf.cond`, which costs as much as decoding a small image: TensorFlow also walks
-    through the nodes of the branch that is not taken.
+    For files known to be JPEG and upright this is `decode_image` without a `tf.cond`, which costs
+    as much as decoding a small image: TensorFlow also walks through the branch that is not taken.
     """
-    return _jpeg_pixels(contents, channels, crop)
-
-
-def _jpeg_pixels(contents: tf.Tensor, channels: int, box: Crop | None) -> tf.Tensor:
-    """A JPEG file as it is stored, or the part that `box` returns for its stored size."""
     # libjpeg turns grey and CMYK into RGB; grey we compute ourselves, as for all other formats.
     stored = 3 if channels == 3 else 0
-    if box is None:
+    if crop is None:
         image = tf.io.decode_jpeg(contents, stored)
     else:
-        shape = tf.io.extract_jpeg_shape(contents)[:2]
-        image = tf.io.decode_and_crop_jpeg(contents, box(shape), stored)
+        box = crop(tf.io.extract_jpeg_shape(contents)[:2])
+        image = tf.io.decode_and_crop_jpeg(contents, box, stored)
     if channels == 3:
         image.set_shape((None, None, 3))
     return to_channels(image, channels)
@@ -165,11 +160,10 @@ def _decode_jpeg(
         check = check_pixels(tf.io.extract_jpeg_shape(contents)[:2], max_pixels)
         with tf.control_dependencies([check]):
             contents = tf.identity(contents)
-    if upright:
-        return _jpeg_pixels(contents, channels, crop), tf.constant(1, tf.uint8)
-    orientation = jpeg_orientation(contents)
-    box = None if crop is None else partial(_stored_box, crop, orientation)
-    return _jpeg_pixels(contents, channels, box), orientation
+    orientation = tf.constant(1, tf.uint8) if upright else jpeg_orientation(contents)
+    if crop is not None and not upright:
+        crop = partial(_stored_box, crop, orientation)
+    return decode_upright_jpeg(contents, channels, crop), orientation
 
 
 def _decode_other(
@@ -193,12 +187,9 @@ def _decode_other(
         lambda: image,
     )
     orientation = tf.constant(1, tf.uint8) if upright else chunk_orientation(contents)
-    if crop is not None:
-        shape = tf.shape(image)[:2]
-        image = crop_to_box(
-            image, crop(shape) if upright else _stored_box(crop, orientation, shape)
-        )
-    return to_channels(image, channels), orientation
+    if crop is not None and not upright:
+        crop = partial(_stored_box, crop, orientation)
+    return to_channels(crop_to_box(image, crop), channels), orientation
 
 
 def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:

@@ -23,14 +23,8 @@ def too_large(size: str, max_pixels: int) -> str:
 def undecodable_reason(contents: bytes, error: Exception) -> str:
     """Why a file cannot be decoded, in the same words for all decoders.
 
-    Args:
-        contents: the bytes of the file.
-        error: what the decoder raised. Messages of `decode_image`'s own assertions are kept; other
-            messages of TensorFlow name operators and nodes, which do not describe the file.
-
-    Example:
-        >>> undecodable_reason(b"<html>", ValueError())
-        'not a JPEG, PNG, BMP, GIF or WebP file'
+    Messages of `decode_image`'s own assertions are kept; other messages of TensorFlow name
+    operators and nodes, which do not describe the file.
     """
     # In a graph, and called eagerly.
     asserted = re.search(r"(?:assertion failed: \[|Summarized data: b')(.*?)[\]']", str(error))

@@ -91,15 +91,12 @@ class FileSplit(IndexedSplit):
     def decode_or_replace(
         self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        def read(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return self.decode(file, channels, crop), True
-
         def replace(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             fate = "is replaced by a grey image" if self.verified else "is skipped"
             tf.print("keras_vit:", file, f"cannot be decoded and {fate}.", output_stream=sys.stderr)
             return tf.fill((1, 1, channels), tf.constant(127, tf.uint8)), False
 
-        return map_or_else(read, replace, example)
+        return map_or_else(lambda file: (self.decode(file, channels, crop), True), replace, example)
 
 
 def load_folder(
@@ -243,9 +240,8 @@ def _stratified(
         count = min(max(round(len(files) * val_fraction), 1), max(len(files) - 1, 0))
         # A generator per class: one more image of roses leaves the tulips where they are.
         order = np.random.default_rng([seed, index]).permutation(len(files))
-        chosen = set(order[:count].tolist())
-        for position, file in enumerate(files):
-            parts["val" if position in chosen else "train"].append((file, name))
+        for part, indices in (("val", order[:count]), ("train", order[count:])):
+            parts[part] += [(files[i], name) for i in sorted(indices)]
     return parts
 
 

@@ -143,13 +143,10 @@ def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 def _first_chunk(
     contents: tf.Tensor, start: tf.Tensor, chunk: Callable[[tf.Tensor], tuple[tf.Tensor, ...]]
 ) -> tf.Tensor:
-    """The data of the first chunk that holds EXIF, or nothing.
+    """The data of the first chunk that holds EXIF, or nothing; the first chunk begins at `start`.
 
-    Args:
-        contents: the file.
-        start: where its first chunk begins.
-        chunk: from the place of a chunk to (the place of the next one, begin and end of its data,
-            whether it holds EXIF).
+    `chunk` takes the place of a chunk, and returns (the place of the next one, begin and end of its
+    data, whether it holds EXIF).
     """
     size = _length(contents)
 

@@ -29,12 +29,7 @@ _KINDS = {
 
 
 def irregular(path: Path) -> str | None:
-    """The kind of a path that is not a regular file: reading it might never end. Follows links.
-
-    Example:
-        >>> irregular(Path("/"))
-        'a folder, not a regular file'
-    """
+    """The kind of a path that is not a regular file: reading it might never end. Follows links."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -46,12 +41,7 @@ def irregular(path: Path) -> str | None:
 
 
 def read_contents(path: Path) -> bytes:
-    """The bytes of an image file.
-
-    Raises:
-        OSError: it cannot be read.
-        BadImageError: it is not a regular file, or is empty.
-    """
+    """The bytes of an image file, or a BadImageError for what is not regular or is empty."""
     if kind := irregular(path):
         raise BadImageError(kind)
     contents = path.read_bytes()

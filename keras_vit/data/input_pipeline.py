@@ -84,9 +84,8 @@ def pipeline(
     transform = {"mode": eval_transform} if isinstance(eval_transform, str) else eval_transform
     check_choice(transform.get("mode", "crop"), "eval_transform", EVAL_TRANSFORMS)
     _check_numbers(batch_size, seed, repeat, start_step)
-    alphas = (augmentation.mixup, augmentation.cutmix)
-    mixing = training and any(alphas)
-    if mixing and num_classes is None:
+    alphas = (augmentation.mixup, augmentation.cutmix) if training else (0.0, 0.0)
+    if any(alphas) and num_classes is None:
         raise ValueError(
             "mixup={} and cutmix={} mix one-hot labels: give num_classes, too".format(*alphas)
         )
@@ -118,8 +117,6 @@ def pipeline(
     def mix(
         images: tf.Tensor, labels: tf.Tensor, numbers: tf.Tensor, _: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        if not mixing:
-            return images, labels
         # The first image's seed, folded: the same random numbers must not serve twice.
         batch_seed = tf.random.experimental.stateless_fold_in((numbers[0], seed), 1)
         return mixup_or_cutmix(images, labels, batch_seed, *alphas)

@@ -22,13 +22,7 @@ _MARKS = {
 
 
 def read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, str]]:
-    """The files of a listing, one path per line as `<class>/1.jpg`, and their classes.
-
-    Raises:
-        ValueError: the listing is not text, lists nothing, or has a path outside of the class
-            folders or of something that is not a regular file.
-        FileNotFoundError: a listed file does not exist.
-    """
+    """The files of a listing, one path per line as `<class>/1.jpg`, and their classes."""
     examples = []
     for number, line in enumerate(_lines(listing), start=1):
         name = line.strip()

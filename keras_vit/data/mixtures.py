@@ -69,31 +69,19 @@ def cutmix(
 
 
 def mixup_or_cutmix(
-    images: tf.Tensor,
-    labels: tf.Tensor,
-    seed: tf.Tensor,
-    mixup_alpha: float,
-    cutmix_alpha: float,
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, mixup_alpha: float, cutmix_alpha: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """`mixup`, `cutmix` or, where both alphas are above 0, one of them by a fair coin, as in DeiT.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> _, labels = mixup_or_cutmix(tf.zeros((2, 4, 4, 3)), tf.eye(2), (0, 1), 0.8, 1.0)
-        >>> labels.shape.as_list()
-        [2, 2]
-    """
+    """`mixup`, `cutmix` or, where both alphas are above 0, one by a fair coin, as in DeiT."""
     if not cutmix_alpha:
         return mixup(images, labels, seed, mixup_alpha) if mixup_alpha else (images, labels)
     if not mixup_alpha:
         return cutmix(images, labels, seed, cutmix_alpha)
     coin_seed, seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-    mixed: tuple[tf.Tensor, tf.Tensor] = tf.cond(
+    return tf.cond(
         tf.random.stateless_uniform((), coin_seed) < 0.5,
         lambda: mixup(images, labels, seed, mixup_alpha),
         lambda: cutmix(images, labels, seed, cutmix_alpha),
     )
-    return mixed
 
 
 def _sample_beta(seed: tf.Tensor, alpha: float) -> tf.Tensor:

@@ -33,10 +33,7 @@ def decode_with_pillow(
 ) -> np.ndarray:
     """`decode_image` without TensorFlow: an upright uint8 array `(height, width, channels)`.
 
-    Raises:
-        ValueError: channels is neither 1 nor 3.
-        BadImageError: the bytes are not such an image, or only part of one, or an image larger
-            than `max_pixels`.
+    Where that raises an InvalidArgumentError, this raises a BadImageError.
     """
     check_channels(channels)
     from PIL import Image
@@ -63,23 +60,14 @@ def decode_with_pillow(
 def evaluation_array(
     image: np.ndarray, size: Size, mode: str = "crop", crop_fraction: float = CROP_FRACTION
 ) -> np.ndarray:
-    """`evaluation_image` without TensorFlow: a float32 array `(*size, channels)`, values 0..255.
-
-    Example:
-        >>> evaluation_array(np.zeros((60, 90, 3), np.uint8), (32, 32)).shape
-        (32, 32, 3)
-    """
+    """`evaluation_image` without TensorFlow: a float32 array `(*size, channels)`, values 0..255."""
     check_eval_transform(mode, crop_fraction)
     from PIL.Image import Resampling, Transform
 
     if mode == "stretch":  # without antialiasing, which Pillow's resize always does
         box = (0, 0, image.shape[1], image.shape[0])
-        return _map_channels(
-            image,
-            lambda channel: channel.transform(
-                size[::-1], Transform.EXTENT, box, Resampling.BILINEAR
-            ),
-        )
+        options = (size[::-1], Transform.EXTENT, box, Resampling.BILINEAR)
+        return _map_channels(image, lambda channel: channel.transform(*options))
     if mode == "stretch_bicubic":
         resized = _map_channels(image, lambda c: c.resize(size[::-1], Resampling.BICUBIC))
         return np.clip(resized, 0, 255)

@@ -92,9 +92,7 @@ def training_image(
         >>> training_image(image, (32, 48), (0, 1), Augmentation()).shape.as_list()
         [32, 48, 3]
     """
-    crop = training_crop(seed, augmentation)
-    if crop is not None:
-        image = crop_to_box(image, crop(tf.shape(image)[:2]))
+    image = crop_to_box(image, training_crop(seed, augmentation))
     return augment_crop(image, image_size, seed, augmentation)
 
 

@@ -189,7 +189,6 @@ def _rotate(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
 
 def _cutout(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
     """A grey box of up to 80 of 224 pixels around a point that may lie at the border."""
-
     size = tuple(image.shape[:2])
     centre = tf.floor(draw[1:] * size)
     half = [int(40 / _SIDE * side * strength) for side in size]

@@ -51,8 +51,7 @@ class TFDSSplit(Split):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        if shuffle_seed is None:
-            return self._numbered(self._records, epoch).skip(start)
+        epoch = tf.cast(epoch, tf.int64)
         records, window = self._records, min(len(self), _SHUFFLE_WINDOW)
 
         def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -63,21 +62,17 @@ class TFDSSplit(Split):
             seed = tf.random.stateless_uniform((), key, maxval=tf.int32.max, dtype=tf.int32)
             return records.shuffle(window, tf.cast(seed, tf.int64), reshuffle_each_iteration=False)
 
-        epochs = tf.data.Dataset.from_tensors(tf.cast(epoch, tf.int64))
-        return self._numbered(epochs.flat_map(shuffled), epoch).skip(start)
-
-    def _numbered(self, records: tf.data.Dataset, epoch: int | tf.Tensor) -> tf.data.Dataset:
-        first = tf.cast(epoch, tf.int64) * len(self)
-        return records.map(lambda example, label, index: (example, label, first + index))
+        one_pass = records
+        if shuffle_seed is not None:
+            one_pass = tf.data.Dataset.from_tensors(epoch).flat_map(shuffled)
+        first = epoch * len(self)
+        return one_pass.map(lambda example, label, i: (example, label, first + i)).skip(start)
 
     @cached_property
     def _records(self) -> tf.data.Dataset:
         with tf.init_scope():
-            records = self._builder.as_dataset(
-                split=self.tfds_split,
-                shuffle_files=False,
-                decoders={self._image_key: tensorflow_datasets.decode.SkipDecoding()},
-            )
+            decoders = {self._image_key: tensorflow_datasets.decode.SkipDecoding()}
+            records = self._builder.as_dataset(split=self.tfds_split, decoders=decoders)
             return records.enumerate().map(
                 lambda index, r: (r[self._image_key], tf.cast(r[self._label_key], tf.int32), index)
             )
@@ -115,7 +110,7 @@ def load_tfds(name: str, data_dir: str | None, val_fraction: float) -> Splits:
         )
     if not builder.info.splits:
         _prepare(builder, name)
-    class_names = tuple(features[keys[1]].names or map(str, range(features[keys[1]].num_classes)))
+    class_names = tuple(features[keys[1]].names)
     splits = {
         split: TFDSSplit(split, class_names, builder, source)
         for split, source in _choose_splits(builder.info.splits, val_fraction).items()
@@ -137,17 +132,11 @@ def _builder(name: str, data_dir: str | None) -> Any:
 
 def _choose_splits(available: Any, val_fraction: float) -> dict[str, str]:
     """From our names to their splits or slices."""
-    chosen = {"train": "train"}
-    if "validation" in available:
-        chosen["val"] = "validation"
-        if "test" in available:
-            chosen["test"] = "test"
-    elif "test" in available:
-        chosen["val"] = "test"
-    else:
-        percent = min(max(round(100 * (1 - val_fraction)), 1), 99)
-        chosen = {"train": f"train[:{percent}%]", "val": f"train[{percent}%:]"}
-    return chosen
+    others = [name for name in ("validation", "test") if name in available]
+    if others:
+        return dict(zip(("train", "val", "test"), ("train", *others), strict=False))
+    percent = min(max(round(100 * (1 - val_fraction)), 1), 99)
+    return {"train": f"train[:{percent}%]", "val": f"train[{percent}%:]"}
 
 
 def _prepare(builder: Any, name: str) -> None:

@@ -47,9 +47,6 @@ def calibration(labels: Any, probabilities: Any, bins: int = 15) -> Calibration:
         probabilities: `(examples, classes)`, rows that sum to 1.
         bins: Number of bins.
 
-    Returns:
-        The error, and the values of a reliability diagram.
-
     Raises:
         ValueError: Shapes do not match, or rows are not probabilities.
 

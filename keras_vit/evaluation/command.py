@@ -10,12 +10,7 @@ from keras_vit.evaluation import vtab_tasks
 from keras_vit.evaluation.features import features, weights_digest
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, check_shots, fewshot_table
 from keras_vit.evaluation.prediction import predict_split
-from keras_vit.evaluation.probes import (
-    check_classes,
-    check_neighbours,
-    knn_accuracy,
-    linear_probe,
-)
+from keras_vit.evaluation.probes import check_classes, check_neighbours, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit.evaluation.vtab import Setting, VTABReport, finetuning, run_vtab
 
@@ -56,16 +51,14 @@ def transfer_rows(
     """Accuracies of k-NN and linear classifiers on a model's features, one row per measure.
 
     Args:
-        model: A model of this package, with or without a head.
+        model: See `features`, also for `cache_dir` and `batch_size`.
         splits: Classifiers are trained on `splits.train`.
         test: The split to evaluate on.
-        shots: Few-shot linear evaluation with these numbers of examples per class; an empty
-            sequence for the released code's 1, 5, 10 and 25; None for no few-shot evaluation.
+        shots: Few-shot examples per class; empty for the released code's 1, 5, 10 and 25; None for
+            no few-shot evaluation.
         num_neighbours: Number of nearest neighbours; None for no k-NN.
         probe: Fit a linear probe.
         seeds: Seeds of the few-shot examples.
-        cache_dir: Folder of cached features.
-        batch_size: Images per batch.
 
     Returns:
         Rows of measure, accuracy in per cent, and details.

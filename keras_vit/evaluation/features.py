@@ -19,21 +19,13 @@ from keras_vit.version import __version__
 
 # Arguments of a model that its pre-logits do not depend on: a new head has the same features.
 _ARGUMENTS_OF_THE_HEAD = (
-    "name",
-    "num_classes",
-    "class_names",
-    "classifier_activation",
-    "frozen",
-    "weights",
-    "remat",
+    *("num_classes", "class_names", "classifier_activation"),
+    *("name", "frozen", "weights", "remat"),
 )
 
 
 def features(
-    model: Any,
-    split: data.Split,
-    cache_dir: str | Path | None = None,
-    batch_size: int = 32,
+    model: Any, split: data.Split, cache_dir: str | Path | None = None, batch_size: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pooled pre-logits of every image of a split, and the labels.
 
@@ -77,7 +69,9 @@ def features(
     cached = _read(path, backbone.output_shape[-1])
     if cached is None:
         cached = _compute(model, split, batch_size)
-        _write(path, *cached)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            np.savez(temporary, features=cached[0], labels=cached[1])
     return cached
 
 
@@ -110,11 +104,10 @@ def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
 def weights_digest(model: Any) -> str:
     """SHA-256 of what a model computes its features with: the weights of the backbone and the
     arguments that matter."""
-    digest = hashlib.sha256()
     config = model.get_config()
     arguments = {k: v for k, v in config.items() if k not in _ARGUMENTS_OF_THE_HEAD}
     identity = [type(model).__name__, arguments]
-    digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode())
     for variable in model.feature_model("pre_logits").weights:
         value = keras.ops.convert_to_numpy(variable)
         digest.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())
@@ -138,7 +131,7 @@ def _cache_key(model: Any, split: data.Split) -> str:
 
 
 def _read(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """What `_write` wrote; None where the file is missing or damaged."""
+    """Cached features and labels; None where the file is missing or damaged."""
     if not path.is_file():
         return None
     try:
@@ -151,9 +144,3 @@ def _read(path: Path, dimension: int) -> tuple[np.ndarray, np.ndarray] | None:
         warnings.warn(f"{path} is damaged and computed again: {error}", stacklevel=3)
         return None
     return features, labels
-
-
-def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary:
-        np.savez(temporary, features=features, labels=labels)

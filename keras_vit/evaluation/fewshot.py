@@ -39,15 +39,9 @@ class FewShot:
 
 
 def fewshot_accuracy(
-    train_x: Any,
-    train_y: Any,
-    test_x: Any,
-    test_y: Any,
-    shots: int,
-    l2: float = L2,
-    seed: int = 0,
+    train_x: Any, train_y: Any, test_x: Any, test_y: Any, shots: int, l2: float = L2, seed: int = 0
 ) -> float:
-    """Accuracy of a linear classifier trained on `shots` examples per class.
+    """Accuracy, from 0 to 1, of a linear classifier trained on `shots` examples per class.
 
     As big_vision's `fewshot_lsr`: the sampled features are standardised by their own mean and
     standard deviation, a constant feature of 100 is appended, and one weight vector per class is
@@ -56,16 +50,10 @@ def fewshot_accuracy(
     the problem is ill-conditioned.
 
     Args:
-        train_x: Features `(n, dimension)`, as from `keras_vit.evaluation.features`.
-        train_y: Integer labels `(n,)`.
-        test_x: Features `(m, dimension)`.
-        test_y: Integer labels `(m,)`.
+        train_x: As for `knn_accuracy`, like the next three.
         shots: Examples to sample per class; all where a class has fewer.
         l2: L2 penalty.
         seed: Seed of the sampling.
-
-    Returns:
-        The accuracy, from 0 to 1.
 
     Raises:
         ValueError: Shapes do not match, values are not finite, an argument is out of range, or no
@@ -103,12 +91,8 @@ def fewshot_table(
     """`fewshot_accuracy` for several numbers of shots and several seeds.
 
     Args:
-        train_x: As for `fewshot_accuracy`, like the next three.
-        train_y: Integer labels `(n,)`.
-        test_x: Features `(m, dimension)`.
-        test_y: Integer labels `(m,)`.
+        train_x: As for `fewshot_accuracy`, like the next three and `l2`.
         shots: Numbers of examples per class, one row each.
-        l2: L2 penalty.
         seeds: Seeds of the sampling; the released code uses 0, 1 and 2.
 
     Returns:

@@ -43,12 +43,7 @@ def code(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], align: str = "") -> str:
-    """A table whose cells are plain text.
-
-    Args:
-        header: Titles of the columns.
-        rows: Cells.
-        align: Alignment of each column, "l" or "r"; empty for all to the left.
+    """A table whose cells are plain text; `align` has an "l" or "r" per column, or is empty.
 
     Example:
 

@@ -33,10 +33,7 @@ class Mistake:
 
 
 def worst_mistakes(
-    labels: Any,
-    probabilities: Any,
-    count: int = 24,
-    files: Sequence[Any] | None = None,
+    labels: Any, probabilities: Any, count: int = 24, files: Sequence[Any] | None = None
 ) -> tuple[Mistake, ...]:
     """Wrong predictions, the most confident first.
 
@@ -78,12 +75,7 @@ def worst_mistakes(
 
 
 def images_at(split: data.Split, indices: Sequence[int], channels: int = 3) -> list[np.ndarray]:
-    """Some images of a split, decoded but neither resized nor cropped.
-
-    Args:
-        split: One of `keras_vit.data.load(...)`.
-        indices: Positions in the split's order.
-        channels: 3, or 1 for greyscale.
+    """Some images of a split with 3 or 1 `channels`, decoded but neither resized nor cropped.
 
     Returns:
         uint8 arrays `(height, width, channels)`, in the order of `indices`.
@@ -113,7 +105,6 @@ def images_at(split: data.Split, indices: Sequence[int], channels: int = 3) -> l
         .filter(lambda index, _: tf.reduce_any(index == tf.constant(ascending, tf.int64)))
         .map(lambda _, example: example)
         .take(len(ascending))
-        .apply(tf.data.experimental.assert_cardinality(len(ascending)))
     )
     if not split.skips:
         selected = split.images(selected, channels)

@@ -33,12 +33,10 @@ def model_card(
     What only people know (licence, intended use, contact) is marked `[fill in]`.
 
     Args:
-        name: Name of the model, the title of the card.
-        report: Scores on the validation split.
+        name: See `write_report`, also for `report` and `config`.
         facts: Results of the run: `parameters`, `seconds`, `data` (split name to size),
             `bad_files` (pairs of file and reason), `beside` (lines to compare with). All optional,
             as are the keys of `config`.
-        config: What made the model: `command`, `job`, `recipe`, `versions`.
         calibration: Calibration of the same predictions.
         mistakes: The most confident mistakes, as from `worst_mistakes`.
         plots: PNG files beside the card to show.
@@ -93,9 +91,7 @@ def _interval(rate: float, count: int) -> str:
 
 
 def _limitations(
-    report: ClassificationReport,
-    calibration: Calibration | None,
-    mistakes: tuple[Mistake, ...],
+    report: ClassificationReport, calibration: Calibration | None, mistakes: tuple[Mistake, ...]
 ) -> str:
     lines = []
     tested = [scores for scores in report.classes if scores.support]
@@ -113,13 +109,10 @@ def _limitations(
             "reliability diagram)."
         )
     if mistakes:
-        worst = mistakes[0]
-        label, prediction = (
-            inline(report.classes[i].name) for i in (worst.label, worst.prediction)
-        )
+        worst, names = mistakes[0], [inline(scores.name) for scores in report.classes]
         lines.append(
-            f"- Its most confident mistake is an image of {label} that it classifies as "
-            f"{prediction} with a probability of {worst.probability:.1%}."
+            f"- Its most confident mistake is an image of {names[worst.label]} that it classifies "
+            f"as {names[worst.prediction]} with a probability of {worst.probability:.1%}."
         )
     lines.append(
         "- The validation images come from the same source as the training images; on others the "

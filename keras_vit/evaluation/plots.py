@@ -35,12 +35,7 @@ def _save(figure: Any, path: str | Path) -> None:
 
 
 def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> None:
-    """Loss and accuracy per epoch, for training and validation, as a PNG file.
-
-    Args:
-        history: `History.history` of `fit`: `loss`, `accuracy`, `val_loss`, `val_accuracy`.
-        path: The file to write.
-    """
+    """The history of `fit` as a PNG file: loss and accuracy of training and validation."""
     figure = new_figure(9, 3.6)
     for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for key, label in ((name, "training"), (f"val_{name}", "validation")):
@@ -120,9 +115,7 @@ def plot_mistakes(
     for axes, mistake, image in zip(cells.flat, mistakes, images, strict=False):
         # A digit of 8 x 8 pixels should show its pixels, not a blur.
         interpolation = "nearest" if max(image.shape[:2]) < 64 else None
-        axes.imshow(
-            image[..., 0] if image.shape[-1] == 1 else image, "gray", interpolation=interpolation
-        )
+        axes.imshow(image, "gray", interpolation=interpolation)
         axes.set_title(
             f"{_short(class_names[mistake.label])}\n"
             f"predicted {_short(class_names[mistake.prediction])} {mistake.probability:.0%}",

@@ -72,13 +72,7 @@ def read_images(
 
 
 def predictions_of(model: Any, scores: Any, top: int) -> list[Prediction]:
-    """The most probable classes of each image.
-
-    Args:
-        model: The classifier: its class names, and whether its scores are logits.
-        scores: `(images, classes)`, as the model returns them.
-        top: Number of classes per image.
-    """
+    """The most probable classes of each image, from the model's scores `(images, classes)`."""
     if model.classifier_activation is None:
         scores = keras.ops.softmax(scores)
     probabilities = keras.ops.convert_to_numpy(scores)

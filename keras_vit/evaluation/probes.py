@@ -13,14 +13,9 @@ STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
 
 
 def knn_accuracy(
-    train_x: Any,
-    train_y: Any,
-    test_x: Any,
-    test_y: Any,
-    k: int = 20,
-    temperature: float = 0.07,
+    train_x: Any, train_y: Any, test_x: Any, test_y: Any, k: int = 20, temperature: float = 0.07
 ) -> float:
-    """Accuracy of a weighted k-NN classifier on features; nothing is trained.
+    """Accuracy, from 0 to 1, of a weighted k-NN classifier on features; nothing is trained.
 
     Features are compared by cosine similarity s, and each of the `k` nearest neighbours votes with
     the weight exp(s / temperature). The constants are those of DINO (Caron et al. 2021, appendix;
@@ -34,9 +29,6 @@ def knn_accuracy(
         k: Number of nearest neighbours that vote, at most n.
         temperature: A small value lets the nearest ones decide; with `float("inf")` all votes
             weigh the same.
-
-    Returns:
-        The accuracy, from 0 to 1.
 
     Raises:
         ValueError: Shapes do not match, values are not finite, or an argument is out of range.
@@ -103,15 +95,10 @@ def linear_probe(
     the test features are used once, at the end.
 
     Args:
-        train_x: Features `(n, dimension)`, as from `keras_vit.evaluation.features`.
+        train_x: As for `knn_accuracy`, also for `test_x` and `test_y`.
         train_y: Integer labels `(n,)` of at least two classes, two examples each.
-        test_x: Features `(m, dimension)`.
-        test_y: Integer labels `(m,)`.
         folds: Number of folds of the cross-validation; fewer where a class has fewer examples.
         seed: Seed of the folds.
-
-    Returns:
-        The classifier with its accuracy.
 
     Raises:
         ValueError: Shapes do not match, values are not finite, a class is too small, or an

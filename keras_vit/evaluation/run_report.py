@@ -14,12 +14,7 @@ from keras_vit import data
 from keras_vit.evaluation.calibration import calibration
 from keras_vit.evaluation.mistakes import images_at, worst_mistakes
 from keras_vit.evaluation.model_card import model_card
-from keras_vit.evaluation.plots import (
-    plot_calibration,
-    plot_confusion,
-    plot_curves,
-    plot_mistakes,
-)
+from keras_vit.evaluation.plots import plot_calibration, plot_confusion, plot_curves, plot_mistakes
 from keras_vit.evaluation.report import ClassificationReport
 from keras_vit.files import write_bytes, write_text
 
@@ -53,8 +48,7 @@ def write_report(
         history: `History.history` of `fit`.
         config: What made the model, for the card: `command`, `job`, `recipe`, `versions`.
         name: Name of the model; by default that of the run's folder.
-        run: The final folder of the run, where that is not `folder`: the card's commands refer to
-            it.
+        run: The final folder of the run, to which the card's commands refer; by default `folder`.
 
     Raises:
         ValueError: Shapes do not match, or a score or a value of the history is NaN or infinite.
@@ -75,8 +69,8 @@ def write_report(
     folder, run = Path(folder), Path(folder if run is None else run)
     history = dict(history or {})
     _check_history(history)
-    probabilities = keras.ops.softmax(np.asarray(logits, np.float32))
-    probabilities = keras.ops.convert_to_numpy(probabilities)
+    softmax = keras.ops.softmax(np.asarray(logits, np.float32))
+    probabilities = keras.ops.convert_to_numpy(softmax)
     calibrated = calibration(labels, probabilities)
     files = None if split is None or split.skips else split.files
     mistakes = worst_mistakes(labels, probabilities, files=files)

@@ -135,9 +135,6 @@ def run_vtab(
             `out` are refused.
         log: Receives lines of progress.
 
-    Returns:
-        Accuracies, group means, and the tasks whose data is missing.
-
     Raises:
         DatasetUnavailableError: No task's data is prepared.
         FileExistsError: `out` holds a `vtab.md` that this function did not write.
@@ -212,18 +209,21 @@ def _run_task(
             )
         return value
 
+    def save() -> None:
+        write_text(path, json.dumps(results, indent=2, allow_nan=False))
+
     best = sweep[0]
     if len(sweep) > 1:
         val_accuracies = results.setdefault("val_accuracies", [])
         for setting in sweep[len(val_accuracies) :]:
             val_accuracies.append(accuracy("train800", "val200", setting))
-            _write_results(path, results)
+            save()
         best = sweep[int(np.argmax(val_accuracies))]
     started = time.time()
     results["setting"] = asdict(best)
     results["accuracy"] = accuracy("train800val200", "test", best)
     results["seconds"] = round(time.time() - started, 1)
-    _write_results(path, results)
+    save()
 
 
 def _read_results(path: Path, identity: str, sweep: Sequence[Setting]) -> dict[str, Any]:
@@ -243,10 +243,6 @@ def _read_results(path: Path, identity: str, sweep: Sequence[Setting]) -> dict[s
     return results
 
 
-def _write_results(path: Path, results: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(results, indent=2, allow_nan=False))
-
-
 def finetuning(model: Any, verbose: str | int = "auto") -> Train:
     """The `train` of `run_vtab` that fine-tunes copies of a model under new zero heads.
 
@@ -257,9 +253,6 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
     Args:
         model: A pretrained model that accepts pixels; it is not changed.
         verbose: `verbose` of Keras's `fit`.
-
-    Returns:
-        `(task, training split, test split, setting) -> accuracy`.
 
     Example:
 

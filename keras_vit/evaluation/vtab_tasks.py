@@ -32,16 +32,11 @@ class Label:
 
     Attributes:
         key: The feature to read.
-        read: A graph function from that feature to the class.
+        read: A graph function from that feature to the class; the feature itself by default.
     """
 
-    key: str
-    read: Callable[[Any], Any]
-
-
-def plain(key: str = "label") -> Label:
-    """The feature itself is the class."""
-    return Label(key, lambda value: value)
+    key: str = "label"
+    read: Callable[[Any], Any] = lambda feature: feature
 
 
 def grouped(key: str, original: int, classes: int) -> Label:
@@ -67,13 +62,12 @@ def _kitti_distance(objects: Record) -> Any:
     return _bin(tf.reduce_min(tf.concat([forward, [1000.0]], 0)), (8.0, 20.0, 999.0))
 
 
-PLAIN = plain()
 CLEVR_COUNT = Label("objects", lambda objects: tf.cast(tf.size(objects["size"]) - 3, tf.int64))
 CLEVR_DISTANCE = Label("objects", _clevr_distance)
 KITTI_DISTANCE = Label("objects", _kitti_distance)
 SPRITES_X = grouped("label_x_position", original=32, classes=16)
 TURN = grouped("label_orientation", original=40, classes=16)
-AZIMUTH, ELEVATION = plain("label_azimuth"), plain("label_elevation")
+AZIMUTH, ELEVATION = Label("label_azimuth"), Label("label_elevation")
 
 Part = tuple[str, int]  # a TFDS split, and the per cent of it at which the part begins
 
@@ -99,7 +93,7 @@ class Task:
     classes: int
     val: Part = ("validation", 0)
     test: Part = ("test", 0)
-    label: Label = PLAIN
+    label: Label = Label()
     scale: int = 1
 
     def splits(self, sizes: dict[str, int]) -> dict[str, str]:
@@ -235,14 +229,10 @@ def task_splits(task: Task, data_dir: str | PathLike[str] | None = None) -> dict
     sizes = {name: int(split.num_examples) for name, split in builder.info.splits.items()}
     if not sizes:
         raise DatasetUnavailableError(_how_to_prepare(task, builder))
-    slices = task.splits(sizes)
-    lengths = {
-        "train800": 800,
-        "val200": 200,
-        "train800val200": 1000,
-        "test": sizes[task.test[0]] - sizes[task.test[0]] * task.test[1] // 100,
+    return {
+        name: TaskSplit(name, task, builder, part, builder.info.splits[part].num_examples)
+        for name, part in task.splits(sizes).items()
     }
-    return {name: TaskSplit(name, task, builder, slices[name], lengths[name]) for name in slices}
 
 
 def _how_to_prepare(task: Task, builder: Any) -> str:

@@ -165,7 +165,6 @@ def _write_in_tensorflow_process(
         reason = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
         if "No module named 'tensorflow'" in done.stderr:
             raise ImportError(
-                f"A SavedModel needs TensorFlow: {install_command('tensorflow')}",
-                name="tensorflow",
+                f"A SavedModel needs TensorFlow: {install_command('tensorflow')}", name="tensorflow"
             )
         raise RuntimeError(f"The TensorFlow process that writes the SavedModel: {reason[0]}")

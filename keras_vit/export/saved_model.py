@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.data import MAX_PIXELS, decode_image, evaluation_image, map_or_else
+from keras_vit.data import decode_image, evaluation_image, map_or_else
 from keras_vit.export.formats import MODEL_FILE, OPTIONS_FILE
 from keras_vit.models import ImageModel
 
@@ -21,7 +21,7 @@ def write_saved_model(
     image_size: tuple[int, int],
     top_k: int,
     evaluation: dict[str, Any],
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int,
 ) -> None:
     """Writes the SavedModel that `export_model` documents."""
     import tensorflow as tf

@@ -33,10 +33,9 @@ def attention_maps(
     Example:
 
     >>> import keras_vit, numpy as np
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=2, num_heads=4, input_shape=(32, 16, 3))
-    >>> keras_vit.inspection.attention_maps(model, np.zeros((1, 32, 16, 3))).shape
-    (1, 2, 4, 9, 9)
+    >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3))
+    >>> keras_vit.inspection.attention_maps(model, np.zeros((1, 64, 32, 3))).shape
+    (1, 12, 3, 9, 9)
     """
     depth = len(encoder_blocks(model))
     for layer in layers or ():
@@ -57,10 +56,7 @@ def attention_maps(
 def pooling_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
     """The attention of the probe of attention pooling (`pooling="map"`).
 
-    Args:
-        model: A Vision Transformer with attention pooling.
-        images: As the model accepts them.
-        batch_size: Images per batch.
+    Takes the arguments of `attention_maps`, but for `layers`, and a model with attention pooling.
 
     Returns:
         float32 `(batch, heads, tokens)`; each row sums to 1.
@@ -73,11 +69,9 @@ def pooling_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
     Example:
 
     >>> import keras_vit, numpy as np
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=4, input_shape=(32, 16, 3),
-    ...     pooling="map")
-    >>> keras_vit.inspection.pooling_attention(model, np.zeros((1, 32, 16, 3))).shape
-    (1, 4, 8)
+    >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3), pooling="map")
+    >>> keras_vit.inspection.pooling_attention(model, np.zeros((1, 64, 32, 3))).shape
+    (1, 3, 8)
     """
     return np.concatenate([x.pooling_attention() for x in run(model, images, batch_size)])
 
@@ -86,27 +80,19 @@ def readout_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
     """Each head's attention over the patches, as seen from what the prediction is read from.
 
     That is the class token's row of every map; without a class token the mean of the patches'
-    rows, with attention pooling weighted by the probe's attention.
-
-    Args:
-        model: A Vision Transformer of this package.
-        images: As the model accepts them.
-        batch_size: Images per batch.
+    rows, with attention pooling weighted by the probe's attention. The arguments and the errors
+    are those of `attention_maps`, but for `layers`.
 
     Returns:
         float32 `(batch, depth, heads, grid_h, grid_w)`; sums to 1 less the attention to class
         token and registers.
 
-    Raises:
-        ValueError: As `attention_maps`.
-
     Example:
 
     >>> import keras_vit, numpy as np
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=2, num_heads=4, input_shape=(32, 16, 3))
-    >>> keras_vit.inspection.readout_attention(model, np.zeros((1, 32, 16, 3))).shape
-    (1, 2, 4, 4, 2)
+    >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3))
+    >>> keras_vit.inspection.readout_attention(model, np.zeros((1, 64, 32, 3))).shape
+    (1, 12, 3, 4, 2)
     """
     return np.concatenate([x.readout_attention() for x in run(model, images, batch_size)])
 
@@ -116,19 +102,12 @@ def attention_rollout(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
 
     Heads are averaged, the identity is added for the residual connection, rows are normalised, and
     the layers multiplied; the result is the row of the class token. Without a class token it is
-    the mean over the patches' rows, with attention pooling weighted by the probe's attention.
-
-    Args:
-        model: A Vision Transformer of this package.
-        images: `(batch, height, width, channels)`, as the model accepts them.
-        batch_size: Images per batch.
+    the mean over the patches' rows, with attention pooling weighted by the probe's attention. The
+    arguments and the errors are those of `attention_maps`, but for `layers`.
 
     Returns:
         float32 `(batch, grid_h, grid_w)`, at least 0; sums to 1 less the contribution of class
         token and registers.
-
-    Raises:
-        ValueError: The model does not have attention, or the images do not fit it.
 
     Source: "Quantifying Attention Flow in Transformers" (Abnar and Zuidema 2020), as in figure 6
     of the ViT paper (appendix D.8).
@@ -136,9 +115,8 @@ def attention_rollout(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
     Example:
 
     >>> import keras_vit, numpy as np
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=2, num_heads=4, input_shape=(32, 16, 3))
-    >>> keras_vit.inspection.attention_rollout(model, np.zeros((1, 32, 16, 3))).shape
+    >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3))
+    >>> keras_vit.inspection.attention_rollout(model, np.zeros((1, 64, 32, 3))).shape
     (1, 4, 2)
     """
     return np.concatenate([x.rollout() for x in run(model, images, batch_size)])
@@ -149,27 +127,20 @@ def attention_distance(model: Any, images: Any, batch_size: int = 32) -> np.ndar
 
     The distance between the centres of the querying patch and all others, averaged with the
     attention as weights, then over queries and images. Class token and registers do not have
-    a position: they are excluded, and the weights of the patches are normalised again.
-
-    Args:
-        model: A Vision Transformer of this package.
-        images: As the model accepts them; the paper uses 128.
-        batch_size: Images per batch.
+    a position: they are excluded, and the weights of the patches are normalised again. The
+    arguments and the errors are those of `attention_maps`, but for `layers`; the paper takes 128
+    images.
 
     Returns:
         float32 `(depth, heads)`, in pixels.
-
-    Raises:
-        ValueError: The model does not have attention, or the images do not fit it.
 
     Source: ViT paper, figure 7 right and figure 11 (appendix D.7).
 
     Example:
 
     >>> import keras_vit, numpy as np
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=2, num_heads=4, input_shape=(32, 16, 3))
-    >>> keras_vit.inspection.attention_distance(model, np.zeros((1, 32, 16, 3))).shape
-    (2, 4)
+    >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3))
+    >>> keras_vit.inspection.attention_distance(model, np.zeros((1, 64, 32, 3))).shape
+    (12, 3)
     """
     return np.concatenate([x.distances() for x in run(model, images, batch_size)]).mean(axis=0)

@@ -30,8 +30,7 @@ def position_similarity(model: Any) -> np.ndarray:
     Example:
 
     >>> import keras_vit
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=4, input_shape=(32, 16, 3))
+    >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3))
     >>> keras_vit.inspection.position_similarity(model).shape
     (4, 2, 4, 2)
     """
@@ -73,10 +72,9 @@ def embedding_filters(model: Any, components: int | None = 28) -> np.ndarray:
     Example:
 
     >>> import keras_vit
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=32, depth=1, num_heads=4, input_shape=(32, 16, 3))
+    >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3))
     >>> keras_vit.inspection.embedding_filters(model, components=6).shape
-    (6, 8, 8, 3)
+    (6, 16, 16, 3)
     """
     layers = [x for x in getattr(model, "layers", ()) if isinstance(x, PatchEmbedding)]
     if not layers:
@@ -98,6 +96,6 @@ def embedding_filters(model: Any, components: int | None = 28) -> np.ndarray:
     samples = kernel.reshape(-1, num_filters).T.astype("float64")
     _, _, directions = np.linalg.svd(samples - samples.mean(axis=0), full_matrices=False)
     directions = directions[:components]
-    largest = np.abs(directions).argmax(axis=1)
-    directions *= np.sign(directions[np.arange(components), largest])[:, None]
+    largest = np.abs(directions).argmax(axis=1)[:, None]
+    directions *= np.sign(np.take_along_axis(directions, largest, axis=1))
     return directions.reshape(components, *patch).astype("float32")

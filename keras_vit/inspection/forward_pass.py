@@ -36,11 +36,9 @@ class ForwardPass:
     Where the model merges tokens (`token_merging`), every input token still has its own row and
     column: its row is that of the merged token, and its column an even share of the merged token's.
 
-    Attributes:
+    Args:
         model: The model.
-        blocks: Its encoder blocks.
-        features: Intermediates of the model as float32 arrays, by name.
-        prefix: Number of tokens before the patches: class token and registers.
+        features: Its intermediates as float32 arrays, by name.
     """
 
     def __init__(self, model: Any, features: dict[str, np.ndarray]) -> None:
@@ -50,10 +48,9 @@ class ForwardPass:
         self.prefix: int = model.num_prefix_tokens
 
     @property
-    def grid(self) -> tuple[int, int]:
+    def grid(self) -> tuple[int, ...]:
         """Rows and columns of patches."""
-        rows, columns = self.features["patches"].shape[1:3]
-        return rows, columns
+        return self.features["patches"].shape[1:3]
 
     def attention(self, layer: int) -> np.ndarray:
         """Probabilities of one layer, `(batch, heads, tokens, tokens)`, float32."""
@@ -150,11 +147,7 @@ class ForwardPass:
 
 
 def run(model: Any, images: Any, batch_size: int = 32) -> Iterator[ForwardPass]:
-    """A `ForwardPass` for each batch of `images`, which are as the model accepts them.
-
-    Raises:
-        ValueError: The model does not have encoder blocks, or the images do not fit it.
-    """
+    """A `ForwardPass` for each batch of `images`, or a ValueError for images that do not fit."""
     check_positive(batch_size=batch_size)
     depth = len(encoder_blocks(model))
     images = keras.ops.convert_to_numpy(images)

@@ -23,21 +23,13 @@ from keras_vit.inspection.plots import HEAT
 
 @dataclass(frozen=True)
 class InspectedImage:
-    """An image as the model saw it, what it predicted, and where it looked.
+    """An image as the model saw it, what it predicted, and where it looked."""
 
-    Attributes:
-        name: Name of the file.
-        pixels: `(height, width, channels)` in 0..1.
-        prediction: Class names with probabilities, the most probable first.
-        attention: `(depth, heads, grid_h, grid_w)`.
-        rollout: `(grid_h, grid_w)`.
-    """
-
-    name: str
-    pixels: np.ndarray
+    name: str  # of the file
+    pixels: np.ndarray  # (height, width, channels) in 0..1
     prediction: Prediction
-    attention: np.ndarray
-    rollout: np.ndarray
+    attention: np.ndarray  # (depth, heads, grid_h, grid_w)
+    rollout: np.ndarray  # (grid_h, grid_w)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.evaluation.plots import new_figure
-from keras_vit.inspection.attention import (
-    attention_distance,
-    attention_rollout,
-    readout_attention,
-)
+from keras_vit.inspection.attention import attention_distance, attention_rollout, readout_attention
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
 from keras_vit.inspection.forward_pass import as_numpy, patch_pixels
 
@@ -24,19 +20,10 @@ _WIDTH = 4.8  # inches
 
 
 def plot_attention(model: Any, image: Any) -> Any:
-    """The attention of every head of every layer in one image (see `readout_attention`).
+    """The attention of every head of every layer in one image, as the model accepts it.
 
-    Args:
-        model: A Vision Transformer of this package.
-        image: One image `(height, width, channels)`, as the model accepts it.
-
-    Returns:
-        A matplotlib Figure: one row per head, one column per layer, each map scaled to its own
-        maximum.
-
-    Raises:
-        ValueError: As `readout_attention`.
-        ImportError: matplotlib is not installed.
+    Returns a matplotlib Figure: one row per head, one column per layer, each map scaled to its own
+    maximum. Raises what `readout_attention` raises, or an ImportError without matplotlib.
 
     Example:
 
@@ -71,23 +58,14 @@ def draw_attention(maps: np.ndarray) -> Any:
 def plot_rollout(model: Any, images: Any) -> Any:
     """Images, and the same images darkened where attention rollout is small (ViT paper, figure 6).
 
-    Args:
-        model: A Vision Transformer of this package.
-        images: `(batch, height, width, channels)` of 1 or 3 channels, as the model accepts them.
-
-    Returns:
-        A matplotlib Figure.
-
-    Raises:
-        ValueError: As `attention_rollout`.
-        ImportError: matplotlib is not installed.
+    Takes images of 1 or 3 channels as `attention_rollout` does, returns a matplotlib Figure, and
+    raises what that raises, or an ImportError without matplotlib.
 
     Example:
 
     >>> import keras_vit, numpy as np
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=2, num_heads=4, input_shape=(32, 16, 3))
-    >>> len(keras_vit.inspection.plot_rollout(model, np.zeros((2, 32, 16, 3))).axes)
+    >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3))
+    >>> len(keras_vit.inspection.plot_rollout(model, np.zeros((2, 64, 32, 3))).axes)
     4
     """
     rollout = attention_rollout(model, images)
@@ -120,16 +98,8 @@ def draw_rollout(images: np.ndarray, rollout: np.ndarray, covered: tuple[int, in
 def plot_attention_distance(model: Any, images: Any) -> Any:
     """Mean attention distance of each head against the depth of its layer (ViT paper, figure 11).
 
-    Args:
-        model: A Vision Transformer of this package.
-        images: As the model accepts them; the paper uses 128.
-
-    Returns:
-        A matplotlib Figure.
-
-    Raises:
-        ValueError: As `attention_distance`.
-        ImportError: matplotlib is not installed.
+    Takes what `attention_distance` takes, returns a matplotlib Figure, and raises what that raises,
+    or an ImportError without matplotlib.
     """
     width = np.shape(images)[2 if model.data_format == "channels_last" else 3]
     return draw_attention_distance(attention_distance(model, images), width)
@@ -158,15 +128,8 @@ def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
 def plot_position_similarity(model: Any) -> Any:
     """Which position embeddings resemble each other (ViT paper, figure 7 centre).
 
-    Args:
-        model: A model with learned or fixed position embeddings.
-
-    Returns:
-        A matplotlib Figure; of a large grid it shows seven rows and columns.
-
-    Raises:
-        ValueError: As `position_similarity`.
-        ImportError: matplotlib is not installed.
+    Returns a matplotlib Figure; of a large grid it shows seven rows and columns. Raises what
+    `position_similarity` raises, or an ImportError without matplotlib.
     """
     similarity = position_similarity(model)
     grid_h, grid_w = similarity.shape[:2]
@@ -193,22 +156,11 @@ def plot_position_similarity(model: Any) -> Any:
 def plot_embedding_filters(model: Any, components: int | None = None) -> Any:
     """The principal components of the patch embedding's filters (ViT paper, figure 7 left).
 
-    Args:
-        model: A model that starts with a patch embedding of 1 or 3 channels.
-        components: As for `embedding_filters`.
-
-    Returns:
-        A matplotlib Figure, grey where a weight is zero.
-
-    Raises:
-        ValueError: As `embedding_filters`, or the patches have other channels.
-        ImportError: matplotlib is not installed.
+    Takes what `embedding_filters` takes; the patches must have 1 or 3 channels. Returns a
+    matplotlib Figure, grey where a weight is zero, and raises what `embedding_filters` raises, a
+    ValueError for other channels, or an ImportError without matplotlib.
     """
-    return draw_embedding_filters(embedding_filters(model, components))
-
-
-def draw_embedding_filters(filters: np.ndarray) -> Any:
-    """Filters `(components, patch_h, patch_w, channels)` as images."""
+    filters = embedding_filters(model, components)
     if filters.shape[-1] not in (1, 3):
         raise ValueError(
             f"Filters of {filters.shape[-1]} channels cannot be shown as colours; those of 1 or 3 "

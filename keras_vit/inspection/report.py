@@ -107,27 +107,24 @@ def inspect_files(
     encoder_blocks(model)
     images, readable, failed = _read_files(model, files, max_pixels)
 
-    attentions, rollouts, distances, logits = [], [], [], []
-    for forward in run(model, images, batch_size):
-        attentions.append(forward.readout_attention())
-        rollouts.append(forward.rollout())
-        distances.append(forward.distances())
-        logits.append(forward.features["logits"])
-    attention, rollout = np.concatenate(attentions), np.concatenate(rollouts)
-    distance = np.concatenate(distances).mean(axis=0)
+    batches = [
+        (x.readout_attention(), x.rollout(), x.distances(), x.features["logits"])
+        for x in run(model, images, batch_size)
+    ]
+    attention, rollout, distances, logits = map(np.concatenate, zip(*batches, strict=True))
     pixels, covered = to_pixels(model, images), covered_size(model, rollout.shape[1:])
 
     out.mkdir(parents=True, exist_ok=True)
     makers: dict[str, Callable[[], Any]] = {
         "attention": lambda: draw_attention(attention[0]),
         "rollout": lambda: draw_rollout(pixels, rollout, covered),
-        "attention_distance": lambda: draw_attention_distance(distance, pixels.shape[2]),
+        "attention_distance": lambda: draw_attention_distance(distances.mean(0), pixels.shape[2]),
         "position_similarity": lambda: plot_position_similarity(model),
         "embedding_filters": lambda: plot_embedding_filters(model),
     }
     reader = _READERS.get(model.pooling, "the class token")
     plots = [_plot(name, maker, out, reader) for name, maker in makers.items()]
-    predictions = _predictions(model, np.concatenate(logits), top)
+    predictions = _predictions(model, logits, top)
     inspected = [
         InspectedImage(file.name, pixels[i], predictions[i], attention[i], rollout[i])
         for i, file in enumerate(readable)

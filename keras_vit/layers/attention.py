@@ -17,9 +17,9 @@ from keras_vit.backend import (
 )
 from keras_vit.errors import check_positive, check_rate
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.configured import Shape
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.patches import Shape
 from keras_vit.layers.positions import RelativePositionBias
 
 
@@ -216,12 +216,3 @@ class MultiHeadSelfAttention(CompositeLayer):
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "relative_length": self.relative_length,
-        }

@@ -7,10 +7,11 @@ from keras import dtype_policies, ops
 from keras.dtype_policies import DTypePolicyMap
 
 from keras_vit.backend import track_variables_anew
+from keras_vit.layers.configured import ConfiguredLayer
 from keras_vit.layers.dense import Dense
 
 
-class CompositeLayer(keras.layers.Layer):
+class CompositeLayer(ConfiguredLayer):
     """A layer made of sublayers.
 
     Subclasses create every sublayer by `sublayer`, in `__init__` or in `build`. Later changes to

@@ -9,9 +9,9 @@ from keras_vit.errors import check_positive, check_rate
 from keras_vit.layers.activations import activation_function
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.configured import ConfiguredLayer, Shape
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth
 
@@ -20,7 +20,7 @@ MLP_BIAS_INITIALIZER = {"class_name": "RandomNormal", "config": {"stddev": 1e-6}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class LayerScale(keras.layers.Layer):
+class LayerScale(ConfiguredLayer):
     """Scales a residual branch by a learned vector (CaiT, equation 3; DINOv2).
 
     Takes and returns `(batch, length, hidden_dim)`.
@@ -51,9 +51,6 @@ class LayerScale(keras.layers.Layer):
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "initial": self.initial}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -91,19 +88,15 @@ class MLP(CompositeLayer):
         self.dropout = dropout
 
     def build(self, tokens_shape: Shape) -> None:
-        def dense(units: Any, name: str) -> Dense:
-            layer: Dense = self.sublayer(
-                Dense,
-                units,
-                kernel_initializer=self.kernel_initializer,
-                bias_initializer=self.bias_initializer,
-                name=name,
-            )
-            return layer
-
+        dense = partial(
+            self.sublayer,
+            Dense,
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
+        )
         gated = 2 if self.activation == "swiglu" else 1
-        self.dense_0 = dense(gated * self.mlp_dim, "dense_0")
-        self.dense_1 = dense(tokens_shape[-1], "dense_1")
+        self.dense_0 = dense(gated * self.mlp_dim, name="dense_0")
+        self.dense_1 = dense(tokens_shape[-1], name="dense_1")
         self.dropout_0 = self.sublayer(Dropout, self.dropout, name="dropout_0")
         self.dropout_1 = self.sublayer(Dropout, self.dropout, name="dropout_1")
         self.dense_0.build(tokens_shape)
@@ -116,14 +109,6 @@ class MLP(CompositeLayer):
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "dropout": self.dropout,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -170,8 +155,14 @@ class EncoderBlock(CompositeLayer):
     ) -> None:
         super().__init__(**kwargs)
         check_rate(stochastic_depth=stochastic_depth)
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
         self.stochastic_depth = stochastic_depth
+        self.activation = activation
         self.norm_epsilon = norm_epsilon
+        self.relative_length = relative_length
         self.layer_scale = layer_scale
         self.remat = remat
         norm, add = keras.layers.LayerNormalization, self.sublayer
@@ -192,9 +183,8 @@ class EncoderBlock(CompositeLayer):
         self.drop_1 = add(StochasticDepth, stochastic_depth, name="drop_1")
 
     def build(self, tokens_shape: Shape, context_shape: Shape | None = None) -> None:
-        for layer in (self.norm_0, self.attention, self.scale_0, self.drop_0):
-            layer.build(tokens_shape)
-        for layer in (self.norm_1, self.mlp, self.scale_1, self.drop_1):
+        attention = (self.norm_0, self.attention, self.scale_0, self.drop_0)
+        for layer in (*attention, self.norm_1, self.mlp, self.scale_1, self.drop_1):
             layer.build(tokens_shape)
 
     # `training` is passed by name: a rematerialised pass runs outside Keras's call context.
@@ -218,22 +208,5 @@ class EncoderBlock(CompositeLayer):
         inputs = (tokens,) if context is None else (tokens, context)
         return rematerialize(self, encode, *inputs) if self.remat and training else encode(*inputs)
 
-    def compute_output_shape(
-        self, tokens_shape: Shape, context_shape: Shape | None = None
-    ) -> Shape:
+    def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:
         return tokens_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.attention.num_heads,
-            "mlp_dim": self.mlp.mlp_dim,
-            "dropout": self.mlp.dropout,
-            "attention_dropout": self.attention.attention_dropout,
-            "stochastic_depth": self.stochastic_depth,
-            "activation": self.mlp.activation,
-            "norm_epsilon": self.norm_epsilon,
-            "relative_length": self.attention.relative_length,
-            "layer_scale": self.layer_scale,
-            "remat": self.remat,
-        }

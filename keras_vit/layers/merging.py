@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_vit.layers.configured import ConfiguredLayer, Shape
 from keras_vit.layers.encoder import EncoderBlock
-from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 
 
@@ -155,21 +155,7 @@ def merge_tokens(matching: Matching, tokens: Any, sizes: Any, token_index: Any) 
 
 
 def merging_schedule(token_merging: int | Sequence[int], depth: int) -> tuple[int, ...]:
-    """The number of tokens that each block removes by merging.
-
-    Args:
-        token_merging: One integer for all blocks, or one per block.
-        depth: Number of blocks.
-
-    Raises:
-        ValueError: A number is negative or not an integer, or there is not one per block.
-
-    Example:
-
-    >>> from keras_vit.layers.merging import merging_schedule
-    >>> merging_schedule(8, 3)
-    (8, 8, 8)
-    """
+    """The number of tokens that each block removes: one integer for all, or one per block."""
     numbers: tuple[Any, ...] = (token_merging,) * depth
     if isinstance(token_merging, Sequence):
         numbers = tuple(token_merging)
@@ -221,11 +207,10 @@ class MergingEncoderBlock(EncoderBlock):
         super().__init__(*block, **kwargs)
         (self.merge,) = merging_schedule(merge, 1)
         self.num_prefix_tokens = num_prefix_tokens
-        if self.attention.relative_length is not None:
+        if self.relative_length is not None:
             raise ValueError(
-                f"relative_length={self.attention.relative_length} cannot be combined with "
-                "merging: a merged token does not have a single position. Use absolute position "
-                "embeddings."
+                f"relative_length={self.relative_length} cannot be combined with merging: a merged "
+                "token does not have a single position. Use absolute position embeddings."
             )
 
     def build(  # type: ignore[override]
@@ -296,18 +281,9 @@ class MergingEncoderBlock(EncoderBlock):
             keras.KerasTensor(index_shape, "int32"),
         )
 
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            **super().get_config(),
-            "merge": self.merge,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
-        del config["relative_length"]
-        return config
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class UnmergeTokens(keras.layers.Layer):
+class UnmergeTokens(ConfiguredLayer):
     """Restores the full sequence: every token of the model's input gets the one it is part of.
 
     Called with tokens `(batch, length, hidden_dim)` and the `token_index` of the last
@@ -329,6 +305,3 @@ class UnmergeTokens(keras.layers.Layer):
 
     def compute_output_shape(self, tokens_shape: Shape, token_index_shape: Shape) -> Shape:
         return *token_index_shape[:2], tokens_shape[2]
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config()}  # explicit: Keras cannot derive it if dtype is an object

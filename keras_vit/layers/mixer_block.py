@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_vit.errors import check_positive, check_rate
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.configured import Shape
 from keras_vit.layers.encoder import MLP
-from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth
 
@@ -61,7 +61,10 @@ class MixerBlock(CompositeLayer):
         super().__init__(**kwargs)
         check_positive(tokens_mlp_dim=tokens_mlp_dim, channels_mlp_dim=channels_mlp_dim)
         check_rate(stochastic_depth=stochastic_depth)
+        self.tokens_mlp_dim = tokens_mlp_dim
+        self.channels_mlp_dim = channels_mlp_dim
         self.stochastic_depth = stochastic_depth
+        self.activation = activation
         self.norm_epsilon = norm_epsilon
         self.remat = remat
         norm = partial(self.sublayer, keras.layers.LayerNormalization, epsilon=norm_epsilon)
@@ -100,14 +103,3 @@ class MixerBlock(CompositeLayer):
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "tokens_mlp_dim": self.token_mixing.mlp_dim,
-            "channels_mlp_dim": self.channel_mixing.mlp_dim,
-            "stochastic_depth": self.stochastic_depth,
-            "activation": self.token_mixing.activation,
-            "norm_epsilon": self.norm_epsilon,
-            "remat": self.remat,
-        }

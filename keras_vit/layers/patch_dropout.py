@@ -6,12 +6,12 @@ import keras
 from keras import ops
 
 from keras_vit.errors import check_rate
+from keras_vit.layers.configured import ConfiguredLayer, Shape
 from keras_vit.layers.merging import take_tokens
-from keras_vit.layers.patches import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchDropout(keras.layers.Layer):
+class PatchDropout(ConfiguredLayer):
     """Drops patches at random in training, which makes a step cheaper in proportion.
 
     Takes `(batch, length, hidden_dim)`, after the positions are added, and in inference returns it
@@ -68,11 +68,3 @@ class PatchDropout(keras.layers.Layer):
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "rate": self.rate,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "seed": self.seed,
-        }

@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_vit.errors import as_pair, check_choice
-
-Shape = tuple[int | None, ...]
+from keras_vit.layers.configured import ConfiguredLayer
+from keras_vit.layers.configured import Shape as Shape
 
 
 def check_data_format(data_format: str | None) -> str:
@@ -18,7 +18,7 @@ def check_data_format(data_format: str | None) -> str:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class Patches(keras.layers.Layer):
+class Patches(ConfiguredLayer):
     """Cuts images into non-overlapping patches, without any weights.
 
     Takes `(batch, height, width, channels)`, or `(batch, channels, height, width)` under
@@ -41,44 +41,35 @@ class Patches(keras.layers.Layer):
     """
 
     def __init__(
-        self,
-        patch_size: int | tuple[int, int],
-        data_format: str | None = None,
-        **kwargs: Any,
+        self, patch_size: int | tuple[int, int], data_format: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.patch_size = as_pair(patch_size, "patch_size")
         self.data_format = check_data_format(data_format)
 
     def _height_width_channels(self, shape: Shape) -> Shape:
+        channels_first = self.data_format == "channels_first"
         if len(shape) != 4:
-            layout = "height, width, channels"
-            if self.data_format == "channels_first":
-                layout = "channels, height, width"
+            layout = "channels, height, width" if channels_first else "height, width, channels"
             raise ValueError(
                 f"Images of shape {tuple(shape)} have {len(shape)} dimensions, not four: "
                 f"(batch, {layout}). For a single image add a batch dimension: images[None]."
             )
-        if self.data_format == "channels_first":
-            return shape[2], shape[3], shape[1]
-        return shape[1], shape[2], shape[3]
+        return (*shape[2:], shape[1]) if channels_first else shape[1:]
 
-    def _grid(self, shape: Shape) -> tuple[int | None, int | None]:
+    def _grid(self, shape: Shape) -> Shape:
         height, width, _ = self._height_width_channels(shape)
-        for size, patch, side in zip(
-            (height, width), self.patch_size, ("high", "wide"), strict=True
-        ):
-            if size is not None and size < patch:
-                raise ValueError(
-                    f"Images of {height} x {width} pixels are smaller than one patch of "
-                    f"{self.patch_size[0]} x {self.patch_size[1]} pixels. "
-                    f"Give images at least {patch} pixels {side}, or a smaller patch_size."
-                )
         patch_h, patch_w = self.patch_size
-        return (
+        grid = (
             None if height is None else height // patch_h,
             None if width is None else width // patch_w,
         )
+        if 0 in grid:
+            raise ValueError(
+                f"Images of {height} x {width} pixels are smaller than one patch of {patch_h} x "
+                f"{patch_w} pixels. Give images of at least that size, or a smaller patch_size."
+            )
+        return grid
 
     def _channels_last(self, images: Any) -> Any:
         # Convolutions of channels_first images do not run on TensorFlow's CPU kernels.
@@ -99,13 +90,6 @@ class Patches(keras.layers.Layer):
         length = self.patch_size[0] * self.patch_size[1] * channels
         return images_shape[0], *self._grid(images_shape), length
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "patch_size": self.patch_size,
-            "data_format": self.data_format,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchEmbedding(Patches):
@@ -116,8 +100,7 @@ class PatchEmbedding(Patches):
 
     Args:
         hidden_dim: Width of an embedding.
-        patch_size: Height and width of a patch in pixels: one number, or a pair.
-        data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
+        patch_size: As in `Patches`, like `data_format`.
         padding: `"valid"`: pixels that do not fill a patch are dropped, as in the ViT; `"same"`:
             patches at the border are padded with zeros, as in MLP-Mixer.
 
@@ -141,12 +124,11 @@ class PatchEmbedding(Patches):
         self.hidden_dim = hidden_dim
         self.padding = check_choice(padding, "padding", ("valid", "same"))
 
-    def _grid(self, shape: Shape) -> tuple[int | None, int | None]:
+    def _grid(self, shape: Shape) -> Shape:
         if self.padding == "valid":
             return super()._grid(shape)
         sides = zip(self._height_width_channels(shape)[:2], self.patch_size, strict=True)
-        height, width = (None if side is None else -(-side // patch) for side, patch in sides)
-        return height, width
+        return tuple(None if side is None else -(-side // patch) for side, patch in sides)
 
     def build(self, images_shape: Shape) -> None:
         channels = self._height_width_channels(images_shape)[2]
@@ -173,12 +155,9 @@ class PatchEmbedding(Patches):
     def compute_output_shape(self, images_shape: Shape) -> Shape:
         return images_shape[0], *self._grid(images_shape), self.hidden_dim
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "hidden_dim": self.hidden_dim, "padding": self.padding}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TokensToGrid(keras.layers.Layer):
+class TokensToGrid(ConfiguredLayer):
     """Reshapes a sequence of tokens to the grid of patches they came from.
 
     Called with tokens `(batch, prefix + grid_h * grid_w, hidden_dim)` and the patches
@@ -214,14 +193,13 @@ class TokensToGrid(keras.layers.Layer):
     def call(self, tokens: Any, patches: Any) -> Any:
         _, grid_h, grid_w, _ = ops.shape(patches)
         tokens = tokens[:, self.num_prefix_tokens :]
+        count, (rows, columns) = tokens.shape[1], patches.shape[1:3]
         # A reshape of half the patches of two images would give one image.
-        if None not in (tokens.shape[1], *patches.shape[1:3]) and (
-            tokens.shape[1] != patches.shape[1] * patches.shape[2]
-        ):
+        if None not in (count, rows, columns) and count != rows * columns:
             raise ValueError(
-                f"{tokens.shape[1]} patches do not fill a grid of {patches.shape[1]} x "
-                f"{patches.shape[2]}: patch dropout removes some in training. Compute grid "
-                "features with training=False, or build the model with patch_dropout=0."
+                f"{count} patches do not fill a grid of {rows} x {columns}: patch dropout removes "
+                "some in training. Compute grid features with training=False, or build the model "
+                "with patch_dropout=0."
             )
         grid = ops.reshape(tokens, (-1, grid_h, grid_w, tokens.shape[-1]))
         if self.data_format == "channels_first":
@@ -233,10 +211,3 @@ class TokensToGrid(keras.layers.Layer):
         if self.data_format == "channels_first":
             return batch, tokens_shape[-1], grid_h, grid_w
         return batch, grid_h, grid_w, tokens_shape[-1]
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "data_format": self.data_format,
-        }

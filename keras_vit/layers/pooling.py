@@ -12,14 +12,14 @@ from keras_vit.layers.attention import (
     proportional_bias,
 )
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.configured import ConfiguredLayer, Shape
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.encoder import MLP
 from keras_vit.layers.merging import token_sizes
-from keras_vit.layers.patches import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TokenPooling(keras.layers.Layer):
+class TokenPooling(ConfiguredLayer):
     """The first token, which is the class token (ViT paper, equation 4).
 
     Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`.
@@ -37,12 +37,9 @@ class TokenPooling(keras.layers.Layer):
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape[0], tokens_shape[2]
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config()}  # explicit: Keras cannot derive it if dtype is an object
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MeanPooling(keras.layers.Layer):
+class MeanPooling(ConfiguredLayer):
     """The mean over the patches (ViT paper, appendix D.3): global average pooling.
 
     Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`. With the `token_index` of a
@@ -67,13 +64,8 @@ class MeanPooling(keras.layers.Layer):
         weights = sizes / ops.sum(sizes, axis=1, keepdims=True)
         return ops.sum(patches * ops.cast(weights[:, :, None], patches.dtype), axis=1)
 
-    def compute_output_shape(
-        self, tokens_shape: Shape, token_index_shape: Shape | None = None
-    ) -> Shape:
+    def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:
         return tokens_shape[0], tokens_shape[2]
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -107,6 +99,8 @@ class AttentionPooling(CompositeLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.activation = activation
         self.norm_epsilon = norm_epsilon
         self.norm = self.sublayer(
             keras.layers.LayerNormalization, epsilon=norm_epsilon, name="norm"
@@ -141,16 +135,5 @@ class AttentionPooling(CompositeLayer):
         pooled = self.cast(self.output_projection(ops.reshape(attended, (-1, 1, hidden_dim))))
         return (pooled + self.cast(self.mlp(self.norm(pooled), training=training)))[:, 0]
 
-    def compute_output_shape(
-        self, tokens_shape: Shape, token_index_shape: Shape | None = None
-    ) -> Shape:
+    def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:
         return tokens_shape[0], tokens_shape[2]
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp.mlp_dim,
-            "activation": self.mlp.activation,
-            "norm_epsilon": self.norm_epsilon,
-        }

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.errors import as_pair, check_choice
-from keras_vit.layers.patches import Shape
+from keras_vit.layers.configured import ConfiguredLayer, Shape
 
 
 def interpolation_matrix(new: Any, old: int) -> Any:
@@ -44,22 +44,15 @@ def sincos_2d(grid_h: Any, grid_w: Any, hidden_dim: int) -> Any:
     quarter = hidden_dim // 4
     exponents = np.arange(quarter, dtype="float32") / max(quarter - 1, 1)
     frequencies = (1.0 / 10000.0**exponents).astype("float32")
-    y = ops.cast(ops.arange(grid_h), "float32")[:, None] * frequencies
-    x = ops.cast(ops.arange(grid_w), "float32")[:, None] * frequencies
-    parts = [
-        ops.broadcast_to(part, (grid_h, grid_w, quarter))
-        for part in (
-            ops.sin(x)[None],
-            ops.cos(x)[None],
-            ops.sin(y)[:, None],
-            ops.cos(y)[:, None],
-        )
-    ]
+    y = ops.cast(ops.arange(grid_h), "float32")[:, None, None] * frequencies
+    x = ops.cast(ops.arange(grid_w), "float32")[None, :, None] * frequencies
+    waves = (ops.sin(x), ops.cos(x), ops.sin(y), ops.cos(y))
+    parts = [ops.broadcast_to(wave, (grid_h, grid_w, quarter)) for wave in waves]
     return ops.reshape(ops.concatenate(parts, axis=-1), (-1, hidden_dim))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(ConfiguredLayer):
     """Adds the position of each token in the image.
 
     Called with tokens `(batch, prefix + grid_h * grid_w, hidden_dim)` and, where the images may
@@ -139,12 +132,9 @@ class PositionEmbedding(keras.layers.Layer):
         if self.kind == "learned":
             if same:
                 return ops.convert_to_tensor(self.embedding)
-            prefix = self.embedding[:, : self.num_prefix_tokens]
-            grid = ops.reshape(
-                self.embedding[:, self.num_prefix_tokens :], (*self.grid, self.hidden_dim)
-            )
-            grid = resample_grid(grid, grid_h, grid_w)
-            grid = ops.reshape(grid, (1, -1, self.hidden_dim))
+            prefix, patches = ops.split(self.embedding, [self.num_prefix_tokens], axis=1)
+            grid = ops.reshape(patches, (*self.grid, self.hidden_dim))
+            grid = ops.reshape(resample_grid(grid, grid_h, grid_w), (1, -1, self.hidden_dim))
             return ops.concatenate([ops.cast(prefix, grid.dtype), grid], axis=1)
         if self.kind == "learned_2d":
             rows, columns = ops.convert_to_tensor(self.rows), ops.convert_to_tensor(self.columns)
@@ -152,11 +142,8 @@ class PositionEmbedding(keras.layers.Layer):
                 rows = interpolation_matrix(grid_h, self.grid[0]) @ ops.cast(rows, "float32")
                 columns = interpolation_matrix(grid_w, self.grid[1]) @ ops.cast(columns, "float32")
             half = (grid_h, grid_w, self.hidden_dim // 2)
-            grid = ops.concatenate(
-                [ops.broadcast_to(rows[:, None], half), ops.broadcast_to(columns[None], half)],
-                axis=-1,
-            )
-            grid = ops.reshape(grid, (1, -1, self.hidden_dim))
+            halves = [ops.broadcast_to(part, half) for part in (rows[:, None], columns[None])]
+            grid = ops.reshape(ops.concatenate(halves, axis=-1), (1, -1, self.hidden_dim))
         else:
             grid = sincos_2d(grid_h, grid_w, self.hidden_dim)[None]
         return ops.pad(grid, ((0, 0), (self.num_prefix_tokens, 0), (0, 0)))
@@ -183,22 +170,12 @@ class PositionEmbedding(keras.layers.Layer):
             for new, old in ((self.rows, other.rows), (self.columns, other.columns)):
                 copy_into(new, interpolation_matrix(new.shape[0], old.shape[0]) @ old)
 
-    def compute_output_shape(
-        self, tokens_shape: Shape, patches_shape: Shape | None = None
-    ) -> Shape:
+    def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:
         return tokens_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "grid": self.grid,
-            "kind": self.kind,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class RelativePositionBias(keras.layers.Layer):
+class RelativePositionBias(ConfiguredLayer):
     """Attention logits from the offset between two tokens (ViT paper, appendix D.4).
 
     The paper's one-dimensional relative attention: every offset along the sequence has an
@@ -243,6 +220,3 @@ class RelativePositionBias(keras.layers.Layer):
     def compute_output_shape(self, queries_shape: Shape) -> Shape:
         batch, length, heads, _ = queries_shape
         return batch, heads, length, length
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "max_length": self.max_length}

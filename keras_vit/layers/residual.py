@@ -11,8 +11,8 @@ from keras import ops
 
 from keras_vit.errors import check_choice, check_positive
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.configured import Shape
 from keras_vit.layers.convolution import StandardizedConv2D
-from keras_vit.layers.patches import Shape
 from keras_vit.layers.rematerialization import rematerialize
 
 GROUPS = 32
@@ -25,12 +25,12 @@ class Version(NamedTuple):
     norm_epsilon: float
     variance_epsilon: float
     deviation_epsilon: float
-    padding: str  # "symmetric": one on each side, where "same" adds to the end first
+    symmetric: bool  # padding is the same on each side, where "same" adds to the end first
 
 
 VERSIONS = {
-    1: Version(1e-6, 0.0, 1e-5, "same"),
-    2: Version(1e-5, 1e-10, 0.0, "symmetric"),
+    1: Version(1e-6, 0.0, 1e-5, symmetric=False),
+    2: Version(1e-5, 1e-10, 0.0, symmetric=True),
 }
 
 
@@ -49,37 +49,23 @@ class _Residual(CompositeLayer):
         self.width = width
         self.version = version
         self.rules = VERSIONS[version]
+        self.padding = "valid" if self.rules.symmetric else "same"
 
-    def convolution(self, filters: int, size: int, strides: int, name: str) -> StandardizedConv2D:
-        symmetric = self.rules.padding == "symmetric"
-        layer: StandardizedConv2D = self.sublayer(
-            StandardizedConv2D,
-            filters,
-            size,
-            strides,
-            "valid" if symmetric else "same",
-            self.rules.variance_epsilon,
-            self.rules.deviation_epsilon,
-            name=name,
-        )
-        return layer
+    def convolution(self, filters: int, size: int, strides: int, name: str) -> Any:
+        epsilons = self.rules.variance_epsilon, self.rules.deviation_epsilon
+        options = (filters, size, strides, self.padding, *epsilons)
+        return self.sublayer(StandardizedConv2D, *options, name=name)
 
     def padded(self, images: Any, width: int, value: float = 0.0) -> Any:
         """Pads images, unless this version's convolutions do so."""
-        if self.rules.padding == "same":
+        if not self.rules.symmetric:
             return images
         border = (width, width)
         return ops.pad(images, ((0, 0), border, border, (0, 0)), constant_values=value)
 
-    def norm(self, name: str, **kwargs: Any) -> keras.layers.GroupNormalization:
-        cls, epsilon = keras.layers.GroupNormalization, self.rules.norm_epsilon
-        layer: keras.layers.GroupNormalization = self.sublayer(
-            cls, GROUPS, epsilon=epsilon, name=name, **kwargs
-        )
-        return layer
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "width": self.width, "version": self.version}
+    def norm(self, name: str, **kwargs: Any) -> Any:
+        kwargs |= {"epsilon": self.rules.norm_epsilon, "name": name}
+        return self.sublayer(keras.layers.GroupNormalization, GROUPS, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -117,8 +103,7 @@ class ResNetStem(_Residual):
             x = ops.relu(self.norm_layer(x))
         # Without a norm values may be negative, and zeros at the border would exceed them.
         x = self.padded(x, 1, float("-inf"))
-        padding = "same" if self.rules.padding == "same" else "valid"
-        return self.cast(ops.max_pool(x, 3, 2, padding, data_format="channels_last"))
+        return self.cast(ops.max_pool(x, 3, 2, self.padding, data_format="channels_last"))
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:
         batch, height, width, _ = images_shape
@@ -147,12 +132,7 @@ class ResidualUnit(_Residual):
     """
 
     def __init__(
-        self,
-        width: int,
-        strides: int = 1,
-        version: int = 2,
-        remat: bool = False,
-        **kwargs: Any,
+        self, width: int, strides: int = 1, version: int = 2, remat: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(width, version, **kwargs)
         self.strides = strides
@@ -160,10 +140,9 @@ class ResidualUnit(_Residual):
         self.conv_1 = self.convolution(width, 1, 1, "conv_1")
         self.conv_2 = self.convolution(width, 3, strides, "conv_2")
         self.conv_3 = self.convolution(EXPANSION * width, 1, 1, "conv_3")
-        # The last norm of version 1 starts at zero, so that a new unit passes on its input.
-        last = {"gamma_initializer": "zeros"} if version == 1 else {}
         self.norm_1, self.norm_2 = self.norm("norm_1"), self.norm("norm_2")
-        self.norm_3 = self.norm("norm_3", **last)
+        # The last norm of version 1 starts at zero, so that a new unit passes on its input.
+        self.norm_3 = self.norm("norm_3", gamma_initializer="zeros" if version == 1 else "ones")
 
     def build(self, images_shape: Shape) -> None:
         channels, out = images_shape[-1], EXPANSION * self.width
@@ -171,19 +150,12 @@ class ResidualUnit(_Residual):
         if channels != out or self.strides != 1:
             self.projection = self.convolution(out, 1, self.strides, "projection")
             self.projection_norm = self.norm("projection_norm") if self.version == 1 else None
-        normalised = {
-            1: (self.width, self.width, out),
-            2: (channels, self.width, self.width),
-        }[self.version]
-        layers = (
-            (self.conv_1, channels),
-            (self.conv_2, self.width),
-            (self.conv_3, self.width),
-            *zip((self.norm_1, self.norm_2, self.norm_3), normalised, strict=True),
-            (self.projection, channels),
-            (self.projection_norm, out),
-        )
-        for layer, size in layers:
+        convolutions = (self.conv_1, self.conv_2, self.conv_3, self.projection)
+        norms = (self.norm_1, self.norm_2, self.norm_3, self.projection_norm)
+        inputs, outputs = (channels, self.width, self.width), (self.width, self.width, out)
+        normalised = outputs if self.version == 1 else inputs
+        sizes = (*inputs, channels, *normalised, out)
+        for layer, size in zip((*convolutions, *norms), sizes, strict=True):
             if layer is not None:
                 layer.build((None, None, None, size))
 
@@ -210,6 +182,3 @@ class ResidualUnit(_Residual):
         batch, *sides, _ = images_shape
         smaller = [None if side is None else -(-side // self.strides) for side in sides]
         return batch, *smaller, EXPANSION * self.width
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "strides": self.strides, "remat": self.remat}

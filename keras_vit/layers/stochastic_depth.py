@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers.patches import Shape
+from keras_vit.layers.configured import Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

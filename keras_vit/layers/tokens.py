@@ -5,13 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.patches import Shape
+from keras_vit.layers.configured import ConfiguredLayer, Shape
 
 # A configuration: an initializer object would draw its seed when this module is imported.
 TOKEN_INITIALIZER = {"class_name": "RandomNormal", "config": {"stddev": 0.02}}
 
 
-class _LearnedTokens(keras.layers.Layer):
+class _LearnedTokens(ConfiguredLayer):
     """Inserts `num_tokens` learned vectors after the first `after` tokens of the sequence."""
 
     num_tokens = 1
@@ -37,9 +37,6 @@ class _LearnedTokens(keras.layers.Layer):
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         batch, length, hidden_dim = tokens_shape
         return batch, None if length is None else length + self.num_tokens, hidden_dim
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config()}  # explicit: Keras cannot derive it if dtype is an object
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -82,6 +79,3 @@ class RegisterTokens(_LearnedTokens):
         super().__init__(**kwargs)
         self.num_tokens = num_tokens
         self.after = after
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_tokens": self.num_tokens, "after": self.after}

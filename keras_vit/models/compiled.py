@@ -54,7 +54,7 @@ class CompiledModel(keras.Model):
 
     def compile(self, *args: Any, **options: Any) -> None:
         self._compile(*args, **options)
-        warn_of_activation(self, stacklevel=2)
+        warn_of_activation(self)
 
     def _compile(self, *args: Any, **options: Any) -> None:
         super().compile(*args, **options)
@@ -104,14 +104,7 @@ class CompiledModel(keras.Model):
         args: tuple[Any, ...],
         options: dict[str, Any],
     ) -> Any:
-        """Calls a method of Keras with its data checked; the model keeps its variables.
-
-        Args:
-            function: The step function that the method runs.
-            method: `fit`, `evaluate` or `predict` of `keras.Model`.
-            args: Arguments of the method by position.
-            options: Arguments of the method by name.
-        """
+        """Calls a method, which runs a step function, with its data checked."""
         call = inspect.signature(method).bind(*args, **options)
         data = call.arguments
         labels = function != "predict_function"
@@ -198,45 +191,21 @@ class CompiledModel(keras.Model):
             return super().predict_on_batch(x)
 
     def make_train_function(self, force: bool = False) -> Any:
-        return self._make(
-            "train_function",
-            super().make_train_function,
-            force,
-            lambda: (
-                self.trainable_variables,
-                self.non_trainable_variables,
-                self.optimizer.variables,
-                self.metrics_variables,
-            ),
-        )
+        return self._make("train_function", super().make_train_function, force)
 
     def make_test_function(self, force: bool = False) -> Any:
-        return self._make(
-            "test_function",
-            super().make_test_function,
-            force,
-            lambda: (
-                self.trainable_variables,
-                self.non_trainable_variables,
-                self.metrics_variables,
-            ),
-        )
+        return self._make("test_function", super().make_test_function, force)
 
     def make_predict_function(self, force: bool = False) -> Any:
-        return self._make(
-            "predict_function",
-            super().make_predict_function,
-            force,
-            lambda: (self.trainable_variables, self.non_trainable_variables),
-        )
+        return self._make("predict_function", super().make_predict_function, force)
 
-    def _make(
-        self,
-        function: str,
-        make: Callable[[bool], Any],
-        force: bool,
-        variables: Callable[[], Sequence[Sequence[keras.Variable]]],
-    ) -> Any:
+    def _make(self, function: str, make: Callable[[bool], Any], force: bool) -> Any:
+        def variables() -> list[Sequence[keras.Variable]]:
+            """What the step changes, in the order of Keras's state on JAX."""
+            optimizer = [self.optimizer.variables] if function == "train_function" else []
+            metrics = [self.metrics_variables] if function != "predict_function" else []
+            return [self.trainable_variables, self.non_trainable_variables, *optimizer, *metrics]
+
         if force or getattr(self, function) is None:
             compiled = compiled_by_xla(self) if function in self._xla_functions else nullcontext()
             with compiled, on_devices():

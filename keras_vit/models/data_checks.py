@@ -31,9 +31,9 @@ class Crossentropy:
     """
 
     name: str
-    kind: str
-    labels: str
-    from_logits: bool
+    kind: str = "SparseCategoricalCrossentropy"
+    labels: str = "any"
+    from_logits: bool = False
     ignore_class: int | None = None
 
 
@@ -48,11 +48,7 @@ _LABELS = {
 
 
 def crossentropy_of(loss: Any) -> Crossentropy | None:
-    """What the loss of a model with one output expects; None when it is not a crossentropy.
-
-    Args:
-        loss: As `compile` takes it: a name, function, class, object, or a list or dictionary of
-            one of them.
+    """What a loss, as `compile` takes it, expects; None unless it is a single crossentropy.
 
     Raises:
         ValueError: Keras does not have a loss of that name.
@@ -69,24 +65,16 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
     if len(losses) != 1:
         return None
     loss, options = losses[0], {}
-    name = f"loss={loss!r}" if isinstance(loss, str) else f"The loss {_name(loss)}"
-    if loss in ("crossentropy", "ce"):  # Keras chooses among three, by the shape of the labels
-        return Crossentropy(name, "SparseCategoricalCrossentropy", "any", False)
     if isinstance(loss, functools.partial):
         loss, options = loss.func, loss.keywords
+    class_name = getattr(loss, "__name__", type(loss).__name__)
+    name = f"loss={loss!r}" if isinstance(loss, str) else f"The loss {class_name}"
+    if loss in ("crossentropy", "ce"):  # Keras chooses among three, by the shape of the labels
+        return Crossentropy(name)
     loss = keras.losses.get(loss)
-    options = {
-        "from_logits": False,
-        "ignore_class": None,
-        **getattr(loss, "__dict__", {}),
-    } | options
-    known = Crossentropy(
-        name,
-        "SparseCategoricalCrossentropy",
-        "any",
-        options["from_logits"],
-        options["ignore_class"],
-    )
+    options = {**getattr(loss, "__dict__", {}), **options}
+    from_logits, ignore_class = options.get("from_logits", False), options.get("ignore_class")
+    known = Crossentropy(name, from_logits=from_logits, ignore_class=ignore_class)
     if getattr(loss, "takes_integer_labels", False):
         return known
     for (kind, function), labels in _LABELS.items():
@@ -95,12 +83,7 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
     return None
 
 
-def _name(loss: Any) -> str:
-    loss = loss.func if isinstance(loss, functools.partial) else loss
-    return getattr(loss, "__name__", type(loss).__name__)
-
-
-def warn_of_activation(model: Any, stacklevel: int) -> None:
+def warn_of_activation(model: Any) -> None:
     """Warns when the loss takes logits for probabilities, or probabilities for logits."""
     loss = crossentropy_of(model.loss)
     if loss is None or not getattr(model, "num_classes", None):
@@ -121,7 +104,7 @@ def warn_of_activation(model: Any, stacklevel: int) -> None:
         )
     else:
         return
-    warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
+    warnings.warn(message, UserWarning, stacklevel=3)  # the line that calls `compile`
 
 
 class DataCheck:
@@ -177,15 +160,17 @@ class DataCheck:
         x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
         self.shapes(x, y)
         self.labels(y)
-        self._first_pixels(x)
+        self.pixels(x)
         return batch
 
     def shapes(self, x: Any, y: Any) -> None:
         """Checks what the shapes say of images and labels."""
+        if self.off:
+            return
         images, labels = _leaf(x), _leaf(y)
         if images is not None and len(images.shape) == 4:
             self._check_image_shape(tuple(images.shape))
-        if self.loss is not None and labels is not None and labels.shape is not None:
+        if labels is not None and labels.shape is not None:
             self._check_label_shape(tuple(labels.shape))
 
     def _check_image_shape(self, shape: tuple[int | None, ...]) -> None:
@@ -244,11 +229,6 @@ class DataCheck:
         self.error = self.error or ValueError(message)  # the first: batches are read ahead
         raise self.error
 
-    @property
-    def _ranged(self) -> bool:
-        """Whether labels may be the numbers of classes."""
-        return self.classes > 1 and self.loss is not None and self.loss.labels in ("integer", "any")
-
     def labels(self, y: Any) -> None:
         """Checks that integer labels are classes of the model."""
         labels = _leaf(y)
@@ -266,8 +246,10 @@ class DataCheck:
             )
 
     def _integers(self, labels: Any) -> bool:
-        rank = len(labels.shape)
-        return self._ranged and (rank < self.output_rank or labels.shape[-1] == 1)
+        """Whether labels are the numbers of classes."""
+        if self.classes < 2 or self.loss is None or self.loss.labels not in ("integer", "any"):
+            return False
+        return len(labels.shape) < self.output_rank or labels.shape[-1] == 1
 
     def _outside(self, labels: Any) -> Any:
         """Where labels are not classes; of NumPy's and TensorFlow's arrays alike."""
@@ -276,10 +258,11 @@ class DataCheck:
         return ~(inside if ignored is None else inside | (labels == ignored))
 
     def pixels(self, x: Any) -> None:
-        """Warns when a model that takes pixels 0..255 is given others."""
+        """Warns, of the first batch, when a model that takes pixels 0..255 is given others."""
         images = _leaf(x)
         if images is None or not self._wants_range(images):
             return
+        self.wants_pixels = False
         values = _to_numpy(images[:_NUM_CHECKED_IMAGES])
         low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
         if low < high <= 1:  # nothing but zeros or ones is a black image, or a test
@@ -297,22 +280,15 @@ class DataCheck:
     def _collate(self, collate: Any, examples: Any) -> Any:
         return self.batch(collate(examples))
 
-    def _first_pixels(self, x: Any) -> None:
-        """`pixels` of the first batch only."""
-        if self.wants_pixels:
-            self.pixels(x)
-            self.wants_pixels = False
-
     def _tensorflow_dataset(self, dataset: Any) -> Any:
         """The data set with the checks in its pipeline: nothing is read ahead, or twice."""
         import tensorflow as tf
 
         x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-        known = [
+        images, labels = (
             spec if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None else None
             for spec in (_leaf(x), _leaf(y))
-        ]
-        images, labels = known
+        )
         self.shapes(images, labels)
         of_labels = labels is not None and self._integers(labels)
         of_pixels = images is not None and self._wants_range(images)
@@ -322,7 +298,7 @@ class DataCheck:
 
         def look(x: Any, y: Any) -> Any:
             self.labels(y if of_labels else None)
-            self._first_pixels(x if of_pixels else None)
+            self.pixels(x if of_pixels else None)
             return True
 
         def check(number: Any, element: Any) -> Any:
@@ -377,8 +353,7 @@ def _to_numpy(array: Any) -> np.ndarray:
     if hasattr(array, "numpy"):  # a tensor of TensorFlow or torch, whatever Keras runs on
         if _is_a(array, "torch", "Tensor"):
             array = array.detach().cpu()
-            array = (
-                array.float() if array.is_floating_point() else array
-            )  # NumPy does not know bfloat16
+            if array.is_floating_point():
+                array = array.float()  # NumPy does not know bfloat16
         return array.numpy()
     return np.asarray(array)

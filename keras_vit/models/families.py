@@ -8,24 +8,12 @@ from keras_vit.models.cost import Cost, mixer_cost, resnet_cost, vit_cost
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer
 from keras_vit.models.resnet import BiTResNet
-from keras_vit.models.variants import (
-    BIT_NAMES,
-    HYBRIDS,
-    MIXER_NAMES,
-    VIT_NAMES,
-    size_arguments,
-)
+from keras_vit.models.variants import BIT_NAMES, HYBRIDS, MIXER_NAMES, VIT_NAMES, size_arguments
 from keras_vit.models.vit import VisionTransformer
 
 
 class Family(NamedTuple):
-    """One family.
-
-    Attributes:
-        model: Its class.
-        names: The names of its sizes, as `create` takes them.
-        cost: Counts parameters and operations from size arguments.
-    """
+    """Its class, the names that `create` takes, and what counts its cost from size arguments."""
 
     model: type[ImageModel]
     names: tuple[str, ...]

@@ -118,7 +118,7 @@ class ImageModel(CompiledModel):
         }
         if new_head and "head" in quantized:
             quantized["head"] = keras.DTypePolicy("float32")
-        policy = self._policy
+        policy = self._config.dtype
         if quantized or isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             policy = policy_map(policy, quantized)
         # A name where that is enough: Keras's serializer imports TensorFlow wherever it can.
@@ -178,9 +178,8 @@ class ImageModel(CompiledModel):
         """
         config = options.get("config", args[0] if args else None)
         calibrated = mode or getattr(config, "mode", None)
-        if calibrated in ("gptq", "awq") and not getattr(
-            config, "quantization_layer_structure", None
-        ):
+        structure = getattr(config, "quantization_layer_structure", None)
+        if calibrated in ("gptq", "awq") and not structure:
             raise ValueError(
                 f"quantize({calibrated!r}) calibrates on text in Keras: it cuts its data set into "
                 "windows of token ids, which images do not have. "
@@ -211,10 +210,6 @@ class ImageModel(CompiledModel):
     def channels(self) -> int:
         """Channels of the images, whatever the data format."""
         return self._config.input_shape[-1 if self.data_format == "channels_last" else 0]
-
-    @property
-    def _policy(self) -> keras.DTypePolicy:
-        return self._config.dtype
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -268,22 +263,18 @@ class ImageModel(CompiledModel):
         )
 
     def _on_grid(self, name: str, feature: Any) -> Any:
+        dtype = self._config.dtype
         if len(feature.shape) == 4 and name != "images":
             if self.data_format == "channels_last":
                 return feature
-            return keras.layers.Permute((3, 1, 2), dtype=self._policy, name=f"{name}_grid")(feature)
+            return keras.layers.Permute((3, 1, 2), dtype=dtype, name=f"{name}_grid")(feature)
         if len(feature.shape) != 3 or "patches" not in self._features:
             return feature
         token_index = self._token_index(name)
         if token_index is not None:
-            unmerge = UnmergeTokens(dtype=self._policy, name=f"{name}_unmerged")
-            feature = unmerge(feature, token_index)
-        layer = TokensToGrid(
-            self.num_prefix_tokens,
-            self.data_format,
-            dtype=self._policy,
-            name=f"{name}_grid",
-        )
+            feature = UnmergeTokens(dtype=dtype, name=f"{name}_unmerged")(feature, token_index)
+        name = f"{name}_grid"
+        layer = TokensToGrid(self.num_prefix_tokens, self.data_format, dtype=dtype, name=name)
         return layer(feature, self._features["patches"])
 
     def _token_index(self, feature: str) -> Any:

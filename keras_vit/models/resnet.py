@@ -39,11 +39,7 @@ def bit_resnet(images: Any, config: ResNetConfig) -> dict[str, Any]:
 
 
 def resnet_features(
-    images: Any,
-    config: ResNetConfig | ViTConfig,
-    depths: Sequence[int],
-    width: int,
-    version: int,
+    images: Any, config: ResNetConfig | ViTConfig, depths: Sequence[int], width: int, version: int
 ) -> dict[str, Any]:
     """The stem and the stages of a ResNet over normalised images, by name; channels last."""
     if config.data_format == "channels_first":

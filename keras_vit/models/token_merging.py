@@ -20,9 +20,7 @@ def merging_encoder(tokens: Any, config: ViTConfig) -> Encoded:
         features[f"block_{i}"] = tokens = EncoderBlock(**config.block(i))(tokens)
     for i in range(first, config.depth):
         block = MergingEncoderBlock(
-            **config.block(i),
-            merge=config.merging[i],
-            num_prefix_tokens=config.num_prefix_tokens,
+            **config.block(i), merge=config.merging[i], num_prefix_tokens=config.num_prefix_tokens
         )
         read_class_token = partial(_class_token_alone, block, tokens, index)
         tokens, token_index = block(tokens, *index)

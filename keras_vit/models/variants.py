@@ -40,17 +40,8 @@ WIDTHS = {
 UNNAMED_WIDTHS = {"M": Width(512, 12, 8, 2048), "giant": Width(1536, 40, 24, 6144)}
 
 VIT_NAMES = (
-    "ViT-Ti/16",
-    "ViT-S/32",
-    "ViT-S/16",
-    "ViT-B/32",
-    "ViT-B/16",
-    "ViT-B/8",
-    "ViT-L/32",
-    "ViT-L/16",
-    "ViT-H/14",
-    "ViT-g/14",
-    "ViT-G/14",
+    *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-B/32", "ViT-B/16", "ViT-B/8"),
+    *("ViT-L/32", "ViT-L/16", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
 )
 
 # MLP-Mixer, table 1; the patches of 8 are those of "When Vision Transformers Outperform ResNets".
@@ -62,16 +53,9 @@ MIXER_WIDTHS = {
 }
 
 MIXER_NAMES = (
-    "Mixer-S/32",
-    "Mixer-S/16",
-    "Mixer-S/8",
-    "Mixer-B/32",
-    "Mixer-B/16",
-    "Mixer-L/32",
-    "Mixer-L/16",
-    "Mixer-H/14",
+    *("Mixer-S/32", "Mixer-S/16", "Mixer-S/8", "Mixer-B/32", "Mixer-B/16"),
+    *("Mixer-L/32", "Mixer-L/16", "Mixer-H/14"),
 )
-
 
 # Hybrids of AugReg and the ViT paper: encoder, patch size on the feature map, units per stage.
 HYBRIDS: dict[str, tuple[str, int, tuple[int, ...]]] = {
@@ -84,14 +68,7 @@ HYBRIDS: dict[str, tuple[str, int, tuple[int, ...]]] = {
 
 # BiT, table 1: units per stage by number of layers, and the names with their width.
 BIT_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-BIT_NAMES = (
-    "BiT-R50x1",
-    "BiT-R50x3",
-    "BiT-R101x1",
-    "BiT-R101x3",
-    "BiT-R152x2",
-    "BiT-R152x4",
-)
+BIT_NAMES = ("BiT-R50x1", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3", "BiT-R152x2", "BiT-R152x4")
 
 
 def size_arguments(name: str) -> dict[str, Any]:

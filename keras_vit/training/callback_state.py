@@ -1,7 +1,6 @@
 """What callbacks remember from epoch to epoch, and the CSV logs that they write."""
 
-import csv
-import io
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,8 @@ from typing import Any
 import keras
 
 from keras_vit.files import write_bytes
+
+Callbacks = Iterable[keras.callbacks.Callback]
 
 # Attributes in which Keras's own callbacks remember something; others have `state_dict()`.
 REMEMBERED: dict[type, tuple[str, ...]] = {
@@ -24,15 +25,13 @@ REMEMBERED: dict[type, tuple[str, ...]] = {
 }
 
 
-def callback_states(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, Any]:
+def callback_states(callbacks: Callbacks) -> dict[str, Any]:
     """What the callbacks remember, by class and number: JSON values and arrays."""
     states = {name: _state(callback) for name, callback in _named(callbacks)}
     return {name: state for name, state in states.items() if state is not None}
 
 
-def set_callback_states(
-    callbacks: Iterable[keras.callbacks.Callback], states: dict[str, Any]
-) -> None:
+def set_callback_states(callbacks: Callbacks, states: dict[str, Any]) -> None:
     """Restores what the callbacks remembered; a callback without a state starts anew."""
     for name, callback in _named(callbacks):
         state = states.get(name, {})
@@ -42,25 +41,20 @@ def set_callback_states(
             vars(callback).update(state)
 
 
-def continue_logs(callbacks: Iterable[keras.callbacks.Callback], epoch: int) -> None:
+def continue_logs(callbacks: Callbacks, epoch: int) -> None:
     """Makes CSV loggers append, after removing the rows of `epoch` and later ones."""
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.CSVLogger):
             callback.append = True
             path = Path(callback.filename)
             if path.exists():
-                with path.open(newline="") as file:
-                    header, *rows = list(csv.reader(file, delimiter=callback.sep)) or [[]]
-                rows = [row for row in rows if row and row[0].isdigit() and int(row[0]) < epoch]
-                text = io.StringIO(newline="")
-                writer = csv.writer(text, delimiter=callback.sep)
-                writer.writerows([header, *rows] if header else [])
-                write_bytes(path, text.getvalue().encode())
+                header, *rows = path.read_bytes().splitlines(keepends=True) or [b""]
+                numbers = (re.match(rb"(\d+).*\n", row) for row in rows)
+                earlier = [number[0] for number in numbers if number and int(number[1]) < epoch]
+                write_bytes(path, b"".join([header, *earlier]))
 
 
-def _named(
-    callbacks: Iterable[keras.callbacks.Callback],
-) -> Iterator[tuple[str, keras.callbacks.Callback]]:
+def _named(callbacks: Callbacks) -> Iterator[tuple[str, keras.callbacks.Callback]]:
     """Callbacks by class and number among those of the class: `EarlyStopping/0`."""
     counts: dict[str, int] = {}
     for callback in callbacks:

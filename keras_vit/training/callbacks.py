@@ -1,5 +1,6 @@
 """Callbacks: progress, logs, early stopping, the best model, a stop on a non-finite loss."""
 
+import functools
 import importlib.util
 import io
 import math
@@ -101,19 +102,17 @@ class StopAtNonFiniteLoss(_StepCounter):
             if self.last_finite is None
             else f"the epoch's mean before it was {self.last_finite:.6g}"
         )
+        backend.synchronize(self.model)
+        learning_rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         raise NonFiniteLossError(
             f"The loss is {loss} in step {step} (epoch {self.epoch + 1}, step {self.done}): "
-            f"{before}. The learning rate was {self._learning_rate():.3g}: try a third of it, a "
+            f"{before}. The learning rate was {learning_rate:.3g}: try a third of it, a "
             "longer warm-up, clipping (global_clipnorm=1.0), float32 or bfloat16 in place of "
             "float16; and check that images and labels are finite.",
             step,
             loss,
             self.last_finite,
         )
-
-    def _learning_rate(self) -> float:
-        backend.synchronize(self.model)
-        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "last_finite": self.last_finite}
@@ -130,9 +129,6 @@ class Progress(_StepCounter):
     pipe, CI) there is a line per epoch, and one per minute within long epochs. Call `fit` with
     `verbose=0`, which switches Keras's own bar off. Validation is timed separately, so the
     remaining time is right from the second epoch on.
-
-    Not a display of Rich: that hides the cursor until it is stopped, and Keras calls no callback
-    when `fit` raises.
 
     Args:
         images_per_step: Images in a batch, for the images per second.
@@ -156,7 +152,7 @@ class Progress(_StepCounter):
         check_positive(images_per_step=images_per_step)
         self.images_per_step = images_per_step
         self.terminal = print_fn is None and sys.stdout.isatty()
-        self.print_fn = print_fn or _print
+        self.print_fn = print_fn or functools.partial(print, flush=True)
         self.interval = 0.1 if self.terminal else 60.0
         self.step_seconds: float | None = None
         self.epoch_end_seconds = 0.0  # validation and other callbacks
@@ -214,16 +210,13 @@ class HistoryLog(keras.callbacks.CSVLogger):
 
     Example:
 
-    >>> import keras, numpy, pathlib, tempfile
+    >>> import pathlib, tempfile
     >>> from keras_vit.training.callbacks import HistoryLog
-    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
-    >>> x = numpy.zeros((4, 3))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder) / "history.csv"
-    ...     _ = model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[HistoryLog(file)])
-    ...     file.read_text().splitlines()
-    ['epoch,loss,val_loss', '0,0.0,NA', '1,0.0,NA']
+    >>> log = HistoryLog(pathlib.Path(tempfile.mkdtemp()) / "history.csv")
+    >>> log.on_train_begin()  # `model.fit(callbacks=[log])` calls both
+    >>> log.on_epoch_end(0, {"loss": 0.5, "val_loss": 0.7})
+    >>> pathlib.Path(log.filename).read_text().splitlines()
+    ['epoch,loss,val_loss', '0,0.5,0.7']
     """
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -245,7 +238,7 @@ class BestModel(keras.callbacks.ModelCheckpoint):
 
     Args:
         path: The file, `.keras`.
-        monitor: The metric of the best epoch, such as `"val_accuracy"`.
+        monitor: The metric, such as `"val_accuracy"`.
 
     Example:
 
@@ -292,15 +285,10 @@ def default_callbacks(
 
     Args:
         folder: Created if missing.
-        images_per_step: Images in a batch, for the images per second.
+        images_per_step: See `Progress`, also for `print_fn`.
         monitor: The metric of the best epoch, such as `"val_accuracy"`; None saves no best model.
         patience: Stop when `monitor` has not improved for this many epochs; None never stops.
         tensorboard: Write logs for TensorBoard.
-        print_fn: Prints the lines of progress; None for the terminal.
-
-    Returns:
-        `StopAtNonFiniteLoss`, `HistoryLog`, `BestModel`, `Progress`, and Keras's `EarlyStopping`
-        and `TensorBoard` if asked for.
 
     Raises:
         ValueError: `patience` below 1, or without a `monitor`.
@@ -322,8 +310,7 @@ def default_callbacks(
     folder.mkdir(parents=True, exist_ok=True)
     # StopAtNonFiniteLoss first: a diverged epoch is neither logged nor saved. Progress last, after
     # what the others print.
-    callbacks: list[keras.callbacks.Callback] = [StopAtNonFiniteLoss()]
-    callbacks.append(HistoryLog(str(folder / "history.csv")))
+    callbacks: list[Any] = [StopAtNonFiniteLoss(), HistoryLog(folder / "history.csv")]
     if monitor is not None:
         callbacks.append(BestModel(folder / "best.keras", monitor))
     if patience is not None:
@@ -343,10 +330,6 @@ def _tensorboard(folder: Path) -> keras.callbacks.Callback:
             "history.csv holds the same numbers."
         )
     return keras.callbacks.TensorBoard(str(folder))
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)
 
 
 def _clock(seconds: float) -> str:

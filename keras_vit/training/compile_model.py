@@ -114,25 +114,14 @@ def schedule_of(
 
 
 def optimizer_of(
-    recipe: Recipe,
-    learning_rate: Any,
-    groups: Table = KERNELS_DECAY,
-    num_heads: int | None = None,
+    recipe: Recipe, learning_rate: Any, groups: Table = KERNELS_DECAY, num_heads: int | None = None
 ) -> TableOptimizer:
-    """The recipe's optimizer.
-
-    Args:
-        recipe: A recipe of `recipes`.
-        learning_rate: A number or a schedule.
-        groups: Table of parameters.
-        num_heads: The model's attention heads (see `ScalingAdafactor`).
-    """
-    follows_schedule = recipe.decay_follows == "schedule"
+    """The recipe's optimizer; `num_heads` are those of the model (see `ScalingAdafactor`)."""
     options: dict[str, Any] = {"num_heads": num_heads} if recipe.optimizer == "adafactor" else {}
     return OPTIMIZERS[recipe.optimizer](
         learning_rate,
         weight_decay=recipe.weight_decay,
-        schedule_peak=recipe.learning_rate if follows_schedule else None,
+        schedule_peak=recipe.learning_rate if recipe.decay_follows == "schedule" else None,
         groups=groups,
         state_dtype=recipe.state_dtype,
         global_clipnorm=recipe.clip_norm,

@@ -62,49 +62,32 @@ def fit(
         f"{model.name}: {model.count_params():,} parameters, {epochs} epochs of {per_epoch} "
         f"steps of {batch_size} images"
     )
-    run = ResumableRun(folder / "checkpoints", recipe=identity, print_fn=print_fn)
-    history = run.fit(
-        model,
-        _training_batches(model, recipe, splits.train, batch_size, seed),
-        epochs,
-        per_epoch,
-        callbacks=[*default_callbacks(folder, batch_size, **callback_options), *callbacks],
-        validation_data=_validation_batches(model, splits.val, batch_size),
-        verbose=0,  # `Progress` is one of the callbacks
-    ).history
-    return {name: [float(value) for value in values] for name, values in history.items()}
 
+    def batches(split: data.Split, **options: Any) -> Any:
+        options = {**pipeline_arguments(model), "num_classes": len(split.class_names), **options}
+        return to_data_format(
+            model, data.pipeline(split, batch_size=batch_size, cache=None, **options)
+        )
 
-def _training_batches(
-    model: Any, recipe: Recipe, split: data.Split, batch_size: int, seed: int
-) -> Callable[[int], Any]:
-    """The augmented batches from a step on, as `ResumableRun.fit` takes them."""
-
-    def batches(start_step: int) -> Any:
-        examples = data.pipeline(
-            split,
-            recipe.image_size,
-            batch_size,
+    def training_batches(start_step: int) -> Any:
+        return batches(
+            splits.train,
+            image_size=recipe.image_size,
             training=True,
             seed=seed,
             augment=recipe.augment,
-            channels=pipeline_arguments(model)["channels"],
-            num_classes=len(split.class_names),
-            cache=None,
             repeat=True,
             start_step=start_step,
         )
-        return to_data_format(model, examples)
 
-    return batches
-
-
-def _validation_batches(model: Any, split: data.Split, batch_size: int) -> Any:
-    batches = data.pipeline(
-        split,
-        **pipeline_arguments(model),
-        batch_size=batch_size,
-        num_classes=len(split.class_names),
-        cache=None,
-    )
-    return to_data_format(model, batches)
+    run = ResumableRun(folder / "checkpoints", recipe=identity, print_fn=print_fn)
+    history = run.fit(
+        model,
+        training_batches,
+        epochs,
+        per_epoch,
+        callbacks=[*default_callbacks(folder, batch_size, **callback_options), *callbacks],
+        validation_data=batches(splits.val),
+        verbose=0,  # `Progress` is one of the callbacks
+    ).history
+    return {name: [float(value) for value in values] for name, values in history.items()}

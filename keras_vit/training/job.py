@@ -38,18 +38,9 @@ K_NEIGHBOURS = 20
 
 # The files of a complete run, and those that are needed only until it is complete.
 RUN_FILES = (
-    "model.keras",
-    "best.keras",
-    "config.json",
-    "history.csv",
-    "report.json",
-    "report.md",
-    "calibration.png",
-    "confusion.png",
-    "curves.png",
-    "mistakes.png",
-    "saved_models/*",
-    "tensorboard/*",
+    *("model.keras", "best.keras", "saved_models/*", "tensorboard/*"),
+    *("config.json", "history.csv", "report.json", "report.md"),
+    *("calibration.png", "confusion.png", "curves.png", "mistakes.png"),
 )
 SCRATCH_FILES = ("checkpoints/*",)
 
@@ -135,19 +126,12 @@ class Job:
 
 
 def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.ClassificationReport:
-    """Trains, evaluates, and writes everything under `job.out`.
+    """Trains, writes everything under `job.out`, and returns the report on the validation split.
 
     The folder appears when it is complete: `model.keras`, `saved_models/NAME/1/`, `report.json`,
     `report.md` with its images, `history.csv`, `config.json`, and `SHA256SUMS` of them all. Until
     then the run is in `OUT.partial`, from which `job.resume` continues it as if it had not
     stopped. Only files that a run has written are ever deleted (`keras_vit.output_folder`).
-
-    Args:
-        job: What to train on what.
-        print_fn: Prints a line.
-
-    Returns:
-        The report on the validation split.
 
     Raises:
         FileExistsError: `job.out` is not empty, or there is an interrupted run of it, and neither
@@ -278,11 +262,8 @@ def _recipe(job: Job) -> Recipe:
     }
     if (job.model or job.weights) and job.image_size is None and recipe.model:
         changes["image_size"] = DEFAULT_SIZE  # the size that named models are made for
-    for name, value in changes.items():
-        if value <= 0:
-            raise ValueError(f"{name}={value!r} must be greater than 0.")
     if "epochs" in changes:
-        changes["steps"] = None
+        changes["steps"] = 0
     recipe = replace(recipe, **changes)
     if job.sam and not recipe.rho:
         recipe = replace(recipe, rho=SAM_RHO.get(job.model or "", DEFAULT_RHO))

@@ -1,7 +1,6 @@
 """Low-rank adaptation (Hu et al. 2021) of a pretrained model, through Keras's own `enable_lora`."""
 
 import tempfile
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,8 +11,8 @@ from keras_vit.errors import check_positive
 ADAPTED = ("query_key_value", "output", "dense_0", "dense_1")
 
 
-def enable_lora(model: Any, rank: int, trained: Sequence[str] = ("head",)) -> int:
-    """Freezes a model except for low-rank updates of its encoder blocks, and a few layers.
+def enable_lora(model: Any, rank: int) -> int:
+    """Freezes a model except for its head and low-rank updates of its encoder blocks.
 
     A kernel W of a block becomes W + A B with a random A `(inputs, rank)` and B `(rank, outputs)`
     of zeros, so that the outputs do not change at first. The optimizer has states for these alone.
@@ -22,13 +21,12 @@ def enable_lora(model: Any, rank: int, trained: Sequence[str] = ("head",)) -> in
     Args:
         model: An `ImageModel` with encoder blocks, not compiled yet.
         rank: Rank of the updates; 4 to 16 are common.
-        trained: Names of the layers that are trained in full.
 
     Returns:
         The number of trainable parameters.
 
     Raises:
-        ValueError: `rank` is below 1, a name is unknown, or the model does not have encoder blocks.
+        ValueError: `rank` is below 1, or the model does not have encoder blocks.
 
     Source: Hu et al. 2021, equation 3.
 
@@ -53,9 +51,9 @@ def enable_lora(model: Any, rank: int, trained: Sequence[str] = ("head",)) -> in
             f"{model.name} does not have an encoder block for LoRA to adapt (a Dense layer named "
             f"{', '.join(ADAPTED)}). Train it in full, or freeze its backbone."
         )
-    trained_ids = {id(v) for name in trained for v in model.get_layer(name).trainable_variables}
+    head = {id(variable) for variable in model.get_layer("head").trainable_variables}
     for variable in model.trainable_variables:
-        variable.trainable = id(variable) in trained_ids
+        variable.trainable = id(variable) in head
     for layer in dense:
         layer.enable_lora(rank)
     return sum(int(keras.ops.size(v)) for v in model.trainable_variables)

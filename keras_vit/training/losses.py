@@ -41,8 +41,7 @@ class SoftmaxCrossentropy(keras.losses.CategoricalCrossentropy):
 
     Args:
         label_smoothing: Fraction of a label that is spread over all classes, in [0, 1).
-        reduction: As for every Keras loss.
-        name: Name of the loss.
+        **kwargs: Arguments of every Keras loss.
 
     Raises:
         ValueError: `label_smoothing` is out of range.
@@ -60,19 +59,11 @@ class SoftmaxCrossentropy(keras.losses.CategoricalCrossentropy):
     takes_integer_labels = True
 
     def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        reduction: str = "sum_over_batch_size",
-        name: str = "softmax_crossentropy",
-        **kwargs: Any,
+        self, label_smoothing: float = 0.0, name: str = "softmax_crossentropy", **kwargs: Any
     ) -> None:
         check_rate(label_smoothing=label_smoothing)
-        super().__init__(
-            **{"from_logits": True, **kwargs},
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-            name=name,
-        )
+        options = {"from_logits": True, "name": name, **kwargs}
+        super().__init__(label_smoothing=label_smoothing, **options)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return super().call(one_hot_labels(y_true, y_pred), y_pred)
@@ -89,9 +80,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
     several of them 1, and logits `(batch, classes)`; computes in float32.
 
     Args:
-        label_smoothing: Fraction of a label that is spread over all classes, in [0, 1).
-        reduction: As for every Keras loss.
-        name: Name of the loss.
+        label_smoothing: As for `SoftmaxCrossentropy`, also for the other arguments.
 
     Raises:
         ValueError: `label_smoothing` is out of range.
@@ -107,13 +96,9 @@ class SigmoidCrossentropy(keras.losses.Loss):
     takes_integer_labels = True
 
     def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        reduction: str = "sum_over_batch_size",
-        name: str = "sigmoid_crossentropy",
-        **kwargs: Any,
+        self, label_smoothing: float = 0.0, name: str = "sigmoid_crossentropy", **kwargs: Any
     ) -> None:
-        super().__init__(reduction=reduction, name=name, **kwargs)
+        super().__init__(name=name, **kwargs)
         check_rate(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         self.from_logits = True

@@ -27,6 +27,7 @@ _FORMER_NAMES = {
     "masked": "mask_token_probability",
     "swapped": "random_patch_probability",
 }
+_CORRUPTION = (*_FORMER_NAMES.values(), "seed")  # arguments of `CorruptPatches`
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -128,12 +129,7 @@ class MaskedPatchPrediction(CompiledModel):
         return self.backbone._convolves
 
     def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
+        self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """The compiled loss of the logits; `y` is ignored, as `y_pred` has the labels."""
         logits = y_pred["logits"]
@@ -147,7 +143,7 @@ class MaskedPatchPrediction(CompiledModel):
         corrupt = self.get_layer("corrupt_patches").get_config()
         return {
             "model": keras.saving.serialize_keras_object(self.backbone),
-            **{name: corrupt[name] for name in (*_FORMER_NAMES.values(), "seed")},
+            **{name: corrupt[name] for name in _CORRUPTION},
             "bits": self.bits,
             "name": self.name,
         }
@@ -167,10 +163,8 @@ class CorruptPatches(keras.layers.Layer):
     Random in every training step; always the same outside of training.
 
     Args:
-        mask_ratio: Fraction of the patches that are corrupted, in (0, 1]; at least one patch.
-        mask_token_probability: Probability that one of these becomes the mask token.
-        random_patch_probability: Probability that it becomes another patch of the same image.
-        seed: Seed of the corruption, or None.
+        mask_ratio: See `MaskedPatchPrediction`, also for the other arguments. At least one patch is
+            corrupted; a random patch comes from the same image.
 
     Raises:
         ValueError: A number is out of range.
@@ -242,13 +236,7 @@ class CorruptPatches(keras.layers.Layer):
         return grid, ops.cast(chosen, "int32")
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "mask_ratio": self.mask_ratio,
-            "mask_token_probability": self.mask_token_probability,
-            "random_patch_probability": self.random_patch_probability,
-            "seed": self.seed,
-        }
+        return {**super().get_config(), **{name: getattr(self, name) for name in _CORRUPTION}}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Self":
@@ -256,10 +244,7 @@ class CorruptPatches(keras.layers.Layer):
 
 
 def patch_colours(
-    images: Any,
-    patch_size: tuple[int, int],
-    bits: int = 3,
-    data_format: str = "channels_last",
+    images: Any, patch_size: tuple[int, int], bits: int = 3, data_format: str = "channels_last"
 ) -> Any:
     """The mean colour of every patch, as one of `2 ** (bits * channels)` classes.
 

@@ -18,12 +18,7 @@ from keras import ops
 
 from keras_vit.backend import layout_of
 from keras_vit.errors import check_choice
-from keras_vit.training.parameter_groups import (
-    KERNELS_DECAY,
-    ParameterGroup,
-    as_table,
-    find_groups,
-)
+from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, as_table, find_groups
 
 STATE_DTYPES = ("float32", "bfloat16")
 
@@ -82,7 +77,12 @@ class TableOptimizer(keras.optimizers.Optimizer):
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
-        pairs = list(zip(variables, self._find_groups(variables), strict=True))
+        # Loading drops "sequential/" from the paths of a Sequential model, and a pattern might not
+        # match any more: so the rows of the parameters, in their order, are saved as well.
+        groups = self._group_of
+        if len(groups) != len(variables):
+            groups = find_groups([variable.path for variable in variables], self.groups)
+        pairs = list(zip(variables, groups, strict=True))
         for variable, group in pairs:
             # A model file records frozen layers; single frozen variables are in this table alone.
             if not group.trainable:
@@ -92,31 +92,19 @@ class TableOptimizer(keras.optimizers.Optimizer):
         self._group_of = [group for _, group in pairs]
         self._states = [self.make_states(variable) for variable, _ in pairs]
 
-    def _find_groups(self, variables: Sequence[keras.Variable]) -> list[ParameterGroup]:
-        # Loading drops "sequential/" from the paths of a Sequential model, and a pattern might not
-        # match any more: so the rows of the parameters, in their order, are saved as well.
-        if len(self._group_of) == len(variables):
-            return list(self._group_of)
-        return find_groups([variable.path for variable in variables], self.groups)
-
     def make_states(self, variable: keras.Variable) -> dict[str, keras.Variable]:
         """The states of one parameter; that of the first slot has the `state_dtype`."""
+        first, *others = self.slots
         return {
-            slot: self.add_state(
-                variable, slot, variable.shape, self.state_dtype if slot == self.slots[0] else None
-            )
-            for slot in self.slots
+            first: self.add_state(variable, first, variable.shape, self.state_dtype),
+            **{slot: self.add_state(variable, slot, variable.shape) for slot in others},
         }
 
     def add_state(
-        self,
-        variable: keras.Variable,
-        slot: str,
-        shape: Sequence[int | None],
-        dtype: str | None = None,
+        self, variable: keras.Variable, slot: str, shape: Sequence[int], dtype: str = "float32"
     ) -> keras.Variable:
         name = f"{variable.path.replace('/', '_')}_{slot}"
-        if dtype in (None, "float32"):
+        if dtype == "float32":
             dtype = _compute_dtype(variable)
         layout = layout_of(variable) if tuple(shape) == tuple(variable.shape) else None
         return self.add_variable(shape, dtype=dtype, layout=layout, name=name)
@@ -185,7 +173,9 @@ class TableOptimizer(keras.optimizers.Optimizer):
         The state stores the result rounded, and the step uses it unrounded, as in optax with
         `accumulator_dtype`. bfloat16(0.9) is 0.8984375.
         """
-        average = weight * value + _rounded(decay, state.dtype) * ops.cast(state, value.dtype)
+        if keras.backend.standardize_dtype(state.dtype) == "bfloat16":
+            decay = float(np.float32(decay).astype(ml_dtypes.bfloat16))
+        average = weight * value + decay * ops.cast(state, value.dtype)
         self.assign(state, ops.cast(average, state.dtype))
         return average
 
@@ -396,10 +386,3 @@ OPTIMIZERS: dict[str, type[TableOptimizer]] = {
 def _compute_dtype(variable: Any) -> str:
     """float32, or float64 for a variable of that dtype."""
     return keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
-
-
-def _rounded(value: float, dtype: str) -> float:
-    """The value in bfloat16, if that is the dtype."""
-    if keras.backend.standardize_dtype(dtype) != "bfloat16":
-        return value
-    return float(np.float32(value).astype(ml_dtypes.bfloat16))

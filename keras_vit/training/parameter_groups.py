@@ -40,7 +40,7 @@ class ParameterGroup:
         except re.error as error:
             raise ValueError(
                 f"pattern={self.pattern!r} is not a regular expression: {error}. "
-                r"""Give for example r"block_0/.*".""",
+                r"""Give for example r"block_0/.*"."""
             ) from error
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay={self.weight_decay!r} must be 0 or more.")

@@ -197,6 +197,9 @@ class Recipe:
         )
 
 
+# What both models that are trained from scratch here have in common.
+_SMALL_VIT = {"depth": 4, "num_heads": 4, "position_embedding": "sincos2d", "stochastic_depth": 0.1}
+
 # What all recipes for pre-training at 224 pixels with batches of 4096 have in common.
 _PRETRAINING: dict[str, Any] = {
     "image_size": 224,
@@ -210,15 +213,7 @@ RECIPES = {
     "digits": Recipe(
         source="Tuned here for scikit-learn's 8 x 8 digits.",
         hardware="Two CPU cores: a minute.",
-        model={
-            "patch_size": 4,
-            "hidden_dim": 96,
-            "depth": 4,
-            "num_heads": 4,
-            "mlp_dim": 192,
-            "position_embedding": "sincos2d",
-            "stochastic_depth": 0.1,
-        },
+        model={"patch_size": 4, "hidden_dim": 96, "mlp_dim": 192, **_SMALL_VIT},
         image_size=8,
         epochs=60,
         batch_size=64,
@@ -232,14 +227,8 @@ RECIPES = {
         source="Tuned here for a few thousand photographs from scratch.",
         hardware="Two CPU cores: minutes.",
         model={
-            "patch_size": 16,
-            "hidden_dim": 128,
-            "depth": 4,
-            "num_heads": 4,
-            "mlp_dim": 256,
-            "position_embedding": "sincos2d",
-            "pooling": "gap",
-            "stochastic_depth": 0.1,
+            **{"patch_size": 16, "hidden_dim": 128, "mlp_dim": 256, "pooling": "gap"},
+            **_SMALL_VIT,
         },
         image_size=64,
         epochs=90,
@@ -421,10 +410,6 @@ AUGREG_WEIGHT_DECAY = (0.03, 0.1)
 AUGREG_DROPOUT = (0.0, 0.1)
 
 
-def _rand_augment(magnitude: float | None, **options: Any) -> Augmentation:
-    return Augmentation(rand_augment=None if magnitude is None else (2, magnitude), **options)
-
-
 RECIPES |= {
     f"augreg/{name}": Recipe(
         source='"How to train your ViT?" (Steiner et al. 2022); big_vision configs/vit_i21k.py.',
@@ -439,7 +424,7 @@ RECIPES |= {
         loss="sigmoid",
         head_bias=-10.0,
         mixup=mixup,
-        augmentation=_rand_augment(magnitude),
+        augmentation=Augmentation(rand_augment=None if magnitude is None else (2, magnitude)),
     )
     for name, (magnitude, mixup) in AUGREG.items()
 }
@@ -450,9 +435,9 @@ RECIPES |= {
     f"finetune_small/{name}": replace(
         RECIPES["finetune_small"],
         mixup=mixup,
-        augmentation=_rand_augment(magnitude, min_area=0.3),
+        augmentation=replace(RECIPES[f"augreg/{name}"].augmentation, min_area=0.3),
     )
-    for name, (magnitude, mixup) in AUGREG.items()
+    for name, (_, mixup) in AUGREG.items()
 }
 
 # SAM's rho by model: "When Vision Transformers Outperform ResNets without Pre-training or Strong
@@ -540,11 +525,7 @@ RECIPES["bit_hyperrule"] = RECIPES["bit_hyperrule/small"]
 
 
 def bit_hyperrule(examples: int, image_size: tuple[int, int]) -> Recipe:
-    """BiT's rule for fine-tuning by the number and the size of the training images.
-
-    Args:
-        examples: Training images.
-        image_size: Height and width of the images in the data set.
+    """BiT's rule for fine-tuning, by the number of training images and their height and width.
 
     Example:
 

@@ -181,7 +181,8 @@ class ResumableRun:
         _check_length(batches, epochs * steps_per_epoch - step)
         if isinstance(batches, keras.utils.PyDataset):
             # A PyDataset insists on whole epochs; the first of a resumed run is part of one.
-            batches = _in_order(batches)
+            dataset = batches
+            batches = (dataset[i] for i in range(len(dataset)))
         return model.fit(
             batches,
             epochs=epochs,
@@ -321,11 +322,6 @@ def _check_length(batches: Any, steps: int) -> None:
             f"make_batches returned {length} batches for the remaining {steps} steps: it must last "
             "to the end of the run, as with repeat=True."
         )
-
-
-def _in_order(batches: keras.utils.PyDataset) -> Iterator[Any]:
-    for i in range(len(batches)):
-        yield batches[i]
 
 
 def _newest_first(folder: Path) -> list[Path]:

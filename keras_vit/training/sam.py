@@ -83,10 +83,8 @@ def gsam_rho(
 
     Args:
         learning_rate: The optimizer's schedule.
-        rho_max: Rho at the learning rate `rate_max`.
-        rho_min: Rho at the learning rate `rate_min`.
-        rate_max: Learning rate at the peak of the schedule.
-        rate_min: Learning rate at its end.
+        rho_max: Rho at the peak of the schedule, where the learning rate is `rate_max`.
+        rho_min: Rho at its end, where the learning rate is `rate_min`.
 
     Raises:
         ValueError: The rates are not in order.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ from keras_vit.errors import check_choice
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@dataclass(eq=False)
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """A linear warm-up from 0, then one of big_vision's decays, then a linear cooldown to 0.
 
@@ -43,45 +45,34 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     [0.0, 0.05, 0.1, 0.05, 0.0]
     """
 
-    def __init__(
-        self,
-        peak: float,
-        total_steps: int,
-        decay: str = "linear",
-        warmup_steps: int = 0,
-        cooldown_steps: int = 0,
-        end: float = 0.0,
-        power: float = 1.0,
-        timescale: float = 10_000.0,
-        shift: float = 0.0,
-        boundaries: Sequence[int] = (),
-        multipliers: Sequence[float] = (),
-    ) -> None:
-        super().__init__()
-        check_choice(decay, "decay", DECAYS)
-        if not 0 < peak < math.inf:
-            raise ValueError(f"peak={peak!r} must be a learning rate above 0, such as 0.001.")
-        if not 0 <= warmup_steps < total_steps:
+    peak: float
+    total_steps: int
+    decay: str = "linear"
+    warmup_steps: int = 0
+    cooldown_steps: int = 0
+    end: float = 0.0
+    power: float = 1.0
+    timescale: float = 10_000.0
+    shift: float = 0.0
+    boundaries: Sequence[int] = ()
+    multipliers: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        check_choice(self.decay, "decay", DECAYS)
+        if not 0 < self.peak < math.inf:
+            raise ValueError(f"peak={self.peak!r} must be a learning rate above 0, such as 0.001.")
+        if not 0 <= self.warmup_steps < self.total_steps:
             raise ValueError(
-                f"warmup_steps={warmup_steps} must be 0 or more and fewer than "
-                f"total_steps={total_steps}. Shorten the warm-up, or train longer."
+                f"warmup_steps={self.warmup_steps} must be 0 or more and fewer than "
+                f"total_steps={self.total_steps}. Shorten the warm-up, or train longer."
             )
-        if len(boundaries) != len(multipliers):
+        if len(self.boundaries) != len(self.multipliers):
             raise ValueError(
-                f"{len(boundaries)} boundaries and {len(multipliers)} multipliers: "
+                f"{len(self.boundaries)} boundaries and {len(self.multipliers)} multipliers: "
                 "give one multiplier for each boundary."
             )
-        self.peak = peak
-        self.total_steps = total_steps
-        self.decay = decay
-        self.warmup_steps = warmup_steps
-        self.cooldown_steps = cooldown_steps
-        self.end = end
-        self.power = power
-        self.timescale = timescale
-        self.shift = shift
-        self.boundaries = tuple(boundaries)
-        self.multipliers = tuple(multipliers)
+        # Lists, as a saved configuration holds them.
+        self.boundaries, self.multipliers = list(self.boundaries), list(self.multipliers)
 
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32")
@@ -94,19 +85,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return rate
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "peak": self.peak,
-            "total_steps": self.total_steps,
-            "decay": self.decay,
-            "warmup_steps": self.warmup_steps,
-            "cooldown_steps": self.cooldown_steps,
-            "end": self.end,
-            "power": self.power,
-            "timescale": self.timescale,
-            "shift": self.shift,
-            "boundaries": list(self.boundaries),
-            "multipliers": list(self.multipliers),
-        }
+        return asdict(self)
 
 
 def _cosine(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
@@ -149,15 +128,7 @@ def make_schedule(
 ) -> keras.optimizers.schedules.LearningRateSchedule:
     """The schedule of that name: Keras's `CosineDecay` where it is the same, else `WarmupDecay`.
 
-    Args:
-        decay: As for `WarmupDecay`.
-        peak: As for `WarmupDecay`.
-        total_steps: As for `WarmupDecay`.
-        warmup_steps: As for `WarmupDecay`.
-        **options: Other arguments of `WarmupDecay`.
-
-    Raises:
-        ValueError: As for `WarmupDecay`.
+    Its arguments and errors are those of `WarmupDecay`.
 
     Example:
 

@@ -27,12 +27,7 @@ _MARKS = (b'"written_by":"keras_vit"', b'"written_by": "keras_vit"')
 
 @dataclass
 class StateFile:
-    """A verified file, whose arrays are read on demand.
-
-    Attributes:
-        path: The file.
-        arrays: Dtype and shape of each array by name.
-    """
+    """A verified file, whose `arrays`, dtype and shape by name, are read on demand."""
 
     path: Path
     arrays: dict[str, tuple[str, list[int]]]

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from keras_vit import inspection
-from keras_vit.inspection.plots import draw_embedding_filters, draw_rollout, upsample
-from tests.inspection.models import images_for, model_of
+from keras_vit import VisionTransformer, inspection
+from keras_vit.inspection.plots import draw_rollout, upsample
+from tests.inspection.models import SIZES, images_for, model_of
 
 pytest.importorskip("matplotlib")
 
@@ -64,9 +64,11 @@ def test_upsampling_keeps_values_and_borders() -> None:
 
 
 def test_filters_of_other_channels_cannot_be_plotted() -> None:
+    model = VisionTransformer(**{**SIZES, "input_shape": (32, 12, 8)})
     with pytest.raises(ValueError, match="8 channels"):
-        draw_embedding_filters(np.ones((4, 1, 1, 8)))
-    assert len(draw_embedding_filters(np.ones((4, 3, 3, 1))).axes) == 4
+        inspection.plot_embedding_filters(model)
+    grey = VisionTransformer(**{**SIZES, "input_shape": (32, 12, 1)})
+    assert len(inspection.plot_embedding_filters(grey, 4).axes) == 4
 
 
 def test_without_matplotlib_only_plots_fail_and_name_the_extra(

@@ -144,6 +144,7 @@ def test_predictions_and_labels() -> None:
     accuracy = (expected.argmax(-1) == truth).mean()
     figures = task.evaluate(IMAGES, np.arange(8), verbose=0)
     np.testing.assert_allclose(figures, [loss, accuracy], rtol=1e-4)
+    np.testing.assert_allclose(task.test_on_batch(IMAGES), [loss, accuracy], rtol=1e-4)
 
 
 def test_fit_trains_mask_token_and_model() -> None:

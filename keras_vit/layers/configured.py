@@ -1,0 +1,24 @@
+"""Layers whose configuration is their constructor's arguments."""
+
+from typing import Any
+
+import keras
+
+from keras_vit.errors import accepted_arguments
+
+Shape = tuple[int | None, ...]
+
+# `name`, `dtype` and so on, which Keras writes itself, and what a `CompositeLayer` adds.
+_WRITTEN_ELSEWHERE = {*accepted_arguments(keras.layers.Layer), "sublayers"}
+
+
+class ConfiguredLayer(keras.layers.Layer):
+    """A layer that keeps every argument of its constructor in an attribute of the same name.
+
+    `get_config` returns these. Keras derives a configuration only from arguments that are numbers
+    and strings, not where `dtype` is an object.
+    """
+
+    def get_config(self) -> dict[str, Any]:
+        names = [n for n in accepted_arguments(type(self)) if n not in _WRITTEN_ELSEWHERE]
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
