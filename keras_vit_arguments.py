@@ -405,6 +405,20 @@ COMMANDS: dict[str, Command] = {
                 option("--batch-size", "number of images per batch", default=32),
                 flag("--remat", "recompute activations in the backward pass, to save memory"),
             ],
+            "devices": [
+                option(
+                    "--compile",
+                    "compile the training step for this TPU, such as v5e:4x4, and print what it "
+                    "costs each chip; with KERAS_BACKEND=jax and the extra tpu, without a TPU",
+                    metavar="TPU",
+                ),
+                option(
+                    "--distribution",
+                    "how --compile cuts the training over the chips",
+                    choices=DISTRIBUTIONS,
+                    default="data_parallel",
+                ),
+            ],
         },
     ),
     "augment": Command(

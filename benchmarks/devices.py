@@ -9,18 +9,13 @@ made.
 
 import argparse
 import json
-import math
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 KINDS = ("data_parallel", "fsdp", "tensor_parallel")
-_COLLECTIVES = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
-_BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "f64": 8}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,70 +48,12 @@ def _measure(model: str, kind: str, devices: int, images: int) -> dict[str, floa
     return json.loads(printed.stdout.splitlines()[-1])
 
 
-def compiled_step(name: str, distribution: Any, batch: int) -> Any:
-    """The compiled training step of a named model, whose variables have no values."""
-    import jax
-    import keras
-
-    import keras_vit
-
-    unset = lambda: keras.StatelessScope(initialize_variables=False)  # noqa: E731
-    with distribution.scope():
-        with unset():
-            model = keras_vit.create(name)
-        model.compile(
-            keras.optimizers.AdamW(1e-3),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-        images = keras.KerasTensor((batch, *model.input_shape[1:]), "uint8")
-        labels = keras.KerasTensor((batch,), "int32")
-        with unset():
-            model.optimizer.build(model.trainable_variables)
-            model._symbolic_build(data_batch=(images, labels))
-
-    def sharded(shape: Any, dtype: str, layout: Any) -> Any:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=layout.backend_layout)
-
-    groups = (
-        model.trainable_variables,
-        model.non_trainable_variables,
-        model.optimizer.variables,
-        model.metrics_variables,
-    )
-    state = tuple(
-        [sharded(v.shape, v.dtype, distribution.get_variable_layout(v)) for v in group]
-        for group in groups
-    )
-    data = tuple(
-        sharded(x.shape, x.dtype, distribution.get_data_layout(x.shape)) for x in (images, labels)
-    )
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    with distribution.scope():
-        step = jax.jit(model.train_step, donate_argnums=0, out_shardings=(None, shardings))
-        return step.lower(state, data).compile()
-
-
-def collective_bytes(program: str) -> int:
-    """Bytes of the results of collective operations in the text of a program."""
-    total = 0
-    for line in program.splitlines():
-        found = re.search(rf"= (.*?) (?:{_COLLECTIVES})(?:-start)?\(", line)
-        for dtype, shape in re.findall(r"(\w+)\[([\d,]*)\]", found[1] if found else ""):
-            total += _BYTES.get(dtype, 4) * math.prod(int(n) for n in shape.split(",") if n)
-    return total
-
-
 def _work(name: str, kind: str, batch: int) -> None:
-    import keras_vit
+    from keras_vit.distribution.compiled import step_cost
 
-    step = compiled_step(name, keras_vit.distribution.create(kind), batch)
-    memory = step.memory_analysis()
-    row = {
-        "kept": memory.argument_size_in_bytes,
-        "temporaries": memory.temp_size_in_bytes,
-        "collectives": collective_bytes(step.as_text()),
-    }
-    print(json.dumps({column: value / 2**20 for column, value in row.items()}))
+    cost = step_cost(name, kind, batch_size=batch)
+    sizes = {"kept": cost.kept, "temporaries": cost.temporaries, "collectives": cost.collectives}
+    print(json.dumps({column: value / 2**20 for column, value in sizes.items()}))
 
 
 if __name__ == "__main__":

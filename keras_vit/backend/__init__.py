@@ -1,5 +1,6 @@
 """The one place that knows which backend Keras runs on: one idea per file."""
 
+from keras_vit.backend.compiled_step import compile_step, tpu_devices
 from keras_vit.backend.devices import (
     batches_on_devices,
     batches_on_host,
@@ -37,6 +38,7 @@ __all__ = [
     "batches_on_devices",
     "batches_on_host",
     "check_placement",
+    "compile_step",
     "compiled_by_xla",
     "current_distribution",
     "cut_last_axis",
@@ -58,6 +60,7 @@ __all__ = [
     "set_random_state",
     "synchronize",
     "tensorflow_process",
+    "tpu_devices",
     "track_variables_anew",
     "two_pass_step",
     "xla_pays",

@@ -108,20 +108,30 @@ def create(
             f"keras.distribution works on JAX alone, and Keras runs on {keras.backend.backend()}. "
             f"{_INSTEAD[keras.backend.backend()]} Or set KERAS_BACKEND=jax."
         )
-    names = np.array(_names(devices))
+    return distribution_over(kind, _names(devices), model_devices)
+
+
+def distribution_over(
+    kind: str, devices: Sequence[Any], model_devices: int | None = None
+) -> keras.distribution.Distribution:
+    """`create` over these devices: names, or JAX's own, which may be those of a compiler alone.
+
+    Raises:
+        ValueError: As `create`.
+    """
+    check_choice(kind, "kind", KINDS)
     if model_devices is not None and kind != "tensor_parallel":
         raise ValueError(f"model_devices={model_devices!r} is for kind='tensor_parallel'.")
+    count = len(devices)
+    group = model_devices or count if kind == "tensor_parallel" else 1
+    check_positive(model_devices=group if model_devices is None else model_devices)
+    if count % group:
+        raise ValueError(f"model_devices={group!r} must divide the {count} devices.")
+    shape = (count // group, group) if kind == "tensor_parallel" else (count,)
+    mesh = keras.distribution.DeviceMesh(shape, [BATCH, MODEL][: len(shape)], np.array(devices))
     if kind == "data_parallel":
-        mesh = keras.distribution.DeviceMesh(names.shape, [BATCH], names)
         return keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False)
-    if kind == "fsdp":
-        return FullySharded(keras.distribution.DeviceMesh(names.shape, [BATCH], names))
-    group = len(names) if model_devices is None else model_devices
-    check_positive(model_devices=group)
-    if len(names) % group:
-        raise ValueError(f"model_devices={group!r} must divide the {len(names)} devices.")
-    shape = (len(names) // group, group)
-    return TensorParallel(keras.distribution.DeviceMesh(shape, [BATCH, MODEL], names))
+    return {"fsdp": FullySharded, "tensor_parallel": TensorParallel}[kind](mesh)
 
 
 _INSTEAD = {
