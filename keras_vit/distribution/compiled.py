@@ -81,11 +81,12 @@ class StepCost:
         if chip := self.chip:
             compute, memory = 1e3 * self.flops / chip.flops, 1e3 * self.moved / chip.bandwidth
             bound = "operations" if compute > memory else "memory traffic"
-            fits = "fits" if total <= chip.memory else "does NOT fit"
+            verdict = "fits" if total <= chip.memory else "does NOT fit"
+            room = f"{verdict} in {chip.memory / 2**30:g}"
             lines += [
                 f"  least time        {max(compute, memory):>12,.1f} ms, bound by {bound} "
                 f"({compute:,.1f} and {memory:,.1f} ms)",
-                f"  memory            {total / 2**30:>12,.2f} GiB {fits} in {chip.memory / 2**30:g}",
+                f"  memory            {total / 2**30:>12,.2f} GiB {room}",
             ]
         return "\n".join(lines)
 
