@@ -26,12 +26,22 @@ from keras_vit.backend.random import (
     set_random_state,
 )
 from keras_vit.backend.rematerialization import remat
+from keras_vit.backend.torch_processes import (
+    ProcessParallel,
+    initialize_processes,
+    join_processes,
+    keras_distributes_torch,
+    process_count,
+    process_rank,
+    same_in_all_processes,
+)
 from keras_vit.backend.two_pass_step import two_pass_step
 from keras_vit.backend.variables import track_variables_anew
 from keras_vit.backend.xla import compiled_by_xla, xla_pays
 
 __all__ = [
     "DropoutStrategy",
+    "ProcessParallel",
     "batches_on_devices",
     "batches_on_host",
     "check_placement",
@@ -42,15 +52,21 @@ __all__ = [
     "guard_step",
     "has_fused_attention",
     "has_gelu_kernel",
+    "initialize_processes",
     "is_tensorflow",
+    "join_processes",
+    "keras_distributes_torch",
     "layout_of",
     "multiply_add",
     "multiply_in_float32",
     "on_all_devices",
     "on_devices",
+    "process_count",
+    "process_rank",
     "random_int16",
     "random_state",
     "remat",
+    "same_in_all_processes",
     "set_random_state",
     "synchronize",
     "tensorflow_process",

@@ -16,6 +16,7 @@ from keras_vit.backend import (
     current_distribution,
     guard_step,
     is_tensorflow,
+    join_processes,
     on_all_devices,
     on_devices,
     synchronize,
@@ -130,6 +131,7 @@ class CompiledModel(keras.Model):
             with batches_on_host():
                 if current_distribution() is not None:
                     self._distribute(data, function)
+                join_processes(self, data)
                 return method(*call.args, **call.kwargs)
         except Exception as error:
             cause = training.error or validation.error
