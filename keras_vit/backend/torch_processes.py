@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -188,6 +189,22 @@ def step_in_processes(
         return run_step(model, distribution, step, data, training)
 
     return distributed_step
+
+
+def recomputed_in_step(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that draws for the rows of its process also when a backward pass calls it again.
+
+    A backward pass is not in the step that it belongs to: torch leaves function modes before it.
+    """
+    step = current_step.get()
+    if step is None:
+        return function
+
+    def call(*arguments: Any) -> Any:
+        with nullcontext() if step.is_inside else step:
+            return function(*arguments)
+
+    return call
 
 
 def on_all_processes(function: Callable[[Any], Any], images: Any) -> Any:

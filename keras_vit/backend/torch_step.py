@@ -49,8 +49,7 @@ class _Step(TorchFunctionMode):
 
     Random numbers that have a row per row of the batch are drawn for the whole batch, of which the
     process takes its own: its masks are those of one process. (torch's generators cannot skip
-    numbers.) As a mode it sees all draws: those of other packages' layers, and those of a backward
-    pass that computes a block again.
+    numbers.) As a mode it sees the draws of all layers, also those of other packages.
     """
 
     def __init__(self, model: keras.Model, distribution: ProcessParallel) -> None:
@@ -66,11 +65,13 @@ class _Step(TorchFunctionMode):
         processes, rank = self.distribution.processes, self.distribution.rank
         self.batch = images.shape[0]
         self.rows = -(-self.batch // processes)
-        index = torch.arange(rank * self.rows, (rank + 1) * self.rows, device=images.device)
+        index = torch.arange(rank * self.rows, (rank + 1) * self.rows)
         self.index = torch.clamp(index, max=self.batch - 1)
+        # Only these rows go to the device; NumPy would take a tensor of one index for an integer.
+        mine = self.index if isinstance(images, torch.Tensor) else self.index.numpy()
         self.is_inside = True
         try:
-            outputs = function(images[self.index])
+            outputs = function(images[mine])
         finally:
             self.is_inside = False
         return keras.tree.map_structure(lambda x: _Gather.apply(x, self)[: self.batch], outputs)

@@ -41,7 +41,7 @@ def sgd(**options: Any) -> keras.optimizers.Optimizer:
 
 def compiled(model: keras.Model, optimizer: Any = None, **options: Any) -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer or sgd(), loss, metrics=["accuracy"], **options)
+    model.compile(optimizer or sgd(global_clipnorm=1.0), loss, metrics=["accuracy"], **options)
     return model
 
 
@@ -60,7 +60,8 @@ def assert_same_weights(model: keras.Model, expected: keras.Model, tolerance: fl
     worst = 0.0
     for one, other in zip(model.get_weights(), expected.get_weights(), strict=True):
         worst = max(worst, np.abs(one - other).max() / max(np.abs(other).max(), 0.1))
-    assert worst <= tolerance, worst
+    print(f"weights differ by {worst:.1e} of their scale")
+    assert worst <= tolerance
 
 
 def assert_same(one: Any, other: Any, tolerance: float) -> None:
@@ -88,3 +89,147 @@ def test_fit_evaluate_and_predict() -> None:
     assert_same(its_scores, scores, 1e-6)
     assert_same(its_logits, logits, 1e-6)
     assert_same_weights(two, one, 1e-6)
+
+
+def test_sharpness_aware_steps() -> None:
+    def job() -> keras.Model:
+        model = compiled(vit(dropout=0.1))
+        keras_vit.sharpness_aware(model, rho=0.05, alpha=0.3)
+        model.fit(IMAGES[:19], LABELS[:19], batch_size=8, epochs=2, verbose=0)
+        return model
+
+    assert_same_weights(on(True, job), on(False, job), 2e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_batches_smaller_than_all_processes(rows: int) -> None:
+    """One row: the second process computes a copy of it, which counts for nothing."""
+
+    def job() -> Any:
+        model = compiled(vit(stochastic_depth=0.5))
+        history = model.fit(IMAGES[:rows], LABELS[:rows], epochs=3, verbose=0).history
+        return model, history, model.predict_on_batch(IMAGES[:rows])
+
+    one, history, logits = on(False, job)
+    two, its_history, its_logits = on(True, job)
+    assert_same(its_history, history, 1e-5)
+    assert_same(its_logits, logits, 1e-6)
+    assert_same_weights(two, one, 1e-6)
+
+
+MODELS: dict[str, Callable[[], keras.Model]] = {
+    "remat": lambda: vit(remat=True, dropout=0.1, stochastic_depth=0.2),
+    "merging": lambda: vit(token_merging=1, pooling="map", patch_dropout=0.25),
+    "hybrid": lambda: vit(resnet=(1, 1), patch_size=1, dropout=0.1),
+    "bit": lambda: keras_vit.BiTResNet(depths=(1, 1, 1, 1), num_classes=CLASSES, input_shape=SHAPE),
+    "mixer": lambda: keras_vit.MLPMixer(
+        patch_size=4,
+        hidden_dim=16,
+        depth=1,
+        tokens_mlp_dim=16,
+        channels_mlp_dim=32,
+        num_classes=CLASSES,
+        input_shape=SHAPE,
+        stochastic_depth=0.2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_models(name: str) -> None:
+    def job() -> keras.Model:
+        model = compiled(MODELS[name]())
+        model.fit(IMAGES[:11], LABELS[:11], batch_size=8, verbose=0)
+        return model
+
+    assert_same_weights(on(True, job), on(False, job), 2e-6)
+
+
+def test_weights_and_classes() -> None:
+    """A loss that is not a plain mean, and metrics that are not means of rows."""
+    weights = RANDOM.uniform(0.1, 2, 43).astype("float32")
+
+    def job() -> Any:
+        model = vit()
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
+        metrics = [keras.metrics.F1Score(average="macro"), keras.metrics.TopKCategoricalAccuracy(2)]
+        auc = [keras.metrics.AUC(from_logits=True)]
+        model.compile(DecoupledAdam(1e-3), loss, metrics=metrics, weighted_metrics=auc)
+        rows = keras.utils.to_categorical(LABELS, CLASSES)
+        history = model.fit(IMAGES, rows, 16, sample_weight=weights, verbose=0).history
+        return history, model.evaluate(IMAGES, rows, 16, 0, sample_weight=weights)
+
+    assert_same(on(True, job), on(False, job), 1e-5)
+
+
+def test_1003_examples() -> None:
+    images = RANDOM.integers(0, 256, (1003, *SHAPE)).astype("uint8")
+    labels = RANDOM.integers(0, CLASSES, 1003)
+
+    def job() -> Any:
+        model = compiled(vit())
+        scores = model.evaluate(images, labels, batch_size=100, verbose=0)
+        return scores, model.predict(images, batch_size=100, verbose=0)
+
+    scores, logits = on(False, job)
+    its_scores, its_logits = on(True, job)
+    assert its_logits.shape == (1003, CLASSES)
+    assert_same(its_scores, scores, 1e-6)
+    assert_same(its_logits, logits, 1e-6)
+
+
+def endless(start: int) -> Iterator[Any]:
+    """Batches of 11 that depend on their step alone."""
+    while True:
+        rows = (np.arange(11) + 11 * start) % len(IMAGES)
+        yield IMAGES[rows], LABELS[rows]
+        start += 1
+
+
+def test_generators_and_data_loaders() -> None:
+    dataset = torch.utils.data.TensorDataset(torch.tensor(IMAGES), torch.tensor(LABELS))
+
+    def job() -> keras.Model:
+        model = compiled(vit())
+        model.fit(endless(0), steps_per_epoch=3, verbose=0)
+        model.fit(torch.utils.data.DataLoader(dataset, 16, shuffle=True), epochs=2, verbose=0)
+        return model
+
+    assert_same_weights(on(True, job), on(False, job), 1e-6)
+
+
+def test_processes_start_from_the_first_one() -> None:
+    """With other seeds, and so other weights, masks and orders, they follow process 0."""
+
+    def job() -> keras.Model:
+        model = compiled(vit(dropout=0.1))
+        model.fit(IMAGES, LABELS, batch_size=16, epochs=2, verbose=0)
+        return model
+
+    one = on(False, job, seed=7)
+    assert_same_weights(on(True, job, seed=7 + RANK), one, 1e-6)
+
+
+def test_the_same_data_in_every_process() -> None:
+    def job() -> None:
+        model = compiled(vit())
+        with pytest.raises(ValueError, match="does not have the same batch as the others"):
+            model.fit(IMAGES[RANK:], LABELS[RANK:], shuffle=False, verbose=0)
+        model.fit(IMAGES, LABELS, verbose=0)
+
+    on(True, job)
+
+
+def test_what_processes_cannot_share() -> None:
+    def job() -> None:
+        model = compiled(vit(), jit_compile=True)
+        with pytest.raises(ValueError, match="jit_compile=False"):
+            model.fit(IMAGES, LABELS, verbose=0)
+        model = compiled(vit())
+        model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
+        with pytest.raises(ValueError, match="weight_decay"):
+            model.fit(IMAGES, LABELS, verbose=0)
+        with pytest.raises(ValueError, match="there are 2 processes"):
+            keras_vit.distribution.create("data_parallel", devices=3)
+
+    on(True, job)
