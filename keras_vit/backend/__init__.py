@@ -29,11 +29,13 @@ from keras_vit.backend.rematerialization import remat
 from keras_vit.backend.torch_processes import (
     ProcessParallel,
     initialize_processes,
+    is_first_process,
     join_processes,
     keras_distributes_torch,
     process_count,
     process_rank,
     same_in_all_processes,
+    wait_for_processes,
 )
 from keras_vit.backend.two_pass_step import two_pass_step
 from keras_vit.backend.variables import track_variables_anew
@@ -53,6 +55,7 @@ __all__ = [
     "has_fused_attention",
     "has_gelu_kernel",
     "initialize_processes",
+    "is_first_process",
     "is_tensorflow",
     "join_processes",
     "keras_distributes_torch",
@@ -72,5 +75,6 @@ __all__ = [
     "tensorflow_process",
     "track_variables_anew",
     "two_pass_step",
+    "wait_for_processes",
     "xla_pays",
 ]

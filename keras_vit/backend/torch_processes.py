@@ -84,6 +84,18 @@ def process_rank() -> int:
     return 0 if group is None else group.get_rank()
 
 
+def is_first_process() -> bool:
+    """Whether this is process 0, or the only one: it alone writes files.
+
+    Example:
+
+    >>> import keras_vit
+    >>> keras_vit.distribution.is_first_process()
+    True
+    """
+    return process_rank() == 0
+
+
 def _process_group() -> Any:
     """`torch.distributed`, if it was initialized; else None."""
     if keras.backend.backend() != "torch":
@@ -118,15 +130,20 @@ def exchange(operation: Callable[..., Any], *arguments: Any) -> None:
 
 
 def same_in_all_processes(value: int) -> bool:
-    """Whether all processes pass the same integer; each waits for the others."""
-    group = _process_group()
-    if group is None:
+    """Whether all processes of the distribution that is set pass the same integer; each waits."""
+    distribution = current_processes()
+    if distribution is None:
         return True
     import torch
 
-    values = [torch.zeros(1, dtype=torch.int64) for _ in range(process_count())]
-    exchange(group.all_gather, values, torch.tensor([value]))
+    values = [torch.zeros(1, dtype=torch.int64) for _ in range(distribution.processes)]
+    exchange(torch.distributed.all_gather, values, torch.tensor([value]))
     return len({int(each) for each in values}) == 1
+
+
+def wait_for_processes() -> None:
+    """Returns when all processes of the distribution that is set have called it."""
+    same_in_all_processes(0)
 
 
 def join_processes(model: keras.Model, options: dict[str, Any]) -> None:
