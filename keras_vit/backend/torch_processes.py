@@ -15,8 +15,8 @@ ready before clipping, accumulation and SAM see it. The step itself is in `torch
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -124,7 +124,7 @@ def exchange(operation: Callable[..., Any], *arguments: Any) -> None:
     except RuntimeError as error:
         raise RuntimeError(
             f"Process {process_rank()} of {process_count()} lost the connection to the others: one "
-            "of them has ended, and its own message says why, or it calls other methods than this "
+            "of them has ended, and its own output shows why, or it calls other methods than this "
             "one. Start all of them again; a ResumableRun continues from its last checkpoint."
         ) from error
 
@@ -222,6 +222,19 @@ def recomputed_in_step(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*arguments)
 
     return call
+
+
+@contextmanager
+def random_rows_along(axis: int) -> Iterator[None]:
+    """Random numbers that are drawn meanwhile have a row per row of the batch along that axis."""
+    step = current_step.get()
+    if step is not None:
+        step.batch_axis = axis
+    try:
+        yield
+    finally:
+        if step is not None:
+            step.batch_axis = 0
 
 
 def on_all_processes(function: Callable[[Any], Any], images: Any) -> Any:

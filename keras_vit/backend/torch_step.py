@@ -1,4 +1,4 @@
-"""A step of `fit`, `evaluate` or `predict` in several torch processes (see `torch_processes.py`)."""
+"""A step of `fit`, `evaluate` or `predict` in several processes: see `torch_processes.py`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class _Step(TorchFunctionMode):
         self.is_sum_due = False  # whether this backward pass will sum the gradients
         self.batch = self.rows = 0  # how many rows the batch has, and this process
         self.index: Any = None  # the process's rows in the batch
+        self.batch_axis = 0  # of random numbers that are drawn now
 
     def call(self, function: Callable[[Any], Any], images: Any) -> Any:
         """`on_all_processes`: equally many rows each, of which copies of the last are dropped."""
@@ -100,14 +101,16 @@ class _Step(TorchFunctionMode):
         shape = kwargs.get("size", ()) if function in _DRAWS else ()
         if function is torch.bernoulli:
             shape = args[0].shape
-        if not shape or shape[0] != self.rows:
+        axis = self.batch_axis
+        if len(shape) <= axis or shape[axis] != self.rows:
             return function(*args, **kwargs)
-        whole = (self.batch, *shape[1:])
+        whole = (*shape[:axis], self.batch, *shape[axis + 1 :])
         if function is torch.bernoulli:  # of probabilities, the same in every row
-            args = (args[0][:1].expand(whole).contiguous(), *args[1:])
+            args = (args[0].narrow(axis, 0, 1).expand(whole).contiguous(), *args[1:])
         else:
             kwargs["size"] = whole
-        return function(*args, **kwargs)[self.index]
+        numbers = function(*args, **kwargs)
+        return numbers.index_select(axis, self.index.to(numbers.device))
 
 
 class _Gather(torch.autograd.Function):

@@ -151,9 +151,8 @@ def _over_processes(devices: int | Sequence[str] | None) -> keras.distribution.D
         )
     if devices not in (None, processes):
         raise ValueError(
-            f"devices={devices!r}, and there are {processes} processes, with one device each. Start "
-            "the script by torchrun --nproc-per-node and the number of devices, and leave devices "
-            "out."
+            f"devices={devices!r}, and there are {processes} processes, each with one device. "
+            "Start the script by torchrun --nproc-per-node DEVICES, and leave devices out."
         )
     if keras_distributes_torch():
         return keras.distribution.DataParallel(auto_shard_dataset=False)

@@ -18,6 +18,7 @@ from keras_vit.backend import (
     is_tensorflow,
     join_processes,
     on_all_devices,
+    on_all_processes,
     on_devices,
     synchronize,
     xla_pays,
@@ -171,7 +172,8 @@ class CompiledModel(keras.Model):
         def encode(images: Any) -> Any:
             return super(CompiledModel, self).call(images, training, mask, **options)
 
-        return on_all_devices(encode, inputs) if self._rows_are_independent else encode(inputs)
+        distribute = on_all_devices if self._rows_are_independent else on_all_processes
+        return distribute(encode, inputs)
 
     def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Keras's: makes the variables of metrics and optimizer, once after `compile`."""

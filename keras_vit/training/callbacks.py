@@ -334,7 +334,7 @@ def default_callbacks(
         callbacks.append(BestModel(folder / "best.keras", monitor))
     if patience is not None:
         callbacks.append(keras.callbacks.EarlyStopping(monitor, patience=patience))
-    if tensorboard:
+    if tensorboard and backend.is_first_process():
         callbacks.append(_tensorboard(folder / "tensorboard"))
     return [*callbacks, Progress(images_per_step, print_fn)]
 

@@ -271,7 +271,9 @@ class _Saver(keras.callbacks.Callback):
         backend.synchronize(self.model)
         # A diverged model is not saved: the checkpoint before it is worth more. Several processes
         # have the same state, and the first one writes it.
-        if backend.is_first_process() and all(_is_finite(variable) for variable in self.model.trainable_variables):
+        if backend.is_first_process() and all(
+            _is_finite(variable) for variable in self.model.trainable_variables
+        ):
             state = {
                 "step": self.step,
                 "finished": finished,

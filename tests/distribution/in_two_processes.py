@@ -1,7 +1,6 @@
 """Two torch processes give what one gives (run by `test_torch_processes.py`, once per process)."""
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +141,34 @@ def test_other_models(name: str) -> None:
         return model
 
     assert_same_weights(on(True, job), on(False, job), 2e-6)
+
+
+def test_masked_patch_prediction() -> None:
+    """Three rows per process, as many as it draws numbers per patch."""
+
+    def job() -> Any:
+        task = keras_vit.MaskedPatchPrediction(vit(dropout=0.1), seed=3)
+        task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
+        history = task.fit(IMAGES[:17], batch_size=6, epochs=2, verbose=0).history
+        return task, history, task.evaluate(IMAGES, verbose=0)
+
+    one, history, score = on(False, job)
+    two, its_history, its_score = on(True, job)
+    assert_same_weights(two, one, 1e-6)
+    assert_same((its_history, its_score), (history, score), 1e-5)
+
+
+def test_pipelines_and_mixed_precision(tmp_path: Path) -> None:
+    digits = keras_vit.data.load("digits")
+
+    def job() -> Any:
+        model = compiled(vit(num_classes=10, dropout=0.1, dtype="mixed_bfloat16"))
+        batches = keras_vit.data.pipeline(digits.train, 16, 12, training=True, seed=1)
+        history = model.fit(batches, steps_per_epoch=4, verbose=0).history
+        held_out = keras_vit.data.pipeline(digits.val, 16, 100)
+        return history, model.evaluate(held_out, verbose=0), model.predict(held_out, verbose=0)
+
+    assert_same(on(True, job), on(False, job), 2e-2)
 
 
 def test_weights_and_classes() -> None:
