@@ -8,23 +8,27 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import torch
 
 import keras_vit
 from keras_vit.training.callbacks import BestModel, HistoryLog
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.resume import ResumableRun
 
-RANK = int(os.environ["RANK"])
-FOLDER = Path(os.environ["TEST_FOLDER"])
+RANK = int(os.environ.get("RANK", 0))
+FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
 CLASSES = 5
 SHAPE = (16, 16, 3)
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (43, *SHAPE)).astype("uint8")
 LABELS = RANDOM.integers(0, CLASSES, 43)
 
-torch.set_num_threads(1)
-keras_vit.distribution.initialize()
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    keras_vit.distribution.initialize()
 
 
 def vit(**arguments: Any) -> keras.Model:
@@ -213,6 +217,8 @@ def endless(start: int) -> Iterator[Any]:
 
 
 def test_generators_and_data_loaders() -> None:
+    import torch
+
     dataset = torch.utils.data.TensorDataset(torch.tensor(IMAGES), torch.tensor(LABELS))
 
     def job() -> keras.Model:

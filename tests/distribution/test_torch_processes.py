@@ -31,6 +31,7 @@ def in_two_processes(folder: Path, *command: str, **environment: str) -> list[tu
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "TEST_FOLDER": str(folder),
     }
