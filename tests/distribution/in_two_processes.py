@@ -198,6 +198,8 @@ def test_1003_examples() -> None:
 
     def job() -> Any:
         model = compiled(vit())
+        kernel = model.get_layer("head").kernel  # zeros, with which all predictions are alike
+        kernel.assign(np.random.default_rng(0).normal(size=kernel.shape))
         scores = model.evaluate(images, labels, batch_size=100, verbose=0)
         return scores, model.predict(images, batch_size=100, verbose=0)
 
@@ -205,7 +207,7 @@ def test_1003_examples() -> None:
     its_scores, its_logits = on(True, job)
     assert its_logits.shape == (1003, CLASSES)
     assert_same(its_scores, scores, 1e-6)
-    assert_same(its_logits, logits, 1e-6)
+    assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
 
 
 def endless(start: int) -> Iterator[Any]:
