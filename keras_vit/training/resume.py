@@ -162,7 +162,7 @@ class ResumableRun:
             # Of the data, a finished run needs the shapes alone.
             _build(model, make_batches(0 if finished else step))
             check_variables(checkpoint, _variables(model))
-        if not backend.same_in_all_processes(step + finished):
+        if not backend.same_in_all_processes(2 * step + finished):
             raise ValueError(
                 f"The processes found different checkpoints in {folder}; this one continues with "
                 f"step {step + 1}. Give all of them one folder that every machine sees."

@@ -1,6 +1,7 @@
 """Runs scripts in two processes, which torch connects on this machine."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -66,15 +67,19 @@ def test_in_two_processes(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
-    """And the run, started again, ends with the weights of one process that never stopped."""
+    """And the run, continued in two or in one, ends with the weights of one that never stopped."""
     script = str(HERE / "resumable_in_processes.py")
     (code, output), (died, _) = in_two_processes(tmp_path, script, DIES_AT="2")
     assert (code, died) == (1, 9), output[-6000:]
     assert "Process 0 of 2 lost the connection to the others" in output
+    shutil.copytree(tmp_path / "run", tmp_path / "continued alone")
     for code, output in in_two_processes(tmp_path, script):
         assert code == 0, output[-6000:]
-    expected = train(tmp_path / "one")
+    continued = [train(tmp_path / "continued alone")]
     for rank in range(2):
         with np.load(tmp_path / f"weights-{rank}.npz") as weights:
-            for one, other in zip(weights.values(), expected, strict=True):
-                np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+            continued.append(list(weights.values()))
+    expected = train(tmp_path / "never stopped")
+    for weights in continued:
+        for one, other in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
