@@ -29,12 +29,26 @@ from keras_vit.backend.random import (
     set_random_state,
 )
 from keras_vit.backend.rematerialization import remat
+from keras_vit.backend.torch_processes import (
+    ProcessParallel,
+    initialize_processes,
+    is_first_process,
+    join_processes,
+    keras_distributes_torch,
+    on_all_processes,
+    process_count,
+    process_rank,
+    random_rows_along,
+    same_in_all_processes,
+    wait_for_processes,
+)
 from keras_vit.backend.two_pass_step import two_pass_step
 from keras_vit.backend.variables import track_variables_anew
 from keras_vit.backend.xla import compiled_by_xla, xla_pays
 
 __all__ = [
     "DropoutStrategy",
+    "ProcessParallel",
     "batches_on_devices",
     "batches_on_host",
     "check_placement",
@@ -47,21 +61,31 @@ __all__ = [
     "guard_step",
     "has_fused_attention",
     "has_gelu_kernel",
+    "initialize_processes",
     "is_cut_by_heads",
+    "is_first_process",
     "is_tensorflow",
+    "join_processes",
+    "keras_distributes_torch",
     "layout_of",
     "multiply_add",
     "multiply_in_float32",
     "on_all_devices",
+    "on_all_processes",
     "on_devices",
+    "process_count",
+    "process_rank",
     "random_int16",
+    "random_rows_along",
     "random_state",
     "remat",
+    "same_in_all_processes",
     "set_random_state",
     "synchronize",
     "tensorflow_process",
     "tpu_devices",
     "track_variables_anew",
     "two_pass_step",
+    "wait_for_processes",
     "xla_pays",
 ]

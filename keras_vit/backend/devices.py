@@ -16,6 +16,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.backend.torch_processes import on_all_processes
+
 _set_aside: ContextVar[Any] = ContextVar("set_aside", default=None)
 
 
@@ -127,6 +129,8 @@ def _replicas(distribution: Any) -> int:
 def on_all_devices(function: Callable[[Any], Any], images: Any) -> Any:
     """Calls a function of a batch, within a step on devices that do not divide its rows.
 
+    In several processes on torch, each computes its rows, and gets the outputs of all.
+
     Args:
         function: From a batch to outputs with a row for each of its rows, which depends on no
             other row.
@@ -134,7 +138,7 @@ def on_all_devices(function: Callable[[Any], Any], images: Any) -> Any:
     """
     distribution = current_distribution()
     if distribution is None:
-        return function(images)
+        return on_all_processes(function, images)
     import jax
 
     rows, replicas = images.shape[0], _replicas(distribution)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.backend import ProcessParallel, keras_distributes_torch, process_count
 from keras_vit.distribution.layouts import BATCH, MODEL, Axes, fsdp_axes, tensor_parallel_axes
 from keras_vit.errors import check_choice, check_positive
 
@@ -80,17 +82,24 @@ def create(
 
     Set it before the model is built. `fit`, `evaluate` and `predict` then take any number of
     examples, and give what one device gives; files and resumed runs do not depend on the number of
-    devices. For JAX: `keras.distribution` does nothing on the other backends.
+    devices.
+
+    On JAX, one process has all devices. On torch, `"data_parallel"` is over the processes that
+    torchrun started and `initialize` joined, with one device each: every process passes the same
+    global batches to `fit`, `evaluate` and `predict`, and computes its rows of them. Other models
+    than those of this package then compute all rows in every process. `keras.distribution` does
+    nothing on TensorFlow.
 
     Args:
         kind: `"data_parallel"`: every device has the whole model and a part of each batch;
             `"fsdp"`: and a part of each large weight, gathered when it is needed;
             `"tensor_parallel"`: groups of devices share the products of each block.
-        devices: How many, or their names, such as `["gpu:0", "gpu:1"]`; None for all.
+        devices: How many, or their names, such as `["gpu:0", "gpu:1"]`; None for all. On torch, the
+            number of processes, or None.
         model_devices: For `"tensor_parallel"`: devices of a group; None for all.
 
     Raises:
-        RuntimeError: Keras does not run on JAX.
+        RuntimeError: The backend does not have this kind, or `initialize` was not called.
         ValueError: The kind is unknown, or there are not as many devices.
 
     Example:
@@ -103,9 +112,11 @@ def create(
     ...             patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(16, 16, 3))
     """
     check_choice(kind, "kind", KINDS)
+    if keras.backend.backend() == "torch" and kind == "data_parallel":
+        return _over_processes(devices)
     if keras.backend.backend() != "jax":
         raise RuntimeError(
-            f"keras.distribution works on JAX alone, and Keras runs on {keras.backend.backend()}. "
+            f"{kind!r} works on JAX, and Keras runs on {keras.backend.backend()}. "
             f"{_INSTEAD[keras.backend.backend()]} Or set KERAS_BACKEND=jax."
         )
     return distribution_over(kind, _names(devices), model_devices)
@@ -136,8 +147,26 @@ def distribution_over(
 
 _INSTEAD = {
     "tensorflow": "There, build and train the model in the scope of a tf.distribute strategy.",
-    "torch": "There, use torch.nn.parallel.DistributedDataParallel with a loop of your own.",
+    "torch": 'There, create("data_parallel") works, in processes that torchrun starts.',
 }
+
+
+def _over_processes(devices: int | Sequence[str] | None) -> keras.distribution.Distribution:
+    """Data parallel over torch's processes: Keras's own, where this version of Keras has one."""
+    processes = process_count()
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if started > 1 and processes == 1:
+        raise RuntimeError(
+            f"torchrun started {started} processes: call keras_vit.distribution.initialize() first."
+        )
+    if devices not in (None, processes):
+        raise ValueError(
+            f"devices={devices!r}, and there are {processes} processes, each with one device. "
+            "Start the script by torchrun --nproc-per-node DEVICES, and leave devices out."
+        )
+    if keras_distributes_torch():
+        return keras.distribution.DataParallel(auto_shard_dataset=False)
+    return ProcessParallel()
 
 
 def _names(devices: int | Sequence[str] | None) -> list[str]:

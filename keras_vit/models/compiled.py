@@ -16,7 +16,9 @@ from keras_vit.backend import (
     current_distribution,
     guard_step,
     is_tensorflow,
+    join_processes,
     on_all_devices,
+    on_all_processes,
     on_devices,
     synchronize,
     xla_pays,
@@ -123,6 +125,7 @@ class CompiledModel(keras.Model):
             with batches_on_host():
                 if current_distribution() is not None:
                     self._distribute(data, function)
+                join_processes(self, data)
                 return method(*call.args, **call.kwargs)
         except Exception as error:
             cause = training.error or validation.error
@@ -162,7 +165,8 @@ class CompiledModel(keras.Model):
         def encode(images: Any) -> Any:
             return super(CompiledModel, self).call(images, training, mask, **options)
 
-        return on_all_devices(encode, inputs) if self._rows_are_independent else encode(inputs)
+        distribute = on_all_devices if self._rows_are_independent else on_all_processes
+        return distribute(encode, inputs)
 
     def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Keras's: makes the variables of metrics and optimizer, once after `compile`."""
