@@ -251,8 +251,6 @@ COMMANDS: dict[str, Command] = {
                     "before training, print the accuracy of k-NN and of a linear probe",
                 ),
                 flag("--tensorboard", "write logs for TensorBoard"),
-            ],
-            "devices": [
                 option(
                     "--distribution",
                     "cut the batches (data_parallel), the weights as well (fsdp), or the products "
@@ -405,7 +403,7 @@ COMMANDS: dict[str, Command] = {
                 option("--batch-size", "number of images per batch", default=32),
                 flag("--remat", "recompute activations in the backward pass, to save memory"),
             ],
-            "devices": [
+            "run": [
                 option(
                     "--compile",
                     "compile the training step for this TPU, such as v5e:4x4, and print what it "

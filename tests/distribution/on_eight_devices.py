@@ -29,7 +29,7 @@ def with_head(model: keras.Model) -> keras.Model:
 
 def vit(**arguments: Any) -> keras.Model:
     """Wide enough that its kernels are cut."""
-    sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "depth": 2, "num_heads": 8}
+    sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "depth": 1, "num_heads": 8}
     return with_head(
         keras_vit.VisionTransformer(
             **{**sizes, "num_classes": CLASSES, "input_shape": SHAPE, **arguments}
@@ -77,25 +77,22 @@ def assert_same_weights(model: keras.Model, expected: keras.Model, tolerance: fl
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fit_evaluate_and_predict(kind: str) -> None:
+def test_fit(kind: str) -> None:
     """With all that random numbers and averages go into, and batches of 16, 16 and 2."""
 
     def job() -> Any:
-        model = vit(dropout=0.1, stochastic_depth=0.1)
+        model = vit(depth=2, dropout=0.1, stochastic_depth=0.1)
         options = {"use_ema": True, "global_clipnorm": 1.0, "gradient_accumulation_steps": 2}
         compiled(model, sgd(**options))
         history = model.fit(
             IMAGES, LABELS, batch_size=16, epochs=7, validation_split=0.2, verbose=0
         )
-        scores = model.evaluate(IMAGES, LABELS, batch_size=16, verbose=0)
-        return model, history.history, scores, model.predict(IMAGES, batch_size=16, verbose=0)
+        return model, history.history
 
-    one, history, scores, logits = on(None, job)
-    many, its_history, its_scores, its_logits = on(kind, job)
+    one, history = on(None, job)
+    many, its_history = on(kind, job)
     for name, values in history.items():
         np.testing.assert_allclose(its_history[name], values, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(its_scores, scores, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(its_logits, logits, rtol=0, atol=1e-6)
     assert_same_weights(many, one, 1e-6)
 
 
@@ -106,7 +103,7 @@ def test_1003_examples(kind: str) -> None:
     labels = random.integers(0, CLASSES, 1003)
 
     def job() -> Any:
-        model = compiled(vit(input_shape=(16, 16, 3), depth=1), sgd())
+        model = compiled(vit(input_shape=(16, 16, 3)), sgd())
         scores = model.evaluate(images, labels, batch_size=100, verbose=0)
         return scores, model.predict(images, batch_size=100, verbose=0)
 
@@ -119,7 +116,7 @@ def test_1003_examples(kind: str) -> None:
 
 MODELS: dict[str, Callable[[], keras.Model]] = {
     "mixer": lambda: with_head(mixer()),
-    "merging": lambda: vit(token_merging=2),
+    "merging": lambda: vit(depth=2, token_merging=2),
     "remat": lambda: vit(remat=True, dropout=0.1),
     "hybrid": lambda: vit(resnet=(1, 1), patch_size=2),
     "bit": lambda: with_head(
