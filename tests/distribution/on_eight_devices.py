@@ -51,7 +51,8 @@ def mixer(**arguments: Any) -> keras.Model:
 
 
 def sgd(**options: Any) -> keras.optimizers.Optimizer:
-    return MomentumSGD(0.01, state_dtype="float32", **options)
+    # Clipped, as rounding grows with the gradients.
+    return MomentumSGD(0.01, state_dtype="float32", **{"global_clipnorm": 1.0, **options})
 
 
 def on(kind: str | None, job: Callable[[], Any], **options: Any) -> Any:
@@ -82,8 +83,7 @@ def test_fit(kind: str) -> None:
 
     def job() -> Any:
         model = vit(depth=2, dropout=0.1, stochastic_depth=0.1)
-        options = {"use_ema": True, "global_clipnorm": 1.0, "gradient_accumulation_steps": 2}
-        compiled(model, sgd(**options))
+        compiled(model, sgd(use_ema=True, gradient_accumulation_steps=2))
         history = model.fit(
             IMAGES, LABELS, batch_size=16, epochs=7, validation_split=0.2, verbose=0
         )
@@ -111,7 +111,7 @@ def test_1003_examples(kind: str) -> None:
     its_scores, its_logits = on(kind, job)
     assert its_logits.shape == (1003, CLASSES)
     np.testing.assert_allclose(its_scores, scores, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(its_logits, logits, rtol=0, atol=1e-6)
+    assert np.abs(its_logits - logits).max() <= 1e-6 * np.abs(logits).max()
 
 
 MODELS: dict[str, Callable[[], keras.Model]] = {
@@ -213,7 +213,7 @@ def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
                 raise KeyboardInterrupt
 
     def job(folder: str, *callbacks: keras.callbacks.Callback) -> keras.Model:
-        model = compiled(vit(dropout=0.1), sgd(global_clipnorm=1.0))
+        model = compiled(vit(dropout=0.1), sgd())
         run = ResumableRun(tmp_path / folder, every_steps=1, print_fn=lambda line: None)
         run.fit(model, endless, 2, 3 + 2, callbacks, verbose=0)
         return model
@@ -232,7 +232,8 @@ def test_files_do_not_depend_on_devices(tmp_path: Any) -> None:
 
     logits = on("fsdp", job)
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(loaded.predict(IMAGES, verbose=0), logits, rtol=0, atol=1e-6)
+    difference = np.abs(loaded.predict(IMAGES, verbose=0) - logits).max()
+    assert difference <= 1e-6 * np.abs(logits).max()
     again = on("tensor_parallel", lambda: keras.models.load_model(tmp_path / "model.keras"))
     assert share(again.variables) < 0.5
 
