@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.distribution
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
@@ -63,6 +64,7 @@ class Numbers:
 RANGES: dict[str, Integers | Numbers] = {
     "--accumulate": Integers(1, 4096),
     "--batch-size": Integers(1, 65_536),
+    "--devices": Integers(1, 65_536),
     "--epochs": Integers(1, 1_000_000),
     "--fewshot": Integers(1, 100_000),
     "--image-size": Integers(1, 4096),
@@ -249,6 +251,14 @@ COMMANDS: dict[str, Command] = {
                     "before training, print the accuracy of k-NN and of a linear probe",
                 ),
                 flag("--tensorboard", "write logs for TensorBoard"),
+                option(
+                    "--distribution",
+                    "cut the batches (data_parallel), the weights as well (fsdp), or the products "
+                    "of each block (tensor_parallel) over several GPUs or TPU cores; with "
+                    "KERAS_BACKEND=jax",
+                    choices=DISTRIBUTIONS,
+                ),
+                option("--devices", "number of devices for --distribution (default: all)"),
             ],
         },
     ),
@@ -392,6 +402,20 @@ COMMANDS: dict[str, Command] = {
             "recipe": [
                 option("--batch-size", "number of images per batch", default=32),
                 flag("--remat", "recompute activations in the backward pass, to save memory"),
+            ],
+            "run": [
+                option(
+                    "--compile",
+                    "compile the training step for this TPU, such as v5e:4x4, and print what it "
+                    "costs each chip; with KERAS_BACKEND=jax and the extra tpu, without a TPU",
+                    metavar="TPU",
+                ),
+                option(
+                    "--distribution",
+                    "how --compile cuts the training over the chips",
+                    choices=DISTRIBUTIONS,
+                    default="data_parallel",
+                ),
             ],
         },
     ),

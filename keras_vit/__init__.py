@@ -6,7 +6,7 @@
 5525381
 """
 
-from keras_vit import data, evaluation, inspection, layers
+from keras_vit import data, distribution, evaluation, inspection, layers
 from keras_vit.checkpoints import (
     CheckpointError,
     LoadReport,
@@ -100,6 +100,7 @@ __all__ = [
     "compile_model",
     "create",
     "data",
+    "distribution",
     "evaluation",
     "export_model",
     "from_checkpoint",

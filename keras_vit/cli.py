@@ -14,6 +14,7 @@ from keras_vit import from_checkpoint, list_weights, save_weights
 from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.data import load, plot_augmentations
+from keras_vit.distribution.compiled import step_cost
 from keras_vit.errors import check_choice, printable
 from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 from keras_vit.evaluation.prediction import predict_files
@@ -165,7 +166,7 @@ def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> 
     print_text(f"written to {target}")
 
 
-def _plan(model: str, **options: Any) -> None:
+def _plan(model: str, compile: str | None, distribution: str, **options: Any) -> None:
     estimate = model_cost(model, **options)
     batch = options["batch_size"]
     print_text(f"{model} at {options['image_size']} px, {options['precision']}, batch {batch}")
@@ -173,6 +174,12 @@ def _plan(model: str, **options: Any) -> None:
     print(f"  GMACs per image   {estimate.macs / 1e9:>16,.2f}")
     print(f"  memory, inference {estimate.inference_bytes / 2**30:>12,.2f} GiB (estimate)")
     print(f"  memory, training  {estimate.training_bytes / 2**30:>12,.2f} GiB (estimate, Adam)")
+    if compile is not None:
+        size = options.pop("image_size")
+        cost = step_cost(model, distribution, compile, input_shape=(size, size, 3), **options)
+        print_text(
+            f"\ncompiled for {compile}, {distribution}, each of {cost.devices} chips:\n{cost}"
+        )
 
 
 def _augment(

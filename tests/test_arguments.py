@@ -31,6 +31,7 @@ REFUSED = {
     ("train", "--epochs"): ("0", "0.5", "1000000000000"),
     ("train", "--image-size"): ("0", "100000", "224x224"),
     ("train", "--learning-rate"): ("0", "-1e-3", "100"),
+    ("train", "--devices"): ("0", "100000"),
     ("train", "--lora"): ("0", "100000"),
     ("train", "--max-pixels"): ("0",),
     ("train", "--patience"): ("0",),

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 from tests.conftest import REPOSITORY
@@ -47,6 +48,16 @@ def test_keras_has_it(name: str) -> None:
     if OF_ONE_BACKEND.get(name, keras.backend.backend()) != keras.backend.backend():
         pytest.skip("a name of another backend")
     assert name in private_names()
+
+
+def test_what_many_devices_need() -> None:
+    """`backend/devices.py` wraps adapters of data, and reads how variables are cut."""
+    from keras.src.trainers.data_adapters import get_data_adapter
+
+    adapter = get_data_adapter(np.ones((1, 1)))
+    assert get_data_adapter(adapter) is adapter
+    assert callable(adapter.get_jax_iterator)
+    assert hasattr(keras.Variable(1.0), "_layout")
 
 
 def test_no_other_private_name_is_used() -> None:

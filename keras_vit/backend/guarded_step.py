@@ -5,6 +5,9 @@ from typing import Any
 
 import keras
 
+from keras_vit.backend.devices import current_distribution, on_devices, placed
+from keras_vit.backend.torch_processes import step_in_processes
+
 
 def synchronize(model: keras.Model) -> None:
     """Brings the variables of a model that is in `fit` up to date: JAX keeps them elsewhere."""
@@ -19,7 +22,8 @@ def guard_step(
 
     On JAX, Keras takes the variables off the model before the first step, and a step that fails,
     mostly when it is traced, leaves `None` in their place. On TensorFlow, a step that failed when
-    it was first traced may not create the optimizer's variables later: it is made anew.
+    it was first traced may not create the optimizer's variables later: it is made anew. On torch,
+    a step keeps the model as it is, and may run in several processes.
 
     Args:
         model: The model.
@@ -30,7 +34,10 @@ def guard_step(
 
     def jax_step(state: Any, iterator: Any) -> Any:
         try:
-            return step(state, iterator)
+            if current_distribution() is None:
+                return step(state, iterator)
+            with on_devices():
+                return step(state, placed(iter(iterator)))
         except BaseException:
             if not any(value.is_deleted() for values in state for value in values):
                 for group, values in zip(variables(), state, strict=True):
@@ -57,9 +64,9 @@ def guard_step(
         layout = label_layout
         return outputs
 
-    guarded = {"jax": jax_step, "tensorflow": tensorflow_step}.get(keras.backend.backend())
-    if guarded is not None:
-        setattr(model, name, guarded)
+    torch_step = step_in_processes(model, step, training=name == "train_function")
+    guarded = {"jax": jax_step, "tensorflow": tensorflow_step, "torch": torch_step}
+    setattr(model, name, guarded[keras.backend.backend()])
 
 
 def _label_layout(iterator: Any) -> list[Any]:

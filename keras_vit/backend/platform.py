@@ -17,7 +17,10 @@ def tensorflow_process() -> tuple[list[str], dict[str, str]]:
 
 
 def jax_is_accelerated() -> bool:
-    """Whether JAX, which must be the backend, has a GPU or a TPU."""
+    """Whether JAX, which must be the backend, runs or compiles for a GPU or a TPU."""
     import jax
 
-    return jax.devices()[0].platform != "cpu"
+    device = jax.devices()[0]
+    if distribution := keras.distribution.distribution():
+        device = distribution.device_mesh.devices.flat[0]  # its name, or the device
+    return str(getattr(device, "platform", device)).split(":")[0] != "cpu"

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit.backend.platform import is_tensorflow, jax_is_accelerated
+from keras_vit.backend.torch_processes import recomputed_in_step
 
 
 def remat(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
@@ -27,7 +28,7 @@ def remat(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
         recomputed = keras.remat(lambda *arguments: function(*arguments, *constants))
         return lambda *arguments: recomputed(*map(tf.convert_to_tensor, arguments))
     if keras.backend.backend() != "jax" or jax_is_accelerated():
-        return keras.remat(lambda *arguments: function(*arguments, *constants))
+        return keras.remat(recomputed_in_step(lambda *arguments: function(*arguments, *constants)))
     import jax
     import jax.numpy as jnp
 

@@ -8,9 +8,11 @@ from keras import ops
 
 from keras_vit.backend import (
     DropoutStrategy,
+    cut_last_axis,
     dropout_strategy,
     fused_attention,
     has_fused_attention,
+    is_cut_by_heads,
     multiply_in_float32,
 )
 from keras_vit.errors import check_positive, check_rate
@@ -145,9 +147,23 @@ class MultiHeadSelfAttention(CompositeLayer):
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.head_dim)
         # Split last axis first: the gradient is one concatenation. That of slices out of the
         # middle is three padded arrays and their sum, a tenth of TensorFlow's step.
-        parts = ops.split(self.query_key_value(tokens, training=training), 3, axis=-1)
+        if is_cut_by_heads():
+            parts = self._project_by_heads(tokens)
+        else:
+            parts = ops.split(self.query_key_value(tokens, training=training), 3, axis=-1)
         query, key, value = (ops.reshape(part, shape) for part in parts)
         return query, key, value
+
+    def _project_by_heads(self, tokens: Any) -> Any:
+        """Queries, keys and values of the heads that each device has, under tensor parallel.
+
+        The kernel's columns lie on the devices in order, all queries first. The devices exchange
+        weights here, once per step; they would exchange activations in each split otherwise.
+        """
+        layer, width = self.query_key_value, tokens.shape[-1]
+        kernel = cut_last_axis(ops.reshape(layer.kernel, (width, 3, width)))
+        bias = cut_last_axis(ops.reshape(layer.bias, (3, width)))
+        return ops.unstack(ops.tensordot(tokens, kernel, 1) + bias, axis=-2)
 
     def _bias(self, query: Any, sizes: Any) -> Any:
         """What is added to the logits, or None."""

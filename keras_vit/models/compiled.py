@@ -8,7 +8,21 @@ from typing import Any
 
 import keras
 
-from keras_vit.backend import compiled_by_xla, guard_step, is_tensorflow, synchronize, xla_pays
+from keras_vit.backend import (
+    batches_on_devices,
+    batches_on_host,
+    check_placement,
+    compiled_by_xla,
+    current_distribution,
+    guard_step,
+    is_tensorflow,
+    join_processes,
+    on_all_devices,
+    on_all_processes,
+    on_devices,
+    synchronize,
+    xla_pays,
+)
 from keras_vit.models.data_checks import DataCheck, warn_of_activation
 
 
@@ -30,6 +44,10 @@ class CompiledModel(keras.Model):
 
     _xla_is_free = False  # whether "auto" may choose
     _xla_functions: tuple[str, ...] = ()  # the step functions for which it chose XLA
+    _is_prepared = False  # whether what is compiled has its variables
+
+    # Whether no row of a batch influences the outputs of another one.
+    _rows_are_independent = True
 
     @property
     def _convolves(self) -> bool:
@@ -45,6 +63,7 @@ class CompiledModel(keras.Model):
         arguments = inspect.signature(keras.Model.compile).bind(self, *args, **options).arguments
         self._requested_jit_compile = arguments.get("jit_compile", "auto")
         self._xla_functions = ()
+        self._is_prepared = False
         self._xla_is_free = (
             is_tensorflow()
             and self._requested_jit_compile == "auto"
@@ -103,7 +122,11 @@ class CompiledModel(keras.Model):
         if self._xla_is_free and not isinstance(callbacks, keras.callbacks.CallbackList):
             data["callbacks"] = [_XLAChoice(function), *keras.tree.flatten(callbacks or [])]
         try:
-            return method(*call.args, **call.kwargs)
+            with batches_on_host():
+                if current_distribution() is not None:
+                    self._distribute(data, function)
+                join_processes(self, data)
+                return method(*call.args, **call.kwargs)
         except Exception as error:
             cause = training.error or validation.error
             if cause in (None, error):
@@ -112,15 +135,64 @@ class CompiledModel(keras.Model):
         finally:
             synchronize(self)
 
+    def _distribute(self, data: dict[str, Any], function: str) -> None:
+        """Lays the batches of a call on the devices of `keras.distribution`.
+
+        Args:
+            data: Arguments of `fit`, `evaluate` or `predict` by name; changed in place.
+            function: The step function that the method runs.
+        """
+        check_placement(self)
+        images = [data.pop(name, None) for name in ("x", "y", "sample_weight")]
+        options = {"steps_per_epoch": data.get("steps_per_epoch", data.get("steps"))}
+        options["batch_size"] = data.pop("batch_size", None)
+        held_out = data.get("validation_data")
+        if held_out is None and (split := data.pop("validation_split", None)):
+            at = int(len(keras.tree.flatten(images[0])[0]) * (1 - split))
+            images, held_out = _rows(images, slice(at)), tuple(_rows(images, slice(at, None)))
+        if held_out is not None:
+            data["validation_data"] = batches_on_devices(
+                *keras.utils.unpack_x_y_sample_weight(held_out),
+                batch_size=data.pop("validation_batch_size", None) or options["batch_size"],
+                steps_per_epoch=data.get("validation_steps"),
+            )
+        if function == "train_function":
+            options["shuffle"] = data.pop("shuffle", True)
+            options["class_weight"] = data.pop("class_weight", None)
+        data["x"] = batches_on_devices(*images, **options)
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None, **options: Any) -> Any:
+        def encode(images: Any) -> Any:
+            return super(CompiledModel, self).call(images, training, mask, **options)
+
+        distribute = on_all_devices if self._rows_are_independent else on_all_processes
+        return distribute(encode, inputs)
+
+    def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Keras's: makes the variables of metrics and optimizer, once after `compile`."""
+        if data_batch is None and current_distribution() is not None and not self._is_prepared:
+            # Keras would cut the batch that it reads within `on_devices`.
+            data_batch = next(next(iter(iterator))[2])
+        with on_devices():
+            super()._symbolic_build(iterator, data_batch)
+        self._is_prepared = True
+
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
         DataCheck(self).shapes(x, y)
-        return super().train_on_batch(x, y, *args, **options)
+        with batches_on_host():
+            return super().train_on_batch(x, y, *args, **options)
 
     @functools.wraps(keras.Model.test_on_batch)
     def test_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
         DataCheck(self).shapes(x, y)
-        return super().test_on_batch(x, y, *args, **options)
+        with batches_on_host():
+            return super().test_on_batch(x, y, *args, **options)
+
+    @functools.wraps(keras.Model.predict_on_batch)
+    def predict_on_batch(self, x: Any) -> Any:
+        with batches_on_host():
+            return super().predict_on_batch(x)
 
     def make_train_function(self, force: bool = False) -> Any:
         return self._make("train_function", super().make_train_function, force)
@@ -139,10 +211,15 @@ class CompiledModel(keras.Model):
             return [self.trainable_variables, self.non_trainable_variables, *optimizer, *metrics]
 
         if force or getattr(self, function) is None:
-            with compiled_by_xla(self) if function in self._xla_functions else nullcontext():
+            compiled = compiled_by_xla(self) if function in self._xla_functions else nullcontext()
+            with compiled, on_devices():
                 make(force)
             guard_step(self, function, variables)
         return getattr(self, function)
+
+
+def _rows(arrays: Any, rows: slice) -> Any:
+    return keras.tree.map_structure(lambda a: None if a is None else a[rows], arrays)
 
 
 class _XLAChoice(keras.callbacks.Callback):

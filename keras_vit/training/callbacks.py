@@ -196,6 +196,8 @@ class Progress(_StepCounter):
         return "  ".join(parts + [f"{name} {value:.4g}" for name, value in logs.items()])
 
     def _show(self, line: str, end: str = "") -> None:
+        if not backend.is_first_process():
+            return
         if self.terminal:
             width = shutil.get_terminal_size().columns - 1
             print(f"\r{line[:width]:{width}}", end=end, flush=True)
@@ -228,6 +230,8 @@ class HistoryLog(keras.callbacks.CSVLogger):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
+        if not backend.is_first_process():
+            return
         write_bytes(self.filename, self.before + self.csv_file.getvalue().encode())
 
 
@@ -253,6 +257,8 @@ class BestModel(keras.callbacks.ModelCheckpoint):
         self.best: Any
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if not backend.is_first_process():
+            return
         best = self.best
         try:
             with suppress(_NotImproved), atomic_write(self.path) as temporary:
@@ -315,7 +321,7 @@ def default_callbacks(
         callbacks.append(BestModel(folder / "best.keras", monitor))
     if patience is not None:
         callbacks.append(keras.callbacks.EarlyStopping(monitor, patience=patience))
-    if tensorboard:
+    if tensorboard and backend.is_first_process():
         callbacks.append(_tensorboard(folder / "tensorboard"))
     return [*callbacks, Progress(images_per_step, print_fn)]
 

@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ class Job:
         tensorboard: Write logs for TensorBoard.
         on_bad_file: `"skip"` files that cannot be decoded, or `"raise"`.
         max_pixels: Height times width that an image may have; larger ones are bad files.
+        distribution: A kind of `keras_vit.distribution.create`; None for one device.
+        devices: How many devices; None for all.
         resume: Continue an interrupted run.
         overwrite: Replace a former run in `out`, and discard an interrupted one. Files that were
             not written by a run stay.
@@ -92,6 +95,8 @@ class Job:
     val_fraction: float = 0.2
     on_bad_file: str = "skip"
     max_pixels: int = MAX_PIXELS
+    distribution: str | None = None
+    devices: int | None = None
     resume: bool = False
     overwrite: bool = False
 
@@ -111,8 +116,12 @@ class Job:
 
     @property
     def identity(self) -> dict[str, str]:
-        """The options that must agree for two calls to belong to one run."""
+        """The options that must agree for two calls to belong to one run.
+
+        Devices need not: a run may continue on others.
+        """
         options = asdict(replace(self, resume=False, overwrite=False, out=Path()))
+        del options["distribution"], options["devices"]
         return {name: str(value) for name, value in options.items()}
 
 
@@ -134,6 +143,7 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.Class
         ValueError: An option is unknown or out of range, or `job.out` must not be replaced.
     """
     recipe = _recipe(job)  # reports misspelt options before the data are loaded
+    on_devices = _on_devices(job)
     output = job.output
     manifest = read_manifest(output.place)
     finished = manifest is not None and manifest.kind == output.kind
@@ -144,7 +154,8 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.Class
         if output.is_finished():
             _check_identity(job, folder)
         else:
-            _write_run(job, recipe, folder, print_fn)
+            with on_devices:
+                _write_run(job, recipe, folder, print_fn)
             output.finish()
         output.publish(print_fn)
     report, facts = _stored_report(output.place)
@@ -155,6 +166,17 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.Class
     )
     print_fn(f"next: keras-vit predict {shlex.quote(str(job.out))} photo.jpg")
     return report
+
+
+def _on_devices(job: Job) -> AbstractContextManager[Any]:
+    """The scope of the job's distribution."""
+    if job.distribution is not None:
+        return keras_vit.distribution.create(job.distribution, job.devices).scope()
+    if job.devices is not None:
+        raise ValueError(
+            f"devices={job.devices} needs a distribution: give --distribution data_parallel, too."
+        )
+    return nullcontext()
 
 
 def _stored_report(folder: Path) -> tuple[evaluation.ClassificationReport, dict[str, Any]]:

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.backend import random_rows_along
 from keras_vit.errors import check_positive
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.tokens import TOKEN_INITIALIZER
@@ -80,6 +81,7 @@ class MaskedPatchPrediction(CompiledModel):
     """
 
     backbone: VisionTransformer
+    _rows_are_independent = False  # one draw of random numbers corrupts the patches of a batch
 
     def __init__(
         self,
@@ -212,11 +214,12 @@ class CorruptPatches(keras.layers.Layer):
         _, grid_h, grid_w, hidden_dim = patches.shape
         count = grid_h * grid_w
         embeddings = ops.reshape(patches, (-1, count, hidden_dim))
-        uniform = keras.random.uniform(
-            (3, ops.shape(patches)[0], count),
-            dtype="float32",
-            seed=self.seed_generator if training else 0,
-        )
+        with random_rows_along(1):
+            uniform = keras.random.uniform(
+                (3, ops.shape(patches)[0], count),
+                dtype="float32",
+                seed=self.seed_generator if training else 0,
+            )
         order = ops.argsort(uniform[0], axis=1)
         chosen = order[:, : max(round(self.mask_ratio * count), 1)]
         corrupted = ops.argsort(order, axis=1) < chosen.shape[1]

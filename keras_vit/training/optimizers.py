@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 from keras import ops
 
+from keras_vit.backend import layout_of
 from keras_vit.errors import check_choice
 from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, as_table, find_groups
 
@@ -105,7 +106,8 @@ class TableOptimizer(keras.optimizers.Optimizer):
         name = f"{variable.path.replace('/', '_')}_{slot}"
         if dtype == "float32":
             dtype = _compute_dtype(variable)
-        return self.add_variable(shape, dtype=dtype, name=name)
+        layout = layout_of(variable) if tuple(shape) == tuple(variable.shape) else None
+        return self.add_variable(shape, dtype=dtype, layout=layout, name=name)
 
     def direction(self, gradient: Any, index: int) -> Any:
         """The direction of a step for the parameter of that index; updates its states."""

@@ -162,18 +162,24 @@ class ResumableRun:
             # Of the data, a finished run needs the shapes alone.
             _build(model, make_batches(0 if finished else step))
             check_variables(checkpoint, _variables(model))
+        if not backend.same_in_all_processes(2 * step + finished):
+            raise ValueError(
+                f"The processes found different checkpoints in {folder}; this one continues with "
+                f"step {step + 1}. Give all of them one folder that every machine sees."
+            )
         epoch = step // steps_per_epoch
         history = keras.callbacks.History()
         saver = _Saver(self, checkpoint, run_identity, steps_per_epoch, [*callbacks, history])
         if finished:
-            self.print_fn(f"finished already, at step {step}")
+            self._print(f"finished already, at step {step}")
             history.set_model(model)
             saver.set_model(model)
             saver.restore()
             return history
         if checkpoint is not None:
-            continue_logs(callbacks, epoch)
-            self.print_fn(
+            if backend.is_first_process():
+                continue_logs(callbacks, epoch)
+            self._print(
                 f"continues with step {step + 1} (epoch {epoch + 1} of {epochs}, step "
                 f"{step % steps_per_epoch + 1} of {steps_per_epoch}) from {checkpoint.path}"
             )
@@ -191,6 +197,10 @@ class ResumableRun:
             callbacks=[*callbacks, history, saver],  # the last sees what the others did
             **{"shuffle": False, **fit_arguments},
         )
+
+    def _print(self, line: str) -> None:
+        if backend.is_first_process():
+            self.print_fn(line)
 
 
 class _Saver(keras.callbacks.Callback):
@@ -248,6 +258,7 @@ class _Saver(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         self.save(finished=True)
+        backend.wait_for_processes()  # none of them ends before the file is there
 
     def _is_due(self) -> bool:
         run = self.run
@@ -259,8 +270,11 @@ class _Saver(keras.callbacks.Callback):
     def save(self, finished: bool) -> None:
         started = time.monotonic()
         backend.synchronize(self.model)
-        # A diverged model is not saved: the checkpoint before it is worth more.
-        if all(_is_finite(variable) for variable in self.model.trainable_variables):
+        # A diverged model is not saved: the checkpoint before it is worth more. Several processes
+        # have the same state, and the first one writes it.
+        if backend.is_first_process() and all(
+            _is_finite(variable) for variable in self.model.trainable_variables
+        ):
             state = {
                 "step": self.step,
                 "finished": finished,

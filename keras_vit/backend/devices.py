@@ -1,0 +1,167 @@
+"""Batches on many devices, where `keras.distribution` is set: that is JAX's.
+
+Keras cuts each batch for the devices itself, and refuses a batch that they do not divide. Here the
+rows of such a batch, mostly the last one, are the same on all devices until the step is on them:
+there the model repeats its last row, cuts the whole, and drops the repeated rows of its outputs.
+Loss and metrics see the rows that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.backend.torch_processes import on_all_processes
+
+_set_aside: ContextVar[Any] = ContextVar("set_aside", default=None)
+
+
+def current_distribution() -> Any:
+    """The `keras.distribution.Distribution` that is set, also within `batches_on_host`; or None."""
+    if keras.backend.backend() != "jax":
+        return None
+    return keras.distribution.distribution() or _set_aside.get()
+
+
+@contextmanager
+def batches_on_host() -> Iterator[None]:
+    """Meanwhile Keras's loops do not cut batches; `on_devices` does."""
+    distribution, before = current_distribution(), keras.distribution.distribution()
+    if distribution is None:
+        yield
+        return
+    token = _set_aside.set(distribution)
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(before)
+        _set_aside.reset(token)
+
+
+def on_devices() -> Any:
+    """A context in which variables are created, and steps traced, for the devices that are set."""
+    distribution = current_distribution()
+    return nullcontext() if distribution is None else distribution.scope()
+
+
+def layout_of(variable: keras.Variable) -> Any:
+    """How a variable is cut over devices; None where no distribution was set."""
+    return getattr(variable, "_layout", None)
+
+
+def check_placement(model: keras.Model) -> None:
+    """Checks that a model was built for the distribution that is set.
+
+    Raises:
+        ValueError: It was built before, or for another one; or the distribution cuts none of it.
+    """
+    distribution = current_distribution()
+    layouts = [layout_of(variable) for variable in model.variables]
+    expected = _devices(distribution)
+    if any(layout is None or _devices(layout) != expected for layout in layouts):
+        raise ValueError(
+            f"{model.name} was built before keras.distribution.set_distribution, or for other "
+            "devices. Set the distribution first; model.copy() builds the same model anew."
+        )
+    if hasattr(distribution, "check_model"):
+        distribution.check_model(model)
+
+
+def batches_on_devices(x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
+    """What `fit`, `evaluate` and `predict` take as `x`: the data, in batches on the devices.
+
+    Args:
+        x: Data as these methods take them.
+        y: Labels, likewise.
+        sample_weight: Weights, likewise.
+        **options: `batch_size`, `shuffle`, `class_weight` and `steps_per_epoch`.
+    """
+    # The door that Keras leaves open for data of one's own: an adapter in place of `x`.
+    from keras.src.trainers.data_adapters import get_data_adapter
+
+    adapter = get_data_adapter(x, y, sample_weight, **options)
+    batches = adapter.get_jax_iterator
+    adapter.get_jax_iterator = lambda: placed(iter(batches()))
+    return adapter
+
+
+def placed(batches: Iterator[Any]) -> Iterator[Any]:
+    """Batches from the host, or Keras's of one device, on the devices of the distribution."""
+    distribution = current_distribution()
+    while True:
+        with batches_on_host():
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield keras.tree.map_structure(lambda leaf: _place(leaf, distribution), batch)
+
+
+def _place(leaf: Any, distribution: Any) -> Any:
+    """One array of a batch: cut by rows if the devices divide them, else whole on each device."""
+    import jax
+
+    if leaf is None or (isinstance(leaf, jax.Array) and leaf.committed):
+        return leaf
+    layout = distribution.get_data_layout(leaf.shape)
+    if leaf.shape[0] % _replicas(distribution):
+        layout = keras.distribution.TensorLayout([None] * leaf.ndim, distribution.device_mesh)
+    return jax.make_array_from_process_local_data(layout.backend_layout, np.asarray(leaf))
+
+
+def _devices(placed: Any) -> tuple[Any, ...]:
+    """Shape and devices of the mesh of a distribution or a layout."""
+    mesh = placed.device_mesh
+    return tuple(mesh.shape), tuple(mesh.devices.flat)
+
+
+def _replicas(distribution: Any) -> int:
+    """Into how many parts the rows of a batch are cut."""
+    mesh = distribution.device_mesh
+    return int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
+
+
+def on_all_devices(function: Callable[[Any], Any], images: Any) -> Any:
+    """Calls a function of a batch, within a step on devices that do not divide its rows.
+
+    In several processes on torch, each computes its rows, and gets the outputs of all.
+
+    Args:
+        function: From a batch to outputs with a row for each of its rows, which depends on no
+            other row.
+        images: The batch.
+    """
+    distribution = current_distribution()
+    if distribution is None:
+        return on_all_processes(function, images)
+    import jax
+
+    rows, replicas = images.shape[0], _replicas(distribution)
+    if not isinstance(images, jax.core.Tracer) or not rows % replicas:
+        return function(images)
+    index = keras.ops.minimum(keras.ops.arange(-(-rows // replicas) * replicas), rows - 1)
+    images = keras.ops.take(images, index, axis=0)
+    images = keras.distribution.distribute_tensor(
+        images, distribution.get_data_layout(images.shape)
+    )
+    return keras.tree.map_structure(lambda outputs: outputs[:rows], function(images))
+
+
+def is_cut_by_heads() -> bool:
+    """Whether the devices share the heads of each block: tensor parallel."""
+    distribution = current_distribution()
+    return distribution is not None and "model" in distribution.device_mesh.axis_names
+
+
+def cut_last_axis(weights: Any) -> Any:
+    """A weight whose last axis is cut for tensor parallel, as attention uses it."""
+    mesh = current_distribution().device_mesh
+    axes = [None] * (len(weights.shape) - 1) + ["model"]
+    return keras.distribution.distribute_tensor(
+        weights, keras.distribution.TensorLayout(axes, mesh)
+    )

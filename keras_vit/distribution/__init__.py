@@ -1,0 +1,14 @@
+"""Training on many devices: what is cut how, as `keras.distribution` objects.
+
+keras.distribution.set_distribution(keras_vit.distribution.create("fsdp"))
+model = keras_vit.ViTB16(num_classes=5)  # fit, evaluate, predict and save as on one device
+
+On torch, keras_vit.distribution.initialize() comes first, and torchrun starts the script.
+"""
+
+from keras_vit.backend import is_first_process
+from keras_vit.distribution.kinds import KINDS, create
+from keras_vit.distribution.processes import initialize
+from keras_vit.distribution.table import layout_table
+
+__all__ = ["KINDS", "create", "initialize", "is_first_process", "layout_table"]

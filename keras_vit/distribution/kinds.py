@@ -1,0 +1,191 @@
+"""The kinds of distribution, as objects for `keras.distribution.set_distribution`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.backend import ProcessParallel, keras_distributes_torch, process_count
+from keras_vit.distribution.layouts import BATCH, MODEL, Axes, fsdp_axes, tensor_parallel_axes
+from keras_vit.errors import check_choice, check_positive
+
+KINDS = ("data_parallel", "fsdp", "tensor_parallel")
+
+
+class CutModel(keras.distribution.ModelParallel):
+    """A `keras.distribution.ModelParallel` whose layouts follow from shapes and paths.
+
+    Args:
+        mesh: The devices; their first axis is that of the batch.
+    """
+
+    def __init__(self, mesh: keras.distribution.DeviceMesh) -> None:
+        layouts = keras.distribution.LayoutMap(mesh)
+        super().__init__(layout_map=layouts, batch_dim_name=BATCH, auto_shard_dataset=False)
+
+    def axes(self, path: str, shape: Sequence[int]) -> Axes:
+        """For each axis of a variable: the axis of the mesh that cuts it, or None."""
+        raise NotImplementedError
+
+    def get_variable_layout(self, variable: Any) -> keras.distribution.TensorLayout:
+        axes = self.axes(variable.path, tuple(variable.shape))
+        return keras.distribution.TensorLayout(axes, self.device_mesh)
+
+    def check_model(self, model: keras.Model) -> None:
+        """Refuses to copy a whole model to every device where it was to be cut.
+
+        Raises:
+            ValueError: No variable of the model is cut.
+        """
+        cut = (self.axes(v.path, tuple(v.shape)) for v in model.trainable_variables)
+        if not any(map(any, cut)):
+            raise ValueError(
+                f"{self.describe()} cuts no weight of {model.name}, and every device would hold "
+                "it whole. Take a number of devices that divides the widths of its layers, or "
+                'keras_vit.distribution.create("data_parallel").'
+            )
+
+    def describe(self) -> str:
+        """The kind and the devices, for messages."""
+        sizes = " x ".join(map(str, self.device_mesh.shape))
+        return f"{type(self).__name__} over {sizes} devices"
+
+
+class FullySharded(CutModel):
+    """Fully sharded data parallel: every device has a part of each large weight, and of its state.
+
+    Source: ZeRO, stage 3 (Rajbhandari et al. 2020).
+    """
+
+    def axes(self, path: str, shape: Sequence[int]) -> Axes:
+        return fsdp_axes(shape, self.device_mesh.devices.size)
+
+
+class TensorParallel(CutModel):
+    """Tensor parallel: groups of devices share the products of each block.
+
+    Source: Megatron-LM (Shoeybi et al. 2019).
+    """
+
+    def axes(self, path: str, shape: Sequence[int]) -> Axes:
+        return tensor_parallel_axes(path, shape, self.device_mesh.shape[1])
+
+
+def create(
+    kind: str, devices: int | Sequence[str] | None = None, *, model_devices: int | None = None
+) -> keras.distribution.Distribution:
+    """A distribution for any model here, for `keras.distribution.set_distribution`.
+
+    Set it before the model is built. `fit`, `evaluate` and `predict` then take any number of
+    examples, and give what one device gives; files and resumed runs do not depend on the number of
+    devices.
+
+    On JAX, one process has all devices. On torch, `"data_parallel"` is over the processes that
+    torchrun started and `initialize` joined, with one device each: every process passes the same
+    global batches to `fit`, `evaluate` and `predict`, and computes its rows of them. Other models
+    than those of this package then compute all rows in every process. `keras.distribution` does
+    nothing on TensorFlow.
+
+    Args:
+        kind: `"data_parallel"`: every device has the whole model and a part of each batch;
+            `"fsdp"`: and a part of each large weight, gathered when it is needed;
+            `"tensor_parallel"`: groups of devices share the products of each block.
+        devices: How many, or their names, such as `["gpu:0", "gpu:1"]`; None for all. On torch, the
+            number of processes, or None.
+        model_devices: For `"tensor_parallel"`: devices of a group; None for all.
+
+    Raises:
+        RuntimeError: The backend does not have this kind, or `initialize` was not called.
+        ValueError: The kind is unknown, or there are not as many devices.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> if keras.backend.backend() == "jax":
+    ...     one = keras_vit.distribution.create("data_parallel", devices=1)
+    ...     with one.scope():
+    ...         model = keras_vit.VisionTransformer(
+    ...             patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(16, 16, 3))
+    """
+    check_choice(kind, "kind", KINDS)
+    if keras.backend.backend() == "torch" and kind == "data_parallel":
+        return _over_processes(devices)
+    if keras.backend.backend() != "jax":
+        raise RuntimeError(
+            f"{kind!r} works on JAX, and Keras runs on {keras.backend.backend()}. "
+            f"{_INSTEAD[keras.backend.backend()]} Or set KERAS_BACKEND=jax."
+        )
+    return distribution_over(kind, _names(devices), model_devices)
+
+
+def distribution_over(
+    kind: str, devices: Sequence[Any], model_devices: int | None = None
+) -> keras.distribution.Distribution:
+    """`create` over these devices: names, or JAX's own, which may be those of a compiler alone.
+
+    Raises:
+        ValueError: As `create`.
+    """
+    check_choice(kind, "kind", KINDS)
+    if model_devices is not None and kind != "tensor_parallel":
+        raise ValueError(f"model_devices={model_devices!r} is for kind='tensor_parallel'.")
+    count = len(devices)
+    group = model_devices or count if kind == "tensor_parallel" else 1
+    check_positive(model_devices=group if model_devices is None else model_devices)
+    if count % group:
+        raise ValueError(f"model_devices={group!r} must divide the {count} devices.")
+    shape = (count // group, group) if kind == "tensor_parallel" else (count,)
+    mesh = keras.distribution.DeviceMesh(shape, [BATCH, MODEL][: len(shape)], np.array(devices))
+    if kind == "data_parallel":
+        return keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False)
+    return {"fsdp": FullySharded, "tensor_parallel": TensorParallel}[kind](mesh)
+
+
+_INSTEAD = {
+    "tensorflow": "There, build and train the model in the scope of a tf.distribute strategy.",
+    "torch": 'There, create("data_parallel") works, in processes that torchrun starts.',
+}
+
+
+def _over_processes(devices: int | Sequence[str] | None) -> keras.distribution.Distribution:
+    """Data parallel over torch's processes: Keras's own, where this version of Keras has one."""
+    processes = process_count()
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if started > 1 and processes == 1:
+        raise RuntimeError(
+            f"torchrun started {started} processes: call keras_vit.distribution.initialize() first."
+        )
+    if devices not in (None, processes):
+        raise ValueError(
+            f"devices={devices!r}, and there are {processes} processes, each with one device. "
+            "Start the script by torchrun --nproc-per-node DEVICES, and leave devices out."
+        )
+    if keras_distributes_torch():
+        return keras.distribution.DataParallel(auto_shard_dataset=False)
+    return ProcessParallel()
+
+
+def _names(devices: int | Sequence[str] | None) -> list[str]:
+    """The names of the devices to use."""
+    available = keras.distribution.list_devices()
+    if devices is None:
+        return available
+    if isinstance(devices, int):
+        check_positive(devices=devices)
+        if devices > len(available):
+            raise ValueError(
+                f"devices={devices}, and there are {len(available)}: {', '.join(available)}. To "
+                "try it on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count="
+                f"{devices} before Python starts."
+            )
+        return available[:devices]
+    unknown = [name for name in devices if name not in available]
+    if unknown or not devices:
+        raise ValueError(
+            f"devices={list(devices)!r} must be among {', '.join(available)}, at least one."
+        )
+    return list(devices)

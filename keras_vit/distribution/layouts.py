@@ -1,0 +1,69 @@
+"""Along which axis a variable is cut: by its shape (FSDP), or by its path (tensor parallel).
+
+FSDP             every large weight, along the largest axis that the devices divide
+tensor parallel  the two products of attention and of each MLP, by columns and by rows:
+
+    tokens ──► columns ──► heads, or neurons, of this device ──► rows ──► sum over devices
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+# The names of the axes of a mesh of devices.
+BATCH, MODEL = "batch", "model"
+
+Axes = tuple[str | None, ...]
+
+# Smaller variables, such as biases and norms, would save little memory: each device has them all.
+MIN_SIZE = 2**14
+
+_COLUMNS = r"(.*/)?(query_key_value|query|key_value|dense_0)"
+_ROWS = r"(.*/)?(attention/output|dense_1)"
+# Megatron-LM (Shoeybi et al. 2019, section 3): one sum over the devices behind each second product.
+TENSOR_PARALLEL: dict[str, Axes] = {
+    f"{_COLUMNS}/kernel": (None, MODEL),
+    f"{_COLUMNS}/bias": (MODEL,),
+    f"{_ROWS}/kernel": (MODEL, None),
+}
+
+
+def fsdp_axes(shape: Sequence[int], devices: int) -> Axes:
+    """The largest axis that the devices divide is cut, none of small variables.
+
+    Example:
+
+    >>> from keras_vit.distribution.layouts import fsdp_axes
+    >>> fsdp_axes((768, 3072), 8), fsdp_axes((3072,), 8)
+    ((None, 'batch'), (None,))
+    """
+    axes: list[str | None] = [None] * len(shape)
+    divisible = [axis for axis, size in enumerate(shape) if size % devices == 0]
+    if divisible and math.prod(shape) >= MIN_SIZE:
+        axes[max(divisible, key=lambda axis: shape[axis])] = BATCH
+    return tuple(axes)
+
+
+def tensor_parallel_axes(path: str, shape: Sequence[int], devices: int) -> Axes:
+    """The axis that `TENSOR_PARALLEL` has for the path of a variable.
+
+    Raises:
+        ValueError: The devices do not divide it.
+
+    Example:
+
+    >>> from keras_vit.distribution.layouts import tensor_parallel_axes
+    >>> tensor_parallel_axes("block_0/mlp/dense_1/kernel", (3072, 768), 4)
+    ('model', None)
+    """
+    for pattern, axes in TENSOR_PARALLEL.items():
+        if len(axes) != len(shape) or not re.fullmatch(pattern, path):
+            continue
+        size = shape[axes.index(MODEL)]
+        if size % devices:
+            raise ValueError(
+                f"{path} of shape {tuple(shape)} cannot be cut into {devices} parts: choose a "
+                f"number of model_devices that divides {size}."
+            )
+        return axes
+    return (None,) * len(shape)

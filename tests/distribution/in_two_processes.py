@@ -1,0 +1,308 @@
+"""Two torch processes give what one gives (run by `test_torch_processes.py`, once per process)."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.training.callbacks import BestModel, HistoryLog
+from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
+from keras_vit.training.resume import ResumableRun
+
+RANK = int(os.environ.get("RANK", 0))
+FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
+CLASSES = 5
+SHAPE = (16, 16, 3)
+RANDOM = np.random.default_rng(0)
+IMAGES = RANDOM.integers(0, 256, (43, *SHAPE)).astype("uint8")
+LABELS = RANDOM.integers(0, CLASSES, 43)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    keras_vit.distribution.initialize()
+
+
+def vit(**arguments: Any) -> keras.Model:
+    sizes = {"patch_size": 4, "hidden_dim": 16, "mlp_dim": 32, "depth": 2, "num_heads": 2}
+    return keras_vit.VisionTransformer(
+        **{**sizes, "num_classes": CLASSES, "input_shape": SHAPE, **arguments}
+    )
+
+
+def sgd(**options: Any) -> keras.optimizers.Optimizer:
+    return MomentumSGD(0.02, state_dtype="float32", **options)
+
+
+def compiled(model: keras.Model, optimizer: Any = None, **options: Any) -> keras.Model:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer or sgd(global_clipnorm=1.0), loss, metrics=["accuracy"], **options)
+    return model
+
+
+def on(several: bool, job: Callable[[], Any], seed: int = 1) -> Any:
+    """What a job returns in both processes together, or in each one alone."""
+    distribution = keras_vit.distribution.create("data_parallel") if several else None
+    keras.distribution.set_distribution(distribution)
+    keras.utils.set_random_seed(seed)
+    try:
+        return job()
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+def assert_same_weights(model: keras.Model, expected: keras.Model, tolerance: float) -> None:
+    worst = 0.0
+    for one, other in zip(model.get_weights(), expected.get_weights(), strict=True):
+        worst = max(worst, np.abs(one - other).max() / max(np.abs(other).max(), 0.1))
+    print(f"weights differ by {worst:.1e} of their scale")
+    assert worst <= tolerance
+
+
+def assert_same(one: Any, other: Any, tolerance: float) -> None:
+    for value, expected in zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=tolerance)
+
+
+def test_fit_evaluate_and_predict() -> None:
+    """With all that random numbers and averages go into, and batches of 16, 16 and 3."""
+
+    def job() -> Any:
+        model = vit(dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1, patch_dropout=0.25)
+        options = {"use_ema": True, "global_clipnorm": 1.0, "gradient_accumulation_steps": 2}
+        compiled(model, sgd(**options))
+        history = model.fit(
+            IMAGES, LABELS, batch_size=16, epochs=7, validation_split=0.2, verbose=0
+        )
+        scores = model.evaluate(IMAGES, LABELS, batch_size=16, verbose=0)
+        return model, history.history, scores, model.predict(IMAGES, batch_size=16, verbose=0)
+
+    one, history, scores, logits = on(False, job)
+    two, its_history, its_scores, its_logits = on(True, job)
+    assert history.keys() == its_history.keys()
+    assert_same(its_history, history, 1e-5)
+    assert_same(its_scores, scores, 1e-6)
+    assert_same(its_logits, logits, 1e-6)
+    assert_same_weights(two, one, 1e-6)
+
+
+def test_sharpness_aware_steps() -> None:
+    def job() -> keras.Model:
+        model = compiled(vit(dropout=0.1))
+        keras_vit.sharpness_aware(model, rho=0.05, alpha=0.3)
+        model.fit(IMAGES[:19], LABELS[:19], batch_size=8, epochs=2, verbose=0)
+        return model
+
+    assert_same_weights(on(True, job), on(False, job), 2e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_batches_smaller_than_all_processes(rows: int) -> None:
+    """One row: the second process computes a copy of it, which counts for nothing."""
+
+    def job() -> Any:
+        model = compiled(vit(stochastic_depth=0.5))
+        history = model.fit(IMAGES[:rows], LABELS[:rows], epochs=3, verbose=0).history
+        return model, history, model.predict_on_batch(IMAGES[:rows])
+
+    one, history, logits = on(False, job)
+    two, its_history, its_logits = on(True, job)
+    assert_same(its_history, history, 1e-5)
+    assert_same(its_logits, logits, 1e-6)
+    assert_same_weights(two, one, 1e-6)
+
+
+MODELS: dict[str, Callable[[], keras.Model]] = {
+    "remat": lambda: vit(remat=True, dropout=0.1, stochastic_depth=0.2),
+    "merging": lambda: vit(token_merging=1, pooling="map", patch_dropout=0.25),
+    "hybrid": lambda: vit(resnet=(1, 1), patch_size=1, dropout=0.1),
+    "mixer": lambda: keras_vit.MLPMixer(
+        patch_size=4,
+        hidden_dim=16,
+        depth=1,
+        tokens_mlp_dim=16,
+        channels_mlp_dim=32,
+        num_classes=CLASSES,
+        input_shape=SHAPE,
+        stochastic_depth=0.2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_models(name: str) -> None:
+    def job() -> keras.Model:
+        model = compiled(MODELS[name]())
+        model.fit(IMAGES[:11], LABELS[:11], batch_size=8, verbose=0)
+        return model
+
+    assert_same_weights(on(True, job), on(False, job), 2e-6)
+
+
+def test_masked_patch_prediction() -> None:
+    """Three rows per process, as many as it draws numbers per patch."""
+
+    def job() -> Any:
+        task = keras_vit.MaskedPatchPrediction(vit(dropout=0.1), seed=3)
+        task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
+        history = task.fit(IMAGES[:17], batch_size=6, epochs=2, verbose=0).history
+        return task, history, task.evaluate(IMAGES, verbose=0)
+
+    one, history, score = on(False, job)
+    two, its_history, its_score = on(True, job)
+    assert_same_weights(two, one, 1e-6)
+    assert_same((its_history, its_score), (history, score), 1e-5)
+
+
+def test_pipelines_and_mixed_precision(tmp_path: Path) -> None:
+    digits = keras_vit.data.load("digits")
+
+    def job() -> Any:
+        model = compiled(vit(num_classes=10, dropout=0.1, dtype="mixed_bfloat16"))
+        batches = keras_vit.data.pipeline(digits.train, 16, 12, training=True, seed=1)
+        history = model.fit(batches, steps_per_epoch=4, verbose=0).history
+        held_out = keras_vit.data.pipeline(digits.val, 16, 100)
+        return history, model.evaluate(held_out, verbose=0), model.predict(held_out, verbose=0)
+
+    assert_same(on(True, job), on(False, job), 2e-2)
+
+
+def test_weights_and_classes() -> None:
+    """A loss that is not a plain mean, and metrics that are not means of rows."""
+    weights = RANDOM.uniform(0.1, 2, 43).astype("float32")
+
+    def job() -> Any:
+        model = vit()
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
+        metrics = [keras.metrics.F1Score(average="macro"), keras.metrics.TopKCategoricalAccuracy(2)]
+        auc = [keras.metrics.AUC(from_logits=True)]
+        model.compile(DecoupledAdam(1e-3), loss, metrics=metrics, weighted_metrics=auc)
+        rows = keras.utils.to_categorical(LABELS, CLASSES)
+        history = model.fit(IMAGES, rows, 16, sample_weight=weights, verbose=0).history
+        return history, model.evaluate(IMAGES, rows, 16, 0, sample_weight=weights)
+
+    assert_same(on(True, job), on(False, job), 1e-5)
+
+
+def test_1003_examples() -> None:
+    images = RANDOM.integers(0, 256, (1003, *SHAPE)).astype("uint8")
+    labels = RANDOM.integers(0, CLASSES, 1003)
+
+    def job() -> Any:
+        model = compiled(vit())
+        kernel = model.get_layer("head").kernel  # zeros, with which all predictions are alike
+        kernel.assign(np.random.default_rng(0).normal(size=kernel.shape))
+        scores = model.evaluate(images, labels, batch_size=100, verbose=0)
+        return scores, model.predict(images, batch_size=100, verbose=0)
+
+    scores, logits = on(False, job)
+    its_scores, its_logits = on(True, job)
+    assert its_logits.shape == (1003, CLASSES)
+    assert_same(its_scores, scores, 1e-6)
+    assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
+
+
+def endless(start: int) -> Iterator[Any]:
+    """Batches of 11 that depend on their step alone."""
+    while True:
+        rows = (np.arange(11) + 11 * start) % len(IMAGES)
+        yield IMAGES[rows], LABELS[rows]
+        start += 1
+
+
+def test_generators_and_data_loaders() -> None:
+    import torch
+
+    dataset = torch.utils.data.TensorDataset(torch.tensor(IMAGES), torch.tensor(LABELS))
+
+    def job() -> keras.Model:
+        model = compiled(vit())
+        model.fit(endless(0), steps_per_epoch=3, verbose=0)
+        model.fit(torch.utils.data.DataLoader(dataset, 16, shuffle=True), epochs=2, verbose=0)
+        return model
+
+    assert_same_weights(on(True, job), on(False, job), 2e-6)  # as the order of rows alone makes
+
+
+def test_processes_start_from_the_first_one() -> None:
+    """With other seeds, and so other weights, masks and orders, they follow process 0."""
+
+    def job() -> keras.Model:
+        model = compiled(vit(dropout=0.1))
+        model.fit(IMAGES, LABELS, batch_size=16, epochs=2, verbose=0)
+        return model
+
+    one = on(False, job, seed=7)
+    assert_same_weights(on(True, job, seed=7 + RANK), one, 1e-6)
+
+
+def test_the_same_data_in_every_process() -> None:
+    def job() -> None:
+        model = compiled(vit())
+        with pytest.raises(ValueError, match="does not have the same batch as the others"):
+            model.fit(IMAGES[RANK:], LABELS[RANK:], shuffle=False, verbose=0)
+        model.fit(IMAGES, LABELS, verbose=0)
+
+    on(True, job)
+
+
+def test_what_processes_cannot_share() -> None:
+    def job() -> None:
+        model = compiled(vit(), jit_compile=True)
+        with pytest.raises(ValueError, match="jit_compile=False"):
+            model.fit(IMAGES, LABELS, verbose=0)
+        model = compiled(vit())
+        model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
+        with pytest.raises(ValueError, match="weight_decay"):
+            model.fit(IMAGES, LABELS, verbose=0)
+        with pytest.raises(ValueError, match="there are 2 processes"):
+            keras_vit.distribution.create("data_parallel", devices=3)
+
+    on(True, job)
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == 3:
+            raise KeyboardInterrupt
+
+
+def test_the_first_process_writes() -> None:
+    """Stopped in both processes, continued in both: the files and weights of one process."""
+
+    def job(folder: Path, *callbacks: keras.callbacks.Callback) -> Any:
+        model = compiled(vit(dropout=0.1), sgd(global_clipnorm=1.0))
+        run = ResumableRun(folder / "checkpoints", every_steps=1, print_fn=lambda line: None)
+        logs = [HistoryLog(folder / "history.csv"), BestModel(folder / "best.keras", "loss")]
+        logs.append(keras.callbacks.EarlyStopping("loss", patience=1))
+        written = run.fit(model, endless, 2, 5, [*logs, *callbacks], verbose=0).history
+        return model, written
+
+    one, history = on(False, lambda: job(FOLDER / f"alone-{RANK}"))
+    with pytest.raises(KeyboardInterrupt):
+        on(True, lambda: job(FOLDER / "together", Stop()))
+    two, its_history = on(True, lambda: job(FOLDER / "together"))
+    assert_same_weights(two, one, 2e-6)
+    assert_same(its_history, history, 1e-5)
+    names = {path.name for path in (FOLDER / "together").iterdir()}
+    assert names == {"checkpoints", "history.csv", "best.keras"}
+    assert len((FOLDER / "together" / "history.csv").read_text().splitlines()) == 3
+    assert not (FOLDER / "alone-1" / "best.keras").exists()
+
+
+def test_folders_that_differ() -> None:
+    def job() -> None:
+        run = ResumableRun(FOLDER / f"of-{RANK}", every_steps=1, print_fn=lambda line: None)
+        run.fit(compiled(vit()), endless, 1, 2, verbose=0)
+        with pytest.raises(ValueError, match="one folder that every machine sees"):
+            run.fit(compiled(vit()), endless, 1, 2, verbose=0)
+
+    on(True, job)

@@ -1,0 +1,301 @@
+"""Eight simulated devices give what one device gives (run by `test_simulated_devices.py`)."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD, ScalingAdafactor
+from keras_vit.training.resume import ResumableRun
+
+KINDS = ("data_parallel", "fsdp", "tensor_parallel")
+CLASSES = 5
+SHAPE = (32, 32, 3)
+RANDOM = np.random.default_rng(0)
+IMAGES = RANDOM.integers(0, 256, (43, *SHAPE)).astype("uint8")
+LABELS = RANDOM.integers(0, CLASSES, 43)
+
+
+def with_head(model: keras.Model) -> keras.Model:
+    """With logits that differ from zero: new heads are zero, and give the blocks no gradient."""
+    kernel = model.get_layer("head").kernel
+    kernel.assign(np.random.default_rng(2).normal(0, 0.1, kernel.shape))
+    return model
+
+
+def vit(**arguments: Any) -> keras.Model:
+    """Wide enough that its kernels are cut."""
+    sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "depth": 1, "num_heads": 8}
+    return with_head(
+        keras_vit.VisionTransformer(
+            **{**sizes, "num_classes": CLASSES, "input_shape": SHAPE, **arguments}
+        )
+    )
+
+
+def mixer(**arguments: Any) -> keras.Model:
+    return keras_vit.MLPMixer(
+        patch_size=8,
+        hidden_dim=128,
+        depth=1,
+        tokens_mlp_dim=128,
+        channels_mlp_dim=256,
+        num_classes=CLASSES,
+        input_shape=SHAPE,
+        **arguments,
+    )
+
+
+def sgd(**options: Any) -> keras.optimizers.Optimizer:
+    # Clipped, as rounding grows with the gradients.
+    return MomentumSGD(0.01, state_dtype="float32", **{"global_clipnorm": 1.0, **options})
+
+
+def on(kind: str | None, job: Callable[[], Any], **options: Any) -> Any:
+    """What a job returns on a kind of distribution; None for one device."""
+    distribution = kind and keras_vit.distribution.create(kind, **options)
+    keras.distribution.set_distribution(distribution)
+    keras.utils.set_random_seed(1)
+    try:
+        return job()
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+def compiled(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> keras.Model:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    return model
+
+
+def assert_same_weights(model: keras.Model, expected: keras.Model, tolerance: float) -> None:
+    for one, other in zip(model.get_weights(), expected.get_weights(), strict=True):
+        assert np.abs(one - other).max() <= tolerance * max(np.abs(other).max(), 0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fit(kind: str) -> None:
+    """With all that random numbers and averages go into, and batches of 16, 16 and 2."""
+
+    def job() -> Any:
+        model = vit(depth=2, dropout=0.1, stochastic_depth=0.1)
+        compiled(model, sgd(use_ema=True, gradient_accumulation_steps=2))
+        history = model.fit(
+            IMAGES, LABELS, batch_size=16, epochs=7, validation_split=0.2, verbose=0
+        )
+        return model, history.history
+
+    one, history = on(None, job)
+    many, its_history = on(kind, job)
+    for name, values in history.items():
+        np.testing.assert_allclose(its_history[name], values, rtol=0, atol=1e-5)
+    assert_same_weights(many, one, 1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_1003_examples(kind: str) -> None:
+    random = np.random.default_rng(1)
+    images = random.integers(0, 256, (1003, 16, 16, 3)).astype("uint8")
+    labels = random.integers(0, CLASSES, 1003)
+
+    def job() -> Any:
+        model = compiled(vit(input_shape=(16, 16, 3)), sgd())
+        scores = model.evaluate(images, labels, batch_size=100, verbose=0)
+        return scores, model.predict(images, batch_size=100, verbose=0)
+
+    scores, logits = on(None, job)
+    its_scores, its_logits = on(kind, job)
+    assert its_logits.shape == (1003, CLASSES)
+    np.testing.assert_allclose(its_scores, scores, rtol=0, atol=1e-6)
+    assert np.abs(its_logits - logits).max() <= 1e-6 * np.abs(logits).max()
+
+
+MODELS: dict[str, Callable[[], keras.Model]] = {
+    "mixer": lambda: with_head(mixer()),
+    "merging": lambda: vit(depth=2, token_merging=2),
+    "remat": lambda: vit(remat=True, dropout=0.1),
+    "hybrid": lambda: vit(resnet=(1, 1), patch_size=2),
+    "bit": lambda: with_head(
+        keras_vit.BiTResNet(depths=(1,), width=64, num_classes=CLASSES, input_shape=SHAPE)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_models(name: str) -> None:
+    def job() -> keras.Model:
+        model = compiled(MODELS[name](), sgd())
+        model.fit(IMAGES[:19], LABELS[:19], batch_size=8, verbose=0)
+        return model
+
+    assert_same_weights(on("fsdp", job), on(None, job), 1e-6)
+
+
+def test_sharpness_aware_steps() -> None:
+    def job() -> keras.Model:
+        model = compiled(vit(dropout=0.1), sgd())
+        keras_vit.sharpness_aware(model, rho=0.05)
+        model.fit(IMAGES[:19], LABELS[:19], batch_size=8, epochs=2, verbose=0)
+        return model
+
+    assert_same_weights(on("fsdp", job), on(None, job), 1e-6)
+
+
+def test_masked_patch_prediction() -> None:
+    def job() -> keras.Model:
+        task = keras_vit.MaskedPatchPrediction(vit(), seed=3)
+        task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
+        task.fit(IMAGES[:19], batch_size=8, epochs=2, verbose=0)
+        return task
+
+    assert_same_weights(on("fsdp", job), on(None, job), 1e-6)
+
+
+def share(variables: list[keras.Variable]) -> float:
+    """The part of some variables that one device holds."""
+    held = (math.prod(v.value.sharding.shard_shape(v.shape)) for v in variables)
+    return sum(held) / sum(math.prod(v.shape) for v in variables)
+
+
+OPTIMIZERS = {
+    "sgd": sgd,
+    "adam": lambda: DecoupledAdam(1e-3, use_ema=True),
+    "adafactor": lambda: ScalingAdafactor(1e-3, num_heads=8),
+    "keras": lambda: keras.optimizers.AdamW(1e-3, gradient_accumulation_steps=2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fsdp_cuts_weights_and_every_state(name: str) -> None:
+    def job() -> Any:
+        model = vit(hidden_dim=512, mlp_dim=2048, num_classes=8)
+        compiled(model, OPTIMIZERS[name]())
+        model.fit(IMAGES[:8], LABELS[:8], verbose=0)
+        return share(model.variables), share(model.optimizer.variables)
+
+    weights, states = on("fsdp", job)
+    assert weights < 0.16
+    assert states < 0.16
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_tensor_parallel_cuts_states_as_weights(name: str) -> None:
+    def job() -> Any:
+        model = compiled(vit(hidden_dim=512, mlp_dim=2048), OPTIMIZERS[name]())
+        model.fit(IMAGES[:8], LABELS[:8], verbose=0)
+        blocks = [v for v in model.variables if v.path.startswith("block")]
+        states = [v for v in model.optimizer.variables if "block_" in v.path]
+        return share(blocks), share(states)
+
+    weights, states = on("tensor_parallel", job)
+    assert weights < 0.13
+    assert states < 0.16
+
+
+def endless(start: int) -> Any:
+    """Batches of 12 that depend on their step alone."""
+    while True:
+        rows = (np.arange(12) + 12 * start) % len(IMAGES)
+        yield IMAGES[rows], LABELS[rows]
+        start += 1
+
+
+def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
+    """Stopped on eight, continued on four, it ends as on one."""
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                raise KeyboardInterrupt
+
+    def job(folder: str, *callbacks: keras.callbacks.Callback) -> keras.Model:
+        model = compiled(vit(dropout=0.1), sgd())
+        run = ResumableRun(tmp_path / folder, every_steps=1, print_fn=lambda line: None)
+        run.fit(model, endless, 2, 3 + 2, callbacks, verbose=0)
+        return model
+
+    one = on(None, lambda: job("one"))
+    with pytest.raises(KeyboardInterrupt):
+        on("fsdp", lambda: job("many", Stop()))
+    assert_same_weights(on("fsdp", lambda: job("many"), devices=4), one, 1e-6)
+
+
+def test_files_do_not_depend_on_devices(tmp_path: Any) -> None:
+    def job() -> Any:
+        model = vit()
+        model.save(tmp_path / "model.keras")
+        return model.predict(IMAGES, verbose=0)
+
+    logits = on("fsdp", job)
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    difference = np.abs(loaded.predict(IMAGES, verbose=0) - logits).max()
+    assert difference <= 1e-6 * np.abs(logits).max()
+    again = on("tensor_parallel", lambda: keras.models.load_model(tmp_path / "model.keras"))
+    assert share(again.variables) < 0.5
+
+
+def test_a_failed_step_leaves_the_model_usable() -> None:
+    def job() -> None:
+        model = compiled(vit(), sgd())
+        before = model.get_weights()
+        with pytest.raises(ValueError, match="not a class"):
+            model.fit(IMAGES, LABELS + 7, verbose=0)
+        with pytest.raises(ValueError, match="do not fit"):
+            model.fit(IMAGES[:, :16], LABELS, verbose=0)
+        for one, other in zip(model.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(one, other)
+        model.fit(IMAGES, LABELS, verbose=0)
+
+    on("fsdp", job)
+
+
+def test_a_model_of_other_devices_is_refused() -> None:
+    model = compiled(vit(), sgd())
+
+    def job() -> None:
+        with pytest.raises(ValueError, match=r"built before.*model\.copy"):
+            model.predict(IMAGES, verbose=0)
+        logits = model.copy().predict(IMAGES, verbose=0)
+        assert logits.shape == (43, CLASSES)
+
+    on("fsdp", job)
+    model.predict(IMAGES, verbose=0)
+
+
+def test_what_cuts_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="cuts no weight"):
+        on("fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
+    with pytest.raises(ValueError, match="cuts no weight"):
+        on("tensor_parallel", lambda: MODELS["bit"]().predict(IMAGES, verbose=0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "fsdp", "devices": 9}, "there are 8.*XLA_FLAGS"),
+        ({"kind": "fsdp", "devices": 0}, "devices"),
+        ({"kind": "fsdp", "devices": ["tpu:0"]}, "must be among cpu:0"),
+        ({"kind": "fsdp", "devices": []}, "at least one"),
+        ({"kind": "fsdp", "model_devices": 2}, "is for kind='tensor_parallel'"),
+        ({"kind": "tensor_parallel", "model_devices": 3}, "must divide the 8 devices"),
+        ({"kind": "tensor_parallel", "model_devices": 0}, "model_devices"),
+    ],
+)
+def test_refused_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        keras_vit.distribution.create(**arguments)
+
+
+def test_two_groups_of_four() -> None:
+    """Tensor parallel within a group, data parallel between groups."""
+
+    def job() -> Any:
+        model = compiled(vit(dropout=0.1), sgd())
+        model.fit(IMAGES[:19], LABELS[:19], batch_size=8, epochs=2, verbose=0)
+        return model
+
+    assert_same_weights(on("tensor_parallel", job, model_devices=4), on(None, job), 1e-6)

@@ -1,0 +1,54 @@
+"""A resumable run (of `test_torch_processes.py`) in as many processes as torchrun started.
+
+Ends its last process without a word before step DIES_AT, as a machine that loses power does.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit.training.optimizers import MomentumSGD
+from keras_vit.training.resume import ResumableRun
+
+
+def batches(step: int) -> Iterator[Any]:
+    while True:
+        random = np.random.default_rng(step)
+        yield random.integers(0, 256, (7, 8, 8, 3)).astype("uint8"), random.integers(0, 2, 7)
+        step += 1
+
+
+class Die(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == int(os.environ.get("DIES_AT", -1)) and os.environ["RANK"] == "1":
+            os._exit(9)
+
+
+def train(folder: Path) -> list[np.ndarray]:
+    keras.utils.set_random_seed(1)
+    model = keras_vit.VisionTransformer(
+        patch_size=4,
+        hidden_dim=8,
+        depth=1,
+        num_heads=2,
+        num_classes=2,
+        input_shape=(8, 8, 3),
+        dropout=0.2,
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(MomentumSGD(0.02, state_dtype="float32", global_clipnorm=1.0), loss)
+    run = ResumableRun(folder, every_steps=1)
+    run.fit(model, batches, epochs=2, steps_per_epoch=4, callbacks=[Die()], verbose=0)
+    return model.get_weights()
+
+
+if __name__ == "__main__":
+    keras_vit.distribution.initialize()
+    keras.distribution.set_distribution(keras_vit.distribution.create("data_parallel"))
+    folder = Path(os.environ["TEST_FOLDER"])
+    np.savez(folder / f"weights-{os.environ['RANK']}.npz", *train(folder / "run"))
