@@ -26,11 +26,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--images", type=int, default=8, help="images per device")
     options = parser.parse_args(arguments)
     print(f"{options.model}, {options.images} images per device; MiB per device")
-    print(f"{'kind':16} {'devices':>7} {'kept':>7} {'temporaries':>12} {'collectives':>12}")
+    print(f"{'kind':16} {'devices':>7} {'state':>7} {'temporaries':>12} {'collectives':>12}")
     for kind in options.kinds:
         for devices in options.devices:
             row = _measure(options.model, kind, devices, options.images)
-            cells = (row["kept"], row["temporaries"], row["collectives"])
+            cells = (row["state"], row["temporaries"], row["collectives"])
             print(f"{kind:16} {devices:7} {cells[0]:7.1f} {cells[1]:12.1f} {cells[2]:12.1f}")
     return 0
 
@@ -52,7 +52,7 @@ def _work(name: str, kind: str, batch: int) -> None:
     from keras_vit.distribution.compiled import step_cost
 
     cost = step_cost(name, kind, batch_size=batch)
-    sizes = {"kept": cost.kept, "temporaries": cost.temporaries, "collectives": cost.collectives}
+    sizes = {"state": cost.state, "temporaries": cost.temporaries, "collectives": cost.collectives}
     print(json.dumps({column: value / 2**20 for column, value in sizes.items()}))
 
 

@@ -53,7 +53,7 @@ class StepCost:
     Attributes:
         devices: Over how many devices the step runs.
         chip: The kind of device; None where it is not a TPU.
-        kept: Bytes of weights and optimizer states.
+        state: Bytes of weights and optimizer states.
         temporaries: Bytes of what the step keeps meanwhile, at most.
         flops: Operations, as XLA counts them.
         moved: Bytes between the device and its memory, as XLA counts them.
@@ -62,7 +62,7 @@ class StepCost:
 
     devices: int
     chip: Chip | None
-    kept: int
+    state: int
     temporaries: int
     flops: float
     moved: float
@@ -70,9 +70,9 @@ class StepCost:
 
     def __str__(self) -> str:
         """The lines of a table; with the roofline, where the chip is known."""
-        total = self.kept + self.temporaries
+        total = self.state + self.temporaries
         lines = [
-            f"  weights, states   {self.kept / 2**30:>12,.2f} GiB",
+            f"  weights, states   {self.state / 2**30:>12,.2f} GiB",
             f"  temporaries       {self.temporaries / 2**30:>12,.2f} GiB",
             f"  operations        {self.flops / 1e12:>12,.2f} Tflop",
             f"  memory traffic    {self.moved / 2**30:>12,.2f} GiB",
@@ -121,7 +121,7 @@ def step_cost(
     >>> from keras_vit.distribution.compiled import step_cost
     >>> if keras.backend.backend() == "jax":
     ...     cost = step_cost("ViT-Ti/16", batch_size=2)
-    ...     assert cost.kept > 3 * 4 * 5_717_416  # weights and two moments of AdamW
+    ...     assert cost.state > 3 * 4 * 5_717_416  # weights and two moments of AdamW
     """
     check_positive(batch_size=batch_size)
     if keras.backend.backend() != "jax":
@@ -152,7 +152,7 @@ def _collective_bytes(program: str) -> int:
     """Bytes of the results of collective operations in the text of a program."""
     total = 0
     for line in program.splitlines():
-        found = re.search(rf"= (.*?) (?:{_COLLECTIVES})(?:-start)?\(", line)
-        for dtype, shape in re.findall(r"(\w+)\[([\d,]*)\]", found[1] if found else ""):
+        results = re.search(rf"= (.*?) (?:{_COLLECTIVES})(?:-start)?\(", line)
+        for dtype, shape in re.findall(r"(\w+)\[([\d,]*)\]", results[1] if results else ""):
             total += _BYTES.get(dtype, 4) * math.prod(int(n) for n in shape.split(",") if n)
     return total
