@@ -49,7 +49,7 @@ def _measure(model: str, kind: str, devices: int, images: int) -> dict[str, floa
 
 
 def _work(name: str, kind: str, batch: int) -> None:
-    from keras_vit.distribution.compiled import step_cost
+    from keras_vit.distribution.cost import step_cost
 
     cost = step_cost(name, kind, batch_size=batch)
     sizes = {"state": cost.state, "temporaries": cost.temporaries, "collectives": cost.collectives}

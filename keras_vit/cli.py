@@ -14,7 +14,7 @@ from keras_vit import from_checkpoint, list_weights, save_weights
 from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.data import load, plot_augmentations
-from keras_vit.distribution.compiled import step_cost
+from keras_vit.distribution.cost import step_cost
 from keras_vit.errors import check_choice, printable
 from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 from keras_vit.evaluation.prediction import predict_files

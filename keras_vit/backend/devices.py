@@ -1,9 +1,8 @@
-"""Batches on many devices, where `keras.distribution` is set: that is JAX's.
+"""On JAX, places each batch on the devices of `keras.distribution`, in place of Keras.
 
-Keras cuts each batch for the devices itself, and refuses a batch that they do not divide. Here the
-rows of such a batch, mostly the last one, are the same on all devices until the step is on them:
-there the model repeats its last row, cuts the whole, and drops the repeated rows of its outputs.
-Loss and metrics see the rows that are there.
+Keras refuses a batch whose rows the devices do not divide, mostly the last one. Such a batch is
+copied whole to every device. Inside the step, the model repeats its last row until they divide it,
+cuts it, and drops the repeated rows of its outputs: loss and metrics see the rows that are there.
 """
 
 from __future__ import annotations

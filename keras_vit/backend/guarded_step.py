@@ -1,4 +1,8 @@
-"""Train, test and predict functions that can fail without harm to their model."""
+"""Replaces a model's compiled step by one that can fail without harm to the model.
+
+It runs on the devices or processes that are set. On TensorFlow it is made anew when the shape of
+the labels changes, as a step is traced for integers or for one-hot rows.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

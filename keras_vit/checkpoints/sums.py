@@ -1,4 +1,6 @@
-"""SHA-256 sums: the one that a file carries, those of a run's folder, and the caller's.
+"""Checks weight files against every known SHA-256 sum, and writes the sum that a file carries.
+
+`manifest.py` keeps the list of a whole folder, which is one of these.
 
 What this package writes carries the sum of its own bytes. The text `keras_vit_sha256` stands
 twice beside it, as key and in the value, so that no flipped bit can make a file look like one that

@@ -1,4 +1,4 @@
-"""The kinds of distribution, as objects for `keras.distribution.set_distribution`."""
+"""Data parallel, FSDP and tensor parallel, as objects for `keras.distribution.set_distribution`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_vit.errors import check_choice, check_positive
 KINDS = ("data_parallel", "fsdp", "tensor_parallel")
 
 
-class CutModel(keras.distribution.ModelParallel):
+class CutWeights(keras.distribution.ModelParallel):
     """A `keras.distribution.ModelParallel` whose layouts follow from shapes and paths.
 
     Args:
@@ -55,7 +55,7 @@ class CutModel(keras.distribution.ModelParallel):
         return f"{type(self).__name__} over {sizes} devices"
 
 
-class FullySharded(CutModel):
+class FullySharded(CutWeights):
     """Fully sharded data parallel: every device has a part of each large weight, and of its state.
 
     Source: ZeRO, stage 3 (Rajbhandari et al. 2020).
@@ -65,7 +65,7 @@ class FullySharded(CutModel):
         return fsdp_axes(shape, self.device_mesh.devices.size)
 
 
-class TensorParallel(CutModel):
+class TensorParallel(CutWeights):
     """Tensor parallel: groups of devices share the products of each block.
 
     Source: Megatron-LM (Shoeybi et al. 2019).

@@ -1,4 +1,7 @@
-"""The forward pass of a batch, from which the attention of every layer can be computed."""
+"""The attention of every layer, computed on demand from a batch's stored intermediates.
+
+The fused operator of the forward pass never keeps it.
+"""
 
 from __future__ import annotations
 

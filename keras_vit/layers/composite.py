@@ -1,4 +1,7 @@
-"""Layers made of layers, whose sublayers keep their precision, quantization and frozen state."""
+"""The base of layers made of layers: `get_config` records later changes to a sublayer.
+
+Its precision, quantization and frozen state survive saving, loading and cloning.
+"""
 
 from typing import Any
 

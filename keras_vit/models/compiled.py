@@ -1,4 +1,8 @@
-"""A `keras.Model` that checks the data it is given and uses XLA where its steps repay compiling."""
+"""The base of every model here: `fit`, `evaluate` and `predict` of Keras, with what they lack.
+
+Data are checked, XLA is chosen where steps repay compiling, batches are placed on the devices, and
+the model recovers from errors.
+"""
 
 import functools
 import inspect

@@ -1,4 +1,7 @@
-"""The encoder whose blocks merge similar patches ("Token Merging: Your ViT But Faster")."""
+"""The encoder made of the blocks of `layers/merging.py`, where the matching of patches is.
+
+Source: "Token Merging: Your ViT But Faster" (Bolya et al. 2023).
+"""
 
 from functools import partial
 from typing import Any

@@ -118,7 +118,7 @@ def step_cost(
     Example:
 
     >>> import keras
-    >>> from keras_vit.distribution.compiled import step_cost
+    >>> from keras_vit.distribution.cost import step_cost
     >>> if keras.backend.backend() == "jax":
     ...     cost = step_cost("ViT-Ti/16", batch_size=2)
     ...     assert cost.state > 3 * 4 * 5_717_416  # weights and two moments of AdamW
