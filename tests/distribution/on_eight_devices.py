@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.distribution.cost import step_cost
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD, ScalingAdafactor
 from keras_vit.training.resume import ResumableRun
 
@@ -299,3 +300,11 @@ def test_two_groups_of_four() -> None:
         return model
 
     assert_same_weights(on("tensor_parallel", job, model_devices=4), on(None, job), 1e-6)
+
+
+def test_the_cost_of_a_step_needs_no_weights() -> None:
+    """As XLA compiles it: FSDP keeps an eighth of the state, and pays in collective operations."""
+    whole, cut = (step_cost("ViT-Ti/16", kind, batch_size=8) for kind in KINDS[:2])
+    assert whole.state > 3 * 4 * 5_717_416  # weights and two moments of AdamW
+    assert cut.state < 0.16 * whole.state
+    assert cut.collectives > whole.collectives > 4 * 5_717_416  # gradients
