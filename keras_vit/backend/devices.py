@@ -105,7 +105,7 @@ def _place(leaf: Any, distribution: Any) -> Any:
     """One array of a batch: cut by rows if the devices divide them, else whole on each device."""
     import jax
 
-    if leaf is None or (isinstance(leaf, jax.Array) and leaf.committed):
+    if leaf is None or (isinstance(leaf, jax.Array) and len(leaf.devices()) > 1):
         return leaf
     layout = distribution.get_data_layout(leaf.shape)
     if leaf.shape[0] % _replicas(distribution):
@@ -115,8 +115,10 @@ def _place(leaf: Any, distribution: Any) -> Any:
 
 def _devices(placed: Any) -> tuple[Any, ...]:
     """Shape and devices of the mesh of a distribution or a layout."""
-    mesh = placed.device_mesh
-    return tuple(mesh.shape), tuple(mesh.devices.flat)
+    # Keras 3.11 keeps JAX's own sharding of a variable.
+    devices = (placed.device_mesh if hasattr(placed, "device_mesh") else placed.mesh).devices
+    names = [d if isinstance(d, str) else f"{d.platform}:{d.id}" for d in devices.flat]
+    return devices.shape, names
 
 
 def _replicas(distribution: Any) -> int:
