@@ -15,14 +15,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-KINDS = ("data_parallel", "fsdp", "tensor_parallel")
+from keras_vit_arguments import DISTRIBUTIONS
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks devices", description=__doc__)
     parser.add_argument("--model", default="ViT-S/16", help="name of a model")
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--kinds", nargs="+", default=list(DISTRIBUTIONS), choices=DISTRIBUTIONS)
     parser.add_argument("--images", type=int, default=8, help="images per device")
     options = parser.parse_args(arguments)
     print(f"{options.model}, {options.images} images per device; MiB per device")

@@ -2,6 +2,7 @@
 
 from keras_vit.backend.compiled_step import compile_step, tpu_devices
 from keras_vit.backend.devices import (
+    MODEL,
     batches_on_devices,
     batches_on_host,
     check_placement,
@@ -47,6 +48,7 @@ from keras_vit.backend.variables import track_variables_anew
 from keras_vit.backend.xla import compiled_by_xla, xla_pays
 
 __all__ = [
+    "MODEL",
     "DropoutStrategy",
     "ProcessParallel",
     "batches_on_devices",

@@ -17,6 +17,9 @@ import numpy as np
 
 from keras_vit.backend.torch_processes import on_all_processes
 
+# The axis of a mesh of devices that cuts the products of each block.
+MODEL = "model"
+
 _set_aside: ContextVar[Any] = ContextVar("set_aside", default=None)
 
 
@@ -62,8 +65,10 @@ def check_placement(model: keras.Model) -> None:
     """
     distribution = current_distribution()
     layouts = [layout_of(variable) for variable in model.variables]
-    expected = _devices(distribution)
-    if any(layout is None or _devices(layout) != expected for layout in layouts):
+    # Nearly always one mesh: its devices are compared once, not for each variable.
+    if None in layouts or {*map(_devices, {*map(_mesh, layouts)})} != {
+        _devices(_mesh(distribution))
+    }:
         raise ValueError(
             f"{model.name} was built before keras.distribution.set_distribution, or for other "
             "devices. Set the distribution first; model.copy() builds the same model anew."
@@ -113,12 +118,15 @@ def _place(leaf: Any, distribution: Any) -> Any:
     return jax.make_array_from_process_local_data(layout.backend_layout, np.asarray(leaf))
 
 
-def _devices(placed: Any) -> tuple[Any, ...]:
-    """Shape and devices of the mesh of a distribution or a layout."""
-    # Keras 3.11 keeps JAX's own sharding of a variable.
-    devices = (placed.device_mesh if hasattr(placed, "device_mesh") else placed.mesh).devices
-    names = [d if isinstance(d, str) else f"{d.platform}:{d.id}" for d in devices.flat]
-    return devices.shape, names
+def _mesh(placed: Any) -> Any:
+    """The mesh of a distribution or a layout; Keras 3.11 keeps JAX's own sharding of a variable."""
+    return placed.device_mesh if hasattr(placed, "device_mesh") else placed.mesh
+
+
+def _devices(mesh: Any) -> tuple[Any, ...]:
+    """Shape and devices of a mesh."""
+    names = (d if isinstance(d, str) else f"{d.platform}:{d.id}" for d in mesh.devices.flat)
+    return mesh.devices.shape, *names
 
 
 def _replicas(distribution: Any) -> int:
@@ -156,13 +164,13 @@ def on_all_devices(function: Callable[[Any], Any], images: Any) -> Any:
 def is_cut_by_heads() -> bool:
     """Whether the devices share the heads of each block: tensor parallel."""
     distribution = current_distribution()
-    return distribution is not None and "model" in distribution.device_mesh.axis_names
+    return distribution is not None and MODEL in distribution.device_mesh.axis_names
 
 
 def cut_last_axis(weights: Any) -> Any:
     """A weight whose last axis is cut for tensor parallel, as attention uses it."""
     mesh = current_distribution().device_mesh
-    axes = [None] * (len(weights.shape) - 1) + ["model"]
+    axes = [None] * (len(weights.shape) - 1) + [MODEL]
     return keras.distribution.distribute_tensor(
         weights, keras.distribution.TensorLayout(axes, mesh)
     )

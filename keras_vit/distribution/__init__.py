@@ -7,7 +7,8 @@ On torch, keras_vit.distribution.initialize() comes first, and torchrun starts t
 """
 
 from keras_vit.backend import is_first_process
-from keras_vit.distribution.kinds import KINDS, create
+from keras_vit.distribution.kinds import create
+from keras_vit.distribution.layouts import KINDS
 from keras_vit.distribution.processes import initialize
 from keras_vit.distribution.table import layout_table
 

@@ -9,31 +9,33 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.backend import ProcessParallel, keras_distributes_torch, process_count
-from keras_vit.distribution.layouts import BATCH, MODEL, Axes, fsdp_axes, tensor_parallel_axes
+from keras_vit.backend import MODEL, ProcessParallel, keras_distributes_torch, process_count
+from keras_vit.distribution.layouts import BATCH, KINDS, Axes, cut_axes
 from keras_vit.errors import check_choice, check_positive
-
-KINDS = ("data_parallel", "fsdp", "tensor_parallel")
 
 
 class CutWeights(keras.distribution.ModelParallel):
     """A `keras.distribution.ModelParallel` whose layouts follow from shapes and paths.
 
+    With `"fsdp"`, every device has a part of each large weight, and of its states (ZeRO, stage 3,
+    Rajbhandari et al. 2020); with `"tensor_parallel"`, groups of devices share the products of each
+    block (Megatron-LM, Shoeybi et al. 2019).
+
     Args:
-        mesh: The devices; their first axis is that of the batch.
+        kind: One of these.
+        mesh: The devices: the first axis cuts batches, the last one weights.
     """
 
-    def __init__(self, mesh: keras.distribution.DeviceMesh) -> None:
+    def __init__(self, kind: str, mesh: keras.distribution.DeviceMesh) -> None:
         layouts = keras.distribution.LayoutMap(mesh)
         super().__init__(layout_map=layouts, batch_dim_name=BATCH, auto_shard_dataset=False)
+        self.kind = kind
 
-    def axes(self, path: str, shape: Sequence[int]) -> Axes:
-        """For each axis of a variable: the axis of the mesh that cuts it, or None."""
-        raise NotImplementedError
+    def _axes(self, variable: Any) -> Axes:
+        return cut_axes(self.kind, variable.path, variable.shape, self.device_mesh.shape[-1])
 
     def get_variable_layout(self, variable: Any) -> keras.distribution.TensorLayout:
-        axes = self.axes(variable.path, tuple(variable.shape))
-        return keras.distribution.TensorLayout(axes, self.device_mesh)
+        return keras.distribution.TensorLayout(self._axes(variable), self.device_mesh)
 
     def check_model(self, model: keras.Model) -> None:
         """Refuses to copy a whole model to every device where it was to be cut.
@@ -41,38 +43,13 @@ class CutWeights(keras.distribution.ModelParallel):
         Raises:
             ValueError: No variable of the model is cut.
         """
-        cut = (self.axes(v.path, tuple(v.shape)) for v in model.trainable_variables)
-        if not any(map(any, cut)):
+        if not any(any(self._axes(variable)) for variable in model.trainable_variables):
+            sizes = " x ".join(map(str, self.device_mesh.shape))
             raise ValueError(
-                f"{self.describe()} cuts no weight of {model.name}, and every device would hold "
-                "it whole. Take a number of devices that divides the widths of its layers, or "
-                'keras_vit.distribution.create("data_parallel").'
+                f"{self.kind!r} over {sizes} devices cuts no weight of {model.name}, and every "
+                "device would hold it whole. Take a number of devices that divides the widths of "
+                'its layers, or keras_vit.distribution.create("data_parallel").'
             )
-
-    def describe(self) -> str:
-        """The kind and the devices, for messages."""
-        sizes = " x ".join(map(str, self.device_mesh.shape))
-        return f"{type(self).__name__} over {sizes} devices"
-
-
-class FullySharded(CutWeights):
-    """Fully sharded data parallel: every device has a part of each large weight, and of its state.
-
-    Source: ZeRO, stage 3 (Rajbhandari et al. 2020).
-    """
-
-    def axes(self, path: str, shape: Sequence[int]) -> Axes:
-        return fsdp_axes(shape, self.device_mesh.devices.size)
-
-
-class TensorParallel(CutWeights):
-    """Tensor parallel: groups of devices share the products of each block.
-
-    Source: Megatron-LM (Shoeybi et al. 2019).
-    """
-
-    def axes(self, path: str, shape: Sequence[int]) -> Axes:
-        return tensor_parallel_axes(path, shape, self.device_mesh.shape[1])
 
 
 def create(
@@ -142,7 +119,7 @@ def distribution_over(
     mesh = keras.distribution.DeviceMesh(shape, [BATCH, MODEL][: len(shape)], np.array(devices))
     if kind == "data_parallel":
         return keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False)
-    return {"fsdp": FullySharded, "tensor_parallel": TensorParallel}[kind](mesh)
+    return CutWeights(kind, mesh)
 
 
 _INSTEAD = {

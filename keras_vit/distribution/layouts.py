@@ -10,8 +10,12 @@ import math
 import re
 from collections.abc import Sequence
 
-# The names of the axes of a mesh of devices.
-BATCH, MODEL = "batch", "model"
+from keras_vit.backend import MODEL
+
+KINDS = ("data_parallel", "fsdp", "tensor_parallel")
+
+# The axis of a mesh of devices that cuts batches; MODEL is the one that cuts products.
+BATCH = "batch"
 
 Axes = tuple[str | None, ...]
 
@@ -66,4 +70,13 @@ def tensor_parallel_axes(path: str, shape: Sequence[int], devices: int) -> Axes:
                 f"number of model_devices that divides {size}."
             )
         return axes
+    return (None,) * len(shape)
+
+
+def cut_axes(kind: str, path: str, shape: Sequence[int], devices: int) -> Axes:
+    """For each axis of a variable: the axis of the mesh that cuts it, or None."""
+    if kind == "fsdp":
+        return fsdp_axes(shape, devices)
+    if kind == "tensor_parallel":
+        return tensor_parallel_axes(path, shape, devices)
     return (None,) * len(shape)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import keras
 
-from keras_vit.distribution.layouts import Axes, fsdp_axes, tensor_parallel_axes
+from keras_vit.distribution.layouts import KINDS, Axes, cut_axes
 from keras_vit.errors import check_choice, check_positive
 
 
@@ -32,13 +32,13 @@ def layout_table(model: keras.Model, kind: str, devices: int) -> str:
     >>> print(keras_vit.distribution.layout_table(model, "fsdp", 8).splitlines()[-1])
     86,567,656 parameters, 12.6 % of them on each of 8 devices
     """
-    check_choice(kind, "kind", ("data_parallel", "fsdp", "tensor_parallel"))
+    check_choice(kind, "kind", KINDS)
     check_positive(devices=devices)
     variables = [(v.path, tuple(v.shape)) for v in model.trainable_variables]
     rows: dict[tuple[str, str], int] = {}
     total = held = 0
     for path, shape in variables:
-        axes = _axes(kind, path, shape, devices)
+        axes = cut_axes(kind, path, shape, devices)
         size = math.prod(shape)
         total, held = total + size, held + size // (devices if any(axes) else 1)
         key = re.sub(r"(block_|unit_)\d+", r"\1*", path), _cut(shape, axes)
@@ -47,14 +47,6 @@ def layout_table(model: keras.Model, kind: str, devices: int) -> str:
     lines = [f"{path:{width}}  {count:3} x  {cut}" for (path, cut), count in rows.items()]
     share = f"{total:,} parameters, {held / total:.1%} of them on each of {devices} devices"
     return "\n".join([*lines, share.replace("%", " %")])
-
-
-def _axes(kind: str, path: str, shape: tuple[int, ...], devices: int) -> Axes:
-    if kind == "fsdp":
-        return fsdp_axes(shape, devices)
-    if kind == "tensor_parallel":
-        return tensor_parallel_axes(path, shape, devices)
-    return (None,) * len(shape)
 
 
 def _cut(shape: Iterable[int], axes: Axes) -> str:

@@ -13,6 +13,8 @@ import keras_vit
 from keras_vit.training.callbacks import BestModel, HistoryLog
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.resume import ResumableRun
+from tests.distribution import helpers
+from tests.distribution.helpers import assert_same_weights
 
 RANK = int(os.environ.get("RANK", 0))
 FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
@@ -43,9 +45,7 @@ def sgd(**options: Any) -> keras.optimizers.Optimizer:
 
 
 def compiled(model: keras.Model, optimizer: Any = None, **options: Any) -> keras.Model:
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer or sgd(global_clipnorm=1.0), loss, metrics=["accuracy"], **options)
-    return model
+    return helpers.compiled(model, optimizer or sgd(global_clipnorm=1.0), **options)
 
 
 def on(several: bool, job: Callable[[], Any], seed: int = 1) -> Any:
@@ -57,14 +57,6 @@ def on(several: bool, job: Callable[[], Any], seed: int = 1) -> Any:
         return job()
     finally:
         keras.distribution.set_distribution(None)
-
-
-def assert_same_weights(model: keras.Model, expected: keras.Model, tolerance: float) -> None:
-    worst = 0.0
-    for one, other in zip(model.get_weights(), expected.get_weights(), strict=True):
-        worst = max(worst, np.abs(one - other).max() / max(np.abs(other).max(), 0.1))
-    print(f"weights differ by {worst:.1e} of their scale")
-    assert worst <= tolerance
 
 
 def assert_same(one: Any, other: Any, tolerance: float) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.distribution import KINDS
 from keras_vit.distribution.cost import step_cost
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD, ScalingAdafactor
 from keras_vit.training.resume import ResumableRun
+from tests.distribution.helpers import assert_same_weights, compiled
 
-KINDS = ("data_parallel", "fsdp", "tensor_parallel")
 CLASSES = 5
 SHAPE = (32, 32, 3)
 RANDOM = np.random.default_rng(0)
@@ -65,17 +66,6 @@ def on(kind: str | None, job: Callable[[], Any], **options: Any) -> Any:
         return job()
     finally:
         keras.distribution.set_distribution(None)
-
-
-def compiled(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> keras.Model:
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, metrics=["accuracy"])
-    return model
-
-
-def assert_same_weights(model: keras.Model, expected: keras.Model, tolerance: float) -> None:
-    for one, other in zip(model.get_weights(), expected.get_weights(), strict=True):
-        assert np.abs(one - other).max() <= tolerance * max(np.abs(other).max(), 0.1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
