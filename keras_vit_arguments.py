@@ -568,9 +568,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="environment:\n"
         "  KERAS_BACKEND=tensorflow|jax|torch  chooses the backend\n"
         "  KERAS_VIT_TRACEBACK=1               shows where an error came from\n"
-        "  KERAS_VIT_PLAIN=1                   shows TensorFlow's start-up notes, and does not\n"
-        "                                      restart train on JAX with the allocator settings\n"
-        "                                      (GLIBC_TUNABLES) that speed it up on Linux",
+        "  KERAS_VIT_PLAIN=1                   shows TensorFlow's start-up notes",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")

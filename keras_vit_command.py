@@ -25,31 +25,18 @@ for line in iter(sys.stdin.buffer.readline, b""):
 # Commands that read their data by tf.data.
 DATA_COMMANDS = ("train", "evaluate", "augment")
 
-# Memory in huge pages, kept when freed. Threads' own arenas would return large arrays at once, and
-# so would `mmap` what lies above its threshold, as a step's temporaries at batch 32 do.
-TUNABLES = ":".join(
-    f"glibc.malloc.{name}={value}"
-    for name, value in {
-        "hugetlb": 1,
-        "mmap_threshold": 2**34,
-        "trim_threshold": 2**34,
-        "arena_max": 1,
-    }.items()
-)
-
 # Errors whose message is written for a reader; others are bugs, or damaged files that no check saw.
 EXPECTED = (ValueError, OSError, ImportError, RuntimeError, FloatingPointError)
 LONGEST_MESSAGE = 2000
 
 
 def main() -> int:
-    """Runs the command line; `KERAS_VIT_PLAIN=1` leaves the process as it was started."""
+    """Runs the command line; `KERAS_VIT_PLAIN=1` shows all that native code writes."""
     return exit_status(_start)
 
 
 def _start() -> int:
     options = parse()  # help and usage errors need none of what follows
-    _keep_freed_memory(options["command"])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
     with without_noise():
@@ -98,33 +85,10 @@ def one_line(error: Exception) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _is_plain() -> bool:
-    return bool(os.environ.get("KERAS_VIT_PLAIN"))
-
-
-def _keep_freed_memory(command: str) -> None:
-    """Starts a training on JAX once more with `TUNABLES`, which glibc reads at a process's start.
-
-    JAX allocates and frees its arrays in every step, on several threads: with new pages each time,
-    ViT-S/16 at batch 32 takes 2.25 times as long. In training on torch the difference is within the
-    spread of the measurement (docs/performance.md).
-    """
-    on_jax = os.environ.get("KERAS_BACKEND") == "jax"
-    if (
-        command == "train"
-        and on_jax
-        and sys.platform == "linux"
-        and "GLIBC_TUNABLES" not in os.environ
-        and not _is_plain()
-    ):
-        os.environ["GLIBC_TUNABLES"] = TUNABLES
-        os.execv(sys.executable, sys.orig_argv)
-
-
 @contextmanager
 def without_noise() -> Iterator[None]:
     """Passes on what native code writes to standard error, at once, but for lines like `NOISE`."""
-    if _is_plain():
+    if os.environ.get("KERAS_VIT_PLAIN"):
         yield
         return
     # TensorFlow reads it when it is imported; it silences all but `NOISE`.

@@ -13,9 +13,20 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from benchmarks._contestants import Work
-from keras_vit_command import TUNABLES
 
 REPOSITORY = Path(__file__).parent.parent
+
+# Memory in huge pages, kept when freed. Threads' own arenas would return large arrays at once, and
+# so would `mmap` what lies above its threshold, as a step's temporaries at batch 32 do.
+TUNABLES = ":".join(
+    f"glibc.malloc.{name}={value}"
+    for name, value in {
+        "hugetlb": 1,
+        "mmap_threshold": 2**34,
+        "trim_threshold": 2**34,
+        "arena_max": 1,
+    }.items()
+)
 
 
 @dataclasses.dataclass

@@ -12,7 +12,6 @@ import pytest
 import keras_vit
 from keras_vit import cli
 from keras_vit_arguments import COMMANDS, RANGES, UsageError, make_parser, parse
-from keras_vit_command import TUNABLES
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {
@@ -146,14 +145,13 @@ def test_usage_errors(arguments: list[str], words: str, capsys: pytest.CaptureFi
 def command_line(
     *arguments: str, stdin: int | None = None, **environment: str
 ) -> subprocess.Popen[str]:
-    inherited = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
     return subprocess.Popen(
         [sys.executable, "-m", "keras_vit_command", *arguments],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         # Shells start background jobs, such as a whole test run, with Ctrl-C ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -239,32 +237,11 @@ def test_text_is_shown_at_once_while_importing(tmp_path: Path) -> None:
     assert process.communicate("\n", timeout=60)[1] == "keras-vit: over\n"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
-@pytest.mark.parametrize(
-    ("command", "environment", "tuned"),
-    [
-        ("train", {"KERAS_BACKEND": "jax"}, True),
-        ("train", {"KERAS_BACKEND": "jax", "KERAS_VIT_PLAIN": "1"}, False),
-        ("train", {"KERAS_BACKEND": "tensorflow"}, False),
-        ("evaluate", {"KERAS_BACKEND": "jax"}, False),
-    ],
-)
-def test_only_training_on_jax_sets_the_allocator(
-    command: str, environment: dict[str, str], tuned: bool, tmp_path: Path
-) -> None:
-    code = "raise ImportError(os.environ.get('GLIBC_TUNABLES', 'none'))"
-    words = [command, *REQUIRED[command]]
-    path = fake_keras(tmp_path, code)
-    _, error = command_line(*words, PYTHONPATH=path, **environment).communicate(timeout=60)
-    assert error == f"keras-vit: {TUNABLES if tuned else 'none'}\n"
-
-
 def test_the_help_explains_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--help"])
     printed = capsys.readouterr().out
     assert "KERAS_VIT_PLAIN=1" in printed
-    assert "GLIBC_TUNABLES" in printed
 
 
 def test_options_stand_in_groups() -> None:

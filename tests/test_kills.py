@@ -44,7 +44,6 @@ def start(folder: Path, *more: str) -> subprocess.Popen[str]:
         **os.environ,
         "PYTHONPATH": str(REPOSITORY),
         "KERAS_BACKEND": keras.backend.backend(),
-        "GLIBC_TUNABLES": "",  # or the command would start itself anew
     }
     return subprocess.Popen(
         [sys.executable, "-c", CODE, "train", "--data", "photos", "--out", "run", *OPTIONS, *more],

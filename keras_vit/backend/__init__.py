@@ -1,19 +1,23 @@
 """The one place that knows which backend Keras runs on: one idea per file."""
 
 from keras_vit.backend.compiled_step import compile_step, tpu_devices
+from keras_vit.backend.current_distribution import (
+    batches_on_host,
+    current_distribution,
+    on_devices,
+    single_process,
+)
 from keras_vit.backend.devices import (
     MODEL,
     batches_on_devices,
-    batches_on_host,
     check_placement,
-    current_distribution,
     cut_last_axis,
     is_cut_by_heads,
     layout_of,
     on_all_devices,
-    on_devices,
 )
 from keras_vit.backend.guarded_step import guard_step, synchronize
+from keras_vit.backend.jax_processes import connect_jax_processes, whole_values
 from keras_vit.backend.kernels import (
     fused_attention,
     has_fused_attention,
@@ -22,6 +26,18 @@ from keras_vit.backend.kernels import (
     multiply_in_float32,
 )
 from keras_vit.backend.platform import is_tensorflow, tensorflow_process
+from keras_vit.backend.processes import (
+    ProcessParallel,
+    current_processes,
+    from_all_processes,
+    is_first_process,
+    only_first_shows_progress,
+    process_count,
+    process_rank,
+    rows_of_process,
+    same_in_all_processes,
+    wait_for_processes,
+)
 from keras_vit.backend.random import (
     DropoutStrategy,
     dropout_strategy,
@@ -31,17 +47,11 @@ from keras_vit.backend.random import (
 )
 from keras_vit.backend.rematerialization import remat
 from keras_vit.backend.torch_processes import (
-    ProcessParallel,
-    initialize_processes,
-    is_first_process,
-    join_processes,
+    connect_torch_processes,
     keras_distributes_torch,
     on_all_processes,
-    process_count,
-    process_rank,
     random_rows_along,
-    same_in_all_processes,
-    wait_for_processes,
+    start_from_first_process,
 )
 from keras_vit.backend.two_pass_step import two_pass_step
 from keras_vit.backend.variables import track_variables_anew
@@ -56,18 +66,20 @@ __all__ = [
     "check_placement",
     "compile_step",
     "compiled_by_xla",
+    "connect_jax_processes",
+    "connect_torch_processes",
     "current_distribution",
+    "current_processes",
     "cut_last_axis",
     "dropout_strategy",
+    "from_all_processes",
     "fused_attention",
     "guard_step",
     "has_fused_attention",
     "has_gelu_kernel",
-    "initialize_processes",
     "is_cut_by_heads",
     "is_first_process",
     "is_tensorflow",
-    "join_processes",
     "keras_distributes_torch",
     "layout_of",
     "multiply_add",
@@ -75,19 +87,24 @@ __all__ = [
     "on_all_devices",
     "on_all_processes",
     "on_devices",
+    "only_first_shows_progress",
     "process_count",
     "process_rank",
     "random_int16",
     "random_rows_along",
     "random_state",
     "remat",
+    "rows_of_process",
     "same_in_all_processes",
     "set_random_state",
+    "single_process",
+    "start_from_first_process",
     "synchronize",
     "tensorflow_process",
     "tpu_devices",
     "track_variables_anew",
     "two_pass_step",
     "wait_for_processes",
+    "whole_values",
     "xla_pays",
 ]

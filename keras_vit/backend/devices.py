@@ -3,53 +3,25 @@
 Keras refuses a batch whose rows the devices do not divide, mostly the last one. Such a batch is
 copied whole to every device. Inside the step, the model repeats its last row until they divide it,
 cuts it, and drops the repeated rows of its outputs: loss and metrics see the rows that are there.
+
+In several processes a batch has the images of all rows or of this process's, and labels of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.backend.current_distribution import batches_on_host, current_distribution
+from keras_vit.backend.processes import check_same_batch, rows_in
 from keras_vit.backend.torch_processes import on_all_processes
 
 # The axis of a mesh of devices that cuts the products of each block.
 MODEL = "model"
-
-_set_aside: ContextVar[Any] = ContextVar("set_aside", default=None)
-
-
-def current_distribution() -> Any:
-    """The `keras.distribution.Distribution` that is set, also within `batches_on_host`; or None."""
-    if keras.backend.backend() != "jax":
-        return None
-    return keras.distribution.distribution() or _set_aside.get()
-
-
-@contextmanager
-def batches_on_host() -> Iterator[None]:
-    """Meanwhile Keras's loops do not cut batches; `on_devices` does."""
-    distribution, before = current_distribution(), keras.distribution.distribution()
-    if distribution is None:
-        yield
-        return
-    token = _set_aside.set(distribution)
-    keras.distribution.set_distribution(None)
-    try:
-        yield
-    finally:
-        keras.distribution.set_distribution(before)
-        _set_aside.reset(token)
-
-
-def on_devices() -> Any:
-    """A context in which variables are created, and steps traced, for the devices that are set."""
-    distribution = current_distribution()
-    return nullcontext() if distribution is None else distribution.scope()
 
 
 def layout_of(variable: keras.Variable) -> Any:
@@ -91,8 +63,16 @@ def batches_on_devices(x: Any, y: Any = None, sample_weight: Any = None, **optio
 
     adapter = get_data_adapter(x, y, sample_weight, **options)
     batches = adapter.get_jax_iterator
-    adapter.get_jax_iterator = lambda: placed(iter(batches()))
+    adapter.get_jax_iterator = lambda: placed(_checked(batches()))
     return adapter
+
+
+def _checked(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches, of which the first is compared with those of other processes."""
+    for number, batch in enumerate(batches):
+        if number == 0:
+            check_same_batch(batch)
+        yield batch
 
 
 def placed(batches: Iterator[Any]) -> Iterator[Any]:
@@ -103,19 +83,21 @@ def placed(batches: Iterator[Any]) -> Iterator[Any]:
             batch = next(batches, None)
         if batch is None:
             return
-        yield keras.tree.map_structure(lambda leaf: _place(leaf, distribution), batch)
+        place = partial(_place, rows=rows_in(batch), distribution=distribution)
+        yield keras.tree.map_structure(place, batch)
 
 
-def _place(leaf: Any, distribution: Any) -> Any:
+def _place(leaf: Any, rows: int, distribution: Any) -> Any:
     """One array of a batch: cut by rows if the devices divide them, else whole on each device."""
     import jax
 
     if leaf is None or (isinstance(leaf, jax.Array) and len(leaf.devices()) > 1):
         return leaf
-    layout = distribution.get_data_layout(leaf.shape)
-    if leaf.shape[0] % _replicas(distribution):
+    shape = (rows, *leaf.shape[1:])
+    layout = distribution.get_data_layout(shape)
+    if rows % _replicas(distribution):
         layout = keras.distribution.TensorLayout([None] * leaf.ndim, distribution.device_mesh)
-    return jax.make_array_from_process_local_data(layout.backend_layout, np.asarray(leaf))
+    return jax.make_array_from_process_local_data(layout.backend_layout, np.asarray(leaf), shape)
 
 
 def _mesh(placed: Any) -> Any:

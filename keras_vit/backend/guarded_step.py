@@ -9,7 +9,9 @@ from typing import Any
 
 import keras
 
-from keras_vit.backend.devices import current_distribution, on_devices, placed
+from keras_vit.backend.current_distribution import current_distribution, on_devices
+from keras_vit.backend.devices import placed
+from keras_vit.backend.jax_processes import gathered
 from keras_vit.backend.torch_processes import step_in_processes
 
 
@@ -41,7 +43,8 @@ def guard_step(
             if current_distribution() is None:
                 return step(state, iterator)
             with on_devices():
-                return step(state, placed(iter(iterator)))
+                outputs, state = step(state, placed(iter(iterator)))
+            return (gathered(outputs) if name == "predict_function" else outputs), state
         except BaseException:
             if not any(value.is_deleted() for values in state for value in values):
                 for group, values in zip(variables(), state, strict=True):

@@ -2,7 +2,8 @@
 
 Nothing random has a state. The order of pass e follows from (seed, e), the changes of an image from
 (seed, e, its index), and the mixing of a batch from its first image. So a stream can start
-anywhere: the number of its first batch determines the pass and the place in its order.
+anywhere: the number of its first batch determines the pass and the place in its order. And each of
+several processes can decode its rows of a batch alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
+from keras_vit.backend import rows_of_process
 from keras_vit.errors import as_pair, check_choice
 
 from ._imports import tf
@@ -46,6 +50,10 @@ def pipeline(
     pipeline equals pass k of the first. With `repeat=True` the stream never ends and batches run on
     from one pass into the next; a run that stopped after s steps resumes with `start_step=s`, bit
     by bit as if it had not stopped.
+
+    In several processes, with `keras_vit.distribution.create` set before, a batch has the labels of
+    all its images and the images of this process's rows, which alone are decoded; `fit`, `evaluate`
+    and `predict` put them together. A last batch that is not full has all images everywhere.
 
     Args:
         split: one of `load(...)`.
@@ -110,19 +118,26 @@ def pipeline(
             image, valid = split.decode_or_replace(example, channels, crop)
         else:
             image, valid = split.decode(example, channels, crop), tf.constant(True)
-        if num_classes is not None:
-            label = tf.one_hot(label, num_classes)
         return resize(image, image_seed), label, number, valid
+
+    # Images that cannot be decoded are left out: which rows are whose is not known before.
+    rows = None if split.skips else rows_of_process(batch_size)
+    needed = None if rows is None else _with_neighbours(rows, batch_size, any(alphas))
 
     def mix(
         images: tf.Tensor, labels: tf.Tensor, numbers: tf.Tensor, _: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
+        if num_classes is not None:
+            labels = tf.one_hot(labels, num_classes)
+        before = None
+        if any(alphas) and needed is not None:
+            images, before = _rows_and_neighbours(images, rows, needed, batch_size, numbers)
         # The first image's seed, folded: the same random numbers must not serve twice.
         batch_seed = tf.random.experimental.stateless_fold_in((numbers[0], seed), 1)
-        return mixup_or_cutmix(images, labels, batch_seed, *alphas)
+        return mixup_or_cutmix(images, labels, batch_seed, *alphas, images_before=before)
 
     shuffle_seed = seed if training else None
-    batches = _batches(split, prepare, batch_size, shuffle_seed, repeat, start_step)
+    batches = _batches(split, prepare, batch_size, shuffle_seed, repeat, start_step, needed)
     # TensorFlow's autotuner sleeps for twice as long each time, and the end of an epoch may wait
     # for it to wake: an epoch of 10 seconds took 20, measured. Without it, AUTOTUNE is all cores.
     options = tf.data.Options()
@@ -153,16 +168,22 @@ def _batches(
     shuffle_seed: int | None,
     repeat: bool,
     start_step: int,
+    rows: np.ndarray | None,
 ) -> tf.data.Dataset:
-    """Batches of what `prepare` returns, whatever becomes of images that cannot be decoded."""
+    """Batches of what `prepare` returns, whatever becomes of images that cannot be decoded.
+
+    With `rows`, a full batch has these images alone, and all labels and numbers.
+    """
     start = 0 if split.skips else start_step * batch_size
     examples = _examples(split, shuffle_seed, repeat, start)
     guarded = partial(prepare, guarded=True)
     if split.skips:
         valid = _map(examples, guarded).filter(lambda image, label, number, valid: valid)
         return valid.batch(batch_size).skip(start_step)
-    if split.can_fail:
-        return _guarded_batches(examples, prepare, guarded, batch_size)
+    if split.can_fail or rows is not None:
+        return _planned_batches(
+            examples, prepare, guarded if split.can_fail else None, batch_size, rows
+        )
     return _map(examples, prepare).batch(batch_size)
 
 
@@ -170,31 +191,60 @@ def _map(examples: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dat
     return examples.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _guarded_batches(
+def _planned_batches(
     examples: tf.data.Dataset,
     prepare: Callable[..., Any],
-    guarded: Callable[..., Any],
+    guarded: Callable[..., Any] | None,
     batch_size: int,
+    rows: np.ndarray | None,
 ) -> tf.data.Dataset:
-    """Batches of prepared images; a batch that fails is prepared again, image by image guarded.
+    """Batches whose examples are known before an image is decoded: `rows` of them, or all.
 
-    Guarding every image from the start takes half as much time again.
+    One that fails is prepared again, image by image guarded. Guarding every image from the start
+    takes half as much time again.
     """
     plans = examples.batch(batch_size)
 
-    def prepare_batch(*plan: tf.Tensor) -> tf.data.Dataset:
+    def prepare_batch(examples: Any, labels: tf.Tensor, numbers: tf.Tensor) -> tf.data.Dataset:
+        plan = examples, labels, numbers
+        if rows is not None:
+            index = tf.cond(
+                tf.size(numbers) == batch_size,
+                lambda: tf.constant(rows, tf.int64),
+                lambda: tf.range(tf.size(numbers, tf.int64)),
+            )
+            plan = tf.nest.map_structure(lambda column: tf.gather(column, index), plan)
         size = tf.size(plan[1], tf.int64)
         one_batch = tf.data.Dataset.from_tensor_slices(plan)
         # drop_remainder: after an error the data set goes on with the rest of the batch.
-        tried = _map(one_batch, prepare).batch(size, drop_remainder=True).ignore_errors()
-        again = _map(one_batch, guarded).batch(size, drop_remainder=True)
-        return tried.concatenate(again).take(1)
+        batch = _map(one_batch, prepare).batch(size, drop_remainder=True)
+        if guarded is not None:
+            again = _map(one_batch, guarded).batch(size, drop_remainder=True)
+            batch = batch.ignore_errors().concatenate(again).take(1)
+        return batch.map(lambda images, _, __, valid: (images, labels, numbers, valid))
 
     # Two at a time: the next one starts while the last images of this one are being prepared.
     batches = plans.interleave(
         prepare_batch, cycle_length=2, num_parallel_calls=2, deterministic=True
     )
     return batches.apply(tf.data.experimental.assert_cardinality(plans.cardinality()))
+
+
+def _with_neighbours(rows: np.ndarray, batch_size: int, mixed: bool) -> np.ndarray:
+    """The rows to decode: these, and where images are mixed those before them."""
+    return np.union1d(rows, (rows - 1) % batch_size) if mixed else rows
+
+
+def _rows_and_neighbours(
+    images: tf.Tensor, rows: np.ndarray, needed: np.ndarray, batch_size: int, numbers: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The images of these rows, and for each the one before it; all of a batch that is not full."""
+    places = np.searchsorted(needed, rows), np.searchsorted(needed, (rows - 1) % batch_size)
+    return tf.cond(
+        tf.size(numbers) == batch_size,
+        lambda: tuple(tf.gather(images, place) for place in places),
+        lambda: (images, tf.roll(images, 1, axis=0)),
+    )
 
 
 def _examples(split: Split, shuffle_seed: int | None, repeat: bool, start: int) -> tf.data.Dataset:

@@ -11,7 +11,11 @@ from .boxes import box_mask
 
 
 def mixup(
-    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    seed: tf.Tensor,
+    alpha: float,
+    images_before: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Blends every image of a batch with the one before it, all with the same weight.
 
@@ -23,6 +27,8 @@ def mixup(
         labels: float one-hot tensor `(batch, classes)`.
         seed: integer tensor `(2,)`; the same seed gives the same weight.
         alpha: parameter of the Beta distribution, above 0; 0.2 is mild, 1 draws evenly.
+        images_before: the image before each of `images`, where these are some rows of a batch with
+            these labels.
 
     Returns:
         Images and labels, mixed alike, in the shapes they came in.
@@ -38,11 +44,16 @@ def mixup(
     """
     weight = _sample_beta(seed, alpha)
     weight = tf.maximum(weight, 1 - weight)
-    return _blend(images, weight), _blend(labels, weight)
+    before = _before(images) if images_before is None else images_before
+    return _blend(images, before, weight), _blend(labels, _before(labels), weight)
 
 
 def cutmix(
-    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    seed: tf.Tensor,
+    alpha: float,
+    images_before: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Pastes a box from the image before it into every image of a batch, at the same place.
 
@@ -65,22 +76,30 @@ def cutmix(
     end = tf.clip_by_value(tf.round(centre + half), 0, size)
     box = box_mask(begin, end, tf.unstack(size))
     weight = 1 - tf.reduce_prod((end - begin) / size)
-    return tf.where(box, tf.roll(images, 1, axis=0), images), _blend(labels, weight)
+    before = _before(images) if images_before is None else images_before
+    return tf.where(box, before, images), _blend(labels, _before(labels), weight)
 
 
 def mixup_or_cutmix(
-    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, mixup_alpha: float, cutmix_alpha: float
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    seed: tf.Tensor,
+    mixup_alpha: float,
+    cutmix_alpha: float,
+    images_before: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """`mixup`, `cutmix` or, where both alphas are above 0, one by a fair coin, as in DeiT."""
+    if not mixup_alpha and not cutmix_alpha:
+        return images, labels
     if not cutmix_alpha:
-        return mixup(images, labels, seed, mixup_alpha) if mixup_alpha else (images, labels)
+        return mixup(images, labels, seed, mixup_alpha, images_before)
     if not mixup_alpha:
-        return cutmix(images, labels, seed, cutmix_alpha)
+        return cutmix(images, labels, seed, cutmix_alpha, images_before)
     coin_seed, seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
     return tf.cond(
         tf.random.stateless_uniform((), coin_seed) < 0.5,
-        lambda: mixup(images, labels, seed, mixup_alpha),
-        lambda: cutmix(images, labels, seed, cutmix_alpha),
+        lambda: mixup(images, labels, seed, mixup_alpha, images_before),
+        lambda: cutmix(images, labels, seed, cutmix_alpha, images_before),
     )
 
 
@@ -93,6 +112,10 @@ def _sample_beta(seed: tf.Tensor, alpha: float) -> tf.Tensor:
     return gammas[0] / tf.maximum(tf.reduce_sum(gammas), 1e-30)
 
 
-def _blend(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Every row of a batch with the one before it."""
-    return weight * values + (1 - weight) * tf.roll(values, 1, axis=0)
+def _before(values: tf.Tensor) -> tf.Tensor:
+    """For every row of a batch, the one before it."""
+    return tf.roll(values, 1, axis=0)
+
+
+def _blend(values: tf.Tensor, before: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    return weight * values + (1 - weight) * before

@@ -113,7 +113,7 @@ def predict_split(
         labels = np.concatenate([batch for _, batch in batches.as_numpy_iterator()])
     else:
         labels = split.labels()
-    return labels, model.predict(to_data_format(model, batches).map(lambda x, _: x), verbose=0)
+    return labels, model.predict(to_data_format(model, batches), verbose=0)
 
 
 def pipeline_arguments(model: Any) -> dict[str, Any]:

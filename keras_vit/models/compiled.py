@@ -18,13 +18,18 @@ from keras_vit.backend import (
     check_placement,
     compiled_by_xla,
     current_distribution,
+    current_processes,
     guard_step,
+    is_first_process,
     is_tensorflow,
-    join_processes,
     on_all_devices,
     on_all_processes,
     on_devices,
+    only_first_shows_progress,
+    single_process,
+    start_from_first_process,
     synchronize,
+    whole_values,
     xla_pays,
 )
 from keras_vit.models.data_checks import DataCheck, warn_of_activation
@@ -127,9 +132,10 @@ class CompiledModel(keras.Model):
             data["callbacks"] = [_XLAChoice(function), *keras.tree.flatten(callbacks or [])]
         try:
             with batches_on_host():
+                only_first_shows_progress(data)
                 if current_distribution() is not None:
                     self._distribute(data, function)
-                join_processes(self, data)
+                start_from_first_process(self)
                 return method(*call.args, **call.kwargs)
         except Exception as error:
             cause = training.error or validation.error
@@ -197,6 +203,30 @@ class CompiledModel(keras.Model):
     def predict_on_batch(self, x: Any) -> Any:
         with batches_on_host():
             return super().predict_on_batch(x)
+
+    @functools.wraps(keras.Model.save)
+    def save(self, *args: Any, **options: Any) -> None:
+        self._write(super().save, *args, **options)
+
+    @functools.wraps(keras.Model.save_weights)
+    def save_weights(self, *args: Any, **options: Any) -> None:
+        self._write(super().save_weights, *args, **options)
+
+    def _write(self, method: Callable[..., None], *args: Any, **options: Any) -> None:
+        """Calls a method that writes a file: in several processes, the first one alone."""
+        optimizer = getattr(self, "optimizer", None)
+        writes = is_first_process() or not current_processes()
+        with (
+            whole_values([*self.variables, *(optimizer.variables if optimizer else ())]),
+            single_process(),  # Keras makes an optimizer to look at
+        ):
+            if writes:
+                method(*args, **options)
+
+    def get_weights(self) -> list[Any]:
+        """All weights as NumPy arrays, in several processes whole in each."""
+        with whole_values(self.variables):
+            return super().get_weights()
 
     def make_train_function(self, force: bool = False) -> Any:
         return self._make("train_function", super().make_train_function, force)

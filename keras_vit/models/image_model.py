@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from keras_vit.backend import whole_values
 from keras_vit.errors import check_arguments, check_choice, did_you_mean
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.models.compiled import CompiledModel
@@ -359,8 +360,9 @@ class ImageModel(CompiledModel):
         pairs = [(self.get_layer(name), layer) for name, layer in new.items() if layer.weights]
         # And layers of a subclass outside of the graph, whose names Keras may have numbered.
         pairs += zip(layers_beside(self), layers_beside(copy), strict=False)
-        for source, target in pairs:
-            copy_weights(source, target)
+        with whole_values(self.variables):
+            for source, target in pairs:
+                copy_weights(source, target)
         return copy
 
 

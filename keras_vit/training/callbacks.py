@@ -258,6 +258,9 @@ class BestModel(keras.callbacks.ModelCheckpoint):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if not backend.is_first_process():
+            if backend.current_processes():  # which gather the weights to save together
+                self.filepath = str(self.path)
+                super().on_epoch_end(epoch, logs)
             return
         best = self.best
         try:

@@ -18,6 +18,13 @@ import numpy as np
 
 import keras_vit
 from keras_vit import data, evaluation
+from keras_vit.backend import (
+    current_processes,
+    from_all_processes,
+    process_count,
+    single_process,
+    wait_for_processes,
+)
 from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.data import MAX_PIXELS
@@ -125,8 +132,13 @@ class Job:
         return {name: str(value) for name, value in options.items()}
 
 
-def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.ClassificationReport:
+def train(
+    job: Job, print_fn: Callable[[str], None] = print
+) -> evaluation.ClassificationReport | None:
     """Trains, writes everything under `job.out`, and returns the report on the validation split.
+
+    In several processes, which `keras_vit.distribution.initialize` finds, all train, and the first
+    one writes and prints; the others return None where nothing was left to train.
 
     The folder appears when it is complete: `model.keras`, `saved_models/NAME/1/`, `report.json`,
     `report.md` with its images, `history.csv`, `config.json`, and `SHA256SUMS` of them all. Until
@@ -143,20 +155,34 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.Class
         ValueError: An option is unknown or out of range, or `job.out` must not be replaced.
     """
     recipe = _recipe(job)  # reports misspelt options before the data are loaded
-    on_devices = _on_devices(job)
+    with _on_devices(job):
+        if keras_vit.distribution.is_first_process():
+            report = _train_and_publish(job, recipe, print_fn)
+        else:
+            report = _train_along(job, recipe)
+        wait_for_processes()  # none of them ends while the first one writes
+    return report
+
+
+def _train_and_publish(
+    job: Job, recipe: Recipe, print_fn: Callable[[str], None]
+) -> evaluation.ClassificationReport:
+    """What `train` does in a single process, or in the first of several."""
     output = job.output
     manifest = read_manifest(output.place)
     finished = manifest is not None and manifest.kind == output.kind
     if job.resume and finished and not output.workspace.exists():
         print_fn(f"{job.out} is finished: there is nothing to resume.")
+        from_all_processes(False)
         return _stored_report(output.place)[0]
     with output.opened(overwrite=job.overwrite, resume=job.resume) as folder:
-        if output.is_finished():
-            _check_identity(job, folder)
-        else:
-            with on_devices:
-                _write_run(job, recipe, folder, print_fn)
+        to_train = not output.is_finished()
+        from_all_processes(to_train)  # the others follow
+        if to_train:
+            _write_run(job, recipe, folder, print_fn)
             output.finish()
+        else:
+            _check_identity(job, folder)
         output.publish(print_fn)
     report, facts = _stored_report(output.place)
     print_fn(f"\n{report}\n")
@@ -168,9 +194,26 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> evaluation.Class
     return report
 
 
+def _train_along(job: Job, recipe: Recipe) -> evaluation.ClassificationReport | None:
+    """What `train` does in the other processes: the same steps, and no file."""
+    if not from_all_processes(False)[0]:
+        return None
+    splits = _load(job)
+    model, _ = _trained(job, recipe, splits, job.output.workspace, lambda line: None)
+    labels, scores = predict_split(model, splits.val, recipe.batch_size)
+    _whole(model)
+    return evaluation.classification_report(labels, scores, splits.class_names)
+
+
 def _on_devices(job: Job) -> AbstractContextManager[Any]:
     """The scope of the job's distribution."""
     if job.distribution is not None:
+        keras_vit.distribution.initialize()
+        if process_count() > 1 and (job.first_look or job.freeze_backbone):
+            raise ValueError(
+                f"first_look and freeze_backbone work in one process, and there are "
+                f"{process_count()}: leave them out, or start one."
+            )
         return keras_vit.distribution.create(job.distribution, job.devices).scope()
     if job.devices is not None:
         raise ValueError(
@@ -199,21 +242,13 @@ def _check_identity(job: Job, folder: Path) -> None:
 def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str], None]) -> None:
     """Trains, and writes all files of the run into its folder."""
     started = time.time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the report lists the same files
-        splits = data.load(
-            job.data,
-            data_dir=job.data_dir,
-            val_fraction=job.val_fraction,
-            seed=job.seed,
-            max_pixels=job.max_pixels,
-            on_bad_file=job.on_bad_file,
-        )
+    splits = _load(job)
     print_fn(f"{splits!r}")
     if splits.report.unreadable or splits.report.ignored:
         print_fn(f"left out: {splits.report}")
     model, history = _trained(job, recipe, splits, folder, print_fn)
     labels, scores = predict_split(model, splits.val, recipe.batch_size)
+    model = _whole(model)
     report = evaluation.classification_report(labels, scores, splits.class_names)
     facts = {
         "seconds": round(time.time() - started, 1),
@@ -240,6 +275,27 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str],
     )
     saved_model = folder / "saved_models" / job.output.place.name / "1"
     keras_vit.export_model(model, saved_model, overwrite=True)
+
+
+def _load(job: Job) -> data.Splits:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the report lists the same files
+        return data.load(
+            job.data,
+            data_dir=job.data_dir,
+            val_fraction=job.val_fraction,
+            seed=job.seed,
+            max_pixels=job.max_pixels,
+            on_bad_file=job.on_bad_file,
+        )
+
+
+def _whole(model: Any) -> Any:
+    """In several processes, a copy with all weights, which each can save and export alone."""
+    if current_processes() is None:
+        return model
+    with single_process():
+        return model.copy()
 
 
 def _recipe(job: Job) -> Recipe:

@@ -35,6 +35,9 @@ __all__ = ["DamagedCheckpointWarning", "ResumableRun", "RunMismatchError"]
 # Checkpoints by time take at most this share of it.
 MAX_SAVING_SHARE = 0.05
 
+# In several processes, the steps between looks at a common clock, each of which waits for all.
+STEPS_BETWEEN_CLOCKS = 8
+
 # `fit` leaves its loop over batches when `stop_training` is true; this value ends one epoch only.
 _END_OF_EPOCH = "end of a resumed epoch"
 
@@ -265,27 +268,34 @@ class _Saver(keras.callbacks.Callback):
         by_steps = run.every_steps is not None and (
             self.step // run.every_steps > self.saved_step // run.every_steps
         )
-        return by_steps or (run.every_seconds is not None and time.monotonic() >= self.due)
+        if by_steps or run.every_seconds is None:
+            return by_steps
+        by_time = time.monotonic() >= self.due
+        if not backend.current_processes():
+            return by_time
+        # They save together, by the clock of the first.
+        return self.step % STEPS_BETWEEN_CLOCKS == 0 and backend.from_all_processes(by_time)[0]
 
     def save(self, finished: bool) -> None:
         started = time.monotonic()
         backend.synchronize(self.model)
-        # A diverged model is not saved: the checkpoint before it is worth more. Several processes
-        # have the same state, and the first one writes it.
-        if backend.is_first_process() and all(
-            _is_finite(variable) for variable in self.model.trainable_variables
-        ):
-            state = {
-                "step": self.step,
-                "finished": finished,
-                "identity": self.identity,
-                "callbacks": callback_states(self.callbacks),
-                "random": backend.random_state(),
-            }
-            folder = Path(self.run.folder)
-            path = folder / f"step-{self.step:09d}.safetensors"
-            write_state(path, _variables(self.model), state)
-            _prune(folder, self.step, self.run.keep)
+        variables = _variables(self.model)
+        # A diverged model is not saved: the checkpoint before it is worth more.
+        is_finite = all(map(_is_finite, self.model.trainable_variables))
+        # Several processes have the same state, each perhaps a part, and the first one writes it.
+        with backend.whole_values(variables.values()):
+            if is_finite and backend.is_first_process():
+                state = {
+                    "step": self.step,
+                    "finished": finished,
+                    "identity": self.identity,
+                    "callbacks": callback_states(self.callbacks),
+                    "random": backend.random_state(),
+                }
+                folder = Path(self.run.folder)
+                path = folder / f"step-{self.step:09d}.safetensors"
+                write_state(path, variables, state)
+                _prune(folder, self.step, self.run.keep)
         self.saved_step = self.step
         now = time.monotonic()
         self.due = now + max(self.run.every_seconds or 0, (now - started) / MAX_SAVING_SHARE)

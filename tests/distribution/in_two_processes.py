@@ -1,4 +1,7 @@
-"""Two torch processes give what one gives (run by `test_torch_processes.py`, once per process)."""
+"""Two processes give what one gives (run by `test_two_processes.py`, once per process).
+
+On torch each has one device, on JAX two simulated ones.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,6 +19,8 @@ from keras_vit.training.resume import ResumableRun
 from tests.distribution import helpers
 from tests.distribution.helpers import assert_same_weights
 
+ON_JAX = keras.backend.backend() == "jax"
+KINDS = ["data_parallel", "fsdp"] if ON_JAX else ["data_parallel"]
 RANK = int(os.environ.get("RANK", 0))
 FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
 CLASSES = 5
@@ -25,32 +30,42 @@ IMAGES = RANDOM.integers(0, 256, (43, *SHAPE)).astype("uint8")
 LABELS = RANDOM.integers(0, CLASSES, 43)
 
 
+of_torch = pytest.mark.skipif(ON_JAX, reason="of how torch shares a step")
+# On JAX several processes run the program of one, which `on_eight_devices.py` tests.
+as_in_one = pytest.mark.skipif(ON_JAX, reason="the same program in one process of eight devices")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _processes() -> None:
-    import torch
+    if not ON_JAX:
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
     keras_vit.distribution.initialize()
 
 
 def vit(**arguments: Any) -> keras.Model:
-    sizes = {"patch_size": 4, "hidden_dim": 16, "mlp_dim": 32, "depth": 2, "num_heads": 2}
+    # On JAX wide enough that FSDP cuts its kernels over eight devices.
+    width = 128 if ON_JAX else 16
+    sizes = {"patch_size": 4, "hidden_dim": width, "mlp_dim": 2 * width, "num_heads": 2}
+    sizes["depth"] = 1 if ON_JAX else 2
     return keras_vit.VisionTransformer(
         **{**sizes, "num_classes": CLASSES, "input_shape": SHAPE, **arguments}
     )
 
 
 def sgd(**options: Any) -> keras.optimizers.Optimizer:
-    return MomentumSGD(0.02, state_dtype="float32", **options)
+    # On JAX clipped more, as rounding grows with the width.
+    return MomentumSGD(0.01 if ON_JAX else 0.02, state_dtype="float32", **options)
 
 
 def compiled(model: keras.Model, optimizer: Any = None, **options: Any) -> keras.Model:
     return helpers.compiled(model, optimizer or sgd(global_clipnorm=1.0), **options)
 
 
-def on(several: bool, job: Callable[[], Any], seed: int = 1) -> Any:
+def on(several: bool, job: Callable[[], Any], seed: int = 1, kind: str = "data_parallel") -> Any:
     """What a job returns in both processes together, or in each one alone."""
-    distribution = keras_vit.distribution.create("data_parallel") if several else None
+    distribution = keras_vit.distribution.create(kind) if several else None
     keras.distribution.set_distribution(distribution)
     keras.utils.set_random_seed(seed)
     try:
@@ -64,7 +79,8 @@ def assert_same(one: Any, other: Any, tolerance: float) -> None:
         np.testing.assert_allclose(value, expected, rtol=0, atol=tolerance)
 
 
-def test_fit_evaluate_and_predict() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_fit_evaluate_and_predict(kind: str) -> None:
     """With all that random numbers and averages go into, and batches of 16, 16 and 3."""
 
     def job() -> Any:
@@ -78,7 +94,7 @@ def test_fit_evaluate_and_predict() -> None:
         return model, history.history, scores, model.predict(IMAGES, batch_size=16, verbose=0)
 
     one, history, scores, logits = on(False, job)
-    two, its_history, its_scores, its_logits = on(True, job)
+    two, its_history, its_scores, its_logits = on(True, job, kind=kind)
     assert history.keys() == its_history.keys()
     assert_same(its_history, history, 1e-5)
     assert_same(its_scores, scores, 1e-6)
@@ -86,6 +102,7 @@ def test_fit_evaluate_and_predict() -> None:
     assert_same_weights(two, one, 1e-6)
 
 
+@as_in_one
 def test_sharpness_aware_steps() -> None:
     def job() -> keras.Model:
         model = compiled(vit(dropout=0.1))
@@ -96,6 +113,7 @@ def test_sharpness_aware_steps() -> None:
     assert_same_weights(on(True, job), on(False, job), 2e-6)
 
 
+@as_in_one
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_batches_smaller_than_all_processes(rows: int) -> None:
     """One row: the second process computes a copy of it, which counts for nothing."""
@@ -129,6 +147,7 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
 }
 
 
+@as_in_one
 @pytest.mark.parametrize("name", MODELS)
 def test_other_models(name: str) -> None:
     def job() -> keras.Model:
@@ -139,6 +158,7 @@ def test_other_models(name: str) -> None:
     assert_same_weights(on(True, job), on(False, job), 2e-6)
 
 
+@as_in_one
 def test_masked_patch_prediction() -> None:
     """Three rows per process, as many as it draws numbers per patch."""
 
@@ -154,7 +174,46 @@ def test_masked_patch_prediction() -> None:
     assert_same((its_history, its_score), (history, score), 1e-5)
 
 
-def test_pipelines_and_mixed_precision(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_pipelines_with_mixup(kind: str) -> None:
+    """Each process decodes its rows alone; a last batch that is not full comes whole."""
+    digits = keras_vit.data.load("digits")
+    mixed = keras_vit.data.Augmentation(mixup=0.5, cutmix=0.5)
+
+    def pipelines() -> Any:
+        options = {"channels": 3, "num_classes": 10}
+        return (
+            keras_vit.data.pipeline(
+                digits.train, 16, 96, training=True, seed=1, augment=mixed, **options
+            ),
+            keras_vit.data.pipeline(digits.val, 16, 96, **options),
+        )
+
+    whole, parts = on(False, pipelines), on(True, pipelines, kind=kind)
+    for one, two in zip(whole, parts, strict=True):
+        batches = zip(one.as_numpy_iterator(), two.as_numpy_iterator(), strict=True)
+        for (images, labels), (its_images, its_labels) in batches:
+            np.testing.assert_array_equal(its_labels, labels)
+            rows = slice(48 * RANK, 48 * RANK + 48) if len(images) == 96 else slice(None)
+            np.testing.assert_array_equal(its_images, images[rows])
+
+    def job() -> Any:
+        training, held_out = pipelines()
+        model = vit(num_classes=10, dropout=0.1)
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+        model.compile(sgd(global_clipnorm=1.0), loss, metrics=["accuracy"])
+        history = model.fit(training, validation_data=held_out, verbose=0).history
+        return model, history, model.predict(held_out, verbose=0)
+
+    model, history, logits = on(False, job)
+    together, its_history, its_logits = on(True, job, kind=kind)
+    assert_same(its_history, history, 1e-5)
+    assert_same(its_logits, logits, 1e-5)
+    assert_same_weights(together, model, 2e-6)
+
+
+@as_in_one
+def test_mixed_precision() -> None:
     digits = keras_vit.data.load("digits")
 
     def job() -> Any:
@@ -167,6 +226,7 @@ def test_pipelines_and_mixed_precision(tmp_path: Path) -> None:
     assert_same(on(True, job), on(False, job), 2e-2)
 
 
+@as_in_one
 def test_weights_and_classes() -> None:
     """A loss that is not a plain mean, and metrics that are not means of rows."""
     weights = RANDOM.uniform(0.1, 2, 43).astype("float32")
@@ -211,19 +271,22 @@ def endless(start: int) -> Iterator[Any]:
 
 
 def test_generators_and_data_loaders() -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     dataset = torch.utils.data.TensorDataset(torch.tensor(IMAGES), torch.tensor(LABELS))
 
     def job() -> keras.Model:
         model = compiled(vit())
         model.fit(endless(0), steps_per_epoch=3, verbose=0)
-        model.fit(torch.utils.data.DataLoader(dataset, 16, shuffle=True), epochs=2, verbose=0)
+        generator = torch.Generator().manual_seed(3) if ON_JAX else None
+        batches = torch.utils.data.DataLoader(dataset, 16, shuffle=True, generator=generator)
+        model.fit(batches, epochs=2, verbose=0)
         return model
 
     assert_same_weights(on(True, job), on(False, job), 2e-6)  # as the order of rows alone makes
 
 
+@of_torch
 def test_processes_start_from_the_first_one() -> None:
     """With other seeds, and so other weights, masks and orders, they follow process 0."""
 
@@ -246,6 +309,7 @@ def test_the_same_data_in_every_process() -> None:
     on(True, job)
 
 
+@of_torch
 def test_what_processes_cannot_share() -> None:
     def job() -> None:
         model = compiled(vit(), jit_compile=True)
@@ -267,7 +331,8 @@ class Stop(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def test_the_first_process_writes() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_process_writes(kind: str) -> None:
     """Stopped in both processes, continued in both: the files and weights of one process."""
 
     def job(folder: Path, *callbacks: keras.callbacks.Callback) -> Any:
@@ -278,16 +343,25 @@ def test_the_first_process_writes() -> None:
         written = run.fit(model, endless, 2, 5, [*logs, *callbacks], verbose=0).history
         return model, written
 
-    one, history = on(False, lambda: job(FOLDER / f"alone-{RANK}"))
+    alone, together = FOLDER / f"{kind}-alone-{RANK}", FOLDER / kind
+    one, history = on(False, lambda: job(alone))
     with pytest.raises(KeyboardInterrupt):
-        on(True, lambda: job(FOLDER / "together", Stop()))
-    two, its_history = on(True, lambda: job(FOLDER / "together"))
+        on(True, lambda: job(together, Stop()), kind=kind)
+    two, its_history = on(True, lambda: job(together), kind=kind)
     assert_same_weights(two, one, 2e-6)
     assert_same(its_history, history, 1e-5)
-    names = {path.name for path in (FOLDER / "together").iterdir()}
-    assert names == {"checkpoints", "history.csv", "best.keras"}
-    assert len((FOLDER / "together" / "history.csv").read_text().splitlines()) == 3
-    assert not (FOLDER / "alone-1" / "best.keras").exists()
+    assert {path.name for path in together.iterdir()} == {
+        "checkpoints",
+        "history.csv",
+        "best.keras",
+    }
+    assert len((together / "history.csv").read_text().splitlines()) == 3
+    assert (alone / "best.keras").exists() == (RANK == 0)
+    two.save(FOLDER / f"{kind}.keras")
+    keras_vit.distribution.initialize()  # again: does nothing
+    if RANK == 0:
+        saved = keras.models.load_model(FOLDER / f"{kind}.keras")
+        assert_same(saved.predict(IMAGES, verbose=0), one.predict(IMAGES, verbose=0), 1e-5)
 
 
 def test_folders_that_differ() -> None:

@@ -1,4 +1,4 @@
-"""A resumable run (of `test_torch_processes.py`) in as many processes as torchrun started.
+"""A resumable run (of `test_two_processes.py`) in as many processes as torchrun started.
 
 Ends its last process without a word before step DIES_AT, as a machine that loses power does.
 """

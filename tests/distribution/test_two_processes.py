@@ -1,4 +1,4 @@
-"""Runs scripts in two processes, which torch connects on this machine."""
+"""Runs scripts in two processes, which torch or JAX connects on this machine."""
 
 import os
 import shutil
@@ -16,7 +16,9 @@ from tests.distribution.resumable_in_processes import train
 REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "torch", reason="for torch's processes")
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() == "tensorflow", reason="TensorFlow has one process"
+)
 
 
 def in_two_processes(folder: Path, *command: str, **environment: str) -> list[tuple[int, str]]:
@@ -34,6 +36,8 @@ def in_two_processes(folder: Path, *command: str, **environment: str) -> list[tu
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
         "TEST_FOLDER": str(folder),
     }
     environment.pop("PYTEST_XDIST_WORKER", None)
@@ -51,7 +55,7 @@ def in_two_processes(folder: Path, *command: str, **environment: str) -> list[tu
                 )
             )
     try:
-        codes = [process.wait(timeout=300) for process in processes]
+        codes = [process.wait(timeout=900) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -59,7 +63,16 @@ def in_two_processes(folder: Path, *command: str, **environment: str) -> list[tu
 
 
 def test_in_two_processes(tmp_path: Path) -> None:
-    options = ["-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options = [
+        "-v",
+        "-x",
+        "--durations=0",
+        "--tb=short",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+    ]
     command = ["-m", "pytest", *options, "-o", "addopts=", str(HERE / "in_two_processes.py")]
     for code, output in in_two_processes(tmp_path, *command):
         assert code == 0, output[-6000:]
