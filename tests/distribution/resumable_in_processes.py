@@ -1,9 +1,11 @@
-"""A resumable run (of `test_two_processes.py`) in as many processes as torchrun started.
+"""A resumable run (of `test_two_processes.py`) in as many processes as were started.
 
-Ends its last process without a word before step DIES_AT, as a machine that loses power does.
+Ends its last process without a word before step DIES_AT, as a machine that loses power does; PAUSE
+seconds before each step leave time to kill one from outside.
 """
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ import keras_vit
 from keras_vit.training.optimizers import MomentumSGD
 from keras_vit.training.resume import ResumableRun
 
+EPOCHS, STEPS = 3, 8
+ON_JAX = keras.backend.backend() == "jax"
+
 
 def batches(step: int) -> Iterator[Any]:
     while True:
@@ -25,15 +30,18 @@ def batches(step: int) -> Iterator[Any]:
 
 class Die(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        time.sleep(float(os.environ.get("PAUSE", 0)))
         if batch == int(os.environ.get("DIES_AT", -1)) and os.environ["RANK"] == "1":
             os._exit(9)
 
 
 def train(folder: Path) -> list[np.ndarray]:
     keras.utils.set_random_seed(1)
+    width = 128 if ON_JAX else 8  # which FSDP cuts
     model = keras_vit.VisionTransformer(
         patch_size=4,
-        hidden_dim=8,
+        hidden_dim=width,
+        mlp_dim=2 * width,
         depth=1,
         num_heads=2,
         num_classes=2,
@@ -41,14 +49,15 @@ def train(folder: Path) -> list[np.ndarray]:
         dropout=0.2,
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(MomentumSGD(0.02, state_dtype="float32", global_clipnorm=1.0), loss)
+    model.compile(MomentumSGD(0.01, state_dtype="float32", global_clipnorm=1.0), loss)
     run = ResumableRun(folder, every_steps=1)
-    run.fit(model, batches, epochs=2, steps_per_epoch=4, callbacks=[Die()], verbose=0)
+    run.fit(model, batches, EPOCHS, STEPS, callbacks=[Die()], verbose=0)
     return model.get_weights()
 
 
 if __name__ == "__main__":
     keras_vit.distribution.initialize()
-    keras.distribution.set_distribution(keras_vit.distribution.create("data_parallel"))
+    kind = "fsdp" if ON_JAX else "data_parallel"
+    keras.distribution.set_distribution(keras_vit.distribution.create(kind))
     folder = Path(os.environ["TEST_FOLDER"])
     np.savez(folder / f"weights-{os.environ['RANK']}.npz", *train(folder / "run"))

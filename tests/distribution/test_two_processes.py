@@ -1,10 +1,12 @@
 """Runs scripts in two processes, which torch or JAX connects on this machine."""
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import keras
@@ -15,14 +17,19 @@ from tests.distribution.resumable_in_processes import train
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+ON_JAX = keras.backend.backend() == "jax"
+RESUMABLE = str(HERE / "resumable_in_processes.py")
+KILLS = 30
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() == "tensorflow", reason="TensorFlow has one process"
 )
 
 
-def in_two_processes(folder: Path, *command: str, **environment: str) -> list[tuple[int, str]]:
-    """Exit code and output of each process, with the environment of torchrun."""
+def start(
+    folder: Path, *command: str, processes: int = 2, devices: int = 2, **environment: str
+) -> list[subprocess.Popen[bytes]]:
+    """Processes with the environment of torchrun; on JAX, each with some simulated devices."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -30,69 +37,128 @@ def in_two_processes(folder: Path, *command: str, **environment: str) -> list[tu
         **os.environ,
         **environment,
         "PYTHONPATH": str(REPOSITORY),
-        "WORLD_SIZE": "2",
+        "WORLD_SIZE": str(processes),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} "
+        "--xla_backend_optimization_level=0",
         "TEST_FOLDER": str(folder),
     }
     environment.pop("PYTEST_XDIST_WORKER", None)
-    outputs = [folder / f"output-{rank}.txt" for rank in range(2)]
-    processes = []
-    for rank, output in enumerate(outputs):
-        ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        with output.open("w") as file:
-            processes.append(
+    started = []
+    for rank in range(processes):
+        with (folder / f"output-{rank}.txt").open("w") as output:
+            started.append(
                 subprocess.Popen(
                     [sys.executable, *command],
-                    env={**environment, **ranks},
-                    stdout=file,
+                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stdout=output,
                     stderr=subprocess.STDOUT,
                 )
             )
+    return started
+
+
+def ended(folder: Path, started: list[subprocess.Popen[bytes]]) -> list[tuple[int, str]]:
+    """Exit code and output of each process."""
     try:
-        codes = [process.wait(timeout=900) for process in processes]
+        codes = [process.wait(timeout=900) for process in started]
     finally:
-        for process in processes:
+        for process in started:
             process.kill()
-    return [(code, path.read_text()) for code, path in zip(codes, outputs, strict=True)]
+    outputs = [(folder / f"output-{rank}.txt").read_text() for rank in range(len(started))]
+    return list(zip(codes, outputs, strict=True))
+
+
+def finish(folder: Path, *command: str, **options: int) -> None:
+    for code, output in ended(folder, start(folder, *command, **options)):
+        assert code == 0, output[-6000:]
+
+
+def assert_same_weights(one: list[np.ndarray], other: list[np.ndarray]) -> None:
+    for value, expected in zip(one, other, strict=True):
+        scale = max(np.abs(expected).max(), 0.1)
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-6 * scale)
+
+
+def saved_weights(folder: Path, rank: int) -> list[np.ndarray]:
+    with np.load(folder / f"weights-{rank}.npz") as weights:
+        return list(weights.values())
 
 
 def test_in_two_processes(tmp_path: Path) -> None:
-    options = [
-        "-v",
-        "-x",
-        "--durations=0",
-        "--tb=short",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-    ]
+    options = ["-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
     command = ["-m", "pytest", *options, "-o", "addopts=", str(HERE / "in_two_processes.py")]
-    for code, output in in_two_processes(tmp_path, *command):
+    for code, output in ended(tmp_path, start(tmp_path, *command)):
         assert code == 0, output[-6000:]
         assert " passed" in output
 
 
 def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
     """And the run, continued in two or in one, ends with the weights of one that never stopped."""
-    script = str(HERE / "resumable_in_processes.py")
-    (code, output), (died, _) = in_two_processes(tmp_path, script, DIES_AT="2")
-    assert (code, died) == (1, 9), output[-6000:]
-    assert "Process 0 of 2 lost the connection to the others" in output
+    dying = start(tmp_path, RESUMABLE, DIES_AT="2")
+    if ON_JAX:  # whose coordinator waits 100 seconds for a sign of life; srun does not
+        assert dying[1].wait(timeout=600) == 9
+        dying[0].kill()
+    (code, output), (died, _) = ended(tmp_path, dying)
+    assert died == 9, output[-6000:]
+    if not ON_JAX:
+        assert code == 1
+        assert "Process 0 of 2 lost the connection to the others" in output
     shutil.copytree(tmp_path / "run", tmp_path / "continued alone")
-    for code, output in in_two_processes(tmp_path, script):
-        assert code == 0, output[-6000:]
-    continued = [train(tmp_path / "continued alone")]
-    for rank in range(2):
-        with np.load(tmp_path / f"weights-{rank}.npz") as weights:
-            continued.append(list(weights.values()))
+    finish(tmp_path, RESUMABLE)
     expected = train(tmp_path / "never stopped")
-    for weights in continued:
-        for one, other in zip(weights, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    assert_same_weights(train(tmp_path / "continued alone"), expected)
+    for rank in range(2):
+        assert_same_weights(saved_weights(tmp_path, rank), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ON_JAX, reason="torch's processes see it at once")
+def test_a_process_that_dies_without_a_launcher(tmp_path: Path) -> None:
+    (code, output), (died, _) = ended(tmp_path, start(tmp_path, RESUMABLE, DIES_AT="2"))
+    assert died == 9
+    assert code != 0
+    assert "another task died" in output or "lost the connection" in output
+
+
+@pytest.mark.slow
+def test_thirty_kills(tmp_path: Path) -> None:
+    """One of two processes, at random moments; continued on other devices, and killed again."""
+    chance = random.Random()
+    expected = train(tmp_path / "never stopped")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    began = time.monotonic()
+    codes = [code for code, _ in ended(whole, start(whole, RESUMABLE, PAUSE="0.3"))]
+    assert codes == [0, 0]
+    seconds = time.monotonic() - began
+    kills = chains = 0
+    ends = []
+    while kills < KILLS:
+        folder = tmp_path / f"chain{chains}"
+        folder.mkdir()
+        while True:
+            processes = start(folder, RESUMABLE, devices=chance.choice([1, 2]), PAUSE="0.3")
+            time.sleep(chance.uniform(0.2, 1) * seconds)
+            killed = chance.choice(processes)
+            kills += killed.poll() is None
+            for process in (killed, *processes):  # as a launcher ends the others
+                process.kill()
+            ended(folder, processes)
+            if kills >= KILLS or chance.random() < 0.4:
+                break
+        # One process of 1, 2 or 4 devices, or two of 1 or 2.
+        count = chance.choice([1, 2])
+        devices = chance.choice([1, 2, 4] if count == 1 else [1, 2]) if ON_JAX else 1
+        finish(folder, RESUMABLE, processes=count, devices=devices)
+        for rank in range(count):
+            assert_same_weights(saved_weights(folder, rank), expected)
+        ends.append(count * devices)
+        chains += 1
+        print(f"{kills} kills, {chains} runs with the same weights", flush=True)
+    print(f"{kills} kills in {chains} runs of {seconds:.0f} s, ended on {ends} devices")
