@@ -53,7 +53,10 @@ def gathered(values: Any) -> Any:
 
 
 def connect_jax_processes(
-    address: str | None, processes: int | None, process: int | None, device: int | None
+    address: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+    device: int | None = None,
 ) -> None:
     """Joins the processes of one training; JAX finds out what is None, as on a TPU pod.
 

@@ -179,7 +179,7 @@ def only_first_shows_progress(options: dict[str, Any]) -> None:
 
 
 def rows_in(batch: Any) -> int:
-    """How many rows a batch has, also where its images are those of a process alone."""
+    """The number of rows of a batch, also where its images are those of one process."""
     return max(len(leaf) for leaf in keras.tree.flatten(batch) if leaf is not None)
 
 

@@ -46,12 +46,15 @@ def connect_torch_processes(address: str, processes: int, process: int, device: 
     """
     import torch
 
-    options = {"init_method": f"tcp://{address}", "world_size": processes, "rank": process}
-    if torch.cuda.is_available():
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
         torch.cuda.set_device(device or 0)
-        torch.distributed.init_process_group("cpu:gloo,cuda:nccl", **options)
-    else:
-        torch.distributed.init_process_group("gloo", **options)
+    torch.distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        init_method=f"tcp://{address}",
+        world_size=processes,
+        rank=process,
+    )
 
 
 def start_from_first_process(model: keras.Model) -> None:

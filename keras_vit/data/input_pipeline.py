@@ -120,18 +120,17 @@ def pipeline(
             image, valid = split.decode(example, channels, crop), tf.constant(True)
         return resize(image, image_seed), label, number, valid
 
-    # Images that cannot be decoded are left out: which rows are whose is not known before.
+    # Where images that cannot be decoded are left out, nobody knows before which rows they have.
     rows = None if split.skips else rows_of_process(batch_size)
-    needed = None if rows is None else _with_neighbours(rows, batch_size, any(alphas))
+    needed = _with_neighbours(rows, batch_size) if rows is not None and any(alphas) else rows
 
     def mix(
         images: tf.Tensor, labels: tf.Tensor, numbers: tf.Tensor, _: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        if num_classes is not None:
-            labels = tf.one_hot(labels, num_classes)
+        labels = labels if num_classes is None else tf.one_hot(labels, num_classes)
         before = None
-        if any(alphas) and needed is not None:
-            images, before = _rows_and_neighbours(images, rows, needed, batch_size, numbers)
+        if any(alphas) and rows is not None:
+            images, before = _rows_and_neighbours(images, rows, batch_size, numbers)
         # The first image's seed, folded: the same random numbers must not serve twice.
         batch_seed = tf.random.experimental.stateless_fold_in((numbers[0], seed), 1)
         return mixup_or_cutmix(images, labels, batch_seed, *alphas, images_before=before)
@@ -230,15 +229,16 @@ def _planned_batches(
     return batches.apply(tf.data.experimental.assert_cardinality(plans.cardinality()))
 
 
-def _with_neighbours(rows: np.ndarray, batch_size: int, mixed: bool) -> np.ndarray:
-    """The rows to decode: these, and where images are mixed those before them."""
-    return np.union1d(rows, (rows - 1) % batch_size) if mixed else rows
+def _with_neighbours(rows: np.ndarray, batch_size: int) -> np.ndarray:
+    """The rows to decode where images are mixed: these, and those before them."""
+    return np.union1d(rows, (rows - 1) % batch_size)
 
 
 def _rows_and_neighbours(
-    images: tf.Tensor, rows: np.ndarray, needed: np.ndarray, batch_size: int, numbers: tf.Tensor
+    images: tf.Tensor, rows: np.ndarray, batch_size: int, numbers: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The images of these rows, and for each the one before it; all of a batch that is not full."""
+    needed = _with_neighbours(rows, batch_size)
     places = np.searchsorted(needed, rows), np.searchsorted(needed, (rows - 1) % batch_size)
     return tf.cond(
         tf.size(numbers) == batch_size,

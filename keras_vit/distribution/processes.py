@@ -75,18 +75,26 @@ def initialize(
     """
     launch = find_launch(os.environ, job_addresses, num_processes, process_id)
     several = launch is not None and launch.processes > 1
-    if keras.backend.backend() == "jax" and (several or launch is None):
-        address = (launch.address, launch.processes, launch.process) if launch else (None,) * 3
-        connect_jax_processes(*address, launch.device if launch else None)
-    elif keras.backend.backend() == "torch" and launch is not None and process_count() == 1:
-        connect_torch_processes(
-            launch.address, launch.processes, launch.process, launch.device or 0
-        )
-    elif keras.backend.backend() == "tensorflow" and launch is not None and several:
-        raise RuntimeError(
-            f"{launch.processes} processes were started, and Keras runs on TensorFlow, where one "
-            "process has all devices. Set KERAS_BACKEND=jax or torch, or start one process."
-        )
+    match keras.backend.backend():
+        case "jax":
+            if launch is None:
+                connect_jax_processes()
+            elif several:
+                connect_jax_processes(
+                    launch.address, launch.processes, launch.process, launch.device
+                )
+        case "torch":
+            if launch is not None and process_count() == 1:
+                connect_torch_processes(
+                    launch.address, launch.processes, launch.process, launch.device
+                )
+        case _:
+            if launch is not None and several:
+                raise RuntimeError(
+                    f"{launch.processes} processes were started, and Keras runs on TensorFlow, "
+                    "where one process has all devices. Set KERAS_BACKEND=jax or torch, or start "
+                    "one process."
+                )
 
 
 def find_launch(
@@ -101,17 +109,18 @@ def find_launch(
         ValueError: Some arguments are missing, or impossible.
     """
     keras_names = ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
-    given = [
+    values = [
         environment.get(f"KERAS_DISTRIBUTION_{name}") if value is None else value
         for name, value in zip(keras_names, (job_addresses, num_processes, process_id), strict=True)
     ]
-    if any(value is not None for value in given):
-        if None in given:
+    if any(value is not None for value in values):
+        if None in values:
             raise ValueError(
-                f"job_addresses={given[0]!r}, num_processes={given[1]!r} and process_id="
-                f"{given[2]!r}: give all three, or none where a launcher sets them."
+                f"job_addresses={values[0]!r}, num_processes={values[1]!r} and process_id="
+                f"{values[2]!r}: give all three, or none where a launcher sets them."
             )
-        return Launch(str(given[0]).split(",")[0], int(given[1] or 1), int(given[2] or 0))
+        address, count, number = map(str, values)
+        return Launch(address.split(",")[0], int(count), int(number))
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return _of_torchrun(environment)
     if "SLURM_STEP_NODELIST" in environment and "SLURM_PROCID" in environment:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
+
 from keras_vit import backend
 from keras_vit.data import MAX_PIXELS
 from keras_vit.errors import as_pair, check_choice, check_positive
@@ -156,7 +158,7 @@ def _write_in_tensorflow_process(
 ) -> None:
     """Keras cannot write it from JAX (sizes are dynamic) nor, with PyTorch 2.13, from torch."""
     with atomic_write(workspace / MODEL_FILE) as temporary:
-        model.copy().save(temporary)
+        keras.saving.save_model(model.copy(), temporary)
     write_text(workspace / OPTIONS_FILE, json.dumps(options))
     python, environment = backend.tensorflow_process()
     command = [*python, "-m", "keras_vit.export.saved_model", str(workspace)]

@@ -156,10 +156,8 @@ def train(
     """
     recipe = _recipe(job)  # reports misspelt options before the data are loaded
     with _on_devices(job):
-        if keras_vit.distribution.is_first_process():
-            report = _train_and_publish(job, recipe, print_fn)
-        else:
-            report = _train_along(job, recipe)
+        is_first = keras_vit.distribution.is_first_process()
+        report = _train_and_publish(job, recipe, print_fn) if is_first else _follow(job, recipe)
         wait_for_processes()  # none of them ends while the first one writes
     return report
 
@@ -194,7 +192,7 @@ def _train_and_publish(
     return report
 
 
-def _train_along(job: Job, recipe: Recipe) -> evaluation.ClassificationReport | None:
+def _follow(job: Job, recipe: Recipe) -> evaluation.ClassificationReport | None:
     """What `train` does in the other processes: the same steps, and no file."""
     if not from_all_processes(False)[0]:
         return None
@@ -248,8 +246,8 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str],
         print_fn(f"left out: {splits.report}")
     model, history = _trained(job, recipe, splits, folder, print_fn)
     labels, scores = predict_split(model, splits.val, recipe.batch_size)
+    several = current_processes() is not None
     model = _whole(model)
-    report = evaluation.classification_report(labels, scores, splits.class_names)
     facts = {
         "seconds": round(time.time() - started, 1),
         "parameters": model.count_params(),
@@ -257,6 +255,23 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str],
         "bad_files": [[str(path), reason] for path, reason in splits.report],
         "ignored": [[str(path), reason] for path, reason in splits.report.ignored],
     }
+    with single_process() if several else nullcontext():
+        _write_files(job, recipe, folder, model, splits, facts, labels, scores, history)
+
+
+def _write_files(
+    job: Job,
+    recipe: Recipe,
+    folder: Path,
+    model: Any,
+    splits: data.Splits,
+    facts: dict[str, Any],
+    labels: np.ndarray,
+    scores: np.ndarray,
+    history: History,
+) -> None:
+    """The trained model, its report and its SavedModel."""
+    report = evaluation.classification_report(labels, scores, splits.class_names)
     config = _config(job, recipe, model)
     with atomic_write(folder / "model.keras") as temporary:
         model.save(temporary)

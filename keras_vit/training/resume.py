@@ -274,7 +274,9 @@ class _Saver(keras.callbacks.Callback):
         if not backend.current_processes():
             return by_time
         # They save together, by the clock of the first.
-        return self.step % STEPS_BETWEEN_CLOCKS == 0 and backend.from_all_processes(by_time)[0]
+        return self.step % STEPS_BETWEEN_CLOCKS == 0 and bool(
+            backend.from_all_processes(by_time)[0]
+        )
 
     def save(self, finished: bool) -> None:
         started = time.monotonic()
