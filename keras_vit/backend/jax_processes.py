@@ -70,9 +70,9 @@ def connect_jax_processes(
     """
     import jax
 
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # the default since JAX 0.5
     if getattr(jax.distributed, "is_initialized", lambda: False)():
         return
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # the default since JAX 0.5
     if device is not None:
         jax.config.update("jax_cuda_visible_devices", str(device))
     try:

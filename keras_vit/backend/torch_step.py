@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -38,7 +39,8 @@ def run_step(
         check_same_batch(data)
         distribution.is_batch_checked = True
     generators = _generators(model, distribution) if training else nullcontext()
-    with generators, _Step(model, distribution, rows_in(data)) as current:
+    rows = rows_in(data)
+    with generators, _loss_of(model, rows), _Step(model, distribution, rows) as current:
         token = current_step.set(current)
         try:
             return step(data)
@@ -137,6 +139,24 @@ class _Gather(torch.autograd.Function):
         context.step.sum_after_backward()
         start = context.step.distribution.rank * context.rows
         return gradient[start : start + context.rows], None
+
+
+@contextmanager
+def _loss_of(model: keras.Model, rows: int) -> Iterator[None]:
+    """Meanwhile the mean of the loss weights a batch by its rows: Keras takes those of `x`."""
+    metrics = [metric for metric in model.metrics if metric.name == "loss"][:1]
+    for metric in metrics:
+        # Found before that of its class.
+        vars(metric)["update_state"] = functools.partial(_update, metric, rows)
+    try:
+        yield
+    finally:
+        for metric in metrics:
+            del vars(metric)["update_state"]
+
+
+def _update(metric: Any, rows: int, values: Any, sample_weight: Any = None) -> None:
+    type(metric).update_state(metric, values, sample_weight=rows)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import keras
@@ -26,6 +27,7 @@ from keras_vit.backend import (
     on_all_processes,
     on_devices,
     only_first_shows_progress,
+    rows_in,
     single_process,
     start_from_first_process,
     synchronize,
@@ -180,9 +182,13 @@ class CompiledModel(keras.Model):
 
     def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Keras's: makes the variables of metrics and optimizer, once after `compile`."""
-        if data_batch is None and current_distribution() is not None and not self._is_prepared:
-            # Keras would cut the batch that it reads within `on_devices`.
-            data_batch = next(next(iter(iterator))[2])
+        several = current_distribution() is not None or current_processes() is not None
+        if data_batch is None and several and not self._is_prepared:
+            # Keras would cut the batch that it reads within `on_devices`, and would not expect
+            # fewer images than labels.
+            batches = next(iter(iterator))[2]
+            batch = batches[0] if isinstance(batches, list | tuple) else next(batches)
+            data_batch = keras.tree.map_structure(partial(_with_rows, rows=rows_in(batch)), batch)
         with on_devices():
             super()._symbolic_build(iterator, data_batch)
         self._is_prepared = True
@@ -250,6 +256,14 @@ class CompiledModel(keras.Model):
                 make(force)
             guard_step(self, function, variables)
         return getattr(self, function)
+
+
+def _with_rows(array: Any, rows: int) -> keras.KerasTensor | None:
+    """An array's shape and dtype, with the number of rows of its batch."""
+    if array is None:
+        return None
+    dtype = keras.backend.standardize_dtype(array.dtype)
+    return keras.KerasTensor((rows, *array.shape[1:]), dtype)
 
 
 def _rows(arrays: Any, rows: slice) -> Any:

@@ -199,7 +199,7 @@ def test_pipelines_with_mixup(kind: str) -> None:
 
     def job() -> Any:
         training, held_out = pipelines()
-        model = vit(num_classes=10, dropout=0.1)
+        model = vit(num_classes=10)
         loss = keras.losses.CategoricalCrossentropy(from_logits=True)
         model.compile(sgd(global_clipnorm=1.0), loss, metrics=["accuracy"])
         history = model.fit(training, validation_data=held_out, verbose=0).history

@@ -49,7 +49,7 @@ def train(folder: Path) -> list[np.ndarray]:
         dropout=0.2,
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(MomentumSGD(0.01, state_dtype="float32", global_clipnorm=1.0), loss)
+    model.compile(MomentumSGD(0.002, state_dtype="float32", global_clipnorm=1.0), loss)
     run = ResumableRun(folder, every_steps=1)
     run.fit(model, batches, EPOCHS, STEPS, callbacks=[Die()], verbose=0)
     return model.get_weights()
