@@ -31,8 +31,9 @@ _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda")  # gzip, and 
 def record_offsets(files: Sequence[str]) -> list[np.ndarray]:
     """Where the records of TFRecord files begin, and where the last one ends.
 
-    Takes a minute per ten million records of a local disk, the first time. The cache holds 8 bytes
-    per record; it is computed anew when the name, size or time of a file differs.
+    Takes about a minute per ten million records the first time, and as long as so many small reads
+    where the files are not in the machine's file cache. The result has 8 bytes per record; it is
+    computed anew when the name, size or time of a file differs.
 
     Args:
         files: paths of uncompressed TFRecord files.
