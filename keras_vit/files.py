@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and the folder of those that can be made again."""
 
 import os
 import tempfile
@@ -7,6 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TEMPORARY_FILES = ".*.part*"
+
+
+def cache_folder() -> Path:
+    """What can be downloaded or computed again: `keras_vit` in Keras's own cache (`KERAS_HOME`)."""
+    return Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "keras_vit"
 
 
 @contextmanager

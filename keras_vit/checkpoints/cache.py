@@ -22,15 +22,12 @@ import numpy as np
 from keras_vit.checkpoints.checkpoint_file import open_container
 from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.checkpoints.released import Weights
-from keras_vit.files import write_text
+from keras_vit.files import cache_folder, write_text
 from keras_vit.manifest import sha256
 
+__all__ = ["cache_folder", "cached_file", "resolve"]
+
 LEDGER = "sha256.json"
-
-
-def cache_folder() -> Path:
-    """Where released weights are kept: `keras_vit` in Keras's own cache (`KERAS_HOME`)."""
-    return Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "keras_vit"
 
 
 def cached_file(row: Weights) -> Path:

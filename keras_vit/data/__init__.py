@@ -14,7 +14,7 @@ from .augmentation import AUGMENTATIONS, Augmentation
 from .augmentation_plot import format_soft_label, plot_augmentations
 from .decoder import decode_image
 from .erasing import random_erasing
-from .errors import BadImageError, DatasetUnavailableError
+from .errors import BadImageError, DamagedShardError, DatasetUnavailableError
 from .fallback import map_or_else
 from .folder import FileSplit
 from .headers import MAX_PIXELS
@@ -23,6 +23,7 @@ from .input_pipeline import pipeline
 from .mixtures import cutmix, mixup
 from .preprocessing import EVAL_TRANSFORMS, evaluation_image, training_image
 from .rand_augment import OPERATIONS, rand_augment
+from .records import RecordSplit
 from .sources import load
 from .splits import FileReport, Split, Splits
 from .tfds import TFDSSplit
@@ -35,9 +36,11 @@ __all__ = [
     "ArraySplit",
     "Augmentation",
     "BadImageError",
+    "DamagedShardError",
     "DatasetUnavailableError",
     "FileReport",
     "FileSplit",
+    "RecordSplit",
     "Split",
     "Splits",
     "TFDSSplit",

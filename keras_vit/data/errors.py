@@ -11,6 +11,10 @@ class BadImageError(ValueError):
     """Image files cannot be decoded; the message names them, with the reasons."""
 
 
+class DamagedShardError(ValueError):
+    """A file of records is truncated or damaged; the message names the file and the byte."""
+
+
 class DatasetUnavailableError(RuntimeError):
     """A TFDS data set is not prepared on this machine and cannot be downloaded."""
 

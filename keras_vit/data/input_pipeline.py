@@ -114,6 +114,7 @@ def pipeline(
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         image_seed = tf.stack([number, seed])
         crop = training_crop(image_seed, augmentation) if training else None
+        example, label = split.read(example, label, guarded)
         if guarded:
             image, valid = split.decode_or_replace(example, channels, crop)
         else:

@@ -11,8 +11,9 @@ from keras_vit.errors import check_choice, check_positive
 from .digits import load_digits
 from .folder import LAYOUTS, load_folder
 from .headers import MAX_PIXELS
+from .record_files import holds_records, load_records
 from .splits import Splits
-from .tfds import is_dataset_name, load_tfds
+from .tfds import is_dataset_name, is_prepared_folder, load_tfds
 
 
 def load(
@@ -37,28 +38,35 @@ def load(
               or `FOLDER/<class>/*` alone, with a stratified split. The folders' sorted names are
               the class names. Files are JPEG, PNG, BMP, GIF or WebP by their suffix; EXIF
               orientation is applied;
-            - a TFDS data set such as "tf_flowers" or "cifar10", prepared or downloadable.
+            - TFRecord or ArrayRecord files of `tf.train.Example` with an encoded image and an
+              integer label (`image/encoded` and `image/class/label`, or `image` and `label`): a
+              folder, or "records:" and a folder or a pattern, such as "records:/data/train-*".
+              Their names determine the split; `labels.txt` has the class names, one per line;
+            - a TFDS data set such as "tf_flowers" or "tfds:cifar10", prepared or downloadable, or
+              the folder of a prepared one.
         data_dir: where TFDS looks for prepared data sets and puts new ones.
         val_fraction: fraction of the images for validation where the source does not have such a
             split.
         seed: which images these are. TFDS slices take the last ones, whatever the seed.
         on_bad_file: "skip" files that cannot be decoded and classes without an image to train on,
-            with a warning and in `report`; or "raise".
+            with a warning and in `report`; or "raise". In records, an image that cannot be decoded
+            is replaced by a grey one where it occurs.
         verify: decode every file of a folder once, now, to find those that cannot be decoded;
-            otherwise they are skipped later.
-        max_pixels: height times width that an image of a folder may have, read from its header
-            before it is decoded; larger ones count as files that cannot be decoded. None for any
-            size.
+            otherwise they are skipped later. Records are not verified.
+        max_pixels: height times width that an image may have, read from its header before it is
+            decoded; larger ones count as files that cannot be decoded. None for any size.
 
     Returns:
         `Splits`, with `train`, `val`, `class_names` and a `report` of the files that are not used.
 
     Raises:
-        FileNotFoundError: the path or a listed file does not exist.
+        FileNotFoundError: the path, a listed file, a shard or `labels.txt` does not exist.
         NotADirectoryError: the path of a file.
         ValueError: an unknown name, a folder in none of the layouts or with fewer than two classes
             to train on, or an argument out of range.
         BadImageError: files that cannot be decoded, with `on_bad_file="raise"`.
+        DamagedShardError: a file of records is truncated or damaged; damage within a record is
+            found when it is read, in a `tf.errors.OpError` with the same message.
         DatasetUnavailableError: a TFDS data set that is not prepared and cannot be downloaded.
 
     Example:
@@ -75,13 +83,22 @@ def load(
     name = os.fspath(source)
     if name in ("digits", "digits/half"):
         return load_digits(name, val_fraction, seed)
+    tfds_dir = None if data_dir is None else os.fspath(data_dir)
+    options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}
+    if name.startswith("records:"):
+        return load_records(name.removeprefix("records:"), val_fraction, seed, **options)
+    if name.startswith("tfds:"):
+        return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, **options)
     path = Path(name).expanduser()
+    if path.is_dir() and is_prepared_folder(path):
+        return load_tfds(name, tfds_dir, val_fraction, **options)
+    if path.is_dir() and holds_records(path):
+        return load_records(name, val_fraction, seed, **options)
     if path.exists():
         return load_folder(path, val_fraction, seed, on_bad_file, verify, max_pixels)
-    tfds_dir = None if data_dir is None else os.fspath(data_dir)
     if isinstance(source, os.PathLike) or _looks_like_a_path(name, tfds_dir):
         raise FileNotFoundError(f"There is no {name}: {LAYOUTS}")
-    return load_tfds(name, tfds_dir, val_fraction)
+    return load_tfds(name, tfds_dir, val_fraction, **options)
 
 
 def _looks_like_a_path(name: str, data_dir: str | None) -> bool:

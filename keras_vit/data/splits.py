@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,18 +61,31 @@ class Split(ABC):
         epoch alone.
         """
 
-    @abstractmethod
-    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
-        """One example of `dataset()` as uint8 pixels of shape `(height, width, channels)`.
+    def read(self, example: tf.Tensor, label: tf.Tensor, guarded: bool = False) -> tuple[Any, Any]:
+        """What `decode` takes, and the label, of an example of `dataset()`.
+
+        Splits whose labels are only in their records override it; in `dataset()`, the label is -1
+        there, so that examples that are skipped are not read.
 
         Args:
             example: of `dataset()`.
+            label: of `dataset()`, an int32 scalar.
+            guarded: name the record in the error where it cannot be read, which takes more time.
+        """
+        return example, label
+
+    @abstractmethod
+    def decode(self, example: Any, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        """One image as uint8 pixels of shape `(height, width, channels)`.
+
+        Args:
+            example: what `read` returned.
             channels: 3, or 1 for grey.
             crop: which part of the image, see `decode_image`; None for the whole.
         """
 
     def decode_or_replace(
-        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
+        self, example: Any, channels: int = 3, crop: Crop | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """What `decode` returns and True; or, where it fails, a placeholder image and False.
 
@@ -80,11 +94,12 @@ class Split(ABC):
         return self.decode(example, channels, crop), tf.constant(True)
 
     def images(self, examples: tf.data.Dataset, channels: int = 3) -> tf.data.Dataset:
-        """Decodes the first component of every element, in parallel and in order."""
+        """Decodes elements `(example, label, ...)` of `dataset()`, in parallel and in order."""
 
-        def decode(example: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def decode(example: tf.Tensor, label: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            example, label = self.read(example, label, guarded=True)
             image, valid = self.decode_or_replace(example, channels)
-            return valid, image, *rest
+            return valid, image, label, *rest
 
         decoded = examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         if self.skips:

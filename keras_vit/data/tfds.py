@@ -3,82 +3,71 @@
 from __future__ import annotations
 
 import difflib
+import os
 import threading
 import urllib.error
 import urllib.request
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ._imports import require, tensorflow_datasets, tf
-from .decoder import Crop, decode_image
 from .errors import DatasetUnavailableError
-from .splits import Split, Splits
+from .records import Parse, RecordSplit, Shard, open_records
+from .splits import Splits
 
 _HOST = "https://storage.googleapis.com"  # where TFDS keeps its data set descriptions
 _PROBE_SECONDS = 3.0
-_SHUFFLE_WINDOW = 10_000  # encoded images
+_FORMATS = ("tfrecord", "array_record")
 
 
-class TFDSSplit(Split):
-    """A split, or a slice such as "train[:80%]", of a prepared TFDS data set.
+class TFDSSplit(RecordSplit):
+    """A split, or a slice such as "train[:80%]", of a prepared TFDS data set, read by index.
 
-    TFDS has written its records in a random order. They are shuffled again through a window of
-    10,000, and a pass that starts in the middle reads what comes before, without decoding it.
+    Args:
+        name: "train", "val" or "test".
+        class_names: the name of each label.
+        builder: of the data set, with `supervised_keys`.
+        tfds_split: the split or slice.
+        **options: `on_bad_file` and `max_pixels` of `RecordSplit`.
+
+    Raises:
+        ValueError: a file format without records that can be read by index.
+        DamagedShardError: a file does not hold the records that TFDS has written.
     """
 
-    def __init__(self, name: str, class_names: tuple[str, ...], builder: Any, tfds_split: str):
-        self.name, self.class_names = name, class_names
-        self.tfds_split = tfds_split
-        self._builder = builder
-        self._image_key, self._label_key = builder.info.supervised_keys
-
-    @property
-    def num_examples(self) -> int:
-        return int(self._builder.info.splits[self.tfds_split].num_examples)
-
-    def labels(self) -> np.ndarray:
-        label_only = tensorflow_datasets.decode.PartialDecoding({self._label_key: True})
-        records = self._builder.as_dataset(split=self.tfds_split, decoders=label_only)
-        labels = [int(r[self._label_key]) for r in records.as_numpy_iterator()]
-        return np.array(labels, np.int32)
-
-    def dataset(
+    def __init__(
         self,
-        shuffle_seed: int | None = None,
-        epoch: int | tf.Tensor = 0,
-        start: int | tf.Tensor = 0,
-    ) -> tf.data.Dataset:
-        epoch = tf.cast(epoch, tf.int64)
-        records, window = self._records, min(len(self), _SHUFFLE_WINDOW)
-
-        def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
-            # Without a seed for this function's graph, or tf.data would mix the global seed into
-            # the order.
-            tf.compat.v1.set_random_seed(None)
-            key = tf.stack([tf.constant(shuffle_seed, tf.int64), epoch])
-            seed = tf.random.stateless_uniform((), key, maxval=tf.int32.max, dtype=tf.int32)
-            return records.shuffle(window, tf.cast(seed, tf.int64), reshuffle_each_iteration=False)
-
-        one_pass = records
-        if shuffle_seed is not None:
-            one_pass = tf.data.Dataset.from_tensors(epoch).flat_map(shuffled)
-        first = epoch * len(self)
-        return one_pass.map(lambda example, label, i: (example, label, first + i)).skip(start)
-
-    @cached_property
-    def _records(self) -> tf.data.Dataset:
-        with tf.init_scope():
-            decoders = {self._image_key: tensorflow_datasets.decode.SkipDecoding()}
-            records = self._builder.as_dataset(split=self.tfds_split, decoders=decoders)
-            return records.enumerate().map(
-                lambda index, r: (r[self._image_key], tf.cast(r[self._label_key], tf.int32), index)
+        name: str,
+        class_names: tuple[str, ...],
+        builder: Any,
+        tfds_split: str,
+        **options: Any,
+    ):
+        self.tfds_split = tfds_split
+        if not builder.info.splits[tfds_split].num_examples:
+            raise ValueError(
+                f"The split {tfds_split!r} of {builder.info.name} is empty: give another "
+                "val_fraction, such as 0.2."
             )
+        instructions = builder.info.splits[tfds_split].file_instructions
+        shards = [
+            Shard(os.fspath(i.filename), i.skip, i.take, i.examples_in_shard) for i in instructions
+        ]
+        super().__init__(name, class_names, open_records(shards), _parse(builder), **options)
 
-    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
-        return decode_image(example, channels, crop)
+
+def _parse(builder: Any) -> Parse:
+    """Reads the image and the label of a record, and none of its other features."""
+    image_key, label_key = builder.info.supervised_keys
+    keys = tensorflow_datasets.decode.PartialDecoding({image_key: True, label_key: True})
+    features = keys.extract_features(builder.info.features)
+    decoders = {image_key: tensorflow_datasets.decode.SkipDecoding()}
+
+    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        values = features.deserialize_example(record, decoders=decoders)
+        return values[image_key], values[label_key]
+
+    return parse
 
 
 def is_dataset_name(name: str, data_dir: str | None) -> bool:
@@ -92,7 +81,12 @@ def is_dataset_name(name: str, data_dir: str | None) -> bool:
         return False
 
 
-def load_tfds(name: str, data_dir: str | None, val_fraction: float) -> Splits:
+def is_prepared_folder(folder: Path) -> bool:
+    """Whether TFDS has prepared a data set here: "tensorflow_datasets/cifar10/3.0.2"."""
+    return (folder / "dataset_info.json").is_file() and (folder / "features.json").is_file()
+
+
+def load_tfds(name: str, data_dir: str | None, val_fraction: float, **options: Any) -> Splits:
     """Splits of the TFDS data set `name`; by default validation is the end of train."""
     # TFDS needs it and does not declare it.
     require("importlib_resources", "pip install importlib_resources")
@@ -110,15 +104,24 @@ def load_tfds(name: str, data_dir: str | None, val_fraction: float) -> Splits:
         )
     if not builder.info.splits:
         _prepare(builder, name)
+    if builder.info.file_format.value not in _FORMATS:
+        raise ValueError(
+            f"The TFDS data set {name!r} is prepared as {builder.info.file_format.value} files, "
+            f"which are not read by index here. Prepare it as one of {', '.join(_FORMATS)}: "
+            f"tfds build {builder.name} --file_format array_record"
+        )
     class_names = tuple(features[keys[1]].names)
     splits = {
-        split: TFDSSplit(split, class_names, builder, source)
+        split: TFDSSplit(split, class_names, builder, source, **options)
         for split, source in _choose_splits(builder.info.splits, val_fraction).items()
     }
     return Splits(name, class_names, splits)
 
 
 def _builder(name: str, data_dir: str | None) -> Any:
+    folder = Path(name).expanduser()
+    if is_prepared_folder(folder):
+        return tensorflow_datasets.builder_from_directory(folder)
     try:
         return tensorflow_datasets.builder(name, data_dir=data_dir)
     except tensorflow_datasets.core.DatasetNotFoundError:
@@ -136,7 +139,8 @@ def _choose_splits(available: Any, val_fraction: float) -> dict[str, str]:
     if others:
         return dict(zip(("train", "val", "test"), ("train", *others), strict=False))
     percent = min(max(round(100 * (1 - val_fraction)), 1), 99)
-    return {"train": f"train[:{percent}%]", "val": f"train[{percent}%:]"}
+    whole = "train" if "train" in available else next(iter(available))  # ImageNet-21k: "full"
+    return {"train": f"{whole}[:{percent}%]", "val": f"{whole}[{percent}%:]"}
 
 
 def _prepare(builder: Any, name: str) -> None:

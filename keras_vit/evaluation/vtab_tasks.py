@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.data import DatasetUnavailableError, TFDSSplit
+from keras_vit.data import DatasetUnavailableError, Split, decode_image
 from keras_vit.data._imports import tensorflow_datasets as tfds
 from keras_vit.data._imports import tf
 from keras_vit.errors import did_you_mean
@@ -162,8 +162,11 @@ def task(name: str) -> Task:
     return known[name]
 
 
-class TaskSplit(TFDSSplit):
-    """A split of a VTAB task.
+_SHUFFLE_WINDOW = 10_000  # encoded images; those that are trained on are a thousand
+
+
+class TaskSplit(Split):
+    """A split of a VTAB task, read from its beginning in every pass.
 
     Images are prepared as in the benchmark: resized to the model's size whatever their aspect ratio
     (`eval_transform="stretch"`), without augmentation.
@@ -186,6 +189,29 @@ class TaskSplit(TFDSSplit):
         labels = self._read({}).map(lambda r: self._label(r))
         return np.fromiter(labels.as_numpy_iterator(), np.int32)
 
+    def dataset(
+        self,
+        shuffle_seed: int | None = None,
+        epoch: int | tf.Tensor = 0,
+        start: int | tf.Tensor = 0,
+    ) -> tf.data.Dataset:
+        epoch = tf.cast(epoch, tf.int64)
+        records, window = self._records, min(len(self), _SHUFFLE_WINDOW)
+
+        def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
+            # Without a seed for this function's graph, or tf.data would mix the global seed into
+            # the order.
+            tf.compat.v1.set_random_seed(None)
+            key = tf.stack([tf.constant(shuffle_seed, tf.int64), epoch])
+            seed = tf.random.stateless_uniform((), key, maxval=tf.int32.max, dtype=tf.int32)
+            return records.shuffle(window, tf.cast(seed, tf.int64), reshuffle_each_iteration=False)
+
+        one_pass = records
+        if shuffle_seed is not None:
+            one_pass = tf.data.Dataset.from_tensors(epoch).flat_map(shuffled)
+        first = epoch * len(self)
+        return one_pass.map(lambda example, label, i: (example, label, first + i)).skip(start)
+
     @cached_property
     def _records(self) -> tf.data.Dataset:
         with tf.init_scope():
@@ -193,7 +219,7 @@ class TaskSplit(TFDSSplit):
             return records.enumerate().map(lambda i, r: (r["image"], self._label(r), i))
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
-        return super().decode(example, channels, crop) * tf.constant(self.task.scale, tf.uint8)
+        return decode_image(example, channels, crop) * tf.constant(self.task.scale, tf.uint8)
 
     def _read(self, decoders: dict[str, Any], **features: Any) -> tf.data.Dataset:
         """Records with the label's feature and `features`; nothing else is decoded."""

@@ -1,12 +1,13 @@
 """TensorFlow Datasets: prepared data, slices, and being offline."""
 
+import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from keras_vit.data import DatasetUnavailableError, load, pipeline
+from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
 
 pytestmark = pytest.mark.once
 
@@ -43,6 +44,14 @@ class KvOneSplit(_Tiny):
     pass
 
 
+class KvArrayRecord(_Tiny):
+    SPLITS = ("train", "test")
+
+
+class KvParquet(_Tiny):
+    pass
+
+
 class KvTwoSplits(_Tiny):
     SPLITS = ("train", "test")
 
@@ -66,7 +75,14 @@ def data_dir(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tfds")
     for builder in (KvOneSplit, KvTwoSplits, KvThreeSplits, KvNoLabels):
         builder(data_dir=folder).download_and_prepare()
+    for builder, kind in ((KvArrayRecord, "array_record"), (KvParquet, "parquet")):
+        builder(data_dir=folder, file_format=kind).download_and_prepare()
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
 
 
 def levels(batches: tf.data.Dataset) -> list[int]:
@@ -162,9 +178,10 @@ def test_unknown_names(name: str, hint: str) -> None:
         load(name)
 
 
+@pytest.mark.parametrize("name", ["kv_two_splits", "tfds:kv_array_record"])
 @pytest.mark.parametrize("cache", [False, True])
-def test_a_stopped_run_goes_on(data_dir: Path, cache: bool) -> None:
-    split = load("kv_two_splits", data_dir=data_dir).train
+def test_a_stopped_run_goes_on(data_dir: Path, name: str, cache: bool) -> None:
+    split = load(name, data_dir=data_dir).train
 
     def images(start_step: int, count: int) -> np.ndarray:
         batches = pipeline(
@@ -176,3 +193,27 @@ def test_a_stopped_run_goes_on(data_dir: Path, cache: bool) -> None:
     for start in (1, 4, 7):
         tf.random.set_seed(start)  # the global seed does not matter
         np.testing.assert_array_equal(images(start, 9 - start), whole[6 * start :])
+
+
+def test_a_prepared_folder_needs_no_builder(data_dir: Path) -> None:
+    folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
+    by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
+    assert by_folder.class_names == ("even", "odd")
+    assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
+
+
+def test_other_file_formats_are_refused(data_dir: Path) -> None:
+    with pytest.raises(ValueError, match=r"prepared as parquet files, .* tfds build kv_parq"):
+        load("kv_parquet", data_dir=data_dir)
+
+
+def test_a_shard_without_all_of_its_records_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    file = next(copy.glob("*train*"))
+    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for record in records[:-1]:
+            writer.write(record)
+    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
+        load(copy)

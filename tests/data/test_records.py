@@ -1,0 +1,405 @@
+"""TFRecord and ArrayRecord files: found, read by index, resumed, and damaged in every way."""
+
+import gzip
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
+from keras_vit.data.records import Records, Shard
+from tests.data.image_fixtures import plain
+
+pytestmark = pytest.mark.once
+
+tf = pytest.importorskip("tensorflow")
+array_record = pytest.importorskip("array_record.python.array_record_module")
+
+IMAGENET = ("image/encoded", "image/class/label")
+COUNT = 23
+NAMES = "".join(f"number {i}\n" for i in range(128))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("keras")
+    monkeypatch.setenv("KERAS_HOME", str(folder))
+    return folder / "keras_vit" / "record_index"
+
+
+def example(image: bytes, label: int, names: tuple[str, str] = IMAGENET) -> bytes:
+    record = tf.train.Example()
+    record.features.feature[names[0]].bytes_list.value.append(image)
+    record.features.feature[names[1]].int64_list.value.append(label)
+    return record.SerializeToString()
+
+
+def examples(start: int = 0, count: int = COUNT, **options: Any) -> list[bytes]:
+    """Grey images whose level is their number, and so is their label."""
+    return [example(plain(i), i, **options) for i in range(start, start + count)]
+
+
+def write_tfrecord(file: Path, records: list[bytes]) -> None:
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def write_array_record(file: Path, records: list[bytes]) -> None:
+    writer = array_record.ArrayRecordWriter(str(file), "group_size:1")
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+WRITERS = {"tfrecord": write_tfrecord, "array_record": write_array_record}
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(params=WRITERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """Writes `{name: records}` in shards, with labels.txt."""
+
+    def write(
+        kind: str = "tfrecord",
+        splits: dict[str, list[bytes]] | None = None,
+        shards: int = 3,
+        where: str = "data",
+    ) -> Path:
+        place = tmp_path / where
+        place.mkdir()
+        splits = splits or {"train": examples(), "validation": examples(100, 5)}
+        for name, records in splits.items():
+            parts = np.array_split(np.arange(len(records)), shards)
+            for i, part in enumerate(parts):
+                file = place / f"{name}.{kind}-{i:05}-of-{shards:05}"
+                WRITERS[kind](file, [records[j] for j in part])
+        (place / "labels.txt").write_text(NAMES)
+        return place
+
+    return write
+
+
+def levels(batches: Any) -> list[int]:
+    return [round(float(level)) for images, _ in batches for level in images[:, 0, 0, 0]]
+
+
+def labels(split: Any, **order: Any) -> list[int]:
+    """The labels in the order of a pass; nothing is decoded."""
+    read = split.dataset(**order).map(lambda example, label, _: split.read(example, label)[1])
+    return [int(label) for label in read]
+
+
+def test_a_folder_of_records(folder: Folder, kind: str) -> None:
+    splits = load(folder(kind))
+    assert repr(splits).endswith(", 128 classes: train 23, val 5)")
+    assert splits.class_names[:2] == ("number 0", "number 1")
+    batches = list(pipeline(splits.train, 8, 4))
+    assert levels(batches) == list(range(COUNT))
+    assert [int(label) for _, labels in batches for label in labels] == list(range(COUNT))
+    np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
+    assert splits.val.labels().dtype == np.int32
+
+
+def training_images(split: Any, start_step: int, count: int) -> np.ndarray:
+    batches = pipeline(split, 8, 4, training=True, repeat=True, start_step=start_step)
+    return np.concatenate([images for images, _ in batches.take(count).as_numpy_iterator()])
+
+
+def test_a_stopped_run_goes_on(folder: Folder, kind: str) -> None:
+    split = load(folder(kind)).train
+    whole = training_images(split, 0, 14)  # more than two passes over 23 images
+    for start in (1, 8):
+        tf.random.set_seed(start)  # the global seed does not matter
+        np.testing.assert_array_equal(training_images(split, start, 14 - start), whole[4 * start :])
+
+
+def test_the_order_does_not_depend_on_format_and_shards(folder: Folder) -> None:
+    places = [
+        folder("tfrecord", where="a"),
+        folder("array_record", where="b"),
+        folder("tfrecord", shards=1, where="c"),
+        folder("array_record", shards=30, where="d"),  # some of them are empty
+        folder("tfrecord", shards=30, where="e"),
+    ]
+    splits = [load(place).train for place in places]
+    orders = [labels(split, shuffle_seed=0, epoch=1) for split in splits]
+    assert sorted(orders[0]) == list(range(COUNT))
+    assert orders == [orders[0]] * len(places)
+    assert labels(splits[0], shuffle_seed=1, epoch=1) != orders[0]
+
+
+def test_every_pass_has_every_image_once_in_its_own_order(folder: Folder) -> None:
+    split = load(folder()).train
+    passes = tf.data.Dataset.range(200).flat_map(
+        lambda epoch: split.dataset(shuffle_seed=0, epoch=epoch).batch(COUNT)
+    )
+    orders, no_labels, numbers = map(np.array, zip(*passes.as_numpy_iterator(), strict=True))
+    assert (np.sort(orders) == np.arange(COUNT)).all()
+    assert len(np.unique(orders, axis=0)) == 200
+    assert (no_labels == -1).all()  # they are in the records
+    np.testing.assert_array_equal(numbers, np.arange(200)[:, None] * COUNT + orders)
+    # Each image is as often in each place: 200 passes and 23 x 23 pairs, chi-square.
+    counts = np.zeros((COUNT, COUNT))
+    np.add.at(counts, (orders, np.arange(COUNT)), 1)
+    expected = 200 / COUNT
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    freedom = (COUNT - 1) ** 2
+    assert abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom)
+
+
+class Millions(Records):
+    """As many records as ImageNet-21k has, without the files."""
+
+    def __init__(self) -> None:
+        super().__init__([Shard("none", 0, 14_197_122, 14_197_122)])
+
+    def read(self, index: Any) -> Any:
+        raise AssertionError("nothing is read")
+
+    fetch = read
+
+
+def test_the_order_of_millions_starts_anywhere() -> None:
+    split = RecordSplit("train", ("a", "b"), Millions(), lambda record: (record, 0))
+    count = len(split)
+    split.dataset(shuffle_seed=0)
+    began = time.monotonic()
+    first = [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=1000).take(100)]
+    last = [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 100)]
+    assert time.monotonic() - began < 5  # all of them would take longer
+    assert len(last) == 100
+    assert len({*first, *last}) == 200
+    assert max(first) - min(first) > 0.8 * count
+    assert 0 <= min(last) <= max(last) < count
+    again = [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 3)]
+    assert again == last[-3:]
+
+
+def test_one_group_of_files_is_split_at_random(folder: Folder, kind: str) -> None:
+    place = folder(kind, {"part": examples()})
+    splits = load(place, val_fraction=0.3)
+    train, val = (labels(splits[name]) for name in ("train", "val"))
+    assert (len(train), len(val)) == (16, 7)
+    assert sorted(train + val) == list(range(COUNT))
+    assert sorted(val) != list(range(16, COUNT))
+    assert labels(load(place, val_fraction=0.3).val) == val
+    assert labels(load(place, val_fraction=0.3, seed=1).val) != val
+    shuffled = labels(splits.train, shuffle_seed=0)
+    assert sorted(shuffled) == sorted(train)
+    assert shuffled != train
+
+
+def test_where_records_may_be(tmp_path: Path) -> None:
+    for name in ("train", "val", "test"):
+        (tmp_path / name).mkdir()
+        write_tfrecord(tmp_path / name / "0.tfrecords", examples(count=4, names=("image", "label")))
+    (tmp_path / "label.labels.txt").write_text(NAMES)
+    splits = load(tmp_path)
+    assert list(splits) == ["train", "val", "test"]
+    assert labels(splits["test"]) == [0, 1, 2, 3]
+    for source in ("val/*", "val/0.tfrecords", "val"):
+        only_val = load(f"records:{tmp_path}/{source}", val_fraction=0.25)
+        assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
+
+
+# --- what is wrong with files
+
+
+def flip(file: Path, byte: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[byte] ^= 0x40
+    file.write_bytes(content)
+
+
+def test_a_truncated_shard_is_refused_before_training(folder: Folder) -> None:
+    place = folder()
+    file = place / "train.tfrecord-00001-of-00003"
+    size = len(file.read_bytes())
+    last = size - len(examples()[15]) - 16
+    for cut in (1, 10, size - last - 5):
+        content = file.read_bytes()
+        file.write_bytes(content[: size - cut])
+        with pytest.raises(
+            DamagedShardError,
+            match=rf"{file.name} is truncated: .* byte {last} does not end within the {size - cut}",
+        ):
+            load(place)
+        file.write_bytes(content)
+    load(place)
+
+
+def test_a_damaged_length_names_file_and_byte(folder: Folder) -> None:
+    place = folder()
+    file = place / "train.tfrecord-00002-of-00003"
+    second = len(examples()[16]) + 16
+    flip(file, second + 1)
+    with pytest.raises(
+        DamagedShardError, match=rf"{file.name} is damaged at byte {second}: the length of record 1"
+    ):
+        load(place)
+
+
+def test_zeros_at_the_end_are_not_records(folder: Folder) -> None:
+    place = folder()
+    file = place / "train.tfrecord-00000-of-00003"
+    size = len(file.read_bytes())
+    file.write_bytes(file.read_bytes() + bytes(32))
+    with pytest.raises(DamagedShardError, match=f"is damaged at byte {size}: the length"):
+        load(place)
+
+
+def test_damage_within_a_record_is_found_where_it_is_read(folder: Folder) -> None:
+    place = folder()
+    split = load(place).train
+    order = [int(index) for index, *_ in split.dataset(shuffle_seed=0)]
+    record = order[0]
+    shard, inside = divmod(record, 8)
+    file = place / f"train.tfrecord-{shard:05}-of-00003"
+    begin = sum(len(one) + 16 for one in examples()[8 * shard : record])
+    flip(file, begin + 40)
+    split = load(place).train
+    message = rf"DamagedShardError: .*{file.name}, record {inside} at byte {begin} is damaged"
+    with pytest.raises(tf.errors.OpError, match=message):
+        training_images(split, 0, 1)
+    with pytest.raises(tf.errors.OpError, match=message):
+        split.labels()
+    # What a resumed run skips is not read.
+    assert labels(split, shuffle_seed=0, start=1) == order[1:]
+
+
+def test_damaged_array_records(folder: Folder) -> None:
+    place = folder("array_record")
+    file = place / "train.array_record-00001-of-00003"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: "):
+        load(place)
+    damaged = bytearray(content)
+    damaged[200] ^= 0x40  # in one of the first records
+    file.write_bytes(damaged)
+    with pytest.raises(
+        tf.errors.OpError, match=rf"{file.name}, record \d is damaged: .* at byte \d+"
+    ):
+        load(place).train.labels()
+
+
+def test_files_that_are_not_uncompressed_records(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text(NAMES)
+    file = tmp_path / "train.tfrecord"
+    write_tfrecord(file, examples())
+    file.write_bytes(gzip.compress(file.read_bytes()))
+    with pytest.raises(DamagedShardError, match=r"train.tfrecord is compressed from byte 0"):
+        load(tmp_path)
+    file.write_bytes(b"not a record, but a text that is long enough")
+    with pytest.raises(DamagedShardError, match="is not a TFRecord file, or damaged at byte 0"):
+        load(tmp_path)
+    write_tfrecord(file, [b"not an example"] * 4)
+    with pytest.raises(DamagedShardError, match=r"record 0 at byte 0 is not a tf.train.Example"):
+        load(tmp_path)
+    write_tfrecord(file, [])
+    with pytest.raises(ValueError, match="train hold 0 records, which are too few"):
+        load(tmp_path)
+    write_array_record(tmp_path / "train.array_record", examples())
+    with pytest.raises(ValueError, match=r"is an ArrayRecord file and .*train.tfrecord is not"):
+        load(tmp_path)
+
+
+def test_features_and_labels_that_do_not_fit(tmp_path: Path) -> None:
+    names = tmp_path / "labels.txt"
+    file = tmp_path / "train.tfrecord"
+    write_tfrecord(file, examples(names=("pixels", "class")))
+    with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
+        load(tmp_path)
+    names.write_text("even\n")
+    with pytest.raises(ValueError, match=r"labels.txt has 1 class names"):
+        load(tmp_path)
+    names.write_text(NAMES)
+    with pytest.raises(ValueError, match=r"the features class, pixels; .* expected as image/enc"):
+        load(tmp_path)
+    names.write_text("a\nb\nc\nd\ne\n")
+    write_tfrecord(file, examples(count=6))
+    splits = load(tmp_path)
+    with pytest.raises(tf.errors.OpError, match=r"record 5 at byte \d+ has the label 5, but the 5"):
+        [part.labels() for part in splits.values()]
+
+
+def test_missing_files(folder: Folder, tmp_path: Path) -> None:
+    place = folder()
+    (place / "train.tfrecord-00001-of-00003").unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"1 of 3 files are missing, .*train.tfrecord-00001-of-00003"
+    ):
+        load(place)
+    with pytest.raises(FileNotFoundError, match=r"There are no records at .*nowhere"):
+        load(f"records:{tmp_path}/nowhere")
+    write_tfrecord(place / "more.tfrecord", examples())
+    (place / "train.tfrecord-00001-of-00003").touch()
+    with pytest.raises(ValueError, match="belongs neither to train, val nor test"):
+        load(place)
+
+
+def test_an_image_that_does_not_decode_is_replaced(
+    folder: Folder, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    records = examples()
+    records[9] = example(plain(9)[:-20], 1)
+    place = folder(kind, {"train": records, "val": examples()})
+    expected = [*range(9), 127, *range(10, COUNT)]
+    assert levels(pipeline(load(place).train, 8, 4)) == expected
+    printed = capfd.readouterr().err
+    assert f"train.{kind}-00001-of-00003, record 1" in printed
+    assert "the PNG file is damaged or incomplete; replaced by a grey image" in printed
+
+
+@pytest.mark.parametrize(
+    ("max_pixels", "reason"),
+    [(None, "the PNG file is damaged"), (20, "20 x 16 pixels, more than max_pixels=20")],
+)
+def test_an_image_that_does_not_decode_is_an_error_if_asked_for(
+    folder: Folder, max_pixels: int | None, reason: str
+) -> None:
+    records = [example(plain(9)[:-20], 1), *examples(count=3)]
+    split = load(
+        folder(splits={"train": records, "val": records}),
+        on_bad_file="raise",
+        max_pixels=max_pixels,
+    ).train
+    with pytest.raises(tf.errors.OpError, match=f"BadImageError: .*, record 0 .*: .*{reason}"):
+        list(pipeline(split, 8, 4))
+
+
+# --- the index of TFRecord files
+
+
+def test_the_index_is_computed_once(
+    folder: Folder, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = folder()
+    expected = labels(load(place).train)
+    kept = sorted(cache.iterdir())
+    assert len(kept) == 2  # train and val
+    with monkeypatch.context() as patch:
+        patch.delattr("keras_vit.data.tfrecord_index._scan")
+        assert labels(load(place).train) == expected
+    for file in kept:  # a damaged one is computed again
+        file.write_bytes(file.read_bytes()[:50])
+    assert labels(load(place).train) == expected
+    write_tfrecord(place / "train.tfrecord-00000-of-00003", examples(50, 9))
+    changed = labels(load(place).train)
+    assert changed == [*range(50, 59), *range(8, COUNT)]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(folder: Folder, cache: Path) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file where the folder would be")
+    with pytest.warns(UserWarning, match="index of the records cannot be kept .* Set KERAS_HOME"):
+        assert len(load(folder()).train) == COUNT
