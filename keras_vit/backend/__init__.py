@@ -18,8 +18,10 @@ from keras_vit.backend.kernels import (
     fused_attention,
     has_fused_attention,
     has_gelu_kernel,
+    joins_rows,
     multiply_add,
     multiply_in_float32,
+    recompute_derivative,
 )
 from keras_vit.backend.platform import is_tensorflow, tensorflow_process
 from keras_vit.backend.random import (
@@ -68,6 +70,7 @@ __all__ = [
     "is_first_process",
     "is_tensorflow",
     "join_processes",
+    "joins_rows",
     "keras_distributes_torch",
     "layout_of",
     "multiply_add",
@@ -80,6 +83,7 @@ __all__ = [
     "random_int16",
     "random_rows_along",
     "random_state",
+    "recompute_derivative",
     "remat",
     "same_in_all_processes",
     "set_random_state",

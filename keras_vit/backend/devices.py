@@ -113,7 +113,7 @@ def _place(leaf: Any, distribution: Any) -> Any:
     if leaf is None or (isinstance(leaf, jax.Array) and len(leaf.devices()) > 1):
         return leaf
     layout = distribution.get_data_layout(leaf.shape)
-    if leaf.shape[0] % _replicas(distribution):
+    if leaf.shape[0] % replica_count(distribution):
         layout = keras.distribution.TensorLayout([None] * leaf.ndim, distribution.device_mesh)
     return jax.make_array_from_process_local_data(layout.backend_layout, np.asarray(leaf))
 
@@ -129,7 +129,7 @@ def _devices(mesh: Any) -> tuple[Any, ...]:
     return mesh.devices.shape, *names
 
 
-def _replicas(distribution: Any) -> int:
+def replica_count(distribution: Any) -> int:
     """Into how many parts the rows of a batch are cut."""
     mesh = distribution.device_mesh
     return int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
@@ -150,7 +150,7 @@ def on_all_devices(function: Callable[[Any], Any], images: Any) -> Any:
         return on_all_processes(function, images)
     import jax
 
-    rows, replicas = images.shape[0], _replicas(distribution)
+    rows, replicas = images.shape[0], replica_count(distribution)
     if not isinstance(images, jax.core.Tracer) or not rows % replicas:
         return function(images)
     index = keras.ops.minimum(keras.ops.arange(-(-rows // replicas) * replicas), rows - 1)

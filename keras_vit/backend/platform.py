@@ -16,11 +16,16 @@ def tensorflow_process() -> tuple[list[str], dict[str, str]]:
     return [sys.executable], {**os.environ, "KERAS_BACKEND": "tensorflow"}
 
 
-def jax_is_accelerated() -> bool:
-    """Whether JAX, which must be the backend, runs or compiles for a GPU or a TPU."""
+def jax_platform() -> str:
+    """What JAX, which must be the backend, runs or compiles for: `"cpu"`, `"gpu"` or `"tpu"`."""
     import jax
 
     device = jax.devices()[0]
     if distribution := keras.distribution.distribution():
         device = distribution.device_mesh.devices.flat[0]  # its name, or the device
-    return str(getattr(device, "platform", device)).split(":")[0] != "cpu"
+    return str(getattr(device, "platform", device)).split(":")[0]
+
+
+def jax_is_accelerated() -> bool:
+    """Whether JAX, which must be the backend, runs or compiles for a GPU or a TPU."""
+    return jax_platform() != "cpu"
