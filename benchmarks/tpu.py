@@ -79,9 +79,9 @@ def _compiled(row: Row, topology: str) -> Row:
     printed = subprocess.run(
         command, env=environment, cwd=Path(__file__).parents[1], capture_output=True, text=True
     )
-    print(f"{row['model']}, {row['task']}, {row['contestant']}: done", flush=True)
     if printed.returncode:
         raise SystemExit(f"{row}: {printed.stderr[-3000:]}")
+    print(f"{row['model']}, {row['task']}, {row['contestant']}: done", flush=True)
     return json.loads(printed.stdout.splitlines()[-1])
 
 
@@ -107,10 +107,10 @@ def compile_contestant(row: Row, topology: str) -> Any:
         from benchmarks._flax_vit import flax_program
 
         return flax_program(work, work.sizes(), devices)
-    with keras.StatelessScope(initialize_variables=False):
-        if system == "keras_hub":
-            model = keras_hub_classifier(work)
-        else:
+    if system == "keras_hub":
+        model = keras_hub_classifier(work)  # with values: it makes an optimizer at once
+    else:
+        with keras.StatelessScope(initialize_variables=False):
             model = vision_transformer(work, include_preprocessing=False)
     distribution = distribution_over("data_parallel", devices)
     return compile_step(model, distribution, work.batch_size, row["task"] == "training")
@@ -137,7 +137,11 @@ def best_peer(rows: Sequence[Row], row: Row) -> Row | None:
 
 def table(measured: Row) -> str:
     """Training, then inference: one line per contestant, for one chip."""
-    rows = measured["rows"]
+    order = list(BATCHES), list(CONTESTANTS)
+    rows = sorted(
+        measured["rows"],
+        key=lambda row: (order[0].index(row["model"]), order[1].index(row["contestant"])),
+    )
     lines: list[str] = []
     for task in TASKS:
         lines += [f"{task}, bfloat16, on {measured['topology']}, for one chip"]

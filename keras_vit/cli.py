@@ -14,7 +14,12 @@ from keras_vit import from_checkpoint, list_weights, save_weights
 from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.data import load, plot_augmentations
-from keras_vit.distribution.cost import cost_table, expected_cost, step_cost
+from keras_vit.distribution.cost import (
+    DoesNotFitError,
+    cost_table,
+    expected_cost,
+    step_cost,
+)
 from keras_vit.errors import check_choice, printable
 from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 from keras_vit.evaluation.prediction import predict_files
@@ -186,7 +191,7 @@ def _plan_step(model: str, tpu: str, distribution: str, image_size: int, **optio
     try:
         compiled = step_cost(model, distribution, tpu, input_shape=shape, **options)
         costs = {"compiled": compiled, **costs}
-    except ImportError as error:
+    except (ImportError, DoesNotFitError) as error:
         note = f"Not compiled: {error}"
     print(f"\na training step on {tpu}, {distribution}: each of {expected.devices} chips")
     print_text(cost_table(costs))

@@ -51,6 +51,10 @@ CHIPS = {
 }
 
 
+class DoesNotFitError(RuntimeError):
+    """The step needs more memory than the device has; the message says how much."""
+
+
 @dataclass(frozen=True)
 class StepCost:
     """The cost of a step for one device; a field is None where nobody knows.
@@ -155,6 +159,7 @@ def step_cost(
     Raises:
         RuntimeError: Keras does not run on JAX.
         ImportError: `devices` names a TPU, and `libtpu` is not installed.
+        DoesNotFitError: The step needs more memory than the TPU has.
         ValueError: A name or a number is not accepted.
 
     Example:
@@ -175,7 +180,16 @@ def step_cost(
     with keras.StatelessScope(initialize_variables=False):
         model = create_model(name, dtype=precision, **arguments)
     count = distribution.device_mesh.devices.size
-    program = compile_step(model, distribution, batch_size, training)
+    try:
+        program = compile_step(model, distribution, batch_size, training)
+    except RuntimeError as error:
+        if not (needed := re.search(r"Ran out of memory [^()]*\(.*?\)[^()]*\(.*?\)", str(error))):
+            raise
+        raise DoesNotFitError(
+            f"{name} with {batch_size} images does not fit {count} devices by {kind!r}: "
+            f"{needed[0]}. Give fewer images or more devices, distribute by 'fsdp', or recompute "
+            "activations: remat=True."
+        ) from error
     return program_cost(program, count, _chip(devices))
 
 
@@ -224,8 +238,8 @@ def expected_cost(
     (0.13, 0.125)
     """
     check_choice(kind, "kind", KINDS)
-    check_positive(batch_size=batch_size)
     count = _chip_count(devices) if isinstance(devices, str) else devices
+    check_positive(batch_size=batch_size, devices=count)
     size = options.get("image_size", DEFAULT_SIZE)
     classes = {k: v for k, v in options.items() if k == "num_classes"}
     with keras.StatelessScope(initialize_variables=False):
@@ -257,7 +271,7 @@ def _chip(devices: int | str | None) -> Chip | None:
 def _chip_count(topology: str) -> int:
     """How many chips `"v5e:4x4"` has."""
     sides = topology.partition(":")[2].split("x")
-    if not all(side.isdecimal() for side in sides):
+    if not all(side.isdecimal() and int(side) for side in sides):
         raise ValueError(f"{topology!r} is not a TPU. Give one such as 'v5e:2x4'.")
     return math.prod(map(int, sides))
 

@@ -95,6 +95,7 @@ def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch, distributed: bool)
         np.testing.assert_allclose(array, like, rtol=0, atol=0.02 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the compiler of TPUs")
 def test_a_tpu_does_not_write_probabilities() -> None:
     """Twice the tokens, less than three times the bytes: they would be four times."""
