@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit.backend.devices import current_distribution, is_cut_by_heads, replica_count
-from keras_vit.backend.platform import jax_is_accelerated, jax_platform
+from keras_vit.backend.platform import jax_device, jax_is_accelerated, jax_platform
 from keras_vit.backend.tpu_attention import fits_vector_memory, self_attention
 
 
@@ -52,7 +52,7 @@ def _attention_on_tpu(query: Any, key: Any, value: Any, bias: Any) -> Any:
         and hasattr(jax, "shard_map")  # from JAX 0.6 on
         and (distribution is None or batch % replica_count(distribution) == 0)
         and not is_cut_by_heads()
-        and fits_vector_memory(length, heads * width, heads)
+        and fits_vector_memory(length, heads * width, jax_device().device_kind)
     )
     if not one_kernel:
         # Keras's takes a kernel for TPUs that, without a mask, hides all tokens behind the query's.

@@ -16,19 +16,32 @@ import functools
 import math
 from typing import Any
 
-# What a kernel may take of a TPU's vector memory; XLA grants 16 MiB by default.
-VECTOR_MEMORY = 14 * 2**20
+# What a kernel may take of the vector memory: 16 MiB up to TPU v4, of at least 64 in later ones,
+# where larger kernels take minutes to compile.
+SMALL, LARGE = 14 * 2**20, 24 * 2**20
+SMALL_CHIPS = ("TPU v2", "TPU v3", "TPU v4")
 
 
-def fits_vector_memory(length: int, width: int, heads: int) -> bool:
-    """Whether an image fits, with its gradients, in bfloat16; `width` is that of all heads.
+def vector_memory(length: int, width: int) -> int:
+    """Bytes of an image with its gradients, in bfloat16; `width` is that of all heads.
 
     The copies between the memories overlap with the computation, so every array is there twice.
     """
     rows = -(-length // 16) * 16
     arrays = 2 * 2 * rows * (3 * width + width + 3 * width)  # projections, gradients of both
     scores = 4 * 4 * rows * (-(-length // 128) * 128)  # of one head: four arrays in float32
-    return heads > 0 and arrays + scores <= VECTOR_MEMORY
+    return arrays + scores
+
+
+def fits_vector_memory(length: int, width: int, chip: str) -> bool:
+    """Whether a kernel can take images of so many tokens.
+
+    Args:
+        length: Tokens of an image.
+        width: Of all heads together.
+        chip: JAX's `device_kind`, such as `"TPU v5 lite"`.
+    """
+    return vector_memory(length, width) <= (SMALL if chip.startswith(SMALL_CHIPS) else LARGE)
 
 
 def self_attention(projected: Any, heads: int, interpret: bool = False) -> Any:
@@ -58,6 +71,7 @@ def _call(kernel: Any, *arrays: Any, heads: int, parts: int, interpret: bool) ->
     """Runs a kernel for each image, whose result is `parts` times the width of the model wide."""
     import jax
     from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
 
     batch, length, columns = arrays[0].shape
     width = columns // 3
@@ -76,6 +90,10 @@ def _call(kernel: Any, *arrays: Any, heads: int, parts: int, interpret: bool) ->
         in_specs=specs[:-1],
         out_specs=specs[-1],
         cost_estimate=cost,
+        compiler_params=tpu.CompilerParams(
+            dimension_semantics=("parallel",),
+            vmem_limit_bytes=2 * LARGE if vector_memory(length, width) > SMALL else None,
+        ),
         interpret=interpret,
         name=f"attention{kernel.__name__}",
     )(*arrays)

@@ -22,6 +22,7 @@ from keras_vit.distribution.layouts import KINDS, cut_axes
 from keras_vit.errors import check_choice, check_positive
 from keras_vit.models import create as create_model
 from keras_vit.models import model_cost
+from keras_vit.models.cost import BYTES
 from keras_vit.models.geometry import DEFAULT_SIZE
 
 _COLLECTIVES = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
@@ -248,16 +249,17 @@ def expected_cost(
     for variable in model.trainable_variables:
         number = math.prod(variable.shape)
         cut = any(cut_axes(kind, variable.path, variable.shape, count))
-        total, held = total + 4 * number, held + 4 * number // (count if cut else 1)
+        total, held = total + number, held + number // (count if cut else 1)
     cost = model_cost(name, batch_size=batch_size, precision=precision, remat=remat, **options)
     activations = cost.training_bytes - 16 * cost.parameters
     # Data parallel: the sum of the gradients. FSDP: the weights twice, and its gradients' sum.
-    collectives = {"data_parallel": total, "fsdp": 2 * total + held}.get(kind)
+    values = {"data_parallel": total, "fsdp": 2 * total + held}.get(kind)
+    collectives = None if values is None else values * BYTES[precision]
     return StepCost(
         count,
         _chip(devices),
-        3 * held,
-        held + activations // count,
+        3 * 4 * held,
+        4 * held + activations // count,
         6 * cost.macs * batch_size / count,  # forward, and twice that backward
         None,
         collectives if count > 1 else 0,

@@ -84,3 +84,15 @@ def test_without_the_compiler_the_arithmetic_stands_alone(
 def test_a_step_that_does_not_fit_a_tpu() -> None:
     with pytest.raises(DoesNotFitError, match=r"does not fit 8 devices by 'fsdp'.*15\.75G\)"):
         step_cost("ViT-Ti/16", "fsdp", "v5e:2x4", 2**17, "mixed_bfloat16", depth=1)
+
+
+@on_jax
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the compiler of TPUs")
+def test_fsdp_on_a_tpu_keeps_an_eighth_of_the_state() -> None:
+    whole, cut = (
+        step_cost("ViT-B/16", kind, "v5e:2x4", 8, "mixed_bfloat16", depth=1)
+        for kind in ("data_parallel", "fsdp")
+    )
+    assert cut.state < 0.16 * whole.state
+    assert cut.memory < 0.5 * whole.memory

@@ -50,9 +50,11 @@ def test_large_logits_do_not_overflow() -> None:
 
 
 def test_long_sequences_do_not_fit() -> None:
-    assert fits_vector_memory(197, 768, 12)  # ViT-B/16 at 224 pixels
-    assert fits_vector_memory(257, 1280, 16)  # ViT-H/14
-    assert not fits_vector_memory(4097, 768, 12)
+    assert fits_vector_memory(197, 768, "TPU v4")  # ViT-B/16 at 224 pixels
+    assert fits_vector_memory(257, 1280, "TPU v4")  # ViT-H/14
+    assert fits_vector_memory(577, 1024, "TPU v5 lite")  # ViT-L/16 at 384
+    assert not fits_vector_memory(577, 1024, "TPU v4")
+    assert not fits_vector_memory(4097, 768, "TPU v6 lite")
 
 
 @pytest.mark.parametrize("distributed", [False, True])
