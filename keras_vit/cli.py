@@ -191,6 +191,11 @@ def _plan_step(model: str, tpu: str, distribution: str, image_size: int, **optio
     try:
         compiled = step_cost(model, distribution, tpu, input_shape=shape, **options)
         costs = {"compiled": compiled, **costs}
+        if compiled.loops:
+            note = (
+                f"The program has {compiled.loops} loops, and XLA counts one turn of each: "
+                "operations, memory traffic and collectives are at least these."
+            )
     except (ImportError, DoesNotFitError) as error:
         note = f"Not compiled: {error}"
     print(f"\na training step on {tpu}, {distribution}: each of {expected.devices} chips")

@@ -49,7 +49,7 @@ def _attention_on_tpu(query: Any, key: Any, value: Any, bias: Any) -> Any:
         bias is None
         and query.shape == key.shape
         and query.dtype == value.dtype == jnp.bfloat16
-        and hasattr(jax, "shard_map")  # from JAX 0.6 on
+        and jax.__version_info__ >= (0, 7)  # before, `shard_map` and Pallas had other names
         and (distribution is None or batch % replica_count(distribution) == 0)
         and not is_cut_by_heads()
         and fits_vector_memory(length, heads * width, jax_device().device_kind)

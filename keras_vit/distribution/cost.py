@@ -68,6 +68,9 @@ class StepCost:
         flops: Operations.
         moved: Bytes between the device and its memory.
         collectives: Bytes that collective operations give it.
+        loops: Loops of the program. XLA counts one turn of each, so that operations, traffic and
+            collectives are at least these: with FSDP, it computes products in turns over the TPU's
+            chips while it exchanges weights.
     """
 
     devices: int
@@ -77,6 +80,7 @@ class StepCost:
     flops: float
     moved: float | None
     collectives: int | None
+    loops: int = 0
 
     @property
     def memory(self) -> int:
@@ -196,7 +200,7 @@ def step_cost(
 
 def program_cost(program: Any, devices: int, chip: Chip | None = None) -> StepCost:
     """What XLA counts in a `jax.stages.Compiled` for one of its devices."""
-    memory, cost = program.memory_analysis(), program.cost_analysis()
+    memory, cost, text = program.memory_analysis(), program.cost_analysis(), program.as_text()
     return StepCost(
         devices,
         chip,
@@ -204,7 +208,8 @@ def program_cost(program: Any, devices: int, chip: Chip | None = None) -> StepCo
         memory.temp_size_in_bytes,
         cost["flops"],
         cost["bytes accessed"],
-        _collective_bytes(program.as_text()),
+        _collective_bytes(text),
+        len(re.findall(r" while\(", text)),
     )
 
 
