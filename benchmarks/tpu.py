@@ -143,7 +143,7 @@ def table(measured: Row) -> str:
         key=lambda row: (order[0].index(row["model"]), order[1].index(row["contestant"])),
     )
     lines: list[str] = []
-    for task in TASKS:
+    for task in (task for task in TASKS if any(row["task"] == task for row in rows)):
         lines += [f"{task}, bfloat16, on {measured['topology']}, for one chip"]
         lines += [
             f"{'model':10} {'batch':>5}  {'contestant':17} {'Tflop':>7} {'GiB moved':>10} "

@@ -53,7 +53,7 @@ CHIPS = {
 
 
 class DoesNotFitError(RuntimeError):
-    """The step needs more memory than the device has; the message says how much."""
+    """The step needs more memory than the device has."""
 
 
 @dataclass(frozen=True)
