@@ -37,6 +37,8 @@ def main() -> int:
 
 def _start() -> int:
     options = parse()  # help and usage errors need none of what follows
+    if options.get("compile") and find_spec("jax"):
+        os.environ["KERAS_BACKEND"] = "jax"  # only JAX compiles for a TPU that is elsewhere
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
     with without_noise():

@@ -105,7 +105,7 @@ class Work:
         return images, random.integers(0, self.num_classes, self.batch_size).astype("int32")
 
 
-def _vision_transformer(work: Work, include_preprocessing: bool) -> Any:
+def vision_transformer(work: Work, include_preprocessing: bool) -> Any:
     import keras_vit
 
     return keras_vit.VisionTransformer(
@@ -120,10 +120,10 @@ def _vision_transformer(work: Work, include_preprocessing: bool) -> Any:
 
 
 def keras_vit_model(work: Work) -> Step:
-    return _keras_step(_vision_transformer(work, include_preprocessing=False), work)
+    return _keras_step(vision_transformer(work, include_preprocessing=False), work)
 
 
-def keras_hub_model(work: Work) -> Step:
+def keras_hub_classifier(work: Work) -> Any:
     from keras_hub.models import ViTBackbone, ViTImageClassifier
 
     sizes = work.sizes()
@@ -139,10 +139,13 @@ def keras_hub_model(work: Work) -> Step:
         dtype=work.policy,
         **work.options,
     )
-    model = ViTImageClassifier(
+    return ViTImageClassifier(
         backbone=backbone, num_classes=work.num_classes, head_dtype="float32", dtype=work.policy
     )
-    return _keras_step(model, work)
+
+
+def keras_hub_model(work: Work) -> Step:
+    return _keras_step(keras_hub_classifier(work), work)
 
 
 def exported_model(work: Work) -> Step:
@@ -155,7 +158,7 @@ def exported_model(work: Work) -> Step:
 
     if work.task != "inference":
         raise ValueError("A SavedModel does not train. Give --tasks inference.")
-    model = _vision_transformer(work, include_preprocessing=True)
+    model = vision_transformer(work, include_preprocessing=True)
     with tempfile.TemporaryDirectory() as folder:
         loaded = tf.saved_model.load(keras_vit.export_model(model, f"{folder}/1"))
     pixels = tf.constant(127.5 * (work.batch()[0] + 1))

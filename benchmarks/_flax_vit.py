@@ -1,10 +1,12 @@
 """A plain Vision Transformer in `flax.linen`, as the authors' code writes it."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from benchmarks._contestants import OPTIMIZERS, Step, Work
@@ -56,19 +58,33 @@ class ViT(nn.Module):
         return nn.Dense(self.num_classes, dtype="float32")(x)
 
 
-def flax_step(work: Work, sizes: dict[str, int]) -> Step:
-    """One step of the flax model: see `benchmarks._contestants`."""
-    model = ViT(sizes, work.num_classes, work.dropout, jnp.dtype(work.dtype), **work.options)
-    images, labels = map(jnp.asarray, work.batch())
-    key = jax.random.key(0)
-    weights = jax.jit(lambda key: model.init(key, images[:1], False))(key)
-    if work.task == "inference":
-        infer = jax.jit(lambda weights, images: model.apply(weights, images, False))
-        return lambda: jax.device_get(infer(weights, images))
-    optimizer = getattr(optax, work.optimizer.lower())(1e-4, **OPTIMIZERS[work.optimizer])
-    state = [weights, jax.jit(optimizer.init)(weights), key]
+class Functions(NamedTuple):
+    """A contestant as functions without a state.
 
-    def update(weights: Any, moments: Any, key: Any) -> Any:
+    Attributes:
+        start: From a key and images to weights, moments and a key.
+        infer: From weights and images to logits.
+        update: One step: from weights, moments, key, images and labels to loss and the first three.
+    """
+
+    start: Callable[[Any, Any], list[Any]]
+    infer: Callable[[Any, Any], Any]
+    update: Callable[..., Any]
+
+
+def flax_functions(work: Work, sizes: dict[str, int]) -> Functions:
+    """The flax model with its optimizer."""
+    model = ViT(sizes, work.num_classes, work.dropout, jnp.dtype(work.dtype), **work.options)
+    optimizer = getattr(optax, work.optimizer.lower())(1e-4, **OPTIMIZERS[work.optimizer])
+
+    def start(key: Any, images: Any) -> list[Any]:
+        weights = model.init(key, images, False)
+        return [weights, optimizer.init(weights), key]
+
+    def infer(weights: Any, images: Any) -> Any:
+        return model.apply(weights, images, False)
+
+    def update(weights: Any, moments: Any, key: Any, images: Any, labels: Any) -> Any:
         key, now = jax.random.split(key)
 
         def loss_of(weights: Any) -> Any:
@@ -79,11 +95,39 @@ def flax_step(work: Work, sizes: dict[str, int]) -> Step:
         changes, moments = optimizer.update(gradients, moments, weights)
         return loss, [optax.apply_updates(weights, changes), moments, key]
 
-    update = jax.jit(update, donate_argnums=(0, 1, 2))
+    return Functions(start, infer, update)
+
+
+def flax_step(work: Work, sizes: dict[str, int]) -> Step:
+    """One step of the flax model: see `benchmarks._contestants`."""
+    functions = flax_functions(work, sizes)
+    images, labels = map(jnp.asarray, work.batch())
+    state = jax.jit(functions.start)(jax.random.key(0), images[:1])
+    if work.task == "inference":
+        infer = jax.jit(functions.infer)
+        return lambda: jax.device_get(infer(state[0], images))
+    update = jax.jit(functions.update, donate_argnums=(0, 1, 2))
 
     def train() -> float:
         nonlocal state
-        loss, state = update(*state)
+        loss, state = update(*state, images, labels)
         return float(loss)
 
     return train
+
+
+def flax_program(work: Work, sizes: dict[str, int], devices: Sequence[Any]) -> Any:
+    """The step as it is compiled for devices that need not be here: a `jax.stages.Compiled`."""
+    mesh = jax.sharding.Mesh(np.array(devices), ("batch",))
+    cut, whole = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (("batch",), ()))
+    functions, side = flax_functions(work, sizes), work.image_size
+    images = jax.ShapeDtypeStruct((work.batch_size, side, side, 3), "uint8", sharding=cut)
+    labels = jax.ShapeDtypeStruct((work.batch_size,), "int32", sharding=cut)
+    state = jax.eval_shape(functions.start, jax.eval_shape(lambda: jax.random.key(0)), images)
+    state = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), state
+    )
+    if work.task == "inference":
+        return jax.jit(functions.infer).lower(state[0], images).compile()
+    update = jax.jit(functions.update, donate_argnums=(0, 1, 2), out_shardings=whole)
+    return update.lower(*state, images, labels).compile()

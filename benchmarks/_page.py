@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import _report, costs, merging
+from benchmarks import _report, costs, merging, tpu
 from benchmarks._advice import advice
 from benchmarks._rounds import TUNABLES, Result
 
@@ -85,6 +85,13 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "ViT-L/16: `remat`, trained by SGD with momentum",
         "As above, by the optimizer with which the paper fine-tunes: one moment instead of two.",
     ),
+    "tpu": (
+        "On a TPU, by its compiler",
+        "No TPU took part: these are counts of the program that XLA compiles for it. `GiB moved` "
+        "is what XLA counts as accessed, for kernels their arguments and results; `least ms` is "
+        "what operations or bytes take at the chip's peak rates, whichever is more. Same batch, "
+        "optimizer, loss and precision for all; weights stay in float32.",
+    ),
 }
 
 
@@ -136,6 +143,12 @@ def _section(
         lines.append("    python -m benchmarks costs\n")
         for task, shares in json.loads((folder / name / "costs.json").read_text()).items():
             lines.append(f"```text\n{task}\n{costs.table(shares)}\n```\n")
+        return "\n".join(lines)
+    if name == "tpu":
+        counted = json.loads((folder / name / "tpu.json").read_text())
+        versions = ", ".join(f"{package} {v}" for package, v in counted["versions"].items())
+        lines.append(f"    python -m benchmarks tpu\n\nWith {versions}.\n")
+        lines.append(f"```text\n{tpu.table(counted)}\n```\n")
         return "\n".join(lines)
     lines.append(f"    {command(measurements[name])}\n")
     for task, results in measured[name].items():

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import _page
@@ -125,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = [*MEASUREMENTS, "costs", *MERGING]
+    names = [*MEASUREMENTS, "costs", "tpu", *MERGING]
     parser.add_argument("--only", nargs="+", choices=names, help="measure these, also again")
     parser.add_argument("--run", type=Path, help="a ViT that `keras-vit train` made, for merging")
     parser.add_argument("--data", help="the data it was trained on")
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     folder = options.out.with_suffix("")
     commands = {name: ["compare", *arguments] for name, arguments in MEASUREMENTS.items()}
-    commands["costs"] = ["costs"]
+    commands |= {"costs": ["costs"], "tpu": ["tpu"]}
     commands |= {name: ["merging", str(options.run), "--data", options.data] for name in MERGING}
     for name in [] if options.page else options.only or names:
         if (folder / name).exists() and not options.only:
@@ -143,6 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part = folder / f"{name}.partial"
         if name in MERGING and not (options.run and options.data):
             print(f"{name}: not measured; give --run and --data")
+            continue
+        if name == "tpu" and not find_spec("libtpu"):
+            print(f"{name}: not compiled; pip install libtpu")
             continue
         print(f"{name}: python -m benchmarks {shlex.join(commands[name])}", flush=True)
         status = subprocess.run(

@@ -14,7 +14,12 @@ from keras_vit import from_checkpoint, list_weights, save_weights
 from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.data import load, plot_augmentations
-from keras_vit.distribution.cost import step_cost
+from keras_vit.distribution.cost import (
+    DoesNotFitError,
+    cost_table,
+    expected_cost,
+    step_cost,
+)
 from keras_vit.errors import check_choice, printable
 from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 from keras_vit.evaluation.prediction import predict_files
@@ -175,11 +180,28 @@ def _plan(model: str, compile: str | None, distribution: str, **options: Any) ->
     print(f"  memory, inference {estimate.inference_bytes / 2**30:>12,.2f} GiB (estimate)")
     print(f"  memory, training  {estimate.training_bytes / 2**30:>12,.2f} GiB (estimate, Adam)")
     if compile is not None:
-        size = options.pop("image_size")
-        cost = step_cost(model, distribution, compile, input_shape=(size, size, 3), **options)
-        print_text(
-            f"\ncompiled for {compile}, {distribution}, each of {cost.devices} chips:\n{cost}"
-        )
+        _plan_step(model, compile, distribution, **options)
+
+
+def _plan_step(model: str, tpu: str, distribution: str, image_size: int, **options: Any) -> None:
+    """A training step on a TPU by its compiler, where it is installed, beside the arithmetic."""
+    expected = expected_cost(model, distribution, tpu, image_size=image_size, **options)
+    costs, note = {"by arithmetic": expected}, None
+    shape = (image_size, image_size, 3)
+    try:
+        compiled = step_cost(model, distribution, tpu, input_shape=shape, **options)
+        costs = {"compiled": compiled, **costs}
+        if compiled.loops:
+            note = (
+                f"The program has {compiled.loops} loops, and XLA counts one turn of each: "
+                "operations, memory traffic and collectives are at least these."
+            )
+    except (ImportError, DoesNotFitError) as error:
+        note = f"Not compiled: {error}"
+    print(f"\na training step on {tpu}, {distribution}: each of {expected.devices} chips")
+    print_text(cost_table(costs))
+    if note:
+        print_text(note)
 
 
 def _augment(

@@ -22,8 +22,10 @@ from keras_vit.backend.kernels import (
     fused_attention,
     has_fused_attention,
     has_gelu_kernel,
+    joins_rows,
     multiply_add,
     multiply_in_float32,
+    recompute_derivative,
 )
 from keras_vit.backend.platform import is_tensorflow, tensorflow_process
 from keras_vit.backend.processes import (
@@ -81,6 +83,7 @@ __all__ = [
     "is_cut_by_heads",
     "is_first_process",
     "is_tensorflow",
+    "joins_rows",
     "keras_distributes_torch",
     "layout_of",
     "multiply_add",
@@ -94,6 +97,7 @@ __all__ = [
     "random_int16",
     "random_rows_along",
     "random_state",
+    "recompute_derivative",
     "remat",
     "rows_in",
     "rows_of_process",

@@ -95,7 +95,7 @@ def _place(leaf: Any, rows: int, distribution: Any) -> Any:
         return leaf
     shape = (rows, *leaf.shape[1:])
     layout = distribution.get_data_layout(shape)
-    if rows % _replicas(distribution):
+    if rows % replica_count(distribution):
         layout = keras.distribution.TensorLayout([None] * leaf.ndim, distribution.device_mesh)
     return jax.make_array_from_process_local_data(layout.backend_layout, np.asarray(leaf), shape)
 
@@ -111,7 +111,7 @@ def _devices(mesh: Any) -> tuple[Any, ...]:
     return mesh.devices.shape, *names
 
 
-def _replicas(distribution: Any) -> int:
+def replica_count(distribution: Any) -> int:
     """Into how many parts the rows of a batch are cut."""
     mesh = distribution.device_mesh
     return int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
@@ -132,7 +132,7 @@ def on_all_devices(function: Callable[[Any], Any], images: Any) -> Any:
         return on_all_processes(function, images)
     import jax
 
-    rows, replicas = images.shape[0], _replicas(distribution)
+    rows, replicas = images.shape[0], replica_count(distribution)
     if not isinstance(images, jax.core.Tracer) or not rows % replicas:
         return function(images)
     index = keras.ops.minimum(keras.ops.arange(-(-rows // replicas) * replicas), rows - 1)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 import keras
 
@@ -16,11 +17,23 @@ def tensorflow_process() -> tuple[list[str], dict[str, str]]:
     return [sys.executable], {**os.environ, "KERAS_BACKEND": "tensorflow"}
 
 
-def jax_is_accelerated() -> bool:
-    """Whether JAX, which must be the backend, runs or compiles for a GPU or a TPU."""
+def jax_device() -> Any:
+    """A device that JAX, which must be the backend, runs or compiles for."""
     import jax
 
     device = jax.devices()[0]
     if distribution := keras.distribution.distribution():
-        device = distribution.device_mesh.devices.flat[0]  # its name, or the device
-    return str(getattr(device, "platform", device)).split(":")[0] != "cpu"
+        placed = distribution.device_mesh.devices.flat[0]
+        return device if isinstance(placed, str) and placed.startswith(device.platform) else placed
+    return device
+
+
+def jax_platform() -> str:
+    """Its kind: `"cpu"`, `"gpu"` or `"tpu"`."""
+    device = jax_device()
+    return str(getattr(device, "platform", device)).split(":")[0]
+
+
+def jax_is_accelerated() -> bool:
+    """Whether JAX, which must be the backend, runs or compiles for a GPU or a TPU."""
+    return jax_platform() != "cpu"

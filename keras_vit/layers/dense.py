@@ -6,7 +6,7 @@ import keras
 from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
-from keras_vit.backend import multiply_add
+from keras_vit.backend import joins_rows, multiply_add
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -16,7 +16,8 @@ class Dense(keras.layers.Dense):
     Takes `(..., features)` and returns `(..., units)`. In training, all tokens of all images are
     the rows of one matrix: gradients of the weights sum over images and tokens, which XLA's CPU
     compiler on JAX does more slowly over two axes than over one, by a tenth of a training step.
-    torch's fused operator for product and bias is used there.
+    (Not on TPUs, where joining the axes copies the array.) torch's fused operator for product and
+    bias is used there.
 
     Args:
         units: Width of the outputs; this and all other arguments as in `keras.layers.Dense`.
@@ -30,11 +31,12 @@ class Dense(keras.layers.Dense):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         # In inference the batch remains a separate axis: exported graphs need it dynamic.
-        rows = ops.reshape(inputs, (-1, inputs.shape[-1])) if training else inputs
+        join = training and joins_rows()
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1])) if join else inputs
         outputs = multiply_add(rows, self.kernel, self.bias)
         if self.activation is not None:
             outputs = self.activation(outputs)
-        return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units)) if training else outputs
+        return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units)) if join else outputs
 
     def enable_lora(self, rank: int, lora_alpha: Any = None, **options: Any) -> None:
         # Keras's `build` forgets the constructor's alpha.

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.backend import recompute_derivative
 from keras_vit.errors import check_positive, check_rate
 from keras_vit.layers.activations import activation_function
 from keras_vit.layers.attention import MultiHeadSelfAttention
@@ -103,7 +104,8 @@ class MLP(CompositeLayer):
         self.dense_1.build((*tokens_shape[:-1], self.mlp_dim))
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
-        hidden = self.activation_function(self.dense_0(tokens, training=training))
+        activate = recompute_derivative(self.activation_function)
+        hidden = activate(self.dense_0(tokens, training=training))
         hidden = self.dropout_0(hidden, training=training)
         return self.cast(self.dropout_1(self.dense_1(hidden, training=training), training=training))
 
