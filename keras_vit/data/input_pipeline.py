@@ -129,9 +129,7 @@ def pipeline(
         images: tf.Tensor, labels: tf.Tensor, numbers: tf.Tensor, _: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         labels = labels if num_classes is None else tf.one_hot(labels, num_classes)
-        before = None
-        if any(alphas) and rows is not None:
-            images, before = _rows_and_neighbours(images, rows, batch_size, numbers)
+        images, before = _with_images_before(images, rows, batch_size, numbers, any(alphas))
         # The first image's seed, folded: the same random numbers must not serve twice.
         batch_seed = tf.random.experimental.stateless_fold_in((numbers[0], seed), 1)
         return mixup_or_cutmix(images, labels, batch_seed, *alphas, images_before=before)
@@ -156,8 +154,11 @@ def _check_numbers(batch_size: int, seed: int, repeat: bool, start_step: int) ->
 
 def _decoded_bytes(split: Split, channels: int, sample: int = 16) -> float:
     """An estimate, from a few images, of the memory that all take when decoded."""
-    spread = split.dataset().shard(max(len(split) // sample, 1), 0).take(sample)
-    sizes = [int(tf.size(image)) for image, *_ in split.images(spread, channels)]
+    stride = max(len(split) // sample, 1)
+    spread = split.dataset(start=0).take(0)
+    for start in range(0, len(split), stride):
+        spread = spread.concatenate(split.dataset(start=start).take(1))
+    sizes = [int(tf.size(image)) for image, *_ in split.images(spread.take(sample), channels)]
     return len(split) * sum(sizes) / max(len(sizes), 1)
 
 
@@ -180,10 +181,11 @@ def _batches(
     if split.skips:
         valid = _map(examples, guarded).filter(lambda image, label, number, valid: valid)
         return valid.batch(batch_size).skip(start_step)
-    if split.can_fail or rows is not None:
-        return _planned_batches(
-            examples, prepare, guarded if split.can_fail else None, batch_size, rows
-        )
+    if rows is not None:
+        examples = examples.batch(batch_size)
+        return _batches_of_process(examples, split, prepare, guarded, batch_size, rows)
+    if split.can_fail:
+        return _guarded_batches(examples.batch(batch_size), prepare, guarded)
     return _map(examples, prepare).batch(batch_size)
 
 
@@ -191,42 +193,59 @@ def _map(examples: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dat
     return examples.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _planned_batches(
-    examples: tf.data.Dataset,
-    prepare: Callable[..., Any],
-    guarded: Callable[..., Any] | None,
-    batch_size: int,
-    rows: np.ndarray | None,
+def _guarded_batches(
+    plans: tf.data.Dataset, prepare: Callable[..., Any], guarded: Callable[..., Any]
 ) -> tf.data.Dataset:
-    """Batches whose examples are known before an image is decoded: `rows` of them, or all.
+    """Batches of prepared images; a batch that fails is prepared again, image by image guarded.
 
-    One that fails is prepared again, image by image guarded. Guarding every image from the start
-    takes half as much time again.
+    Guarding every image from the start takes half as much time again.
     """
-    plans = examples.batch(batch_size)
+    return _each(plans, partial(_guarded_batch, prepare=prepare, guarded=guarded))
 
-    def prepare_batch(examples: Any, labels: tf.Tensor, numbers: tf.Tensor) -> tf.data.Dataset:
-        plan = examples, labels, numbers
-        if rows is not None:
-            index = tf.cond(
-                tf.size(numbers) == batch_size,
-                lambda: tf.constant(rows, tf.int64),
-                lambda: tf.range(tf.size(numbers, tf.int64)),
-            )
-            plan = tf.nest.map_structure(lambda column: tf.gather(column, index), plan)
+
+def _guarded_batch(
+    *plan: Any, prepare: Callable[..., Any], guarded: Callable[..., Any]
+) -> tf.data.Dataset:
+    size = tf.size(plan[1], tf.int64)
+    examples = tf.data.Dataset.from_tensor_slices(plan)
+    # drop_remainder: after an error the data set goes on with the rest of the batch.
+    tried = _map(examples, prepare).batch(size, drop_remainder=True).ignore_errors()
+    again = _map(examples, guarded).batch(size, drop_remainder=True)
+    return tried.concatenate(again).take(1)
+
+
+def _batches_of_process(
+    plans: tf.data.Dataset,
+    split: Split,
+    prepare: Callable[..., Any],
+    guarded: Callable[..., Any],
+    batch_size: int,
+    rows: np.ndarray,
+) -> tf.data.Dataset:
+    """Batches with the images of these rows alone, and the labels and numbers of all."""
+
+    def label_of(example: Any, label: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        return split.read(example, label, guarded=True)[1]
+
+    def batch_of(*plan: Any) -> tf.data.Dataset:
         size = tf.size(plan[1], tf.int64)
-        one_batch = tf.data.Dataset.from_tensor_slices(plan)
-        # drop_remainder: after an error the data set goes on with the rest of the batch.
-        batch = _map(one_batch, prepare).batch(size, drop_remainder=True)
-        if guarded is not None:
-            again = _map(one_batch, guarded).batch(size, drop_remainder=True)
-            batch = batch.ignore_errors().concatenate(again).take(1)
-        return batch.map(lambda images, _, __, valid: (images, labels, numbers, valid))
+        index = tf.cond(
+            size == batch_size, lambda: tf.constant(rows, tf.int64), lambda: tf.range(size)
+        )
+        mine = tf.nest.map_structure(lambda column: tf.gather(column, index), plan)
+        images = _guarded_batch(*mine, prepare=prepare, guarded=guarded)
+        # Where records have the labels, all of them are read, and those of the rows decoded.
+        labels = _map(tf.data.Dataset.from_tensor_slices(plan), label_of).batch(size)
+        return tf.data.Dataset.zip((images, labels)).map(
+            lambda image, label: (image[0], label, plan[2], image[3])
+        )
 
-    # Two at a time: the next one starts while the last images of this one are being prepared.
-    batches = plans.interleave(
-        prepare_batch, cycle_length=2, num_parallel_calls=2, deterministic=True
-    )
+    return _each(plans, batch_of)
+
+
+def _each(plans: tf.data.Dataset, batch_of: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
+    """A batch for each plan. Two at a time: the next starts while the last images are prepared."""
+    batches = plans.interleave(batch_of, cycle_length=2, num_parallel_calls=2, deterministic=True)
     return batches.apply(tf.data.experimental.assert_cardinality(plans.cardinality()))
 
 
@@ -235,10 +254,15 @@ def _with_neighbours(rows: np.ndarray, batch_size: int) -> np.ndarray:
     return np.union1d(rows, (rows - 1) % batch_size)
 
 
-def _rows_and_neighbours(
-    images: tf.Tensor, rows: np.ndarray, batch_size: int, numbers: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The images of these rows, and for each the one before it; all of a batch that is not full."""
+def _with_images_before(
+    images: tf.Tensor, rows: np.ndarray | None, batch_size: int, numbers: tf.Tensor, mixed: bool
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """The images of these rows, and for each the one before it where images are mixed.
+
+    A batch that is not full has all images.
+    """
+    if rows is None or not mixed:
+        return images, None
     needed = _with_neighbours(rows, batch_size)
     places = np.searchsorted(needed, rows), np.searchsorted(needed, (rows - 1) % batch_size)
     return tf.cond(
