@@ -45,15 +45,24 @@ from keras_vit.backend.random import (
     DropoutStrategy,
     dropout_strategy,
     random_int16,
+    random_rows,
     random_state,
     set_random_state,
 )
 from keras_vit.backend.rematerialization import remat
+from keras_vit.backend.tf_gradients import sum_gradients_first
+from keras_vit.backend.tf_strategies import (
+    ReplicaParallel,
+    batch_like,
+    current_replicas,
+    place_on_replicas,
+    steps_on_replicas,
+    tensorflow_workers,
+)
 from keras_vit.backend.torch_processes import (
     connect_torch_processes,
     keras_distributes_torch,
     on_all_processes,
-    random_rows_along,
     start_from_first_process,
 )
 from keras_vit.backend.two_pass_step import two_pass_step
@@ -64,6 +73,8 @@ __all__ = [
     "MODEL",
     "DropoutStrategy",
     "ProcessParallel",
+    "ReplicaParallel",
+    "batch_like",
     "batches_on_devices",
     "batches_on_host",
     "check_placement",
@@ -73,6 +84,7 @@ __all__ = [
     "connect_torch_processes",
     "current_distribution",
     "current_processes",
+    "current_replicas",
     "cut_last_axis",
     "dropout_strategy",
     "from_all_processes",
@@ -92,10 +104,11 @@ __all__ = [
     "on_all_processes",
     "on_devices",
     "only_first_shows_progress",
+    "place_on_replicas",
     "process_count",
     "process_rank",
     "random_int16",
-    "random_rows_along",
+    "random_rows",
     "random_state",
     "recompute_derivative",
     "remat",
@@ -105,8 +118,11 @@ __all__ = [
     "set_random_state",
     "single_process",
     "start_from_first_process",
+    "steps_on_replicas",
+    "sum_gradients_first",
     "synchronize",
     "tensorflow_process",
+    "tensorflow_workers",
     "tpu_devices",
     "track_variables_anew",
     "two_pass_step",

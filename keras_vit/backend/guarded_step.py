@@ -12,6 +12,7 @@ import keras
 from keras_vit.backend.current_distribution import current_distribution, on_devices
 from keras_vit.backend.devices import placed
 from keras_vit.backend.jax_processes import gathered
+from keras_vit.backend.processes import lost_connection, process_count
 from keras_vit.backend.torch_processes import step_in_processes
 
 
@@ -64,9 +65,11 @@ def guard_step(
             return getattr(model, name)(iterator)
         try:
             outputs = step(iterator)
-        except BaseException:
+        except BaseException as error:
             if layout is None:
                 setattr(model, name, None)
+            if process_count() > 1 and "Collective ops is aborted" in str(error):
+                raise lost_connection() from error
             raise
         layout = label_layout
         return outputs

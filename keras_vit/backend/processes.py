@@ -66,7 +66,8 @@ def process_count() -> int:
         import jax
 
         return jax.process_count()
-    return 1
+    # On TensorFlow, a distribution joins them.
+    return getattr(keras.distribution.distribution(), "processes", 1)
 
 
 def process_rank() -> int:
@@ -77,7 +78,7 @@ def process_rank() -> int:
         import jax
 
         return jax.process_index()
-    return 0
+    return getattr(keras.distribution.distribution(), "rank", 0)
 
 
 def is_first_process() -> bool:
@@ -97,7 +98,7 @@ def current_processes() -> Any:
     if process_count() == 1:
         return None
     distribution = current_distribution() or keras.distribution.distribution()
-    is_ours = isinstance(distribution, ProcessParallel) or jax_has_joined()
+    is_ours = hasattr(distribution, "processes") or jax_has_joined()
     return distribution if is_ours else None
 
 
@@ -124,8 +125,10 @@ def lost_connection() -> RuntimeError:
 
 def from_all_processes(value: int) -> list[int]:
     """The integers that the processes of the distribution pass, by process; each waits."""
-    if current_processes() is None:
+    if (distribution := current_processes()) is None:
         return [value]
+    if hasattr(distribution, "from_all_processes"):
+        return list(exchange(distribution.from_all_processes, value))
     if jax_has_joined():
         from jax.experimental import multihost_utils
 
@@ -153,10 +156,10 @@ def rows_of_process(rows: int) -> np.ndarray | None:
 
     Args:
         rows: How many the batch has. All processes have all of them where the devices do not divide
-            their number.
+            their number, and on TensorFlow.
     """
     distribution = current_processes()
-    if distribution is None:
+    if distribution is None or keras.backend.backend() == "tensorflow":
         return None
     if not jax_has_joined():
         if rows % distribution.processes:

@@ -1,11 +1,14 @@
 """Random masks for dropout, and the state of a backend's random generators."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
 import keras
 import numpy as np
+
+from keras_vit.backend.platform import is_tensorflow
+from keras_vit.backend.torch_processes import current_step, random_rows_along
 
 
 class DropoutStrategy(Enum):
@@ -37,6 +40,20 @@ def random_int16(shape: Sequence[int], seed: keras.random.SeedGenerator) -> Any:
     words = (*shape[:-1], -(-shape[-1] // 4))
     integers = keras.random.randint(words, -(2**63), 2**63 - 1, dtype="int64", seed=seed)
     return integers.view(torch.int16)[..., : shape[-1]]
+
+
+def random_rows(draw: Callable[[Any], Any], rows: Any, axis: int = 0) -> Any:
+    """Random numbers for the rows of a batch: on many devices, those that one would draw for them.
+
+    Args:
+        draw: From a number of rows to random numbers for them.
+        rows: How many rows the caller has.
+        axis: The axis of the rows.
+    """
+    with random_rows_along(axis):
+        step = current_step.get()
+        # On torch, a step sees what is drawn by itself.
+        return draw(rows) if step is None or not is_tensorflow() else step.draw(draw)
 
 
 def random_state() -> dict[str, np.ndarray]:

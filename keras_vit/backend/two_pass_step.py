@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.backend.tf_gradients import sum_over_replicas, summed_gradients
+
 Tensors = list[Any]
 
 
@@ -66,7 +68,9 @@ def _tensorflow_step(model: keras.Model, perturb: Any, combine: Any) -> Callable
         with tf.GradientTape() as tape:
             loss, outputs = _loss_and_outputs(model, batch)
             scaled = model.optimizer.scale_loss(loss)
-        return tape.gradient(scaled, [v.value for v in model.trainable_weights]), loss, outputs
+        loss = loss * tf.distribute.get_strategy().num_replicas_in_sync  # Keras divides by it
+        local = tape.gradient(scaled, [v.value for v in model.trainable_weights])
+        return sum_over_replicas(local), loss, outputs
 
     return _stateful_step(model, perturb, combine, gradients, tf.identity, nullcontext)
 
@@ -131,7 +135,8 @@ def _stateful_step(
         with no_grad():
             assign(weights, weights_before)
             assign(others, others_after)
-            model.optimizer.apply(combine(first, second), weights)
+            with summed_gradients():
+                model.optimizer.apply(combine(first, second), weights)
         return _update_metrics(model, batch, outputs, loss)
 
     return train_step

@@ -30,12 +30,12 @@ def xla_pays(model: keras.Model, steps: float | None) -> bool:
 
 
 @contextmanager
-def compiled_by_xla(model: keras.Model) -> Iterator[None]:
-    """Step functions that Keras makes meanwhile are compiled by XLA."""
+def compiled_by_xla(model: keras.Model, chosen: bool = True) -> Iterator[None]:
+    """Step functions that Keras makes meanwhile are compiled by XLA, or not."""
     before = model.jit_compile
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # asked for deterministic operators, Keras declines
-        model.jit_compile = True
+        model.jit_compile = chosen
     try:
         yield
     finally:

@@ -9,7 +9,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.backend import MODEL, ProcessParallel, keras_distributes_torch, process_count
+from keras_vit.backend import (
+    MODEL,
+    ProcessParallel,
+    ReplicaParallel,
+    keras_distributes_torch,
+    process_count,
+    tensorflow_workers,
+)
 from keras_vit.distribution.layouts import BATCH, KINDS, Axes, cut_axes
 from keras_vit.errors import check_choice, check_positive
 
@@ -57,15 +64,18 @@ def create(
 ) -> keras.distribution.Distribution:
     """A distribution for any model here, for `keras.distribution.set_distribution`.
 
-    Set it before the model is built. `fit`, `evaluate` and `predict` then take any number of
-    examples, and give what one device gives; files and resumed runs do not depend on the number of
-    devices.
+    Set it before the model is built; on TensorFlow, also later. `fit`, `evaluate` and `predict`
+    then take any number of examples, and give what one device gives; files and resumed runs do not
+    depend on the number of devices.
 
     On JAX, one process has all devices. On torch, `"data_parallel"` is over the processes that
     torchrun started and `initialize` joined, with one device each: every process passes the same
     global batches to `fit`, `evaluate` and `predict`, and computes its rows of them. Other models
-    than those of this package then compute all rows in every process. `keras.distribution` does
-    nothing on TensorFlow.
+    than those of this package then compute all rows in every process.
+
+    On TensorFlow, `"data_parallel"` is a `tf.distribute.MirroredStrategy` over the GPUs of the
+    machine, or a `MultiWorkerMirroredStrategy` over the processes that the environment variable
+    `TF_CONFIG` names. These, too, all pass the same global batches, and call `create` first.
 
     Args:
         kind: `"data_parallel"`: every device has the whole model and a part of each batch;
@@ -89,8 +99,12 @@ def create(
     ...             patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(16, 16, 3))
     """
     check_choice(kind, "kind", KINDS)
+    if model_devices is not None and kind != "tensor_parallel":
+        raise ValueError(f"model_devices={model_devices!r} is for kind='tensor_parallel'.")
     if keras.backend.backend() == "torch" and kind == "data_parallel":
         return _over_processes(devices)
+    if keras.backend.backend() == "tensorflow" and kind == "data_parallel":
+        return _over_replicas(devices)
     if keras.backend.backend() != "jax":
         raise RuntimeError(
             f"{kind!r} works on JAX, and Keras runs on {keras.backend.backend()}. "
@@ -108,8 +122,6 @@ def distribution_over(
         ValueError: As `create`.
     """
     check_choice(kind, "kind", KINDS)
-    if model_devices is not None and kind != "tensor_parallel":
-        raise ValueError(f"model_devices={model_devices!r} is for kind='tensor_parallel'.")
     count = len(devices)
     group = model_devices or count if kind == "tensor_parallel" else 1
     check_positive(model_devices=group if model_devices is None else model_devices)
@@ -123,8 +135,15 @@ def distribution_over(
 
 
 _INSTEAD = {
-    "tensorflow": "There, build and train the model in the scope of a tf.distribute strategy.",
+    "tensorflow": 'There, create("data_parallel") works.',
     "torch": 'There, create("data_parallel") works, in processes that torchrun starts.',
+}
+
+
+_SIMULATED = {
+    "jax": "set XLA_FLAGS=--xla_force_host_platform_device_count={} before Python starts.",
+    "tensorflow": "call tf.config.set_logical_device_configuration(tf.config.list_physical_devices("
+    "'CPU')[0], {} * [tf.config.LogicalDeviceConfiguration()]) first.",
 }
 
 
@@ -146,6 +165,26 @@ def _over_processes(devices: int | Sequence[str] | None) -> keras.distribution.D
     return ProcessParallel()
 
 
+def _over_replicas(devices: int | Sequence[str] | None) -> ReplicaParallel:
+    """Data parallel over TensorFlow's devices, or those of all processes that `TF_CONFIG` names."""
+    _, processes = tensorflow_workers()
+    if processes > 1:
+        distribution = ReplicaParallel()
+        count = distribution.device_mesh.devices.size
+        if devices not in (None, count):
+            raise ValueError(
+                f"devices={devices!r}, and the {processes} processes of TF_CONFIG have {count}, "
+                "all of which are used: leave devices out."
+            )
+        return distribution
+    names = _names(devices)
+    if any(name.startswith("tpu") for name in names):
+        raise RuntimeError(
+            f"TensorFlow found TPUs, {', '.join(names)}: train on them with KERAS_BACKEND=jax."
+        )
+    return ReplicaParallel(names)
+
+
 def _names(devices: int | Sequence[str] | None) -> list[str]:
     """The names of the devices to use."""
     available = keras.distribution.list_devices()
@@ -156,8 +195,7 @@ def _names(devices: int | Sequence[str] | None) -> list[str]:
         if devices > len(available):
             raise ValueError(
                 f"devices={devices}, and there are {len(available)}: {', '.join(available)}. To "
-                "try it on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count="
-                f"{devices} before Python starts."
+                f"try it on a CPU, {_SIMULATED[keras.backend.backend()].format(devices)}"
             )
         return available[:devices]
     unknown = [name for name in devices if name not in available]

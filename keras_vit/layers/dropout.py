@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.backend import DropoutStrategy, dropout_strategy, random_int16
+from keras_vit.backend import DropoutStrategy, dropout_strategy, random_int16, random_rows
 
 DECISIONS = 8
 
@@ -48,8 +48,12 @@ class Dropout(keras.layers.Dropout):
         return ops.where(mask, inputs / (1 - self.rate), ops.zeros((), inputs.dtype))
 
     def _is_dropped(self, shape: tuple[Any, ...]) -> Any:
-        words = (*shape[:-1], -(-shape[-1] // DECISIONS))
-        uniform = keras.random.uniform(words, dtype="float32", seed=self.seed_generator)
+        words = (*shape[1:-1], -(-shape[-1] // DECISIONS))
+
+        def draw(rows: Any) -> Any:
+            return keras.random.uniform((rows, *words), dtype="float32", seed=self.seed_generator)
+
+        uniform = random_rows(draw, shape[0])
         is_dropped = []
         for _ in range(DECISIONS):
             below = uniform < self.rate

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.backend import random_rows
 from keras_vit.errors import check_rate
 from keras_vit.layers.configured import ConfiguredLayer, Shape
 from keras_vit.layers.merging import take_tokens
@@ -60,7 +61,12 @@ class PatchDropout(ConfiguredLayer):
         batch, length = ops.shape(tokens)[:2]
         patches = length - self.num_prefix_tokens
         # float32 under every policy: bfloat16 has few distinct values, and they would tie.
-        noise = keras.random.uniform((batch, patches), dtype="float32", seed=self.seed_generator)
+        noise = random_rows(
+            lambda rows: keras.random.uniform(
+                (rows, patches), dtype="float32", seed=self.seed_generator
+            ),
+            batch,
+        )
         chosen = ops.argsort(noise, axis=-1)[:, : self._num_remaining(patches)]
         indices = self.num_prefix_tokens + ops.sort(chosen, axis=-1)
         prefix = tokens[:, : self.num_prefix_tokens]

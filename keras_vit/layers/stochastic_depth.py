@@ -3,7 +3,9 @@
 from typing import Any
 
 import keras
+from keras import ops
 
+from keras_vit.backend import random_rows
 from keras_vit.layers.configured import Shape
 
 
@@ -39,8 +41,16 @@ class StochasticDepth(keras.layers.Dropout):
         self.noise_shape = (None,) + (1,) * (len(input_shape) - 1)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        outputs = super().call(inputs, training=training)
-        return outputs if self.rescale or not training else outputs * (1 - self.rate)
+        if not training or not 0 < self.rate < 1:
+            return super().call(inputs, training=training)
+
+        def draw(rows: Any) -> Any:
+            ones = ops.ones((rows, *self.noise_shape[1:]), inputs.dtype)
+            return super(StochasticDepth, self).call(ones, training=True)
+
+        is_kept = random_rows(draw, ops.shape(inputs)[0]) > 0
+        outputs = ops.where(is_kept, inputs, ops.zeros((), inputs.dtype))
+        return outputs / (1 - self.rate) if self.rescale else outputs
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "rescale": self.rescale}

@@ -14,12 +14,14 @@ from typing import Any
 import keras
 
 from keras_vit.backend import (
+    batch_like,
     batches_on_devices,
     batches_on_host,
     check_placement,
     compiled_by_xla,
     current_distribution,
     current_processes,
+    current_replicas,
     guard_step,
     is_first_process,
     is_tensorflow,
@@ -27,9 +29,12 @@ from keras_vit.backend import (
     on_all_processes,
     on_devices,
     only_first_shows_progress,
+    place_on_replicas,
     rows_in,
     single_process,
     start_from_first_process,
+    steps_on_replicas,
+    sum_gradients_first,
     synchronize,
     whole_values,
     xla_pays,
@@ -75,6 +80,7 @@ class CompiledModel(keras.Model):
         self._requested_jit_compile = arguments.get("jit_compile", "auto")
         self._xla_functions = ()
         self._is_prepared = False
+        sum_gradients_first(self.optimizer)
         self._xla_is_free = (
             is_tensorflow()
             and self._requested_jit_compile == "auto"
@@ -130,7 +136,8 @@ class CompiledModel(keras.Model):
         elif held_out is not None:
             data["validation_data"] = validation.data(held_out)
         callbacks = data.get("callbacks")
-        if self._xla_is_free and not isinstance(callbacks, keras.callbacks.CallbackList):
+        xla_is_free = self._xla_is_free and current_replicas() is None
+        if xla_is_free and not isinstance(callbacks, keras.callbacks.CallbackList):
             data["callbacks"] = [_XLAChoice(function), *keras.tree.flatten(callbacks or [])]
         try:
             with batches_on_host():
@@ -193,6 +200,18 @@ class CompiledModel(keras.Model):
             super()._symbolic_build(iterator, data_batch)
         self._is_prepared = True
 
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Keras's on TensorFlow, which would take a batch from the data of a strategy."""
+        if steps_on_replicas(self) is None:
+            super()._maybe_symbolic_build(iterator, data_batch)
+        else:
+            self._symbolic_build(data_batch=data_batch or batch_like(iterator))
+
+    @property
+    def distribute_strategy(self) -> Any:
+        """What runs the steps of Keras on TensorFlow."""
+        return steps_on_replicas(self) or super().distribute_strategy
+
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
         DataCheck(self).shapes(x, y)
@@ -250,8 +269,11 @@ class CompiledModel(keras.Model):
             metrics = [self.metrics_variables] if function != "predict_function" else []
             return [self.trainable_variables, self.non_trainable_variables, *optimizer, *metrics]
 
+        place_on_replicas(self)
         if force or getattr(self, function) is None:
             compiled = compiled_by_xla(self) if function in self._xla_functions else nullcontext()
+            if current_replicas() is not None:
+                compiled = compiled_by_xla(self, False)  # within each replica instead
             with compiled, on_devices():
                 make(force)
             guard_step(self, function, variables)

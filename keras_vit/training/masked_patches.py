@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.backend import random_rows_along
+from keras_vit.backend import random_rows
 from keras_vit.errors import check_positive
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.tokens import TOKEN_INITIALIZER
@@ -214,12 +214,12 @@ class CorruptPatches(keras.layers.Layer):
         _, grid_h, grid_w, hidden_dim = patches.shape
         count = grid_h * grid_w
         embeddings = ops.reshape(patches, (-1, count, hidden_dim))
-        with random_rows_along(1):
-            uniform = keras.random.uniform(
-                (3, ops.shape(patches)[0], count),
-                dtype="float32",
-                seed=self.seed_generator if training else 0,
-            )
+        seed = self.seed_generator if training else 0
+        uniform = random_rows(
+            lambda rows: keras.random.uniform((3, rows, count), dtype="float32", seed=seed),
+            ops.shape(patches)[0],
+            axis=1,
+        )
         order = ops.argsort(uniform[0], axis=1)
         chosen = order[:, : max(round(self.mask_ratio * count), 1)]
         corrupted = ops.argsort(order, axis=1) < chosen.shape[1]

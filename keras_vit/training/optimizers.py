@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 from keras import ops
 
-from keras_vit.backend import layout_of
+from keras_vit.backend import layout_of, sum_gradients_first
 from keras_vit.errors import check_choice
 from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, as_table, find_groups
 
@@ -73,6 +73,7 @@ class TableOptimizer(keras.optimizers.Optimizer):
         self.groups = as_table(groups)
         self.state_dtype = state_dtype
         self._group_of: Sequence[ParameterGroup] = ()  # by the index of the variable
+        sum_gradients_first(self)
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:

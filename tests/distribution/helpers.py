@@ -6,6 +6,19 @@ import keras
 import numpy as np
 
 
+def with_head(model: keras.Model) -> keras.Model:
+    """With logits that differ from zero: new heads are zero, and give the blocks no gradient."""
+    kernel = model.get_layer("head").kernel
+    kernel.assign(np.random.default_rng(2).normal(0, 0.1, kernel.shape))
+    return model
+
+
+def assert_same(one: Any, other: Any, tolerance: float) -> None:
+    """Each number of a structure within a tolerance."""
+    for value, expected in zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=tolerance)
+
+
 def compiled(model: keras.Model, optimizer: Any, **options: Any) -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"], **options)

@@ -17,7 +17,7 @@ from keras_vit.training.callbacks import BestModel, HistoryLog
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.resume import ResumableRun
 from tests.distribution import helpers
-from tests.distribution.helpers import assert_same_weights
+from tests.distribution.helpers import assert_same, assert_same_weights
 
 ON_JAX = keras.backend.backend() == "jax"
 KINDS = ["data_parallel", "fsdp"] if ON_JAX else ["data_parallel"]
@@ -72,11 +72,6 @@ def on(several: bool, job: Callable[[], Any], seed: int = 1, kind: str = "data_p
         return job()
     finally:
         keras.distribution.set_distribution(None)
-
-
-def assert_same(one: Any, other: Any, tolerance: float) -> None:
-    for value, expected in zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True):
-        np.testing.assert_allclose(value, expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,20 +13,13 @@ from keras_vit.distribution import KINDS
 from keras_vit.distribution.cost import step_cost
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD, ScalingAdafactor
 from keras_vit.training.resume import ResumableRun
-from tests.distribution.helpers import assert_same_weights, compiled
+from tests.distribution.helpers import assert_same_weights, compiled, with_head
 
 CLASSES = 5
 SHAPE = (32, 32, 3)
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (43, *SHAPE)).astype("uint8")
 LABELS = RANDOM.integers(0, CLASSES, 43)
-
-
-def with_head(model: keras.Model) -> keras.Model:
-    """With logits that differ from zero: new heads are zero, and give the blocks no gradient."""
-    kernel = model.get_layer("head").kernel
-    kernel.assign(np.random.default_rng(2).normal(0, 0.1, kernel.shape))
-    return model
 
 
 def vit(**arguments: Any) -> keras.Model:
