@@ -6,7 +6,8 @@ from typing import Any
 
 import keras
 
-from keras_vit.backend.devices import current_distribution, is_cut_by_heads, replica_count
+from keras_vit.backend.current_distribution import current_distribution
+from keras_vit.backend.devices import is_cut_by_heads, replica_count
 from keras_vit.backend.platform import jax_device, jax_is_accelerated, jax_platform
 from keras_vit.backend.tpu_attention import fits_vector_memory, self_attention
 
