@@ -149,8 +149,8 @@ MODEL = option("model", "a .keras or weights file, or the folder of a training r
 IMAGES = option("files", "image files", nargs="+", type=Path, metavar="IMAGE")
 DATA_HELP = (
     "where the labelled images are: a folder with CLASS/*.jpg, with train/CLASS/*.jpg and "
-    "val/CLASS/*.jpg, or with train.txt and val.txt; the name of a TensorFlow data set; or digits, "
-    "scikit-learn's handwritten digits"
+    "val/CLASS/*.jpg, or with train.txt and val.txt; records:FOLDER of TFRecord or ArrayRecord "
+    "files; the name of a TensorFlow data set; or digits, scikit-learn's handwritten digits"
 )
 DATA = option("--data", DATA_HELP, required=True)
 DATA_DIR = option("--data-dir", "folder of prepared TensorFlow data sets", metavar="FOLDER")

@@ -110,7 +110,10 @@ class Job:
     @property
     def output(self) -> OutputFolder:
         """The folder of the run, and the one where it is until it is complete."""
-        inputs = [self.data, self.data_dir, self.weights]
+        source = self.data.removeprefix("records:").removeprefix("tfds:")
+        # A pattern such as /data/train-* is that of files in a folder.
+        folder = str(Path(source).parent) if any(c in source for c in "*?[") else source
+        inputs = [folder, self.data_dir, self.weights]
         return OutputFolder(
             self.out,
             "run",
