@@ -77,6 +77,9 @@ def connect_jax_processes(
         jax.config.update("jax_cuda_visible_devices", str(device))
     try:
         keras.distribution.initialize(address, processes, process)
-    except ValueError:
+    except ValueError:  # JAX finds no others
         if address is not None:
+            raise
+    except RuntimeError:  # JAX has computed before
+        if address is not None or jax.default_backend() == "tpu":
             raise

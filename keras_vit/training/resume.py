@@ -162,14 +162,15 @@ class ResumableRun:
         if checkpoint is not None:
             check_identity(checkpoint, run_identity)
             step, finished = checkpoint.state["step"], checkpoint.state["finished"]
-            # Of the data, a finished run needs the shapes alone.
-            _build(model, make_batches(0 if finished else step))
-            check_variables(checkpoint, _variables(model))
         if not backend.same_in_all_processes(2 * step + finished):
             raise ValueError(
                 f"The processes found different checkpoints in {folder}; this one continues with "
                 f"step {step + 1}. Give all of them one folder that every machine sees."
             )
+        if checkpoint is not None:
+            # Of the data, a finished run needs the shapes alone.
+            _build(model, make_batches(0 if finished else step))
+            check_variables(checkpoint, _variables(model))
         epoch = step // steps_per_epoch
         history = keras.callbacks.History()
         saver = _Saver(self, checkpoint, run_identity, steps_per_epoch, [*callbacks, history])
