@@ -18,6 +18,7 @@ from keras_vit.backend import (
     tensorflow_workers,
 )
 from keras_vit.distribution.layouts import BATCH, KINDS, Axes, cut_axes
+from keras_vit.distribution.processes import find_launch
 from keras_vit.errors import check_choice, check_positive
 
 
@@ -150,10 +151,11 @@ _SIMULATED = {
 def _over_processes(devices: int | Sequence[str] | None) -> keras.distribution.Distribution:
     """Data parallel over torch's processes: Keras's own, where this version of Keras has one."""
     processes = process_count()
-    started = int(os.environ.get("WORLD_SIZE", 1))
-    if started > 1 and processes == 1:
+    launch = find_launch(os.environ)
+    if launch is not None and launch.processes > 1 and processes == 1:
         raise RuntimeError(
-            f"torchrun started {started} processes: call keras_vit.distribution.initialize() first."
+            f"{launch.processes} processes were started: call "
+            "keras_vit.distribution.initialize() first."
         )
     if devices not in (None, processes):
         raise ValueError(

@@ -52,7 +52,8 @@ def initialize(
     takes, in this order: the variables `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
     `KERAS_DISTRIBUTION_NUM_PROCESSES` and `KERAS_DISTRIBUTION_PROCESS_ID`; those of torchrun; those
     of a SLURM step (`srun`); on JAX whatever JAX knows, such as a TPU pod. Processes that are
-    connected already, as those of Ray Train on torch, stay so.
+    connected already, as those of Ray Train with GPUs, stay so. On TensorFlow, `create` joins those
+    of `TF_CONFIG`.
 
     On JAX, start a process per machine, which takes all of its devices; where torchrun starts
     several on a machine, each takes one GPU. On torch, a process takes one GPU. CPUs exchange data
@@ -65,7 +66,8 @@ def initialize(
         process_id: The number of this one, from 0.
 
     Raises:
-        RuntimeError: Several processes were started, and Keras runs on TensorFlow.
+        RuntimeError: Several processes were started, and Keras runs on TensorFlow without
+            `TF_CONFIG`.
         ValueError: Some arguments are missing, or impossible.
 
     Example:
@@ -89,11 +91,11 @@ def initialize(
                     launch.address, launch.processes, launch.process, launch.device
                 )
         case _:
-            if launch is not None and several:
+            if several and "TF_CONFIG" not in os.environ:
                 raise RuntimeError(
                     f"{launch.processes} processes were started, and Keras runs on TensorFlow, "
-                    "where one process has all devices. Set KERAS_BACKEND=jax or torch, or start "
-                    "one process."
+                    "whose processes are named by TF_CONFIG alone. Set it, KERAS_BACKEND=jax or "
+                    "KERAS_BACKEND=torch, or start one process."
                 )
 
 

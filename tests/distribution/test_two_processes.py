@@ -22,7 +22,7 @@ RESUMABLE = str(HERE / "resumable_in_processes.py")
 KILLS = 30
 
 pytestmark = pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="TensorFlow has one process"
+    keras.backend.backend() == "tensorflow", reason="those of TensorFlow are in test_workers.py"
 )
 
 
