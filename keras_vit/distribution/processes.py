@@ -76,27 +76,23 @@ def initialize(
     >>> keras_vit.distribution.initialize()  # under torchrun --nproc-per-node 8 script.py: of eight
     """
     launch = find_launch(os.environ, job_addresses, num_processes, process_id)
-    several = launch is not None and launch.processes > 1
-    match keras.backend.backend():
-        case "jax":
-            if launch is None:
-                connect_jax_processes()
-            elif several:
-                connect_jax_processes(
-                    launch.address, launch.processes, launch.process, launch.device
-                )
-        case "torch":
-            if launch is not None and process_count() == 1:
-                connect_torch_processes(
-                    launch.address, launch.processes, launch.process, launch.device
-                )
-        case _:
-            if several and "TF_CONFIG" not in os.environ:
-                raise RuntimeError(
-                    f"{launch.processes} processes were started, and Keras runs on TensorFlow, "
-                    "whose processes are named by TF_CONFIG alone. Set it, KERAS_BACKEND=jax or "
-                    "KERAS_BACKEND=torch, or start one process."
-                )
+    backend = keras.backend.backend()
+    if launch is None:
+        if backend == "jax":
+            connect_jax_processes()
+        return
+    several = launch.processes > 1
+    where = launch.address, launch.processes, launch.process, launch.device
+    if backend == "jax" and several:
+        connect_jax_processes(*where)
+    elif backend == "torch" and process_count() == 1:
+        connect_torch_processes(*where)
+    elif backend == "tensorflow" and several and "TF_CONFIG" not in os.environ:
+        raise RuntimeError(
+            f"{launch.processes} processes were started, and Keras runs on TensorFlow, whose "
+            "processes are named by TF_CONFIG alone. Set it, KERAS_BACKEND=jax or "
+            "KERAS_BACKEND=torch, or start one process."
+        )
 
 
 def find_launch(
