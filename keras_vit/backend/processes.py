@@ -137,7 +137,7 @@ def from_all_processes(value: int) -> list[int]:
     import torch
 
     values = [torch.zeros(1, dtype=torch.int64) for _ in range(process_count())]
-    exchange(torch.distributed.all_gather, values, torch.tensor([value]))
+    exchange(torch.distributed.all_gather, values, torch.tensor([int(value)]))
     return [int(each) for each in values]
 
 
