@@ -1,0 +1,75 @@
+"""Each of several processes decodes its rows of a batch, and all have the labels of all rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit.data import ArraySplit, Augmentation, Split, load, pipeline
+
+pytestmark = pytest.mark.once
+
+tf = pytest.importorskip("tensorflow")
+
+COUNT, BATCH = 22, 8
+# And whether images are mixed, each with the one before it.
+ROWS = [(range(4), True), (range(4, 8), False), (range(0, 8, 2), True)]
+
+
+def images() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (COUNT, 12, 12, 3)).astype("uint8")
+
+
+def arrays(folder: Path) -> Split:
+    return ArraySplit("train", ("a", "b"), images(), np.arange(COUNT) % 2)
+
+
+def photographs(folder: Path) -> Split:
+    for number, image in enumerate(images()):
+        name = "ab"[number % 2]
+        (folder / name).mkdir(exist_ok=True)
+        tf.io.write_file(str(folder / name / f"{number}.png"), tf.io.encode_png(image))
+    split = load(str(folder), val_fraction=0.1).train
+    (folder / "a/4.png").write_bytes(b"damaged since")
+    return split
+
+
+def records(folder: Path) -> Split:
+    with tf.io.TFRecordWriter(str(folder / "digits.tfrecord")) as writer:
+        for number, image in enumerate(images()):
+            example = tf.train.Example()
+            features = example.features.feature
+            features["image/encoded"].bytes_list.value.append(tf.io.encode_png(image).numpy())
+            features["image/class/label"].int64_list.value.append(number % 2)
+            writer.write(example.SerializeToString())
+    (folder / "labels.txt").write_text("a\nb\n")
+    return load(f"records:{folder}", val_fraction=0.1).train
+
+
+@pytest.mark.parametrize(("rows", "mixed"), ROWS)
+@pytest.mark.parametrize("source", [arrays, photographs, records])
+def test_rows(
+    source: Callable[[Path], Split],
+    rows: range,
+    mixed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    split = source(tmp_path)
+    mine = np.array(rows)
+    augment = Augmentation(mixup=0.5, cutmix=0.5) if mixed else None
+    options = {"training": True, "seed": 1, "num_classes": 2, "augment": augment}
+
+    def batches(of_process: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
+        name = "keras_vit.data.input_pipeline.rows_of_process"
+        monkeypatch.setattr(name, lambda count: of_process)
+        return list(pipeline(split, 8, BATCH, **options).as_numpy_iterator())
+
+    whole, parts = batches(None), batches(mine)
+    assert len(whole) == len(parts) > 1
+    for (every, labels), (some, its_labels) in zip(whole, parts, strict=True):
+        np.testing.assert_array_equal(its_labels, labels)
+        assert (labels >= 0).all()
+        np.testing.assert_array_equal(some, every[mine] if len(every) == BATCH else every)
