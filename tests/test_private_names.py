@@ -25,8 +25,19 @@ PRIVATE = {
     "_iterations": "micro-steps of an optimizer that accumulates, where the public name is steps",
     "_get_variable_index": "the place of a variable among an optimizer's",
     "_apply_weight_decay": "what an optimizer does after its update",
+    "_maybe_symbolic_build": "TensorFlow: `_symbolic_build`, unless all is built",
+    "_distribute_strategy": "TensorFlow: the strategy in whose scope a model was built",
+    "_backend_apply_gradients": "TensorFlow: what an optimizer does with gradients, clipping first",
+    "_var_key": "TensorFlow: the name by which an optimizer finds a variable's state",
 }
-OF_ONE_BACKEND = {"_track_variables": "torch", "_jax_state_synced": "jax"}
+OF_ONE_BACKEND = {
+    "_track_variables": "torch",
+    "_jax_state_synced": "jax",
+    "_maybe_symbolic_build": "tensorflow",
+    "_distribute_strategy": "tensorflow",
+    "_backend_apply_gradients": "tensorflow",
+    "_var_key": "tensorflow",
+}
 
 
 def objects_of_keras() -> list[Any]:

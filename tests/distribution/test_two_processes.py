@@ -138,7 +138,7 @@ def test_thirty_kills(tmp_path: Path) -> None:
     assert codes == [0, 0]
     seconds = time.monotonic() - began
     kills = chains = 0
-    ends = []
+    ends: list[int] = []
     while kills < KILLS:
         folder = tmp_path / f"chain{chains}"
         folder.mkdir()
@@ -150,7 +150,8 @@ def test_thirty_kills(tmp_path: Path) -> None:
             for process in (killed, *processes):  # as a launcher ends the others
                 process.kill()
             ended(folder, processes)
-            if kills >= KILLS or chance.random() < 0.4:
+            is_over = (folder / "weights-0.npz").exists()
+            if is_over or kills >= KILLS or chance.random() < 0.3:
                 break
         # One process of 1, 2 or 4 devices, or two of 1 or 2.
         count = chance.choice([1, 2])
@@ -160,5 +161,4 @@ def test_thirty_kills(tmp_path: Path) -> None:
             assert_same_weights(saved_weights(folder, rank), expected)
         ends.append(count * devices)
         chains += 1
-        print(f"{kills} kills, {chains} runs with the same weights", flush=True)
-    print(f"{kills} kills in {chains} runs of {seconds:.0f} s, ended on {ends} devices")
+        print(f"{kills} kills, {chains} runs with the same weights, on {ends} devices", flush=True)
