@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import REPOSITORY
 
 pytest.importorskip("tensorflow")
+# Resume is tested on every backend elsewhere, and each run here starts four times.
+pytestmark = [] if keras.backend.backend() == "tensorflow" else [pytest.mark.slow]
 
 OPTIONS = ["--stand-in", "--steps", "9", "--batch-size", "32", "--every-steps", "2", "--out"]
 
