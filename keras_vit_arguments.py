@@ -80,6 +80,7 @@ RANGES: dict[str, Integers | Numbers] = {
     "--seeds": Integers(1, 1000),
     "--steps": Integers(1, 1_000_000_000),
     "--top": Integers(1, 100_000),
+    "--training-images": Integers(1, 1_000_000_000_000),
     "--val-fraction": Numbers(0, 1),
     "--versions": Integers(1, 100),
 }
@@ -402,6 +403,12 @@ COMMANDS: dict[str, Command] = {
             "recipe": [
                 option("--batch-size", "number of images per batch", default=32),
                 flag("--remat", "recompute activations in the backward pass, to save memory"),
+                option(
+                    "--training-images",
+                    "number of images to train on: print the least time of a whole training on "
+                    "the chips of --compile",
+                ),
+                option("--epochs", "passes over the images in that training", default=1),
             ],
             "run": [
                 option(

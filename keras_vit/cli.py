@@ -16,8 +16,10 @@ from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.data import load, plot_augmentations
 from keras_vit.distribution.cost import (
     DoesNotFitError,
+    StepCost,
     cost_table,
     expected_cost,
+    run_cost,
     step_cost,
 )
 from keras_vit.errors import check_choice, printable
@@ -171,7 +173,16 @@ def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> 
     print_text(f"written to {target}")
 
 
-def _plan(model: str, compile: str | None, distribution: str, **options: Any) -> None:
+def _plan(
+    model: str,
+    compile: str | None,
+    distribution: str,
+    training_images: int | None,
+    epochs: int,
+    **options: Any,
+) -> None:
+    if training_images is not None and compile is None:
+        raise ValueError("--training-images needs chips: name them, as --compile v5e:4x4.")
     estimate = model_cost(model, **options)
     batch = options["batch_size"]
     print_text(f"{model} at {options['image_size']} px, {options['precision']}, batch {batch}")
@@ -180,10 +191,14 @@ def _plan(model: str, compile: str | None, distribution: str, **options: Any) ->
     print(f"  memory, inference {estimate.inference_bytes / 2**30:>12,.2f} GiB (estimate)")
     print(f"  memory, training  {estimate.training_bytes / 2**30:>12,.2f} GiB (estimate, Adam)")
     if compile is not None:
-        _plan_step(model, compile, distribution, **options)
+        costs = _plan_step(model, compile, distribution, **options)
+        if training_images is not None:
+            print(run_cost(costs, training_images, epochs, batch))
 
 
-def _plan_step(model: str, tpu: str, distribution: str, image_size: int, **options: Any) -> None:
+def _plan_step(
+    model: str, tpu: str, distribution: str, image_size: int, **options: Any
+) -> dict[str, StepCost]:
     """A training step on a TPU by its compiler, where it is installed, beside the arithmetic."""
     expected = expected_cost(model, distribution, tpu, image_size=image_size, **options)
     costs, note = {"by arithmetic": expected}, None
@@ -202,6 +217,7 @@ def _plan_step(model: str, tpu: str, distribution: str, image_size: int, **optio
     print_text(cost_table(costs))
     if note:
         print_text(note)
+    return costs
 
 
 def _augment(

@@ -90,16 +90,16 @@ class StepCost:
     @property
     def least_seconds(self) -> float | None:
         """Seconds by the roofline: no step of so many operations and bytes takes less."""
-        if self.chip is None or self.moved is None:
+        if self.chip is None:
             return None
-        return max(self.flops / self.chip.flops, self.moved / self.chip.bandwidth)
+        return max(self.flops / self.chip.flops, (self.moved or 0) / self.chip.bandwidth)
 
     @property
     def bound(self) -> str | None:
         """What the least time is spent on."""
-        if self.chip is None or self.moved is None:
+        if self.chip is None:
             return None
-        computes = self.flops / self.chip.flops > self.moved / self.chip.bandwidth
+        computes = self.least_seconds == self.flops / self.chip.flops
         return "operations" if computes else "memory traffic"
 
     @property
@@ -138,6 +138,29 @@ def cost_table(costs: Mapping[str, StepCost]) -> str:
     }
     lines = [("", list(costs)), *cells.items()] if any(costs) else [*cells.items()]
     return "\n".join(f"  {row:16}" + "".join(f"{c:>18}" for c in columns) for row, columns in lines)
+
+
+def run_cost(costs: Mapping[str, StepCost], images: int, epochs: int, batch_size: int) -> str:
+    """The least time of a whole training, by the costs of its step: a line.
+
+    Args:
+        costs: One or several counts of the same step on TPUs, of which the largest holds.
+        images: Images of the training set.
+        epochs: Passes over them.
+        batch_size: Images of the step, on all devices together.
+
+    Raises:
+        ValueError: A number is not positive.
+    """
+    check_positive(images=images, epochs=epochs, batch_size=batch_size)
+    steps = epochs * math.ceil(images / batch_size)
+    seconds = max(cost.least_seconds or 0 for cost in costs.values())
+    hours = steps * seconds / 3600
+    chips = max(cost.devices for cost in costs.values())
+    return (
+        f"{images:,} images, {epochs} x: {steps:,} steps, at least {hours:,.1f} hours, "
+        f"{hours * chips:,.0f} of a chip"
+    )
 
 
 def step_cost(

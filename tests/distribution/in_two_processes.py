@@ -17,7 +17,12 @@ from keras_vit.training.callbacks import BestModel, HistoryLog
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.resume import ResumableRun
 from tests.distribution import helpers
-from tests.distribution.helpers import assert_same, assert_same_weights
+from tests.distribution.helpers import (
+    assert_same,
+    assert_same_training,
+    assert_same_weights,
+    whole_training,
+)
 
 ON_JAX = keras.backend.backend() == "jax"
 KINDS = ["data_parallel", "fsdp"] if ON_JAX else ["data_parallel"]
@@ -76,25 +81,10 @@ def on(several: bool, job: Callable[[], Any], seed: int = 1, kind: str = "data_p
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fit_evaluate_and_predict(kind: str) -> None:
-    """With all that random numbers and averages go into, and batches of 16, 16 and 3."""
-
     def job() -> Any:
-        model = vit(dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1, patch_dropout=0.25)
-        options = {"use_ema": True, "global_clipnorm": 1.0, "gradient_accumulation_steps": 2}
-        compiled(model, sgd(**options))
-        history = model.fit(
-            IMAGES, LABELS, batch_size=16, epochs=7, validation_split=0.2, verbose=0
-        )
-        scores = model.evaluate(IMAGES, LABELS, batch_size=16, verbose=0)
-        return model, history.history, scores, model.predict(IMAGES, batch_size=16, verbose=0)
+        return whole_training(vit, sgd, IMAGES, LABELS)
 
-    one, history, scores, logits = on(False, job)
-    two, its_history, its_scores, its_logits = on(True, job, kind=kind)
-    assert history.keys() == its_history.keys()
-    assert_same(its_history, history, 1e-5)
-    assert_same(its_scores, scores, 1e-6)
-    assert_same(its_logits, logits, 1e-6)
-    assert_same_weights(two, one, 1e-6)
+    assert_same_training(on(False, job), on(True, job, kind=kind))
 
 
 @as_in_one
@@ -169,8 +159,7 @@ def test_masked_patch_prediction() -> None:
     assert_same((its_history, its_score), (history, score), 1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS[:1])
-def test_pipelines_with_mixup(kind: str) -> None:
+def test_pipelines_with_mixup() -> None:
     """Each process decodes its rows alone; a last batch that is not full comes whole."""
     digits = keras_vit.data.load("digits")
     mixed = keras_vit.data.Augmentation(mixup=0.5, cutmix=0.5)
@@ -184,27 +173,13 @@ def test_pipelines_with_mixup(kind: str) -> None:
             keras_vit.data.pipeline(digits.val, 16, 96, **options),
         )
 
-    whole, parts = on(False, pipelines), on(True, pipelines, kind=kind)
+    whole, parts = on(False, pipelines), on(True, pipelines)
     for one, two in zip(whole, parts, strict=True):
         batches = zip(one.as_numpy_iterator(), two.as_numpy_iterator(), strict=True)
         for (images, labels), (its_images, its_labels) in batches:
             np.testing.assert_array_equal(its_labels, labels)
             rows = slice(48 * RANK, 48 * RANK + 48) if len(images) == 96 else slice(None)
             np.testing.assert_array_equal(its_images, images[rows])
-
-    def job() -> Any:
-        training, held_out = pipelines()
-        model = vit(num_classes=10)
-        loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-        model.compile(sgd(global_clipnorm=1.0), loss, metrics=["accuracy"])
-        history = model.fit(training, validation_data=held_out, verbose=0).history
-        return model, history, model.predict(held_out, verbose=0)
-
-    model, history, logits = on(False, job)
-    together, its_history, its_logits = on(True, job, kind=kind)
-    assert_same(its_history, history, 1e-5)
-    assert_same(its_logits, logits, 1e-5)
-    assert_same_weights(together, model, 2e-6)
 
 
 @as_in_one

@@ -1,7 +1,8 @@
-"""Eight simulated devices give what one device gives (run by `test_simulated_devices.py`)."""
+"""Eight simulated devices give what one device gives (run by `test_many_devices.py`)."""
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -13,7 +14,13 @@ from keras_vit.distribution import KINDS
 from keras_vit.distribution.cost import step_cost
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD, ScalingAdafactor
 from keras_vit.training.resume import ResumableRun
-from tests.distribution.helpers import assert_same_weights, compiled, with_head
+from tests.distribution.helpers import (
+    assert_same_training,
+    assert_same_weights,
+    compiled,
+    whole_training,
+    with_head,
+)
 
 CLASSES = 5
 SHAPE = (32, 32, 3)
@@ -63,21 +70,10 @@ def on(kind: str | None, job: Callable[[], Any], **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fit(kind: str) -> None:
-    """With all that random numbers and averages go into, and batches of 16, 16 and 2."""
-
     def job() -> Any:
-        model = vit(depth=2, dropout=0.1, stochastic_depth=0.1)
-        compiled(model, sgd(use_ema=True, gradient_accumulation_steps=2))
-        history = model.fit(
-            IMAGES, LABELS, batch_size=16, epochs=7, validation_split=0.2, verbose=0
-        )
-        return model, history.history
+        return whole_training(partial(vit, depth=2), sgd, IMAGES, LABELS)
 
-    one, history = on(None, job)
-    many, its_history = on(kind, job)
-    for name, values in history.items():
-        np.testing.assert_allclose(its_history[name], values, rtol=0, atol=1e-5)
-    assert_same_weights(many, one, 1e-6)
+    assert_same_training(on(None, job), on(kind, job))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,8 @@
-"""Two or three logical CPUs give what one gives (run by `test_logical_devices.py`)."""
+"""Two, three or eight logical CPUs give what one gives (run by `test_many_devices.py`)."""
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,17 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.data.array_splits import ArraySplit
-from keras_vit.data.augmentation import Augmentation
 from keras_vit.training.job import Job, train
 from keras_vit.training.optimizers import MomentumSGD
 from keras_vit.training.resume import ResumableRun
-from tests.distribution.helpers import assert_same, assert_same_weights, compiled, with_head
+from tests.distribution.helpers import (
+    assert_same,
+    assert_same_training,
+    assert_same_weights,
+    compiled,
+    whole_training,
+    with_head,
+)
 
 CLASSES = 5
 SHAPE = (16, 16, 3)
@@ -28,7 +34,7 @@ LABELS = RANDOM.integers(0, CLASSES, 43)
 @pytest.fixture(scope="session", autouse=True)
 def _logical_devices() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, 3 * [tf.config.LogicalDeviceConfiguration()])
+    tf.config.set_logical_device_configuration(cpu, 8 * [tf.config.LogicalDeviceConfiguration()])
 
 
 def vit(**arguments: Any) -> keras.Model:
@@ -62,35 +68,10 @@ def trained(model: keras.Model, examples: int = 19, **options: Any) -> keras.Mod
 
 
 def test_fit_evaluate_and_predict() -> None:
-    """With all that random numbers and averages go into: 21 steps, of 16, 16 and 3 images."""
-    names = tuple("abcde")
-    train = ArraySplit("train", names, IMAGES[:35], LABELS[:35])
-    options = {"num_classes": CLASSES, "image_size": 16, "batch_size": 16}
-
     def job() -> Any:
-        model = vit(
-            depth=2, dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1, patch_dropout=0.25
-        )
-        optimizer = sgd(use_ema=True, gradient_accumulation_steps=2)
-        loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer, loss, metrics=["accuracy"])
-        batches = keras_vit.data.pipeline(
-            train, training=True, seed=4, augment=Augmentation(mixup=0.5), **options
-        )
-        held_out = keras_vit.data.pipeline(
-            ArraySplit("val", names, IMAGES[35:], LABELS[35:]), **options
-        )
-        history = model.fit(batches, epochs=7, validation_data=held_out, verbose=0).history
-        scores = model.evaluate(held_out, verbose=0)
-        return model, history, scores, model.predict(IMAGES, batch_size=16, verbose=0)
+        return whole_training(partial(vit, depth=2), sgd, IMAGES, LABELS)
 
-    one, history, scores, logits = on(None, job)
-    many, its_history, its_scores, its_logits = on(3, job)
-    assert its_history.keys() == history.keys()
-    assert_same(its_history, history, 1e-5)
-    assert_same(its_scores, scores, 1e-5)
-    assert_same(its_logits, logits, 1e-5)
-    assert_same_weights(many, one, 1e-6)
+    assert_same_training(on(None, job), on(3, job))
 
 
 def test_1003_examples() -> None:
@@ -104,7 +85,7 @@ def test_1003_examples() -> None:
         return scores, model.predict(images, batch_size=100, verbose=0)
 
     scores, logits = on(None, job)
-    its_scores, its_logits = on(2, job)
+    its_scores, its_logits = on(8, job)
     assert its_logits.shape == (1003, CLASSES)
     assert_same(its_scores, scores, 1e-6)
     assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
@@ -351,7 +332,7 @@ def test_strategies_by_hand(name: str, strategy: tf.distribute.Strategy) -> None
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"kind": "data_parallel", "devices": 9}, ValueError, "there are 3.*logical_device"),
+        ({"kind": "data_parallel", "devices": 9}, ValueError, "there are 8.*logical_device"),
         ({"kind": "data_parallel", "devices": 0}, ValueError, "devices"),
         ({"kind": "data_parallel", "devices": ["gpu:7"]}, ValueError, "must be among cpu:0"),
         ({"kind": "data_parallel", "model_devices": 2}, ValueError, "tensor_parallel"),

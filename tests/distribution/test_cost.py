@@ -1,6 +1,7 @@
 """What a step should cost by arithmetic, and `keras-vit plan --compile` with and without libtpu."""
 
 import importlib.util
+import math
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from keras_vit.distribution.cost import (
     StepCost,
     cost_table,
     expected_cost,
+    run_cost,
     step_cost,
 )
 
@@ -63,6 +65,22 @@ def test_the_roofline() -> None:
     assert "NOT in 16 GiB" in printed
     assert "17.00 GiB" in printed
     assert "100.00 ms" in printed
+
+
+@pytest.mark.once
+def test_a_whole_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two operations for each of ViT-H/14's 167.4 G products, thrice for training."""
+    cost = expected_cost("ViT-H/14", "fsdp", "v5e:16x16", 4096, "mixed_bfloat16", num_classes=21843)
+    seconds = 4096 * 3 * 2 * 167.4e9 / 256 / 197e12
+    assert cost.least_seconds == pytest.approx(seconds, rel=0.01)
+    steps = 90 * math.ceil(14_197_122 / 4096)
+    line = run_cost({"by arithmetic": cost}, 14_197_122, 90, 4096)
+    hours = steps * cost.least_seconds / 3600
+    assert line.startswith(f"14,197,122 images, 90 x: {steps:,} steps, at least {hours:.1f} hours")
+    assert cli.main(["plan", "ViT-Ti/16", "--training-images", "100"]) == 2
+    assert "--compile v5e:4x4" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="images=0"):
+        run_cost({"by arithmetic": cost}, 0, 90, 4096)
 
 
 @on_jax

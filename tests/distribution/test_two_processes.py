@@ -90,12 +90,24 @@ def saved_weights(folder: Path, rank: int) -> list[np.ndarray]:
         return list(weights.values())
 
 
-def test_in_two_processes(tmp_path: Path) -> None:
-    options = ["-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command = ["-m", "pytest", *options, "-o", "addopts=", str(HERE / "in_two_processes.py")]
-    for code, output in ended(tmp_path, start(tmp_path, *command)):
+def run_tests(folder: Path, *options: str, processes: int = 2) -> None:
+    """Runs `in_two_processes.py` in each of some processes."""
+    quiet = ["-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    file = str(HERE / "in_two_processes.py")
+    command = ["-m", "pytest", *quiet, "-o", "addopts=", "--durations=8", file, *options]
+    for code, output in ended(folder, start(folder, *command, processes=processes)):
         assert code == 0, output[-6000:]
         assert " passed" in output
+
+
+def test_in_two_processes(tmp_path: Path) -> None:
+    run_tests(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ON_JAX, reason="has eight devices in two processes")
+def test_1003_examples_in_eight_processes(tmp_path: Path) -> None:
+    run_tests(tmp_path, "-k", "1003", processes=8)
 
 
 def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
