@@ -27,7 +27,7 @@ from keras_vit.backend.kernels import (
     multiply_in_float32,
     recompute_derivative,
 )
-from keras_vit.backend.platform import is_tensorflow, tensorflow_process
+from keras_vit.backend.platform import is_tensorflow, process_on
 from keras_vit.backend.processes import (
     ProcessParallel,
     current_processes,
@@ -106,6 +106,7 @@ __all__ = [
     "only_first_shows_progress",
     "place_on_replicas",
     "process_count",
+    "process_on",
     "process_rank",
     "random_int16",
     "random_rows",
@@ -121,7 +122,6 @@ __all__ = [
     "steps_on_replicas",
     "sum_gradients_first",
     "synchronize",
-    "tensorflow_process",
     "tensorflow_workers",
     "tpu_devices",
     "track_variables_anew",

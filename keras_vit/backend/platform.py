@@ -12,9 +12,9 @@ def is_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
 
 
-def tensorflow_process() -> tuple[list[str], dict[str, str]]:
-    """The interpreter and the environment of a process that runs Keras on TensorFlow."""
-    return [sys.executable], {**os.environ, "KERAS_BACKEND": "tensorflow"}
+def process_on(backend: str) -> tuple[list[str], dict[str, str]]:
+    """The interpreter and the environment of a process that runs Keras on a backend."""
+    return [sys.executable], {**os.environ, "KERAS_BACKEND": backend}
 
 
 def jax_device() -> Any:

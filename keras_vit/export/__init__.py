@@ -1,5 +1,8 @@
-"""Export a trained model: a SavedModel that takes the bytes of image files."""
+"""Export a trained model: files that run without Keras, in the engines of other systems."""
 
+from keras_vit.export.contract import Contract
+from keras_vit.export.exported import ExportedModel, load_exported
+from keras_vit.export.format_table import FORMATS
 from keras_vit.export.formats import export_model
 
-__all__ = ["export_model"]
+__all__ = ["FORMATS", "Contract", "ExportedModel", "export_model", "load_exported"]

@@ -1,26 +1,34 @@
 """`export_model`: checks its arguments and writes all or nothing, in this or another process."""
 
-import json
+from __future__ import annotations
+
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit import backend
 from keras_vit.data import MAX_PIXELS
-from keras_vit.errors import as_pair, check_choice, check_positive
-from keras_vit.files import atomic_write, write_text
+from keras_vit.errors import as_pair, check_positive
+from keras_vit.export.agreement import check_images
+from keras_vit.export.contract import Contract
+from keras_vit.export.exported import read_contract
+from keras_vit.export.format_table import Format, check_format
+from keras_vit.export.writer import (
+    CHECK_FILE,
+    CONTRACT_FILE,
+    MODEL_FILE,
+    write_and_check,
+)
+from keras_vit.files import atomic_write
 from keras_vit.models import ImageModel
 from keras_vit.output_folder import OutputFolder
-from keras_vit.version import install_command
-
-FORMATS = ("tf_saved_model",)
-SAVED_MODEL_FILES = ("saved_model.pb", "fingerprint.pb", "variables/*", "assets/*")
-# What the second process reads, where the backend is not TensorFlow.
-MODEL_FILE, OPTIONS_FILE = "model.keras", "options.json"
 
 
 def export_model(
@@ -28,30 +36,54 @@ def export_model(
     path: str | os.PathLike[str],
     format: str = "tf_saved_model",
     *,
+    quantize: str | None = None,
+    calibration: np.ndarray | None = None,
     class_names: Sequence[str] | None = None,
     image_size: int | tuple[int, int] | None = None,
     top_k: int = 5,
     max_pixels: int = MAX_PIXELS,
     overwrite: bool = False,
 ) -> Path:
-    """Writes a classifier as a SavedModel that can be served without keras_vit.
+    """Writes a classifier as a file that runs without keras_vit.
 
-    Two signatures. `serving_default` takes `contents`, the bytes of JPEG, PNG, BMP, GIF or WebP
-    files, strings `(batch,)`; decoding, resizing and normalising are in the graph and are those
-    of the evaluation pipeline. `images` takes `images`, float32 pixels 0..255
-    `(batch, height, width, 3)` of any size. Both return
+    Every format takes `images`, uint8 pixels 0..255 `(batch, height, width, channels)` of any
+    batch, and returns
 
     - `probabilities`: float32 `(batch, classes)`,
-    - `top_classes`, `top_probabilities`: strings and float32 `(batch, top_k)`, best first,
-    - `valid`: bool `(batch,)`; False marks a file that cannot be decoded: its probabilities are
-      0 and its classes empty, and the rest of the batch is served.
+    - `top_classes`, `top_probabilities`: `(batch, top_k)`, the most probable first,
 
-    On the JAX and torch backends a second process with TensorFlow writes the file.
+    and carries the class names, the size and the preparation of photographs, which
+    `keras_vit.export.load_exported` reads. It is written in float32, whatever the model's dtype
+    policy, and run once in its own engine: a file that does not predict what the model does is
+    not kept.
+
+    | format | is | engine |
+    |---|---|---|
+    | `"tf_saved_model"` | a folder | TensorFlow, TensorFlow Serving |
+    | `"onnx"` | a `.onnx` file | ONNX Runtime |
+    | `"litert"` | a `.tflite` file | LiteRT, once TensorFlow Lite |
+    | `"openvino"` | a folder with `model.xml` and `model.bin` | OpenVINO |
+    | `"torch"` | a `.pt2` file | PyTorch |
+
+    The SavedModel alone also takes `contents`, the bytes of JPEG, PNG, BMP, GIF or WebP files,
+    strings `(batch,)`, in its signature `serving_default`: decoding, resizing and normalising are
+    in the graph. Its `images` may have any size, and its `top_classes` are names; the other
+    formats take images of `image_size` and return the numbers of the classes, int32. It also
+    returns `valid`: bool `(batch,)`, False for a file that cannot be decoded: its probabilities are
+    0 and its classes empty, and the rest of the batch is served.
+
+    A backend that cannot write a format leaves it to a second process: torch writes `"torch"`,
+    TensorFlow all others.
 
     Args:
         model: A classifier of this package, with `include_preprocessing=True`.
-        path: Folder to write, in the layout of TensorFlow Serving: `saved_models/NAME/VERSION`.
-        format: `"tf_saved_model"`.
+        path: What to write: a file with the format's suffix, or a folder, such as
+            `saved_models/NAME/VERSION` of TensorFlow Serving and OpenVINO Model Server.
+        format: One of the table.
+        quantize: `"int8"` for weights in eight bits: a quarter of the size. Formats `"onnx"`,
+            `"litert"` and `"openvino"`.
+        calibration: uint8 images `(images, height, width, channels)` as the model is to see them,
+            some hundred. With them OpenVINO quantizes activations, too; the others need none.
         class_names: The name of every class; None for `model.class_names`, or numbers.
         image_size: Height and width that images are resized to; None for the model's. Required for
             a model of any size.
@@ -60,17 +92,18 @@ def export_model(
         overwrite: Replace a model that was exported there; never other files.
 
     Returns:
-        The folder.
+        The path.
 
     Raises:
-        ValueError: The model does not have a head or takes normalised pixels, names do not match
-            the classes, or the image size is missing; or the folder is a link, a mount point, a
-            home or the working directory.
-        FileExistsError: The folder exists, and `overwrite` is False or it holds other files than
-            an exported model's.
+        ValueError: The model does not have a head, takes normalised pixels or is quantized, names
+            do not match the classes, or the image size is missing; or the path has another suffix
+            or is a link, a mount point, a home or the working directory.
+        FileExistsError: Something is there, and `overwrite` is False or it is something else than
+            an exported model.
         BlockingIOError: Another process is writing it.
-        ImportError: TensorFlow is not installed.
-        RuntimeError: The TensorFlow process failed; the message ends with its error.
+        ImportError: A package that writes or runs the format is not installed.
+        RuntimeError: The format cannot hold the model, or predicts something else; the message
+            ends with the reason.
 
     Example:
 
@@ -81,39 +114,145 @@ def export_model(
     >>> keras_vit.export_model(model, folder + "/pets/1", class_names=["cat", "dog"]).name
     '1'
     """
-    check_choice(format, "format", FORMATS)
+    row = check_format(format, quantize)
     check_positive(top_k=top_k, max_pixels=max_pixels)
+    _check_quantization(model)
     path = Path(path)
-    options = {
-        "class_names": _class_names(model, class_names),
-        "image_size": _image_size(model, image_size),
-        "top_k": min(top_k, model.num_classes),
-        "max_pixels": max_pixels,
-        "evaluation": dict(model.eval_transform),
-    }
+    contract = Contract(
+        format=format,
+        class_names=_class_names(model, class_names),
+        image_size=_image_size(model, image_size),
+        channels=model.channels,
+        evaluation=dict(model.eval_transform),
+        top_k=min(top_k, model.num_classes),
+        max_pixels=max_pixels,
+        quantize=quantize,
+    )
+    _check_calibration(calibration, contract)
+    if row.suffix is None:
+        _write_folder(model, path, contract, row, calibration, overwrite)
+    else:
+        _check_file(path, row.suffix, overwrite)
+        with atomic_write(path) as temporary:
+            _write(model, temporary, contract, row, calibration)
+    return path
+
+
+def _write_folder(
+    model: ImageModel,
+    path: Path,
+    contract: Contract,
+    row: Format,
+    calibration: np.ndarray | None,
+    overwrite: bool,
+) -> None:
     # A server that watches the folder never sees half of it.
     output = OutputFolder(
         path,
-        "SavedModel",
+        {"tf_saved_model": "SavedModel", "openvino": "OpenVINO"}[contract.format],
         f".{path.absolute().name}.partial",
-        results=SAVED_MODEL_FILES,
-        scratch=(MODEL_FILE, OPTIONS_FILE),
+        results=row.files,
         option="path",
         replace="overwrite=True",
     )
     with output.opened(overwrite=overwrite) as workspace:
-        if backend.is_tensorflow():
-            from keras_vit.export.saved_model import write_saved_model
-
-            write_saved_model(model, workspace, **options)
-        else:
-            _write_in_tensorflow_process(model, workspace, options)
+        _write(model, workspace, contract, row, calibration)
         output.finish()
         output.publish()
-    return path
 
 
-def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> list[str]:
+def _check_file(path: Path, suffix: str, overwrite: bool) -> None:
+    """Refuses a path where a file of the user would be lost, before any work."""
+    if path.suffix != suffix:
+        raise ValueError(f"path={str(path)!r} must end in {suffix}: give {path.stem + suffix!r}.")
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
+    if not path.exists():
+        return
+    if not overwrite:
+        raise FileExistsError(f"{path} exists. Give another path, or overwrite=True.")
+    try:
+        read_contract(path)
+    except (ValueError, OSError) as error:
+        raise FileExistsError(
+            f"{path} was not exported by this package, and is not replaced: give another path."
+        ) from error
+
+
+def _write(
+    model: Any, path: Path, contract: Contract, row: Format, calibration: np.ndarray | None
+) -> None:
+    """Writes and checks the format, in this process where its backend is this one's."""
+    model = _float32(model, contract)
+    images = check_images(contract.image_size, contract.channels)
+    expected = model.predict(images, verbose=0)
+    if model.classifier_activation is None:
+        expected = keras.ops.convert_to_numpy(keras.ops.softmax(expected))
+    arrays: dict[str, Any] = {"images": images, "expected": np.asarray(expected)}
+    if calibration is not None:
+        arrays["calibration"] = calibration
+    if contract.format == "tf_saved_model" and backend.is_tensorflow():
+        try:
+            write_and_check(model, path, contract, **arrays)
+        except RuntimeError as error:
+            raise _failed(contract, str(error)) from error
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model.save(folder / MODEL_FILE)
+        (folder / CONTRACT_FILE).write_text(contract.to_text(), "utf-8")
+        np.savez(folder / CHECK_FILE, **arrays)
+        staged = folder / "written" if row.suffix is None else folder / f"written{row.suffix}"
+        if row.suffix is None:
+            staged.mkdir()
+        python, environment = backend.process_on(row.backend)
+        command = [*python, "-m", "keras_vit.export.writer", str(folder), str(staged)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise _failed(
+                contract, (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+            )
+        if row.suffix is None:
+            shutil.copytree(staged, path, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(staged, path)
+
+
+def _failed(contract: Contract, reason: str) -> RuntimeError:
+    return RuntimeError(f"The model is not exported as {contract.format}: {reason}")
+
+
+def _float32(model: Any, contract: Contract) -> Any:
+    """The model to write: of one size, in float32, and not compiled."""
+    if None in model.image_size:
+        model = model.with_input_shape((*contract.image_size, contract.channels))
+    return model.copy(dtype="float32")
+
+
+def _check_quantization(model: ImageModel) -> None:
+    modes = {layer.quantization_mode for layer in model._flatten_layers()} - {None}
+    if modes:
+        raise ValueError(
+            f"{model.name} is quantized by Keras ({', '.join(sorted(modes))}), and some engines "
+            "run such a file silently wrong. Export the model that it was made from, with "
+            "quantize='int8': then the format's own engine quantizes it."
+        )
+
+
+def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> None:
+    if calibration is None:
+        return
+    if contract.quantize is None:
+        raise ValueError("calibration is for quantize='int8': give that, or leave it out.")
+    shape = (*contract.image_size, contract.channels)
+    if calibration.dtype != np.uint8 or calibration.shape[1:] != shape or not len(calibration):
+        raise ValueError(
+            f"calibration {calibration.dtype} {calibration.shape} must be uint8 images "
+            f"(images, {', '.join(map(str, shape))})."
+        )
+
+
+def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> tuple[str, ...]:
     if model.num_classes == 0 or len(model.output_shape) != 2:
         raise ValueError(
             f"{model.name} returns {model.output_shape}, not one score per class. "
@@ -129,7 +268,7 @@ def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> list[s
         raise ValueError(
             f"{len(names)} class names for {model.num_classes} classes: give one for each."
         )
-    return [str(name) for name in names]
+    return tuple(map(str, names))
 
 
 def _image_size(model: ImageModel, image_size: int | tuple[int, int] | None) -> tuple[int, int]:
@@ -151,22 +290,3 @@ def _image_size(model: ImageModel, image_size: int | tuple[int, int] | None) -> 
             f"model.with_input_shape({(*size, model.channels)})."
         )
     return size
-
-
-def _write_in_tensorflow_process(
-    model: ImageModel, workspace: Path, options: dict[str, Any]
-) -> None:
-    """Keras cannot write it from JAX (sizes are dynamic) nor, with PyTorch 2.13, from torch."""
-    with atomic_write(workspace / MODEL_FILE) as temporary:
-        keras.saving.save_model(model.copy(), temporary)
-    write_text(workspace / OPTIONS_FILE, json.dumps(options))
-    python, environment = backend.tensorflow_process()
-    command = [*python, "-m", "keras_vit.export.saved_model", str(workspace)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
-        if "No module named 'tensorflow'" in done.stderr:
-            raise ImportError(
-                f"A SavedModel needs TensorFlow: {install_command('tensorflow')}", name="tensorflow"
-            )
-        raise RuntimeError(f"The TensorFlow process that writes the SavedModel: {reason[0]}")

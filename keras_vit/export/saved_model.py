@@ -1,56 +1,54 @@
-"""The graph of the SavedModel. Runs only in a process whose Keras backend is TensorFlow."""
+"""The SavedModel, which also decodes photographs. Written where Keras is on TensorFlow."""
 
-import json
-import sys
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras
+import numpy as np
 
 from keras_vit.data import decode_image, evaluation_image, map_or_else
-from keras_vit.export.formats import MODEL_FILE, OPTIONS_FILE
+from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
+from keras_vit.export.graph import save_signatures
+from keras_vit.files import write_text
 from keras_vit.models import ImageModel
 
+# Where TensorFlow Serving expects what is the user's own.
+DESCRIPTION = f"assets.extra/{KEY}.json"
 
-def write_saved_model(
-    model: ImageModel,
-    path: Path,
-    *,
-    class_names: Sequence[str],
-    image_size: tuple[int, int],
-    top_k: int,
-    evaluation: dict[str, Any],
-    max_pixels: int,
+
+def write(
+    model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
 ) -> None:
     """Writes the SavedModel that `export_model` documents."""
     import tensorflow as tf
 
-    channels = model.input_shape[-1]
+    size, channels = contract.image_size, contract.channels
     softmax = model.classifier_activation is None
     # As bytes: folders, and so classes, may have names that are not UTF-8.
-    names = tf.constant([name.encode("utf-8", "surrogateescape") for name in class_names])
+    names = [name.encode("utf-8", "surrogateescape") for name in contract.class_names]
 
     def classify(images: Any, valid: Any) -> dict[str, Any]:
         scores = model(images, training=False)
         probabilities = tf.nn.softmax(scores) if softmax else scores
-        values, indices = tf.math.top_k(probabilities, top_k)
+        values, indices = tf.math.top_k(probabilities, contract.top_k)
         rows = valid[:, None]
         return {
             "probabilities": tf.where(rows, probabilities, 0.0),
             "top_probabilities": tf.where(rows, values, 0.0),
-            "top_classes": tf.where(rows, tf.gather(names, indices), ""),
+            "top_classes": tf.where(rows, tf.gather(tf.constant(names), indices), ""),
             "valid": valid,
         }
 
     def prepare(image: Any) -> Any:
-        return evaluation_image(image, image_size, **evaluation)
+        return evaluation_image(image, size, **contract.evaluation)
 
     def read(contents: Any) -> Any:
         """Pixels of a file and True, or black and False."""
         return map_or_else(
-            lambda c: (prepare(decode_image(c, channels, max_pixels=max_pixels)), True),
-            lambda _: (tf.zeros((*image_size, channels)), False),
+            lambda c: (prepare(decode_image(c, channels, max_pixels=contract.max_pixels)), True),
+            lambda _: (tf.zeros((*size, channels)), False),
             contents,
         )
 
@@ -58,31 +56,42 @@ def write_saved_model(
         files = tf.data.Dataset.from_tensor_slices(contents)
         images = files.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         batch = images.batch(tf.maximum(tf.size(contents, tf.int64), 1))
-        nothing = (tf.zeros((0, *image_size, channels)), tf.zeros(0, bool))
+        nothing = (tf.zeros((0, *size, channels)), tf.zeros(0, bool))
         empty = tf.data.Dataset.from_tensors(nothing)
         return classify(*batch.concatenate(empty).take(1).get_single_element())
 
     def from_images(images: Any) -> dict[str, Any]:
-        prepared = tf.map_fn(
-            prepare, images, fn_output_signature=tf.TensorSpec((*image_size, channels))
-        )
+        spec = tf.TensorSpec((*size, channels))
+        prepared = tf.map_fn(prepare, images, fn_output_signature=spec)
         return classify(prepared, tf.ones(tf.shape(images)[:1], bool))
 
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    archive.add_endpoint(
-        "serving_default", from_contents, [tf.TensorSpec((None,), tf.string, "contents")]
-    )
-    pixels = tf.TensorSpec((None, None, None, channels), tf.float32, "images")
-    archive.add_endpoint("images", from_images, [pixels])
-    try:
-        archive.write_out(str(path), verbose=False)
-    except tf.errors.OpError as error:  # such as a full disk
-        raise OSError(f"{path} cannot be written: {error.message}") from error
+    signatures = {
+        "serving_default": (from_contents, tf.TensorSpec((None,), tf.string, "contents")),
+        IMAGES: (from_images, tf.TensorSpec((None, None, None, channels), tf.uint8, IMAGES)),
+    }
+    functions = {
+        name: tf.function(function, input_signature=[spec])
+        for name, (function, spec) in signatures.items()
+    }
+    save_signatures(model, path, functions)
+    (path / DESCRIPTION).parent.mkdir()
+    write_text(path / DESCRIPTION, contract.to_text())
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    options = json.loads((folder / OPTIONS_FILE).read_text("utf-8"))
-    options["image_size"] = tuple(options["image_size"])
-    write_saved_model(keras.saving.load_model(folder / MODEL_FILE), folder, **options)
+def read_contract(path: Path) -> Contract:
+    """The contract beside the model's own assets."""
+    return Contract.from_text((path / DESCRIPTION).read_text("utf-8"))
+
+
+def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels to probabilities."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(path))
+    signature = loaded.signatures[IMAGES]
+
+    def run(images: np.ndarray) -> np.ndarray:
+        assert loaded  # what owns the variables
+        return np.asarray(signature(**{IMAGES: tf.constant(images)})[OUTPUTS[0]])
+
+    return run

@@ -1,0 +1,79 @@
+"""What every exported file takes and returns, and the text of it that the file carries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from keras_vit.data.decoder import check_channels
+from keras_vit.data.preprocessing import check_eval_transform
+from keras_vit.errors import check_positive
+from keras_vit.version import __version__
+
+# Under this name the text stands in the file's metadata.
+KEY = "keras_vit"
+# The input and the outputs, by the names that every format gives them.
+IMAGES = "images"
+OUTPUTS = ("probabilities", "top_classes", "top_probabilities")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """What an exported classifier takes and returns.
+
+    Its input `images` are uint8 pixels 0..255 `(batch, height, width, channels)` of any batch; its
+    outputs are `probabilities`, float32 `(batch, classes)`, `top_classes` and `top_probabilities`
+    `(batch, top_k)`, the most probable first.
+
+    Attributes:
+        format: A key of `keras_vit.export.FORMATS`.
+        class_names: The name of each class.
+        image_size: Height and width of the images.
+        channels: 3 for RGB, 1 for grey.
+        evaluation: How photographs are brought to that size: `mode` and `crop_fraction` of
+            `keras_vit.data.evaluation_image`.
+        top_k: How many of the most probable classes are returned.
+        max_pixels: Height times width that a photograph may have.
+        quantize: None, or `"int8"`.
+        version: Of the package that wrote the file.
+    """
+
+    format: str
+    class_names: tuple[str, ...]
+    image_size: tuple[int, int]
+    channels: int
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    top_k: int
+    max_pixels: int
+    quantize: str | None = None
+    version: str = __version__
+
+    def to_text(self) -> str:
+        """JSON in ASCII, whatever characters the names have."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> Contract:
+        """The contract that a file carries.
+
+        Raises:
+            ValueError: The text is not that of a contract.
+        """
+        try:
+            values = json.loads(text)
+            values["class_names"] = tuple(map(str, values["class_names"]))
+            values["image_size"] = tuple(map(int, values["image_size"]))
+            contract = cls(**values)
+            height, width = contract.image_size
+            check_positive(height=height, width=width, top_k=contract.top_k)
+            check_positive(max_pixels=contract.max_pixels)
+            check_channels(contract.channels)
+            evaluation = dict(contract.evaluation)
+            mode, fraction = evaluation.pop("mode", "crop"), evaluation.pop("crop_fraction", 1.0)
+            check_eval_transform(mode, fraction)
+            if evaluation:
+                raise ValueError(f"evaluation has {', '.join(evaluation)}")
+            return contract
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"its description is damaged: {error}") from error

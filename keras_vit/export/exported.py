@@ -1,0 +1,154 @@
+"""Exported files, read back: what they take, and predictions by their own engines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.checkpoints.errors import CheckpointError, reason
+from keras_vit.errors import check_positive
+from keras_vit.export.contract import Contract
+from keras_vit.export.format_table import FORMATS
+
+
+class ExportedModel:
+    """A classifier in an exported file; has what `predict_files` and `predict_split` need.
+
+    Attributes:
+        path: The file or folder.
+        contract: What it takes and returns.
+        name: Of the file.
+        class_names: The name of each class.
+        num_classes: How many there are.
+        classifier_activation: `"softmax"`: it predicts probabilities.
+        eval_transform: How photographs are prepared.
+        image_size: Height and width.
+        input_shape: `(None, height, width, channels)`.
+    """
+
+    classifier_activation = "softmax"
+    data_format = "channels_last"
+
+    def __init__(
+        self, path: Path, contract: Contract, run: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
+        self.path, self.contract, self._run = path, contract, run
+        self.name = path.name
+        self.class_names = contract.class_names
+        self.num_classes = len(contract.class_names)
+        self.eval_transform = contract.evaluation
+        self.image_size = contract.image_size
+        self.input_shape = (None, *contract.image_size, contract.channels)
+
+    def predict(self, images: Any, batch_size: int = 32, verbose: int | str = 0) -> np.ndarray:
+        """Probabilities `(images, classes)`, in float32.
+
+        Args:
+            images: Pixels 0..255 `(images, height, width, channels)`, rounded to uint8; or a
+                `tf.data.Dataset` of batches of such, with or without labels.
+            batch_size: Images per batch, of an array.
+            verbose: Is there as in Keras, and prints nothing.
+
+        Raises:
+            ValueError: The images have another shape, or `batch_size` is below 1.
+        """
+        check_positive(batch_size=batch_size)
+        if hasattr(images, "as_numpy_iterator"):
+            batches = images.as_numpy_iterator()
+        else:
+            batches = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
+        arrays = [np.zeros((0, self.num_classes), "float32")]
+        arrays += [self.predict_on_batch(b[0] if isinstance(b, tuple) else b) for b in batches]
+        return np.concatenate(arrays)
+
+    def predict_on_batch(self, images: Any) -> np.ndarray:
+        """Probabilities of one batch, as `predict`."""
+        images = np.asarray(images)
+        if images.ndim != 4 or images.shape[1:] != self.input_shape[1:]:
+            raise ValueError(
+                f"images of shape {images.shape} do not fit {self.name}, which takes "
+                f"{self.input_shape}."
+            )
+        if images.dtype != np.uint8:
+            images = np.clip(np.rint(images), 0, 255).astype("uint8")
+        return self._run(images)
+
+
+def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
+    """Opens what `export_model` wrote, in the format's own engine.
+
+    Args:
+        path: A `.onnx`, `.tflite` or `.pt2` file, or the folder of a SavedModel or of OpenVINO.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: It was not exported by this package, or is damaged.
+        ImportError: The engine is not installed.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> from keras_vit.export import load_exported
+    >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
+    ...                                     num_heads=2, input_shape=(32, 32, 3))
+    >>> folder = keras_vit.export_model(model, tempfile.mkdtemp() + "/1", class_names="ab")
+    >>> load_exported(folder).class_names
+    ('a', 'b')
+    """
+    path = Path(path)
+    contract = read_contract(path)
+    row = FORMATS[contract.format]
+    row.require(row.runs_with)
+    try:
+        run = row.implementation().runner(path)
+    except Exception as error:  # every engine has errors of its own
+        raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
+    return ExportedModel(path, contract, run)
+
+
+def read_contract(path: str | os.PathLike[str]) -> Contract:
+    """What an exported file takes and returns.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: It was not exported by this package, or is damaged.
+        ImportError: The package that reads it is not installed.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no exported model at {path}.")
+    name = format_of(path)
+    if name is None:
+        raise CheckpointError(
+            f"{path} is not an exported model. Give a .onnx, .tflite or .pt2 file, or the folder "
+            "of a SavedModel or of OpenVINO, as keras-vit export writes them."
+        )
+    row = FORMATS[name]
+    row.require(row.runs_with[:1])
+    try:
+        contract = row.implementation().read_contract(path)
+    except KeyError as error:
+        raise CheckpointError(f"{path} was not exported by this package.") from error
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # every engine has errors of its own
+        raise CheckpointError(
+            f"{path} is damaged, or was not exported by this package: {reason(error)}"
+        ) from error
+    if contract.format != name:
+        raise CheckpointError(f"{path} says that it is {contract.format!r}, and is {name!r}.")
+    return contract
+
+
+def format_of(path: Path) -> str | None:
+    """The format that a file or folder seems to be, by its name or its files; None for others."""
+    if path.is_dir():
+        for name, row in FORMATS.items():
+            if row.files and (path / row.files[0]).exists():
+                return name
+        return None
+    return next((name for name, row in FORMATS.items() if row.suffix == path.suffix), None)

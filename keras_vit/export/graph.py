@@ -1,0 +1,47 @@
+"""The classifier as a TensorFlow graph from pixels to classes, which the formats are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from keras_vit.export.contract import IMAGES, Contract
+from keras_vit.models import ImageModel
+
+
+def pixels_to_classes(model: ImageModel, contract: Contract) -> Any:
+    """A `tf.function` of `images` that returns what the contract says, `top_classes` as int32."""
+    import tensorflow as tf
+
+    softmax = model.classifier_activation is None
+
+    def classify(images: Any) -> dict[str, Any]:
+        scores = tf.cast(model(tf.cast(images, tf.float32), training=False), tf.float32)
+        probabilities = tf.nn.softmax(scores) if softmax else scores
+        values, indices = tf.math.top_k(probabilities, contract.top_k)
+        return {
+            "probabilities": probabilities,
+            "top_classes": indices,
+            "top_probabilities": values,
+        }
+
+    shape = (None, *contract.image_size, contract.channels)
+    return tf.function(classify, input_signature=[tf.TensorSpec(shape, tf.uint8, IMAGES)])
+
+
+def save_signatures(
+    model: ImageModel, path: Path, signatures: dict[str, Callable[..., Any]]
+) -> None:
+    """A SavedModel with these signatures, which holds every weight once.
+
+    (`keras.export.ExportArchive` tracks Keras's variables and TensorFlow's, and writes both.)
+    """
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.weights = [variable.value for variable in model.variables]
+    try:
+        tf.saved_model.save(module, str(path), signatures=signatures)
+    except tf.errors.OpError as error:  # such as a full disk
+        raise OSError(f"{path} cannot be written: {error.message}") from error

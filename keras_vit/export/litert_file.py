@@ -1,0 +1,64 @@
+"""LiteRT, once TensorFlow Lite: for phones and small processors."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
+from keras_vit.export.graph import pixels_to_classes, save_signatures
+from keras_vit.models import ImageModel
+
+# As TensorFlow's own metadata, they stand in a zip archive behind the model's bytes.
+DESCRIPTION, LABELS = f"{KEY}.json", "labels.txt"
+
+
+def write(
+    model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
+) -> None:
+    """Writes a `.tflite` file.
+
+    int8 is weights in eight bits, and activations quantized image by image while the products are
+    computed ("dynamic range"): full int8 has one scale for a whole tensor of activations, and
+    does not predict at all.
+    """
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_signatures(model, Path(folder), {IMAGES: pixels_to_classes(model, contract)})
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[IMAGES])
+        if contract.quantize:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        path.write_bytes(converter.convert())
+    names = "\n".join(" ".join(name.split()) for name in contract.class_names)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(DESCRIPTION, contract.to_text())
+        archive.writestr(LABELS, names.encode("utf-8", "replace"))
+
+
+def read_contract(path: Path) -> Contract:
+    """The contract behind the model's bytes."""
+    with zipfile.ZipFile(path) as archive:
+        return Contract.from_text(archive.read(DESCRIPTION))
+
+
+def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels to probabilities."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    # Its own default is one thread.
+    interpreter = Interpreter(str(path), num_threads=len(os.sched_getaffinity(0)))
+    signature = interpreter.get_signature_runner(IMAGES)
+    size = interpreter.get_input_details()[0]["shape"][1:]
+
+    def run(images: np.ndarray) -> np.ndarray:
+        if images.shape[1:] != tuple(size):  # or it would take them for a new size
+            raise ValueError(f"images {images.shape} must be (batch, {', '.join(map(str, size))})")
+        return np.asarray(signature(**{IMAGES: images})[OUTPUTS[0]])
+
+    return run

@@ -1,0 +1,83 @@
+"""ONNX: written by tf2onnx, run and quantized by ONNX Runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
+from keras_vit.export.graph import pixels_to_classes
+from keras_vit.models import ImageModel
+
+# Its opset has the operators of these models as they are written; later ones have no newer.
+OPSET = 18
+# Values of a kernel that share a scale.
+BLOCK = 32
+
+
+def write(
+    model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
+) -> None:
+    """Writes an ONNX file.
+
+    int8 is weights in eight bits with a scale for each 32 of them, and activations quantized row
+    by row while the products are computed. (Scales of whole tensors do not suit these models: a
+    few channels of ViT-Ti/16 are a hundred times as large as the others.) Such products are
+    ONNX Runtime's own operator, `MatMulNBits`.
+    """
+    import onnx
+    import tf2onnx
+
+    classify = pixels_to_classes(model, contract)
+    proto, _ = tf2onnx.convert.from_function(classify, classify.input_signature, opset=OPSET)
+    _name_batch(proto)
+    if contract.quantize:
+        proto = _quantized(proto)
+    onnx.helper.set_model_props(proto, {KEY: contract.to_text()})
+    onnx.save(proto, str(path))
+
+
+def _name_batch(proto: Any) -> None:
+    """Calls the free axis `batch`, where the converter counts its names."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+
+
+def _quantized(proto: Any) -> Any:
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer = MatMulNBitsQuantizer(
+        proto, bits=8, block_size=BLOCK, is_symmetric=True, accuracy_level=4
+    )
+    quantizer.process()
+    return quantizer.model.model
+
+
+def read_contract(path: Path) -> Contract:
+    """The contract in a file's metadata."""
+    import onnx
+
+    proto = onnx.load(str(path), load_external_data=False)
+    return Contract.from_text({prop.key: prop.value for prop in proto.metadata_props}[KEY])
+
+
+def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels to probabilities."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    # By default it counts physical cores, of which a virtual machine may show half.
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    session = onnxruntime.InferenceSession(
+        str(path), options, providers=onnxruntime.get_available_providers()
+    )
+
+    def run(images: np.ndarray) -> np.ndarray:
+        return np.asarray(session.run([OUTPUTS[0]], {IMAGES: images})[0])
+
+    return run

@@ -1,0 +1,74 @@
+"""OpenVINO: for Intel's and other x86 processors, and for OpenVINO Model Server."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export import onnx_file
+from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
+from keras_vit.models import ImageModel
+
+MODEL_FILES = ("model.xml", "model.bin")
+
+
+def write(
+    model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
+) -> None:
+    """Writes `model.xml` and `model.bin` into a folder, from the graph of the ONNX file.
+
+    int8 is NNCF's: with images to calibrate by, weights and activations, with SmoothQuant for the
+    few channels that are much larger than the others; without images, the weights alone.
+    """
+    import openvino
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        onnx_file.write(model, file, replace(contract, quantize=None))
+        converted = openvino.convert_model(file)
+    if contract.quantize:
+        converted = _quantized(converted, calibration)
+    converted.set_rt_info(contract.to_text(), [KEY])
+    openvino.save_model(converted, path / MODEL_FILES[0], compress_to_fp16=False)
+
+
+def _quantized(model: Any, calibration: np.ndarray | None) -> Any:
+    import nncf
+
+    if calibration is None:
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+    images = nncf.Dataset([calibration[i : i + 1] for i in range(len(calibration))])
+    return nncf.quantize(
+        model,
+        images,
+        preset=nncf.QuantizationPreset.MIXED,
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(calibration),
+    )
+
+
+def read_contract(path: Path) -> Contract:
+    """The contract in the model's runtime information."""
+    import openvino
+
+    model = openvino.Core().read_model(path / MODEL_FILES[0])
+    return Contract.from_text(model.get_rt_info([KEY]).astype(str))
+
+
+def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels to probabilities, in float32: its default is bfloat16 where that is faster."""
+    import openvino
+
+    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(path / MODEL_FILES[0], "CPU", options)
+
+    def run(images: np.ndarray) -> np.ndarray:
+        # A copy: the array that it returns is its own memory, which the next images overwrite.
+        return np.array(compiled({IMAGES: images})[OUTPUTS[0]])
+
+    return run

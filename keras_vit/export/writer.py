@@ -1,0 +1,49 @@
+"""Writes one format in a process on the backend that can: `python -m keras_vit.export.writer`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.export.agreement import check_agreement
+from keras_vit.export.contract import Contract
+from keras_vit.export.format_table import FORMATS
+
+# What the process reads, in the folder that it is given.
+MODEL_FILE, CONTRACT_FILE, CHECK_FILE = "model.keras", "contract.json", "check.npz"
+INPUTS = (MODEL_FILE, CONTRACT_FILE, CHECK_FILE)
+
+
+def write_and_check(
+    model: Any,
+    path: Path,
+    contract: Contract,
+    images: np.ndarray,
+    expected: np.ndarray,
+    calibration: np.ndarray | None = None,
+) -> None:
+    """Writes a model in a format and runs what was written.
+
+    Raises:
+        RuntimeError: It does not predict what the model does, or cannot be written.
+    """
+    implementation = FORMATS[contract.format].implementation()
+    implementation.write(model, path, contract, calibration)
+    check_agreement(implementation.runner(path), images, expected, bool(contract.quantize))
+
+
+def main(folder: Path, path: Path) -> None:
+    """Writes to `path` what the files in `folder` describe."""
+    contract = Contract.from_text((folder / CONTRACT_FILE).read_text("utf-8"))
+    with np.load(folder / CHECK_FILE) as arrays:
+        write_and_check(
+            keras.saving.load_model(folder / MODEL_FILE), path, contract, **dict(arrays)
+        )
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
