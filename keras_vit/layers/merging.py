@@ -62,9 +62,15 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
     metric = ops.cast(ops.stop_gradient(metric), "float32")
     metric = ops.normalize(metric, axis=-1)
     similarity = ops.matmul(metric[:, src_slice], ops.transpose(metric[:, dst_slice], (0, 2, 1)))
-    nearest_dst = ops.cast(ops.argmax(similarity, axis=-1), "int32")
     num_src, num_dst = ops.shape(similarity)[1:]
-    closeness, position = ops.max(similarity, axis=-1), ops.arange(num_src)
+    closeness, position = ops.max(similarity, axis=-1), ops.arange(num_src, dtype="int32")
+    # The first that is as close: Keras's argmax on TensorFlow casts bits, which no other engine
+    # can import.
+    last = num_dst - 1
+    nearest_dst = ops.min(
+        ops.where(similarity >= closeness[:, :, None], ops.arange(num_dst, dtype="int32"), last),
+        axis=-1,
+    )
     # Ranks by counting: one sort per block is left, and sorts are what takes long to compile.
     ranks_before = ops.where(
         position < position[:, None],
@@ -78,7 +84,9 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
     # A small matrix product adds the merged tokens to their dst: faster than a scatter on CPUs,
     # and the same in every run on GPUs.
     dst_of_merged = take_tokens(nearest_dst, merged_index)
-    assignment = ops.equal(ops.arange(num_dst)[None, :, None], dst_of_merged[:, None, :])
+    assignment = ops.equal(
+        ops.arange(num_dst, dtype="int32")[None, :, None], dst_of_merged[:, None, :]
+    )
 
     def merge(tokens: Any) -> Any:
         tokens = ops.convert_to_tensor(tokens)
@@ -93,13 +101,15 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
             prefix - 1 + ops.cumsum(ops.cast(is_unmerged, "int32"), axis=-1),
             first_dst + nearest_dst,
         )
-        dst_index = ops.zeros_like(nearest_dst[:, :1]) + first_dst + ops.arange(num_dst)
+        dst_index = (
+            ops.zeros_like(nearest_dst[:, :1]) + first_dst + ops.arange(num_dst, dtype="int32")
+        )
         index = ops.concatenate([src_index, dst_index], axis=1)
         # Even and odd positions alternate again.
-        patch = ops.arange(patches)
+        patch = ops.arange(patches, dtype="int32")
         interleaved = patch // 2 + ops.where((patch + prefix) % 2 == 0, 0, num_src)
         index = ops.take(index, interleaved, axis=1)
-        prefix_index = ops.zeros_like(index[:, :1]) + ops.arange(prefix)
+        prefix_index = ops.zeros_like(index[:, :1]) + ops.arange(prefix, dtype="int32")
         return take_tokens(tokens, ops.concatenate([prefix_index, index], axis=1))
 
     return Matching(merge, unmerge)
@@ -119,7 +129,7 @@ def take_tokens(tokens: Any, indices: Any) -> Any:
     tokens = ops.convert_to_tensor(tokens)
     batch, length = ops.shape(tokens)[:2]
     rows = ops.reshape(tokens, (-1, *tokens.shape[2:]))
-    return ops.take(rows, indices + length * ops.arange(batch)[:, None], axis=0)
+    return ops.take(rows, indices + length * ops.arange(batch, dtype="int32")[:, None], axis=0)
 
 
 def token_sizes(token_index: Any, length: Any) -> Any:
@@ -128,14 +138,14 @@ def token_sizes(token_index: Any, length: Any) -> Any:
     `token_index` is int32 `(batch, tokens)`: for each token of the input, the index of the token
     that it is part of now.
     """
-    is_part = ops.equal(token_index[:, None, :], ops.arange(length)[None, :, None])
+    is_part = ops.equal(token_index[:, None, :], ops.arange(length, dtype="int32")[None, :, None])
     return ops.cast(ops.sum(is_part, axis=-1), "float32")
 
 
 def _same_index(tokens: Any) -> Any:
     """The `token_index` of a sequence in which nothing is merged."""
     batch, length = ops.shape(tokens)[:2]
-    return ops.broadcast_to(ops.arange(length)[None], (batch, length))
+    return ops.broadcast_to(ops.arange(length, dtype="int32")[None], (batch, length))
 
 
 def merge_tokens(matching: Matching, tokens: Any, sizes: Any, token_index: Any) -> tuple[Any, Any]:
