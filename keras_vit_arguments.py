@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.distribution
+EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "torch")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
@@ -352,9 +353,17 @@ COMMANDS: dict[str, Command] = {
         },
     ),
     "export": Command(
-        "write a SavedModel that takes encoded images",
-        "keras-vit export runs/photos --out saved_models/photos/1",
+        "write a file that other engines run: SavedModel, ONNX, LiteRT, OpenVINO or torch",
+        "keras-vit export runs/photos --format onnx --out photos.onnx",
         {
+            "data": [
+                option(
+                    "--data",
+                    "labelled images, as for train: calibrates --quantize int8 on the training "
+                    "images, and compares the accuracy of model and file on the others",
+                ),
+                DATA_DIR,
+            ],
             "model": [
                 MODEL,
                 option(
@@ -363,11 +372,23 @@ COMMANDS: dict[str, Command] = {
             ],
             "run": [
                 option(
+                    "--format",
+                    "what to write: tf_saved_model and openvino are folders, onnx is a .onnx file, "
+                    "litert a .tflite file, torch a .pt2 file",
+                    choices=EXPORT_FORMATS,
+                    default="tf_saved_model",
+                ),
+                option(
+                    "--quantize",
+                    "weights in eight bits, a quarter of the size: onnx, litert and openvino",
+                    choices=("int8",),
+                ),
+                option(
                     "--out",
-                    "folder to write: saved_models/NAME/VERSION",
+                    "file or folder to write, such as photos.tflite or saved_models/NAME/VERSION",
                     type=Path,
                     required=True,
-                    metavar="FOLDER",
+                    metavar="PATH",
                 ),
                 flag("--overwrite", "replace the earlier export in --out"),
             ],

@@ -25,7 +25,9 @@ from keras_vit.distribution.cost import (
 from keras_vit.errors import check_choice, printable
 from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.export import export_model
+from keras_vit.export import ExportedModel, export_model, load_exported
+from keras_vit.export.comparison import calibration_images, compare
+from keras_vit.export.exported import format_of
 from keras_vit.inspection import inspect_files
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
@@ -85,7 +87,7 @@ def _load_model(name: str | Path) -> Any:
 def _predict(model: Path, files: list[Path], top: int, max_pixels: int) -> int:
     table = Table("image", "class", "probability")
     failed = 0
-    for file, classes in predict_files(_load_model(model), files, top, max_pixels=max_pixels):
+    for file, classes in predict_files(_load_classifier(model), files, top, max_pixels=max_pixels):
         name = Text(printable(file))  # plain strings would be markup
         if isinstance(classes, str):
             failed += 1
@@ -127,11 +129,17 @@ def _evaluate(
         print_text(report)
         return 1 if report.missing else 0
     assert data is not None  # `parse` has seen to it
-    classifier = _load_model(model)
+    classifier = _load_classifier(Path(model))
+    on_features = probe or knn is not None or fewshot is not None
+    if on_features and isinstance(classifier, ExportedModel):
+        raise ValueError(
+            f"{classifier.name} is an exported file, which returns classes alone: give the model "
+            "it was made from for --probe, --knn and --fewshot."
+        )
     splits = load(data, data_dir=data_dir, max_pixels=max_pixels)
     check_choice(split, "split", splits)
     print_text(f"{classifier.name} on {splits!r}")
-    if not probe and knn is None and fewshot is None:
+    if not on_features:
         print_text(own_classes(classifier, splits[split], batch_size))
         return 0
     table = Table("on frozen features", "accuracy", "")
@@ -161,9 +169,21 @@ def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
     return 1 if failed else 0
 
 
-def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> None:
-    export_model(_load_model(model), out, image_size=image_size, overwrite=overwrite)
+def _export(model: Path, out: Path, data: str | None, data_dir: str | None, **options: Any) -> None:
+    classifier = _load_model(model)
+    splits = None if data is None else load(data, data_dir=data_dir)
+    if splits and options["quantize"]:
+        options["calibration"] = calibration_images(classifier, splits.train)
+    export_model(classifier, out, **options)
     print_text(f"written to {out}")
+    if splits:
+        print_text(compare(classifier, load_exported(out), splits.val))
+
+
+def _load_classifier(path: Path) -> Any:
+    """A model, or a file that `keras-vit export` wrote."""
+    is_run = (path / "model.keras").exists()
+    return load_exported(path) if format_of(path) and not is_run else _load_model(path)
 
 
 def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> None:
