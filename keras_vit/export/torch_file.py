@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,12 @@ from keras_vit.export.contract import IMAGES, KEY, Contract
 from keras_vit.models import ImageModel
 
 DESCRIPTION = f"{KEY}.json"
+# What `torch.export.save` writes for a model of tensors alone, below the archive's own folder.
+_MEMBER = re.compile(
+    r"data/(weights/weight_\d+|constants/tensor_\d+|(weights|constants)/\w+_config\.json"
+    r"|sample_inputs/model\.pt)|models/model\.json|extra/[\w.]+|archive_(format|version)"
+    r"|byteorder|version|\.data/(version|serialization_id)|\.format_version|\.storage_alignment"
+)
 
 
 def write(
@@ -24,12 +33,10 @@ def write(
     softmax = model.classifier_activation is None
 
     class Classifier(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
+        # The model is no part of it: the graph holds the weights that it uses as constants, and
+        # those of a part would be written once more.
         def forward(self, images: Any) -> dict[str, Any]:
-            scores = self.model(images.to(torch.float32), training=False).to(torch.float32)
+            scores = model(images.to(torch.float32), training=False).to(torch.float32)
             probabilities = torch.softmax(scores, -1) if softmax else scores
             values, indices = torch.topk(probabilities, contract.top_k)
             return {
@@ -41,7 +48,7 @@ def write(
     example = torch.zeros((2, *contract.image_size, contract.channels), dtype=torch.uint8)
     with torch.no_grad():
         program = torch.export.export(
-            Classifier().eval(),
+            Classifier(),
             (),
             {IMAGES: example},
             dynamic_shapes={IMAGES: {0: torch.export.Dim("batch")}},
@@ -56,10 +63,33 @@ def read_contract(path: Path) -> Contract:
         return Contract.from_text(archive.read(name))
 
 
+def _check_members(path: Path) -> None:
+    """Refuses an archive that `torch.export.load` would unpickle or run code of.
+
+    It unpickles payloads marked so, objects that are no tensors, and example inputs that are not
+    plain tensors.
+    """
+    import torch
+
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        others = [name for name in names if not _MEMBER.fullmatch(name.partition("/")[2])]
+        if others or len(names) != len(set(names)):
+            raise ValueError(f"it holds {(others or names)[0]!r}, which is not loaded")
+        for name in names:
+            if name.endswith("_config.json"):
+                payloads = json.loads(archive.read(name))["config"].values()
+                if any(payload["use_pickle"] is not False for payload in payloads):
+                    raise ValueError(f"{name!r} asks for pickled objects, which are not loaded")
+            elif name.endswith(".pt"):
+                torch.load(io.BytesIO(archive.read(name)), weights_only=True)
+
+
 def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     """From pixels to probabilities."""
     import torch
 
+    _check_members(path)
     program = torch.export.load(path).module()
 
     def run(images: np.ndarray) -> np.ndarray:
