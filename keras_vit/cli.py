@@ -28,6 +28,7 @@ from keras_vit.evaluation.prediction import predict_files
 from keras_vit.export import export_model
 from keras_vit.inspection import inspect_files
 from keras_vit.models import list_models, model_cost
+from keras_vit.serving import serve
 from keras_vit.training import recipes
 from keras_vit.training.job import Job, train
 from keras_vit_arguments import parse
@@ -55,6 +56,7 @@ def run(options: dict[str, Any]) -> int:
         "evaluate": _evaluate,
         "inspect": _inspect,
         "export": _export,
+        "serve": _serve,
         "convert": _convert,
         "plan": _plan,
         "augment": _augment,
@@ -164,6 +166,16 @@ def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
 def _export(model: Path, out: Path, image_size: int | None, overwrite: bool) -> None:
     export_model(_load_model(model), out, image_size=image_size, overwrite=overwrite)
     print_text(f"written to {out}")
+
+
+def _serve(model: Path, **options: Any) -> None:
+    serve(model, report=_print_now, **options)
+
+
+def _print_now(text: str) -> None:
+    """Prints a line at once: a server's output is often a file or a pipe."""
+    print_text(text)
+    sys.stdout.flush()
 
 
 def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> None:
