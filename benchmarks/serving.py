@@ -32,12 +32,15 @@ ROOT = Path(__file__).parents[1]
 
 
 class Server:
-    """`keras-vit serve` in a process of its own."""
+    """A Python process that prints the address of its server.
 
-    def __init__(self, model: Path, *options: str, port: int = 0) -> None:
-        command = [sys.executable, str(ROOT / "keras_vit_command.py"), "serve", str(model)]
+    Args:
+        arguments: Of the interpreter.
+    """
+
+    def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [*command, "--port", str(port), *options],
+            [sys.executable, *arguments],
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             text=True,
@@ -65,6 +68,12 @@ class Server:
         """Sends a signal; the exit status."""
         self.process.send_signal(number)
         return self.process.wait(60)
+
+
+def start_server(model: Path, *options: str, port: int = 0) -> Server:
+    """`keras-vit serve` in a process of its own; it answers when this returns."""
+    command = str(ROOT / "keras_vit_command.py")
+    return Server(command, "serve", str(model), "--port", str(port), *options)
 
 
 def direct_calls(
@@ -108,12 +117,12 @@ async def _under_load(
 
 async def _restarts(model: Path, photographs: list[Photograph], options: list[str]) -> Outcome:
     """Kills and stops the server under load, and starts it again on the same port."""
-    outcome, server = Outcome(), Server(model, *options)
+    outcome, server = Outcome(), start_server(model, *options)
     for number in (signal.SIGKILL, signal.SIGTERM):
         work = asyncio.create_task(load(server.port, photographs, 45, MAX_BYTES, outcome))
         await asyncio.sleep(5)
         await asyncio.to_thread(server.stop, number)
-        server = await asyncio.to_thread(Server, model, *options, port=server.port)
+        server = await asyncio.to_thread(start_server, model, *options, port=server.port)
         before = outcome.right
         await work
         if outcome.right == before:
@@ -135,7 +144,7 @@ def measure(
         for c, row in zip(contents, expected, strict=True)
     ]
     options = ["--batch-size", str(batch_size), "--max-bytes", str(MAX_BYTES)]
-    server = Server(path, *options)
+    server = start_server(path, *options)
     single = asyncio.run(_single_latency(server.port, contents))
     outcome, memory = asyncio.run(_under_load(server, photographs, seconds))
     alive = server.process.poll() is None

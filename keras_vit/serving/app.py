@@ -74,7 +74,8 @@ class Service:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Computes batches and watches for new versions, from the first request to the last."""
-        with suppress(NotImplementedError, AttributeError):  # Windows
+        # Windows does not have it, and only the main thread may set it.
+        with suppress(NotImplementedError, AttributeError, RuntimeError, ValueError):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, self.versions.reload_requested.set)
         tasks = [
