@@ -17,12 +17,12 @@ from keras_vit.serving.model import ServedModel
 def render_page(title: str, model: ServedModel, max_bytes: int) -> str:
     """The page for a model; names of files and classes may be any text: they are escaped."""
     height, width = model.image_size
-    names = ", ".join(model.class_names[:8])
+    names = "; ".join(model.class_names[:8])
     return _template().substitute(
         title=escape(printable(title)),
         facts=escape(
             f"{len(model.class_names)} classes: {names}"
-            + (", and more." if len(model.class_names) > 8 else ".")
+            + ("; and more." if len(model.class_names) > 8 else ".")
             + f" The model sees {width} × {height} pixels."
         ),
         attention="yes" if model.rollout else "no",

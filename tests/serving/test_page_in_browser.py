@@ -71,7 +71,7 @@ def test_a_dropped_photograph(width: int, page: Any, tmp_path: Path) -> None:
         "[...at('overlay').getContext('2d').getImageData(0, 0, 3, 4).data]"
         ".filter((_, i) => i % 4 === 3)"
     )
-    assert (min(shades), max(shades)) == (0, 215)
+    assert (min(shades), max(shades)) == (0, 190)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     page.uncheck("#shown")
