@@ -409,11 +409,11 @@ COMMANDS: dict[str, Command] = {
                     default="127.0.0.1",
                 ),
                 option("--port", "port to listen on; 0 for any free one", default=8000),
-                option("--batch-size", "the most images per batch", default=8),
+                option("--batch-size", "the most images per batch; more suit a GPU", default=4),
                 option(
                     "--queue",
-                    "the most requests in progress; further ones are answered with 429",
-                    default=16,
+                    "the most requests in progress; further ones are answered with 429 "
+                    "(default: twice --batch-size)",
                 ),
                 option("--top", "number of classes per answer", default=5),
             ],

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 import keras_vit
+from keras_vit.files import atomic_write
 
 NAMES = ('<b>"rose"</b>\x1b[31m', "tulip\udcff", "daisy")
 
@@ -62,8 +64,6 @@ def probabilities(content: dict[str, Any]) -> dict[str, float]:
 
 def save(model: Any, path: Path) -> Path:
     """Replaces the file at once, as the package's own writers do."""
-    from keras_vit.files import atomic_write
-
     with atomic_write(path) as temporary:
         model.save(temporary)
     return path
@@ -71,8 +71,6 @@ def save(model: Any, path: Path) -> Path:
 
 def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
     """Waits until it holds; fails when it never does."""
-    import time
-
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

@@ -12,7 +12,7 @@ serving = pytest.importorskip("benchmarks.serving")
 
 @pytest.mark.slow
 @pytest.mark.once
-def test_load_kill_and_restart(shared: Path, tmp_path: Path) -> None:
+def test_load_kill_and_restart(shared: Path) -> None:
     weights = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k" / "model.safetensors"
     files = sorted((shared / "photos" / "flowers").rglob("*.jpg"))[::40]
     figures = serving.measure(weights, files, float(os.environ.get("KERAS_VIT_LOAD_SECONDS", 300)))
