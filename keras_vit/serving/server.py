@@ -43,7 +43,7 @@ def serve(
             appears, the new version takes over.
         host: Address to listen on; the default is reachable from this machine alone.
         port: Port to listen on; 0 for any free one, which is printed.
-        batch_size: The most images per batch. A processor is as fast with 4 as with more; a GPU
+        batch_size: The most images per batch. Larger ones gain little on a processor; a GPU
             needs 32 and above.
         queue: The most requests in progress; further ones are answered with 429. None for twice
             the batch size: one batch is computed while the next one is decoded, and more
