@@ -74,9 +74,12 @@ RANGES: dict[str, Integers | Numbers] = {
     "--learning-rate": Numbers(0, 100),
     "--learning-rates": Numbers(0, 100),
     "--lora": Integers(1, 4096),
+    "--max-bytes": Integers(1, 2**40),
     "--max-pixels": Integers(1, 1_000_000_000_000),
     "--num-classes": Integers(0, 1_000_000),
     "--patience": Integers(1, 1_000_000),
+    "--port": Integers(0, 65_535),
+    "--queue": Integers(1, 65_536),
     "--seed": Integers(0, 2**31 - 1),
     "--seeds": Integers(1, 1000),
     "--steps": Integers(1, 1_000_000_000),
@@ -94,8 +97,10 @@ METAVARS = {  # N for all others
     "--learning-rate": "RATE",
     "--learning-rates": "RATE",
     "--lora": "RANK",
+    "--max-bytes": "BYTES",
     "--max-pixels": "PIXELS",
     "--patience": "EPOCHS",
+    "--port": "PORT",
     "--fewshot": "SHOTS",
     "--val-fraction": "FRACTION",
 }
@@ -391,6 +396,47 @@ COMMANDS: dict[str, Command] = {
                     metavar="PATH",
                 ),
                 flag("--overwrite", "replace the earlier export in --out"),
+            ],
+        },
+    ),
+    "serve": Command(
+        "serve a model over HTTP, with a page on which one drops a photograph",
+        "keras-vit serve runs/photos --port 8000",
+        {
+            "model": [
+                option(
+                    "model",
+                    "a .keras or weights file, the folder of a training run, or a folder of "
+                    "numbered versions; a new version takes over while the server runs",
+                    type=Path,
+                )
+            ],
+            "data": [
+                option(
+                    "--max-bytes",
+                    "refuse request bodies of more bytes than this",
+                    default=20 * 2**20,
+                ),
+                option(
+                    "--max-pixels",
+                    "refuse images of more pixels (height times width) than this",
+                    default=MAX_PIXELS,
+                ),
+            ],
+            "run": [
+                option(
+                    "--host",
+                    "address to listen on; 0.0.0.0 for all, without a password",
+                    default="127.0.0.1",
+                ),
+                option("--port", "port to listen on; 0 for any free one", default=8000),
+                option("--batch-size", "the most images per batch; more suit a GPU", default=4),
+                option(
+                    "--queue",
+                    "the most requests in progress; further ones are answered with 429 "
+                    "(default: twice --batch-size)",
+                ),
+                option("--top", "number of classes per answer", default=5),
             ],
         },
     ),

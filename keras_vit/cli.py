@@ -30,6 +30,7 @@ from keras_vit.export.comparison import calibration_images, compare
 from keras_vit.export.exported import format_of
 from keras_vit.inspection import inspect_files
 from keras_vit.models import list_models, model_cost
+from keras_vit.serving import serve
 from keras_vit.training import recipes
 from keras_vit.training.job import Job, train
 from keras_vit_arguments import parse
@@ -57,6 +58,7 @@ def run(options: dict[str, Any]) -> int:
         "evaluate": _evaluate,
         "inspect": _inspect,
         "export": _export,
+        "serve": _serve,
         "convert": _convert,
         "plan": _plan,
         "augment": _augment,
@@ -184,6 +186,16 @@ def _load_classifier(path: Path) -> Any:
     """A model, or a file that `keras-vit export` wrote."""
     is_run = (path / "model.keras").exists()
     return load_exported(path) if format_of(path) and not is_run else _load_model(path)
+
+
+def _serve(model: Path, **options: Any) -> None:
+    serve(model, report=_print_now, **options)
+
+
+def _print_now(text: str) -> None:
+    """Prints a line at once: a server's output is often a file or a pipe."""
+    print_text(text)
+    sys.stdout.flush()
 
 
 def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> None:

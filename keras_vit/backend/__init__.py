@@ -27,7 +27,7 @@ from keras_vit.backend.kernels import (
     multiply_in_float32,
     recompute_derivative,
 )
-from keras_vit.backend.platform import is_tensorflow, process_on
+from keras_vit.backend.platform import compiles_per_shape, is_tensorflow, process_on
 from keras_vit.backend.processes import (
     ProcessParallel,
     current_processes,
@@ -80,6 +80,7 @@ __all__ = [
     "check_placement",
     "compile_step",
     "compiled_by_xla",
+    "compiles_per_shape",
     "connect_jax_processes",
     "connect_torch_processes",
     "current_distribution",

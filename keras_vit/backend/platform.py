@@ -12,6 +12,11 @@ def is_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
 
 
+def compiles_per_shape() -> bool:
+    """Whether Keras's backend compiles a model anew for each batch size."""
+    return keras.backend.backend() == "jax"
+
+
 def process_on(backend: str) -> tuple[list[str], dict[str, str]]:
     """The interpreter and the environment of a process that runs Keras on a backend."""
     return [sys.executable], {**os.environ, "KERAS_BACKEND": backend}

@@ -1,0 +1,93 @@
+"""Models as the server calls them, on every backend; versions on disk."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.errors import printable
+from keras_vit.serving.model import load_served, warm_up
+from keras_vit.serving.versions import newest_version
+from tests.serving.helpers import NAMES, save, tiny_model
+
+
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Path) -> None:
+    options = {"data_format": data_format}
+    if data_format == "channels_first":
+        model = keras_vit.VisionTransformer(
+            num_classes=3, patch_size=8, hidden_dim=16, depth=1, num_heads=2,
+            input_shape=(3, 32, 24), **options,
+        )  # fmt: skip
+    else:
+        model = tiny_model(classifier_activation="softmax")
+    served = load_served(save(model, tmp_path / "model.keras"))
+    warm_up(served, 5)
+    images = np.random.default_rng(0).uniform(0, 255, (3, 32, 24, 3)).astype("float32")
+    taken = np.moveaxis(images, -1, 1) if data_format == "channels_first" else images
+    scores = np.asarray(model.predict(taken, verbose=0))
+    if data_format == "channels_first":
+        scores = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    else:
+        assert served.class_names == tuple(map(printable, NAMES))
+    assert served.image_size == (32, 24)
+    np.testing.assert_allclose(served.predict(images), scores, atol=1e-5)
+    grid, covered = served.rollout(images[:1])
+    assert (grid.shape, covered) == ((4, 3), (32, 24))
+
+
+def test_a_model_without_attention_does_not_have_a_rollout(tmp_path: Path) -> None:
+    model = keras_vit.MLPMixer(
+        num_classes=3, patch_size=8, hidden_dim=16, depth=1, tokens_mlp_dim=8,
+        channels_mlp_dim=8, input_shape=(32, 32, 3),
+    )  # fmt: skip
+    assert load_served(save(model, tmp_path / "mixer.keras")).rollout is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"num_classes": 0}, "not one score per class"),
+        ({"include_preprocessing": False}, "normalised pixels"),
+    ],
+)
+def test_what_cannot_be_served(options: dict, reason: str, tmp_path: Path) -> None:
+    sizes = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
+    model = keras_vit.VisionTransformer(
+        **{"num_classes": 3, "input_shape": (16, 16, 3), **sizes, **options}
+    )
+    with pytest.raises(ValueError, match=reason):
+        load_served(save(model, tmp_path / "model.keras"))
+    with pytest.raises(FileNotFoundError, match="no model at"):
+        load_served(tmp_path / "nothing")
+
+
+def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contract = SimpleNamespace(
+        class_names=("a\n", "b"), image_size=(8, 8), channels=1, evaluation={"mode": "stretch"},
+        top_k=2, format="onnx",
+    )  # fmt: skip
+    exported = SimpleNamespace(contract=contract, predict=lambda x: np.full((len(x), 2), 0.5))
+    monkeypatch.setattr("keras_vit.serving.model.load_exported", lambda path: exported)
+    (tmp_path / "model.onnx").touch()
+    served = load_served(tmp_path / "model.onnx")
+    assert (served.class_names, served.dtype, served.rollout) == (("a\\n", "b"), "uint8", None)
+    warm_up(served, 4)
+    exported.predict = lambda x: np.full((len(x), 3), 0.5)
+    with pytest.raises(ValueError, match="2 class names"):
+        warm_up(load_served(tmp_path / "model.onnx"), 4)
+
+
+def test_the_newest_version(tmp_path: Path) -> None:
+    for number in ("2", "10", "notes"):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "model.keras").write_text(number)
+    newest = newest_version(tmp_path)
+    assert (newest.name, newest.path) == ("10", tmp_path / "10")
+    run = newest_version(tmp_path / "2")
+    (tmp_path / "2" / "report.md").write_text("does not count")
+    assert newest_version(tmp_path / "2") == run
+    (tmp_path / "2" / "model.keras").write_text("changed")
+    assert newest_version(tmp_path / "2").name != run.name

@@ -1,0 +1,93 @@
+"""The page in Chromium: a dropped photograph, the overlay, errors, a phone screen."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inspection.test_page_in_browser import browser  # noqa: F401
+from tests.serving.helpers import jpeg, save, tiny_model
+
+serving = pytest.importorskip("benchmarks.serving")
+pytestmark = pytest.mark.once
+
+DROP = """([content, name]) => {
+  const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
+  const data = new DataTransfer();
+  data.items.add(new File([bytes], name, {type: "image/jpeg"}));
+  document.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true}));
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("run")
+    save(tiny_model(), folder / "model.keras")
+    server = serving.start_server(folder, "--max-bytes", "100000")
+    yield f"http://127.0.0.1:{server.port}/"
+    server.stop()
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:  # noqa: F811
+    """The open page; fails where it reports an error or requests anything from elsewhere."""
+    page = browser.new_page(viewport={"width": 1000, "height": 800})
+    problems, requests = [], []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(address)
+    yield page
+    page.close()
+    assert [text for text in problems if "422" not in text] == []
+    assert all(url.startswith((address, "data:", "blob:")) for url in requests)
+
+
+def drop(page: Any, content: bytes, name: str = "photo.jpg") -> None:
+    page.evaluate(DROP, [base64.b64encode(content).decode(), name])
+
+
+@pytest.mark.parametrize("width", [1000, 390])
+def test_a_dropped_photograph(width: int, page: Any, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    drop(page, jpeg())
+    page.wait_for_selector("#look:not([hidden])")
+    rows = page.locator("#classes li")
+    shown = [float(text.split()[0]) for text in rows.locator(".probability").all_text_contents()]
+    assert len(shown) == 3
+    assert shown == sorted(shown, reverse=True)
+    assert sum(shown) == pytest.approx(100, abs=0.3)
+    # Bars are as long as the probabilities, and the overlay lies on the image.
+    track = rows.first.locator(".track").bounding_box()["width"]
+    assert rows.first.locator(".bar").bounding_box()["width"] == pytest.approx(
+        track * shown[0] / 100, abs=1
+    )
+    assert '<b>"rose"</b>\\x1b[31m' in rows.locator(".class").all_text_contents()
+    photo, canvas = (page.locator(f".photo {tag}").bounding_box() for tag in ("img", "canvas"))
+    assert canvas == pytest.approx(photo, abs=1)
+    shades = page.evaluate(
+        "[...at('overlay').getContext('2d').getImageData(0, 0, 3, 4).data]"
+        ".filter((_, i) => i % 4 === 3)"
+    )
+    assert (min(shades), max(shades)) == (0, 190)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    page.uncheck("#shown")
+    assert page.is_hidden("#overlay")
+
+
+def test_a_chosen_file_and_errors(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(jpeg())
+    page.set_input_files("#file", tmp_path / "a.jpg")
+    page.wait_for_selector("#look:not([hidden])")
+    drop(page, b"no image", "notes.txt")
+    page.wait_for_selector("#status.wrong")
+    assert "not a JPEG" in page.text_content("#status")
+    assert page.is_hidden("#result")
+    drop(page, bytes(100_001))
+    page.wait_for_function("at('status').textContent.includes('100,001 bytes')")
+    drop(page, jpeg())
+    page.wait_for_selector("#look:not([hidden])")
+    assert page.text_content("#status") == ""

@@ -1,0 +1,302 @@
+"""`keras-vit serve` as a process: answers, errors, limits, health, metrics, stop and reload."""
+
+import asyncio
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from keras_vit.data.pillow import decode_with_pillow, evaluation_array
+from keras_vit.errors import printable
+from keras_vit.evaluation.prediction import predictions_of
+from tests.serving.helpers import (
+    NAMES,
+    eventually,
+    jpeg,
+    probabilities,
+    request,
+    save,
+    tiny_model,
+)
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+serving = pytest.importorskip("benchmarks.serving")
+load = pytest.importorskip("benchmarks._load")
+pytestmark = pytest.mark.once
+
+MAX_BYTES = 100_000
+# A server whose model takes a second per batch of two.
+SLOW = """
+import dataclasses, sys, time
+from keras_vit.serving import serve, versions
+load = versions.load_served
+def load_slowly(path):
+    model = load(path)
+    def predict(images):
+        time.sleep(1)
+        return model.predict(images)
+    return dataclasses.replace(model, predict=predict)
+versions.load_served = load_slowly
+serve(sys.argv[1], port=0, batch_size=2, queue=4, report=lambda line: print(line, flush=True))
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tiny_model(), tmp_path_factory.mktemp("run") / "model.keras")
+
+
+@pytest.fixture(scope="module")
+def port(file: Path) -> Iterator[int]:
+    options = ("--max-bytes", str(MAX_BYTES), "--max-pixels", "100000", "--top", "2")
+    server = serving.start_server(file.parent, *options)
+    yield server.port
+    assert server.stop() == 0
+    assert server.lines[-1] == "stopped\n"
+
+
+@pytest.fixture
+def slow(file: Path) -> Iterator["serving.Server"]:
+    server = serving.Server("-c", SLOW, str(file))
+    yield server
+    if server.process.poll() is None:
+        server.stop(signal.SIGKILL)
+
+
+def expected(body: bytes, seed: int = 0) -> dict[str, float]:
+    model = tiny_model(seed)
+    pixels = evaluation_array(decode_with_pillow(body), (32, 24), **model.eval_transform)
+    (row,) = predictions_of(model, model.predict_on_batch(pixels[None]), 3)
+    return {printable(name): probability for name, probability in row}
+
+
+@pytest.mark.parametrize("form", [False, True])
+def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> None:
+    body, headers = jpeg(), {}
+    if form:
+        head = b'--x\r\nContent-Disposition: form-data; name="a"; filename="b"\r\n\r\n'
+        body = head + jpeg() + b"\r\n--x--\r\n"
+        headers = {"Content_Type": "multipart/form-data; boundary=x"}
+    status, content, sent = request(port, "/predict", body, **headers)
+    answered = probabilities(content)
+    assert (status, len(answered)) == (200, 2)
+    wanted = expected(jpeg())
+    assert answered == pytest.approx({name: wanted[name] for name in answered}, abs=1e-5)
+    assert list(answered) == sorted(wanted, key=wanted.__getitem__, reverse=True)[:2]
+    assert sent["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"", 400, "The body is empty"),
+        (b"no image", 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
+        (jpeg()[:-200], 422, "damaged or incomplete"),
+        (load.bomb(), 422, "more than max_pixels=100000"),
+        (bytes(MAX_BYTES + 1), 413, f"more than {MAX_BYTES} bytes"),
+    ],
+)
+def test_what_is_refused(body: bytes, status: int, reason: str, port: int) -> None:
+    for path in ("/predict", "/attention"):
+        answered, content, _ = request(port, path, body)
+        assert (answered, list(content)) == (status, ["error"])
+        assert reason in content["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n',
+            "not have a file",
+        ),
+        (b"no form", "cannot be read"),
+    ],
+)
+def test_forms_without_an_image(body: bytes, reason: str, port: int) -> None:
+    form = "multipart/form-data; boundary=x"
+    status, content, _ = request(port, "/predict", body, Content_Type=form)
+    assert (status, reason in content["error"]) == (400, True)
+
+
+def test_a_body_without_a_length_has_the_same_limit(port: int) -> None:
+    async def send() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        for _ in range(3):
+            writer.write(b"c350\r\n" + bytes(50_000) + b"\r\n")
+        writer.write(b"0\r\n\r\n")
+        return await reader.readline()
+
+    assert b" 413 " in asyncio.run(send())
+
+
+def test_other_addresses_and_other_names(port: int) -> None:
+    assert request(port, "/nothing")[0] == 404
+    status, content, headers = request(port, "/predict")
+    assert (status, headers["allow"], "POST /predict" in content["error"]) == (405, "POST", True)
+    assert request(port, "/", Host="rebound.example")[0] == 400
+    assert request(port, "/", Host=f"localhost:{port}")[0] == 200
+
+
+def test_attention(port: int) -> None:
+    status, content, _ = request(port, "/attention", jpeg())
+    assert (status, content["covered"]) == (200, [1, 1])
+    assert [len(row) for row in content["rollout"]] == [3, 3, 3, 3]
+    assert content["image"].startswith("data:image/png;base64,")
+
+
+def test_health_and_metrics(port: int) -> None:
+    assert request(port, "/health")[1].keys() == {"status", "model", "format", "version", "error"}
+    assert request(port, "/ready")[0] == 200
+
+    def counted(name: str) -> float:
+        text = request(port, "/metrics")[1]["text"]
+        line = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        return float(line[1]) if line else 0
+
+    names = [
+        'keras_vit_requests_total{endpoint="predict",status="200"}',
+        "keras_vit_batch_images_sum",
+    ]
+    before = [counted(name) for name in names]
+    for seed in range(3):
+        request(port, "/predict", jpeg(seed))
+    assert [counted(name) for name in names] == [value + 3 for value in before]
+    assert counted("process_resident_memory_bytes") > 1e8
+
+
+def test_names_are_escaped_and_the_page_has_a_policy(port: int) -> None:
+    status, content, headers = request(port, "/")
+    assert status == 200
+    assert "&lt;b&gt;&quot;rose&quot;&lt;/b&gt;\\x1b[31m" in content["text"]
+    assert "\\xff" in content["text"]
+    assert NAMES[0] not in content["text"]
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_a_full_queue_is_429_and_a_stop_loses_nothing(slow: "serving.Server") -> None:
+    def in_progress() -> float:
+        text = request(slow.port, "/metrics")[1]["text"]
+        return float(re.search(r"^keras_vit_in_progress (\S+)$", text, re.MULTILINE)[1])
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(request, slow.port, "/predict", jpeg(i)) for i in range(4)]
+        eventually(lambda: in_progress() == 4, 5)
+        status, content, headers = request(slow.port, "/predict", jpeg())
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert content["error"].startswith("The server is busy: 4 requests are in progress.")
+        assert slow.stop(signal.SIGTERM) == 0
+        for seed, answer in enumerate(answers):
+            status, content, _ = answer.result()
+            assert status == 200
+            wanted = expected(jpeg(seed))
+            assert probabilities(content) == pytest.approx(wanted, abs=1e-5)
+    assert slow.lines[-1] == "stopped\n"
+
+
+def test_who_hangs_up_gives_the_place_back(slow: "serving.Server") -> None:
+    async def hang_up() -> None:
+        connections = [load.Connection(slow.port) for _ in range(4)]
+        for connection in connections:
+            await connection.send(jpeg())
+        await asyncio.sleep(0.3)
+        for connection in connections:
+            connection.close()
+
+    asyncio.run(hang_up())
+    assert request(slow.port, "/predict", jpeg(1))[0] == 200
+    text = request(slow.port, "/metrics")[1]["text"]
+    assert 'keras_vit_requests_total{endpoint="predict",status="499"} 4.0' in text
+    # Of the four images only those of the first batch were computed.
+    assert float(re.search(r"^keras_vit_batch_images_sum (\S+)$", text, re.MULTILINE)[1]) <= 3
+
+
+def test_ctrl_c_ends_with_130(file: Path) -> None:
+    server = serving.start_server(file)
+    assert request(server.port, "/predict", jpeg())[0] == 200
+    assert server.stop(signal.SIGINT) == 130
+
+
+def test_a_new_version_takes_over_under_load(tmp_path: Path) -> None:
+    save(tiny_model(0), tmp_path / "model.keras")
+    body, versions = jpeg(), {}
+    wanted = {seed: expected(body, seed) for seed in (0, 1)}
+    server = serving.start_server(tmp_path)
+    stopped = threading.Event()
+
+    def ask() -> list[str]:
+        problems = []
+        while not stopped.is_set():
+            status, content, _ = request(server.port, "/predict", body)
+            if status != 200:
+                problems.append(str(content))
+                continue
+            seed = versions.setdefault(content["version"], len(versions))
+            if probabilities(content) != pytest.approx(wanted[seed], abs=1e-5):
+                problems.append(f"version {seed}: {content}")
+        return problems
+
+    with ThreadPoolExecutor(3) as pool:
+        clients = [pool.submit(ask) for _ in range(3)]
+        eventually(lambda: len(versions) == 1)
+        save(tiny_model(1), tmp_path / "model.keras")
+        eventually(lambda: len(versions) == 2)
+        # A damaged file leaves the last one in its place, and /health has the reason.
+        (tmp_path / "model.keras").write_bytes(b"damaged")
+        eventually(lambda: request(server.port, "/health")[1]["error"] is not None)
+        stopped.set()
+        assert [client.result() for client in clients] == [[], [], []]
+    assert "cannot be loaded" in request(server.port, "/health")[1]["error"]
+    assert probabilities(request(server.port, "/predict", body)[1]) == pytest.approx(
+        wanted[1], abs=1e-5
+    )
+    server.process.send_signal(signal.SIGHUP)  # tries again at once
+    eventually(lambda: sum("cannot be loaded" in line for line in server.lines) == 2)
+    assert server.stop() == 0
+
+
+def test_numbered_versions(tmp_path: Path) -> None:
+    for number in ("1", "2"):
+        (tmp_path / number).mkdir()
+    save(tiny_model(0), tmp_path / "1" / "model.keras")
+    (tmp_path / "2").rmdir()
+    server = serving.start_server(tmp_path)
+    assert request(server.port, "/health")[1]["version"] == "1"
+    save(tiny_model(1), tmp_path / "model.tmp.keras")
+    (tmp_path / "10").mkdir()
+    (tmp_path / "model.tmp.keras").rename(tmp_path / "10" / "model.keras")
+    eventually(lambda: request(server.port, "/predict", jpeg())[1]["version"] == "10")
+    assert "now serving version 10\n" in server.lines
+    assert server.stop() == 0
+
+
+def test_a_taken_port_is_one_line(port: int, file: Path, capsys: pytest.CaptureFixture) -> None:
+    from keras_vit import cli
+
+    assert cli.main(["serve", str(file), "--port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"keras-vit: Cannot listen on 127.0.0.1, port {port}: ")
+    assert error.count("\n") == 1
+
+
+def test_a_missing_package_is_one_line(
+    file: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from keras_vit import cli
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert cli.main(["serve", str(file)]) == 2
+    assert capsys.readouterr().err == (
+        "keras-vit: keras-vit serve needs uvicorn: pip install 'keras3-vit[serve]'\n"
+    )
