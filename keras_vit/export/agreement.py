@@ -48,13 +48,13 @@ def check_agreement(
     start = 0
     for rows in BATCHES:
         part = slice(start, start + rows)
-        found, wanted, start = run(images[part]), expected[part], start + rows
-        if found.shape != wanted.shape:
+        outputs, truth, start = run(images[part]), expected[part], start + rows
+        if outputs.shape != truth.shape:
             raise RuntimeError(
-                f"it returns probabilities {found.shape} for {rows} images and "
-                f"{wanted.shape[1]} classes"
+                f"it returns probabilities {outputs.shape} for {rows} images and "
+                f"{truth.shape[1]} classes"
             )
-        difference = np.abs(found - wanted)
+        difference = np.abs(outputs - truth)
         if not np.isfinite(difference).all():
             raise RuntimeError("it returns values that are not finite")
         if quantized and (moved := difference.sum(1).mean() / 2) > INT8_TOLERANCE:

@@ -62,7 +62,7 @@ FORMATS = {
         (),
         "tensorflow",
         ("saved_model.pb", "fingerprint.pb", "variables/*", "assets/*", "assets.extra/*"),
-        f"TensorFlow has no int8 operators for a SavedModel on processors. {_OTHERS}",
+        f"TensorFlow does not have int8 operators for a SavedModel on processors. {_OTHERS}",
     ),
     "onnx": Format(
         "onnx_file",

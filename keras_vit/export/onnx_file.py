@@ -13,7 +13,7 @@ from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
 from keras_vit.export.graph import pixels_to_classes
 from keras_vit.models import ImageModel
 
-# Its opset has the operators of these models as they are written; later ones have no newer.
+# The newest that tf2onnx writes.
 OPSET = 18
 # Values of a kernel that share a scale.
 BLOCK = 32

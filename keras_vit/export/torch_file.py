@@ -33,7 +33,7 @@ def write(
     softmax = model.classifier_activation is None
 
     class Classifier(torch.nn.Module):
-        # The model is no part of it: the graph holds the weights that it uses as constants, and
+        # The model is not a part of it: the graph holds the weights that it uses as constants, and
         # those of a part would be written once more.
         def forward(self, images: Any) -> dict[str, Any]:
             scores = model(images.to(torch.float32), training=False).to(torch.float32)
@@ -66,7 +66,7 @@ def read_contract(path: Path) -> Contract:
 def _check_members(path: Path) -> None:
     """Refuses an archive that `torch.export.load` would unpickle or run code of.
 
-    It unpickles payloads marked so, objects that are no tensors, and example inputs that are not
+    It unpickles payloads marked so, objects that are not tensors, and example inputs that are not
     plain tensors.
     """
     import torch
