@@ -164,7 +164,8 @@ import numpy as np
 import tensorflow as tf
 served = tf.saved_model.load(sys.argv[1])
 contents, images = (served.signatures[name] for name in ("serving_default", "images"))
-for answer in (contents(contents=tf.zeros(0, tf.string)), images(images=tf.zeros((0, 9, 9, 3), tf.uint8))):
+nothing = tf.zeros((0, 9, 9, 3), tf.uint8)
+for answer in (contents(contents=tf.zeros(0, tf.string)), images(images=nothing)):
     print({name: value.numpy().shape for name, value in sorted(answer.items())})
 answer = contents(contents=tf.constant([open(file, "rb").read() for file in sys.argv[2:]]))
 print(answer["valid"].numpy().tolist())
