@@ -208,7 +208,8 @@ def table(measured: Row) -> str:
             speeds.append(f"{statistics.median(ratios):.2f} x")
         latency = 1e3 / statistics.median(row["images_per_second_1"])
         lines.append(
-            f"| {row['contestant']} | {row['megabytes']:.1f} | {row['accuracy']:.1%} | {same:.1%} | "
+            f"| {row['contestant']} | {row['megabytes']:.1f} | {row['accuracy']:.1%} "
+            f"| {same:.1%} | "
             f"{speeds[0]} | {speeds[1]} | {latency:.1f} |"
         )
     return "\n".join(lines)
