@@ -46,10 +46,14 @@ def write_saved_model(
     def prepare(image: Any) -> Any:
         return evaluation_image(image, image_size, **evaluation)
 
+    def decode(contents: Any) -> Any:
+        decoder = evaluation.get("decoder") or "tensorflow"
+        return decode_image(contents, channels, max_pixels=max_pixels, decoder=decoder)
+
     def read(contents: Any) -> Any:
         """Pixels of a file and True, or black and False."""
         return map_or_else(
-            lambda c: (prepare(decode_image(c, channels, max_pixels=max_pixels)), True),
+            lambda c: (prepare(decode(c)), True),
             lambda _: (tf.zeros((*image_size, channels)), False),
             contents,
         )
