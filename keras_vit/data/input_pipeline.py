@@ -89,8 +89,7 @@ def pipeline(
     """
     size = as_pair(image_size, "image_size")
     augmentation = get_augmentation(split.augment if augment is None else augment)
-    transform = {"mode": eval_transform} if isinstance(eval_transform, str) else eval_transform
-    check_choice(transform.get("mode", "crop"), "eval_transform", EVAL_TRANSFORMS)
+    transform = _checked_transform(eval_transform)
     if not training and (decoder := transform.get("decoder")):
         split = split.with_decoder(decoder)
     _check_numbers(batch_size, seed, repeat, start_step)
@@ -143,6 +142,12 @@ def pipeline(
     options = tf.data.Options()
     options.autotune.enabled = False
     return batches.map(mix).prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
+def _checked_transform(eval_transform: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    transform = {"mode": eval_transform} if isinstance(eval_transform, str) else eval_transform
+    check_choice(transform.get("mode", "crop"), "eval_transform", EVAL_TRANSFORMS)
+    return transform
 
 
 def _check_numbers(batch_size: int, seed: int, repeat: bool, start_step: int) -> None:

@@ -73,7 +73,7 @@ def test_pillows_own_resize(shared: Path, mode: str, interpolation: str) -> None
             assert pixels.shape == expected.shape
             assert np.abs(pixels - expected).max() <= 2
             # Bilinear weights are simple fractions, of which more give exact halves.
-            assert np.mean(pixels != expected) <= (0.03 if interpolation == "bilinear" else 0.002)
+            assert np.mean(pixels != expected) <= (0.06 if interpolation == "bilinear" else 0.002)
 
 
 def test_the_sizes_and_the_centre_of_timm_and_hugging_face() -> None:
