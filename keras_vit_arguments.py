@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.distribution
+DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
@@ -160,6 +161,12 @@ MAX_IMAGE = option(
     "leave out images of more pixels (height times width) than this",
     default=MAX_PIXELS,
 )
+DECODER = option(
+    "--decoder",
+    "decode JPEG files as TensorFlow does by default, or to the pixels that Pillow, and so timm and "
+    "transformers, see (default: the model's, else the backend's)",
+    choices=DECODERS,
+)
 PRECISION = option(
     "--precision",
     "dtype policy of the model: in mixed ones the weights stay float32",
@@ -268,7 +275,7 @@ COMMANDS: dict[str, Command] = {
         "keras-vit predict runs/photos photo.jpg",
         {
             "model": [MODEL],
-            "data": [IMAGES, MAX_IMAGE],
+            "data": [IMAGES, MAX_IMAGE, DECODER],
             "run": [option("--top", "number of classes to print per image", default=5)],
         },
     ),
@@ -288,6 +295,7 @@ COMMANDS: dict[str, Command] = {
                 option("--data", DATA_HELP),
                 DATA_DIR,
                 MAX_IMAGE,
+                DECODER,
                 option("--split", "split to evaluate on: val or test", default="val"),
                 option("--batch-size", "number of images per batch (default: 32; 512 with --vtab)"),
             ],
@@ -378,8 +386,19 @@ COMMANDS: dict[str, Command] = {
         "keras-vit convert ViT-B_16.npz vit.safetensors --layout timm",
         {
             "model": [
-                option("source", "a weights file, or the released weights MODEL:TAG", metavar="IN"),
-                option("target", "file to write", metavar="OUT", type=Path),
+                option(
+                    "source",
+                    "a weights file, a folder of transformers or timm, or the released weights "
+                    "MODEL:TAG",
+                    metavar="IN",
+                ),
+                option(
+                    "target",
+                    "file to write; with --layout huggingface or timm also a folder, which "
+                    "transformers or timm opens as it is",
+                    metavar="OUT",
+                    type=Path,
+                ),
                 option(
                     "--layout",
                     "names and shapes of the tensors: google, big_vision, timm or huggingface",
@@ -527,7 +546,7 @@ def _check_evaluate(options: dict[str, Any]) -> None:
                 )
 
     if options["vtab"]:
-        refuse(("data", *FEATURE_OPTIONS), "has no effect with --vtab")
+        refuse(("data", "decoder", *FEATURE_OPTIONS), "has no effect with --vtab")
     else:
         refuse(tuple(VTAB_DEFAULTS), "has no effect without --vtab")
     if options["fewshot"] is None:

@@ -82,10 +82,17 @@ def _load_model(name: str | Path) -> Any:
     return load_model(name)
 
 
-def _predict(model: Path, files: list[Path], top: int, max_pixels: int) -> int:
+def _with_decoder(model: Any, decoder: str | None) -> Any:
+    if decoder is not None:
+        model.eval_transform = {**model.eval_transform, "decoder": decoder}
+    return model
+
+
+def _predict(model: Path, files: list[Path], top: int, max_pixels: int, decoder: str | None) -> int:
     table = Table("image", "class", "probability")
     failed = 0
-    for file, classes in predict_files(_load_model(model), files, top, max_pixels=max_pixels):
+    classifier = _with_decoder(_load_model(model), decoder)
+    for file, classes in predict_files(classifier, files, top, max_pixels=max_pixels):
         name = Text(printable(file))  # plain strings would be markup
         if isinstance(classes, str):
             failed += 1
@@ -110,6 +117,7 @@ def _evaluate(
     data: str | None,
     data_dir: str | None,
     max_pixels: int,
+    decoder: str | None,
     split: str,
     batch_size: int,
     probe: bool,
@@ -127,7 +135,7 @@ def _evaluate(
         print_text(report)
         return 1 if report.missing else 0
     assert data is not None  # `parse` has seen to it
-    classifier = _load_model(model)
+    classifier = _with_decoder(_load_model(model), decoder)
     splits = load(data, data_dir=data_dir, max_pixels=max_pixels)
     check_choice(split, "split", splits)
     print_text(f"{classifier.name} on {splits!r}")

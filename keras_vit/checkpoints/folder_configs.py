@@ -7,8 +7,15 @@ from typing import Any
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import family_of
 from keras_vit.checkpoints.metadata import stated_image_size
-from keras_vit.checkpoints.preparation import of_eval_transform, to_huggingface, to_timm
+from keras_vit.checkpoints.preparation import (
+    of_eval_transform,
+    of_huggingface,
+    of_timm,
+    to_huggingface,
+    to_timm,
+)
 from keras_vit.checkpoints.tensors import Array
+from keras_vit.errors import check_choice
 from keras_vit.models.normalisation import NORMALISATIONS
 from keras_vit.version import __version__
 
@@ -134,6 +141,42 @@ def timm_configs(model: Any) -> Files:
     if model.num_classes:
         config["label_names"] = _names(model)
     return {"config.json": config}
+
+
+def folder_transform(model: Any, layout: str) -> dict[str, Any]:
+    """How transformers or timm prepares images for a model saved in a folder, bit for bit.
+
+    `save_weights` writes what comes nearest to the model's `eval_transform`. Set to this, the model
+    is evaluated on the pixels that the other package sees, on every backend.
+
+    Args:
+        model: A `VisionTransformer`.
+        layout: `"huggingface"` or `"timm"`.
+
+    Returns:
+        An `eval_transform`.
+
+    Raises:
+        CheckpointError: The model takes images of any size, which a folder cannot.
+        ValueError: The layout is another one.
+
+    Example:
+
+    >>> import keras_vit
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+    >>> keras_vit.checkpoints.folder_transform(model, "timm")["mode"]
+    'timm_center'
+    """
+    check_choice(layout, "layout", ("huggingface", "timm"))
+    size = _image_size(model)
+    wanted = of_eval_transform(model.eval_transform, size)
+    if layout == "huggingface":
+        written = of_huggingface(to_huggingface(wanted))
+    else:
+        written = of_timm({**to_timm(wanted), "input_size": [model.channels, *size]})
+    assert written is not None  # whatever is written can be read
+    return written.to_eval_transform(layout)
 
 
 def timm_values(model: Any, values: Mapping[str, Array]) -> dict[str, Array]:

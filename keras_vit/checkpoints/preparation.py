@@ -83,8 +83,8 @@ def _warn(mode: str, reason: str) -> None:
     warnings.warn(
         f"eval_transform mode {mode!r} cannot be expressed in this folder: {reason}. Images are "
         "resized bilinearly with antialiasing there, so that the pixels differ and some classes "
-        "may. For the same pixels on both sides, train and evaluate with "
-        "model.eval_transform = {'mode': 'huggingface_stretch', 'decoder': 'pillow'}.",
+        "may. For the same pixels on both sides, set model.eval_transform = "
+        "keras_vit.checkpoints.folder_transform(model, layout).",
         stacklevel=2,
     )
 

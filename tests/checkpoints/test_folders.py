@@ -1,6 +1,7 @@
 """Folders that transformers and timm open as they are, and theirs that `from_checkpoint` opens."""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import keras_vit_arguments
+from benchmarks.folders import THEIRS, agreements
 from keras_vit import BiTResNet, cli
-from keras_vit.checkpoints import CheckpointError, from_checkpoint, load_model, save_weights
+from keras_vit.checkpoints import (
+    CheckpointError,
+    folder_transform,
+    from_checkpoint,
+    load_model,
+    save_weights,
+)
 from keras_vit.data import evaluation_image
+from keras_vit.data.decoder import DECODERS
 from keras_vit.data.pillow import evaluation_array
 from keras_vit.data.preprocessing import PILLOW_MODES
 from keras_vit.evaluation.prediction import read_images
@@ -413,3 +423,57 @@ def test_the_modes_of_a_folder_work_everywhere(mode: str) -> None:
         expected = evaluation_array(image, size, mode, 0.8)
         assert expected.shape == (*size, 3)
         np.testing.assert_allclose(evaluation_image(image, size, mode, 0.8), expected, atol=1)
+
+
+@pytest.mark.parametrize("layout", SIDES)
+@pytest.mark.parametrize("mode", ["crop", "stretch", "big_vision", "timm_center"])
+def test_folder_transform_is_what_the_other_side_computes(
+    layout: str, mode: str, tmp_path: Path, photograph: Path
+) -> None:
+    model = model_with({"mode": mode})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what the folder cannot say
+        transform = folder_transform(model, layout)
+        save_weights(model, tmp_path / "vit", layout)
+    model.eval_transform = transform
+    logits = SIDES[layout](tmp_path / "vit", photograph)
+    np.testing.assert_allclose(logits, ours(model, photograph), atol=1e-3)
+
+
+def test_folder_transform_of_an_unknown_layout() -> None:
+    with pytest.raises(ValueError, match="layout='google' is not known"):
+        folder_transform(small(), "google")
+
+
+def test_predict_and_evaluate_take_a_decoder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shared: Path
+) -> None:
+    pytest.importorskip("tensorflow")
+    assert tuple(DECODERS) == keras_vit_arguments.DECODERS
+    model = small(num_classes=5)
+    model.get_layer("head").kernel.assign(200 * model.get_layer("head").kernel)
+    model.class_names = NAMES
+    model.save(tmp_path / "model.keras")
+    photo = sorted((shared / "photos" / "flowers" / "roses").glob("*.jpg"))[0]
+    printed = {}
+    for decoder in DECODERS:
+        words = ["predict", str(tmp_path / "model.keras"), str(photo), "--decoder", decoder]
+        assert cli.main(words) == 0
+        printed[decoder] = capsys.readouterr().out
+    assert printed["tensorflow"] != printed["pillow"]
+    with pytest.raises(keras_vit_arguments.UsageError, match="no effect with --vtab"):
+        keras_vit_arguments.parse(["evaluate", "m", "--vtab", "--decoder", "pillow"])
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_a_hundred_photographs_have_the_same_class(shared: Path) -> None:
+    """With one decoder on both sides, and the real ViT-Ti/16 of 1,000 classes."""
+    pytest.importorskip("transformers")
+    rows = list(agreements(shared, 100))
+    assert rows
+    for row in rows:
+        if row.side == THEIRS or (row.mode, row.side) == ("stretch_bicubic", "pillow"):
+            assert row.same == 100, row
+        if row.side == THEIRS:
+            assert row.largest < 0.25, row
