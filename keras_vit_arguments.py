@@ -163,8 +163,8 @@ MAX_IMAGE = option(
 )
 DECODER = option(
     "--decoder",
-    "decode JPEG files as TensorFlow does by default, or to the pixels that Pillow, and so timm and "
-    "transformers, see (default: the model's, else the backend's)",
+    "decode JPEG files as TensorFlow does by default, or to Pillow's pixels, which timm and "
+    "transformers see (default: the model's, else the backend's)",
     choices=DECODERS,
 )
 PRECISION = option(

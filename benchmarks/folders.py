@@ -1,8 +1,9 @@
 """How often transformers and timm give our classes from a folder that we write, by decoder.
 
 `python -m benchmarks folders ../shared`: four minutes on two cores; prints one line per package,
-mode of the evaluation, and decoder of our side. The folder of recorded files has ViT-Ti/16 of AugReg and photographs of
-flowers. Needs torch, transformers and timm; what is not installed is left out.
+mode of the evaluation, and decoder of our side. The folder of recorded files has ViT-Ti/16 of
+AugReg and photographs of flowers. Needs torch, transformers and timm; what is not installed is left
+out.
 """
 
 import argparse

@@ -107,7 +107,7 @@ def timm_configs(model: Any) -> Files:
     _check_model(model, "timm's VisionTransformer", tuple(TIMM_POOLING))
     if model.position_embedding not in ("learned", "none") or model.representation_size is not None:
         raise CheckpointError(
-            "timm's VisionTransformer learns its positions or has none, and does not have a layer "
+            "timm's VisionTransformer learns its positions, if any, and does not have a layer "
             "between pooling and head; this model has "
             f"position_embedding={model.position_embedding!r}, "
             f"representation_size={model.representation_size}. Save it as .keras."
@@ -170,11 +170,11 @@ def folder_transform(model: Any, layout: str) -> dict[str, Any]:
     """
     check_choice(layout, "layout", ("huggingface", "timm"))
     size = _image_size(model)
-    wanted = of_eval_transform(model.eval_transform, size)
+    preparation = of_eval_transform(model.eval_transform, size)
     if layout == "huggingface":
-        written = of_huggingface(to_huggingface(wanted))
+        written = of_huggingface(to_huggingface(preparation))
     else:
-        written = of_timm({**to_timm(wanted), "input_size": [model.channels, *size]})
+        written = of_timm({**to_timm(preparation), "input_size": [model.channels, *size]})
     assert written is not None  # whatever is written can be read
     return written.to_eval_transform(layout)
 

@@ -46,12 +46,12 @@ class Preparation:
 
     def to_eval_transform(self, package: str) -> dict[str, Any]:
         """The `eval_transform` of a model that prepares images as `package` does."""
-        kept, squeezed = {
+        cropping, stretching = {
             "huggingface": ("huggingface_crop", "huggingface_stretch"),
             "timm": ("timm_center", "timm_squash"),
         }[package]
         return {
-            "mode": kept if self.keeps_ratio else squeezed,
+            "mode": cropping if self.keeps_ratio else stretching,
             "crop_fraction": self.crop_fraction,
             "interpolation": self.interpolation,
             "decoder": "pillow",  # both packages open files with it

@@ -89,20 +89,20 @@ def _timm_config(config: Arguments) -> Arguments | None:
 
 
 def _timm_arguments(config: Arguments) -> Arguments:
-    given = config.get("model_args")
-    given = given if isinstance(given, dict) else {}
+    model_args = config.get("model_args")
+    model_args = model_args if isinstance(model_args, dict) else {}
     arguments: Arguments = {}
-    if isinstance(heads := given.get("num_heads"), int):
+    if isinstance(heads := model_args.get("num_heads"), int):
         arguments["num_heads"] = heads
-    if (pooling := given.get("global_pool", config.get("global_pool"))) in POOLING:
+    if (pooling := model_args.get("global_pool", config.get("global_pool"))) in POOLING:
         arguments["pooling"] = POOLING[pooling]
-    return arguments | _activation(given.get("act_layer"))
+    return arguments | _activation(model_args.get("act_layer"))
 
 
 def _timm_size(config: Arguments, pretrained_cfg: Arguments) -> tuple[int, int] | None:
     """The size of the images whose positions are in the file."""
-    given = config.get("model_args")
-    if isinstance(given, dict) and (size := _pair(given.get("img_size"))):
+    model_args = config.get("model_args")
+    if isinstance(model_args, dict) and (size := _pair(model_args.get("img_size"))):
         return size
     input_size = pretrained_cfg.get("input_size")
     return _pair(input_size[1:]) if isinstance(input_size, list) else None
