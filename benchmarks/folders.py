@@ -81,6 +81,26 @@ def agreements(shared: Path, count: int = 150) -> Iterator[Agreement]:
                     yield _agreement(package, mode, side, _our_logits(twin, files), theirs)
 
 
+def decoded_differences(files: Sequence[Path]) -> Iterator[str]:
+    """A line per decoder of TensorFlow: how far its pixels are from Pillow's."""
+    from keras_vit.data import decode_image
+    from keras_vit.data.pillow import decode_with_pillow
+
+    for decoder in DECODERS:
+        means, largest = [], 0
+        for file in files:
+            contents = file.read_bytes()
+            pixels = decode_image(contents, decoder=decoder).numpy().astype(int)
+            difference = np.abs(pixels - decode_with_pillow(contents))
+            means.append(difference.mean())
+            largest = max(largest, int(difference.max()))
+        identical = sum(mean == 0 for mean in means)
+        yield (
+            f"decoder={decoder!r}: {identical}/{len(files)} images have Pillow's pixels; "
+            f"{np.mean(means):.2f} levels apart in the mean, {largest} at most"
+        )
+
+
 def _our_sides(mode: str, model: Any, layout: str) -> dict[str, dict[str, Any]]:
     from keras_vit.checkpoints import folder_transform
 
@@ -175,5 +195,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("shared", type=Path, help="folder of recorded weights and photographs")
     parser.add_argument("--images", type=int, default=150, help="number of photographs")
     options = parser.parse_args(arguments)
+    for line in decoded_differences(photographs(options.shared, options.images)):
+        print(line, flush=True)
     for row in agreements(options.shared, options.images):
         print(row, flush=True)
