@@ -473,7 +473,10 @@ def test_a_hundred_photographs_have_the_same_class(shared: Path) -> None:
     rows = list(agreements(shared, 100))
     assert rows
     for row in rows:
-        if row.side == THEIRS or (row.mode, row.side) == ("stretch_bicubic", "pillow"):
+        if row.side == THEIRS and "torchvision" not in row.package:
             assert row.same == 100, row
-        if row.side == THEIRS:
-            assert row.largest < 0.25, row
+            assert row.largest < 0.1, row
+        elif row.side == THEIRS or (row.mode, row.side) == ("stretch_bicubic", "pillow"):
+            # Near ties: torchvision rounds in its own way, and our bicubic mode does not round.
+            assert row.same >= 98, row
+            assert max(row.margins, default=0.0) < 0.05, row
