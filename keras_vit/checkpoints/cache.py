@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.checkpoints.checkpoint_file import file_in_folder, open_container
+from keras_vit.checkpoints.checkpoint_file import OPENERS, file_in_folder, open_container
 from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.checkpoints.released import Weights
 from keras_vit.files import cache_folder, write_text
@@ -67,7 +67,8 @@ def resolve(
     path = Path(file)
     row = None if path.is_file() else find(str(file))
     if row is None:
-        return file_in_folder(path) if path.is_dir() else path, layout, {}
+        is_folder = path.is_dir() and path.suffix not in OPENERS
+        return file_in_folder(path) if is_folder else path, layout, {}
     return cached_file(row), layout or row.layout, row.arguments
 
 
