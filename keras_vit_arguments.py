@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.distribution
 EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "torch")
+DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
@@ -166,6 +167,12 @@ MAX_IMAGE = option(
     "leave out images of more pixels (height times width) than this",
     default=MAX_PIXELS,
 )
+DECODER = option(
+    "--decoder",
+    "decode JPEG files as TensorFlow does by default, or to Pillow's pixels, which timm and "
+    "transformers see (default: the model's, else the backend's)",
+    choices=DECODERS,
+)
 PRECISION = option(
     "--precision",
     "dtype policy of the model: in mixed ones the weights stay float32",
@@ -274,7 +281,7 @@ COMMANDS: dict[str, Command] = {
         "keras-vit predict runs/photos photo.jpg",
         {
             "model": [MODEL],
-            "data": [IMAGES, MAX_IMAGE],
+            "data": [IMAGES, MAX_IMAGE, DECODER],
             "run": [option("--top", "number of classes to print per image", default=5)],
         },
     ),
@@ -294,6 +301,7 @@ COMMANDS: dict[str, Command] = {
                 option("--data", DATA_HELP),
                 DATA_DIR,
                 MAX_IMAGE,
+                DECODER,
                 option("--split", "split to evaluate on: val or test", default="val"),
                 option("--batch-size", "number of images per batch (default: 32; 512 with --vtab)"),
             ],
@@ -445,8 +453,19 @@ COMMANDS: dict[str, Command] = {
         "keras-vit convert ViT-B_16.npz vit.safetensors --layout timm",
         {
             "model": [
-                option("source", "a weights file, or the released weights MODEL:TAG", metavar="IN"),
-                option("target", "file to write", metavar="OUT", type=Path),
+                option(
+                    "source",
+                    "a weights file, a folder of transformers or timm, or the released weights "
+                    "MODEL:TAG",
+                    metavar="IN",
+                ),
+                option(
+                    "target",
+                    "file to write; with --layout huggingface or timm also a folder, which "
+                    "transformers or timm opens as it is",
+                    metavar="OUT",
+                    type=Path,
+                ),
                 option(
                     "--layout",
                     "names and shapes of the tensors: google, big_vision, timm or huggingface",
@@ -594,7 +613,7 @@ def _check_evaluate(options: dict[str, Any]) -> None:
                 )
 
     if options["vtab"]:
-        refuse(("data", *FEATURE_OPTIONS), "has no effect with --vtab")
+        refuse(("data", "decoder", *FEATURE_OPTIONS), "has no effect with --vtab")
     else:
         refuse(tuple(VTAB_DEFAULTS), "has no effect without --vtab")
     if options["fewshot"] is None:

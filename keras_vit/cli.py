@@ -86,10 +86,17 @@ def _load_model(name: str | Path) -> Any:
     return load_model(name)
 
 
-def _predict(model: Path, files: list[Path], top: int, max_pixels: int) -> int:
+def _with_decoder(model: Any, decoder: str | None) -> Any:
+    if decoder is not None:
+        model.eval_transform = {**model.eval_transform, "decoder": decoder}
+    return model
+
+
+def _predict(model: Path, files: list[Path], top: int, max_pixels: int, decoder: str | None) -> int:
     table = Table("image", "class", "probability")
     failed = 0
-    for file, classes in predict_files(_load_classifier(model), files, top, max_pixels=max_pixels):
+    classifier = _with_decoder(_load_classifier(model), decoder)
+    for file, classes in predict_files(classifier, files, top, max_pixels=max_pixels):
         name = Text(printable(file))  # plain strings would be markup
         if isinstance(classes, str):
             failed += 1
@@ -114,6 +121,7 @@ def _evaluate(
     data: str | None,
     data_dir: str | None,
     max_pixels: int,
+    decoder: str | None,
     split: str,
     batch_size: int,
     probe: bool,
@@ -131,7 +139,7 @@ def _evaluate(
         print_text(report)
         return 1 if report.missing else 0
     assert data is not None  # `parse` has seen to it
-    classifier = _load_classifier(Path(model))
+    classifier = _with_decoder(_load_classifier(Path(model)), decoder)
     on_features = probe or knn is not None or fewshot is not None
     if on_features and isinstance(classifier, ExportedModel):
         raise ValueError(

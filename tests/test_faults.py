@@ -74,6 +74,10 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
         ["convert", "model.keras", "vit.safetensors", "--layout", "timm"],
         ["convert", "model.keras", "vit.safetensors", "--layout", "timm", "--overwrite"],
     ),
+    "convert-folder": (
+        ["convert", "model.keras", "vit", "--layout", "huggingface"],
+        ["convert", "model.keras", "vit", "--layout", "huggingface", "--overwrite"],
+    ),
     "evaluate": (
         ["evaluate", "model.keras", "--data", "photos", "--probe", "--cache-dir", "features"],
         ["evaluate", "model.keras", "--data", "photos", "--probe", "--cache-dir", "features"],
@@ -108,6 +112,11 @@ def result(folder: Path, command: str) -> list[np.ndarray] | set[str]:
         return [served(contents=photograph)["probabilities"].numpy()]
     if command == "convert":
         return keras_vit.from_checkpoint(folder / "vit.safetensors").get_weights()
+    if command == "convert-folder":
+        written = {file.name for file in (folder / "vit").iterdir()}
+        files = {"README.md", "config.json", "preprocessor_config.json", "model.safetensors"}
+        assert written == files
+        return keras_vit.from_checkpoint(folder / "vit").get_weights()
     # Features are kept under names that depend on the photographs' folder.
     names = {name.split("/")[0] if "features" in name else name for name in contents(folder)}
     assert not [name for name in names if ".part" in name]

@@ -2,6 +2,7 @@
 
 from keras_vit.checkpoints.catalogue import list_weights
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.folder_configs import folder_transform
 from keras_vit.checkpoints.models import arguments_for, from_checkpoint, load_model
 from keras_vit.checkpoints.reader import load_weights
 from keras_vit.checkpoints.released import Weights
@@ -15,6 +16,7 @@ __all__ = [
     "LoadReport",
     "Weights",
     "arguments_for",
+    "folder_transform",
     "from_checkpoint",
     "list_weights",
     "load_model",

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.checkpoints.checkpoint_file import open_container
+from keras_vit.checkpoints.checkpoint_file import OPENERS, file_in_folder, open_container
 from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.checkpoints.released import Weights
 from keras_vit.files import cache_folder, write_text
@@ -59,7 +59,7 @@ def cached_file(row: Weights) -> Path:
 def resolve(
     file: str | Path, layout: str | None, find: Callable[[str], Weights | None]
 ) -> tuple[Path, str | None, dict[str, Any]]:
-    """A file, or the cached one of released weights that `find` knows by that name.
+    """A file, that in a folder, or the cached one of released weights that `find` knows by name.
 
     Returns its path, its layout (None to recognise it), and the model's arguments that no tensor
     of it shows.
@@ -67,7 +67,8 @@ def resolve(
     path = Path(file)
     row = None if path.is_file() else find(str(file))
     if row is None:
-        return path, layout, {}
+        is_folder = path.is_dir() and path.suffix not in OPENERS
+        return file_in_folder(path) if is_folder else path, layout, {}
     return cached_file(row), layout or row.layout, row.arguments
 
 

@@ -30,6 +30,28 @@ OPENERS = {
 }
 
 
+# What `keras-vit train`, `save_weights`, transformers and timm write into a folder.
+FILES_IN_FOLDER = ("model.keras", "model.safetensors", "pytorch_model.bin")
+
+
+def file_in_folder(folder: Path) -> Path:
+    """The file of weights in a folder that a training, `save_weights`, transformers or timm wrote.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    for name in FILES_IN_FOLDER:
+        if (folder / name).exists():
+            return folder / name
+    shards = " Its weights are in several files: write them as one, in transformers by "
+    shards += "model.save_pretrained(folder, max_shard_size='100GB')."
+    raise FileNotFoundError(
+        f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(folder)!r}. Give a file of a "
+        "model, or a folder that keras-vit train wrote."
+        + (shards if any(folder.glob("*.index.json")) else "")
+    )
+
+
 def open_container(path: Path) -> AbstractContextManager[Container]:
     """The arrays of a file by the names in it."""
     if path.suffix not in OPENERS:
@@ -71,10 +93,12 @@ def open_checkpoint(
                 f"{path} has names of the {chosen.name!r} layout but no {root!r}: it is "
                 "incomplete, or one shard of several."
             )
-        arguments, names = read_sidecar_configs(path, checkpoint.tensors[root].shape[-1])
+        arguments, names = read_sidecar_configs(path, checkpoint.tensors[root].shape)
+        grid = arguments.pop("grid", None)
         checkpoint = replace(
             checkpoint,
             arguments={**checkpoint.arguments, **arguments},
             class_names=names or checkpoint.class_names,
+            grid=grid or checkpoint.grid,
         )
         yield with_metadata(checkpoint, container.metadata)

@@ -26,7 +26,7 @@ def model_metadata(model: Any) -> dict[str, Any]:
     names, config = model.class_names, model.get_config()
     return {
         "arguments": {name: config[name] for name in ARGUMENTS if name in config},
-        "image_size": _image_size(model),
+        "image_size": stated_image_size(model),
         "grid": list(model.position_grid) if "position_grid" in config else None,
         # ImageNet's classes go by the name of the set: the comment of a .npz is short.
         "class_names": set_of_names(names) or (None if names is None else list(names)),
@@ -59,7 +59,8 @@ def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoin
     )
 
 
-def _image_size(model: Any) -> list[int] | None:
+def stated_image_size(model: Any) -> list[int] | None:
+    """Height and width of the images; where any are accepted, those that the positions are for."""
     if None not in model.image_size:
         return list(model.image_size)
     if "position_grid" not in model.get_config():

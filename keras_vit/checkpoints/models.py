@@ -12,7 +12,7 @@ import keras
 from keras_vit.checkpoints.adaptation import Grid
 from keras_vit.checkpoints.cache import resolve
 from keras_vit.checkpoints.catalogue import find_for_model, find_named
-from keras_vit.checkpoints.checkpoint_file import open_checkpoint
+from keras_vit.checkpoints.checkpoint_file import file_in_folder, open_checkpoint
 from keras_vit.checkpoints.claims import check_claims
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import FAMILIES
@@ -24,9 +24,6 @@ from keras_vit.checkpoints.variables import bindings
 from keras_vit.errors import check_arguments
 from keras_vit.models import ImageModel
 from keras_vit.models.geometry import feature_stride, patch_grid
-
-# What `keras-vit train` and `save_weights(layout="huggingface")` write into a folder.
-FILES_IN_FOLDER = ("model.keras", "model.safetensors")
 
 
 def from_checkpoint(
@@ -47,6 +44,8 @@ def from_checkpoint(
 
     Args:
         file: As for `load_weights`, or `"MODEL:TAG"` of the catalogue: `"ViT-B/16:augreg_in21k"`.
+            For a folder of transformers or timm, the model's `eval_transform` prepares images as
+            these do.
         layout, fresh, file_grid, sha256: As for `load_weights`.
         max_parameters: The most parameters that the file's model may have; None for as many as the
             file holds.
@@ -105,8 +104,9 @@ def load_model(
 
     Args:
         path: A `.keras`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the folder of a run
-            with `model.keras` in it, or `"MODEL:TAG"` of released weights. A `.weights.h5`
-            file does not hold the architecture: build the model and use `load_weights`.
+            with `model.keras` in it, a folder of transformers or timm, or `"MODEL:TAG"` of released
+            weights. A `.weights.h5` file does not hold the architecture: build the model and use
+            `load_weights`.
         sha256: The sum that the file must have.
         max_parameters: The most parameters that the model may have; None for as many as the file
             holds.
@@ -129,13 +129,7 @@ def load_model(
     """
     path = Path(path)
     if path.is_dir():
-        files = [path / name for name in FILES_IN_FOLDER if (path / name).exists()]
-        if not files:
-            raise FileNotFoundError(
-                f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(path)!r}. Give a file of a "
-                "model, or a folder that keras-vit train wrote."
-            )
-        path = files[0]
+        path = file_in_folder(path)
     if path.suffix != ".keras":
         return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
     check_file(path, sha256)

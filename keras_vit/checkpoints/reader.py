@@ -38,8 +38,9 @@ def load_weights(
 
     Args:
         model: A `VisionTransformer`, `MLPMixer` or `BiTResNet`.
-        file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras` or `.weights.h5` file, or
-            the tag of released weights that fit the model (see `list_weights`).
+        file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras` or `.weights.h5` file, a
+            folder with one that a training, transformers or timm wrote, or the tag of released
+            weights that fit the model (see `list_weights`).
         fresh: Weights that may keep the model's values where the file lacks them: names
             as the error and the report show them, groups such as `"pre_logits"`, or patterns.
             The classifier always may; another number of classes than the file's sets it to zero.

@@ -9,96 +9,153 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.preparation import of_huggingface, of_timm
+from keras_vit.checkpoints.tensors import Shape
 from keras_vit.models.normalisation import NORMALISATIONS
 
 # Enough for the names of 21,843 classes.
 LARGEST = 2**22
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+}
+POOLING = {"token": "token", "avg": "gap", "map": "map"}
+
+Arguments = dict[str, Any]
 
 
-def read_sidecar_configs(
-    path: Path, hidden_dim: int
-) -> tuple[dict[str, Any], tuple[str, ...] | None]:
-    """Arguments of the model, and its class names, from the files beside `path`."""
+def read_sidecar_configs(path: Path, kernel: Shape) -> tuple[Arguments, tuple[str, ...] | None]:
+    """Arguments of the model, and its class names, from the files beside `path`.
+
+    Args:
+        path: The file of weights.
+        kernel: Shape of the patch kernel, `(height, width, channels, hidden_dim)`. Files of a model
+            with another `hidden_dim` are ignored.
+
+    Returns:
+        Arguments of the model, with `"evaluation"`, its `eval_transform`, `"image_size"`, that of
+        the preparation, and `"grid"`, that of the positions; and the class names.
+    """
+    # A kernel that is not one is for `architecture` to refuse.
+    patch, hidden_dim = (
+        (kernel[:2], kernel[-1]) if len(kernel) == 4 and all(kernel) else ((1, 1), 0)
+    )
     config = _json(path.with_name("config.json"))
-    arguments: dict[str, Any] = {}
+    processor = _json(path.with_name("preprocessor_config.json"))
     if config.get("hidden_size") == hidden_dim:  # transformers, and of this very model
-        if isinstance(heads := config.get("num_attention_heads"), int):
-            arguments["num_heads"] = heads
-        if config.get("hidden_act") in ACTIVATIONS:
-            arguments["activation"] = ACTIVATIONS[config["hidden_act"]]
-        if isinstance(epsilon := config.get("layer_norm_eps"), float) and 0 < epsilon < 1:
-            arguments["norm_epsilon"] = epsilon
-        processor = _json(path.with_name("preprocessor_config.json"))
-        mean, std = processor.get("image_mean"), processor.get("image_std")
-    elif isinstance(pretrained := config.get("pretrained_cfg"), dict):  # timm
-        mean, std = pretrained.get("mean"), pretrained.get("std")
+        arguments = _huggingface_arguments(config)
+        preparation = of_huggingface(processor) if processor else None
+        normalisation = _huggingface_normalisation(processor)
+        package, names = "huggingface", config.get("id2label")
+        trained = _pair(config.get("image_size"))
+    elif (timm := _timm_config(config)) is not None:
+        arguments = _timm_arguments(config)
+        preparation, processor = of_timm(timm), timm
+        normalisation = timm.get("mean"), timm.get("std")
+        package, names = "timm", config.get("label_names") or timm.get("label_names")
+        trained = _timm_size(config, timm)
     else:
         return {}, None
-    if mean and std:
-        normalisations = {name: _mean_and_std(name) for name in NORMALISATIONS}
-        matching = [name for name, values in normalisations.items() if values == (mean, std)]
-        if not matching:
-            warnings.warn(
-                f"{path} is for pixels of mean {mean} and standard deviation {std}, which no layer "
-                "of this package computes: the model has include_preprocessing=False. Normalise "
-                "the images yourself.",
-                stacklevel=2,
-            )
-        arguments["include_preprocessing"] = matching[0] if matching else False
-    return arguments, _names(config.get("id2label") or config.get("label_names"))
+    arguments |= _normalisation(path, *normalisation)
+    if preparation is not None:
+        arguments["evaluation"] = preparation.to_eval_transform(package)
+    elif processor:
+        _warn_of_preparation(path, package)
+    image_size = preparation.size if preparation is not None else trained
+    if image_size and all(s % p == 0 for s, p in zip(image_size, patch, strict=True)):
+        arguments["image_size"] = image_size
+    if trained:
+        arguments["grid"] = (trained[0] // patch[0], trained[1] // patch[1])
+    return arguments, _names(names)
 
 
-def transformers_configs(model: Any) -> dict[str, dict[str, Any]]:
-    """The content of both files, with which transformers loads the folder they stand in."""
-    if model.pooling not in ("token", None) or model.position_embedding != "learned":
-        raise CheckpointError(
-            f"transformers' ViT pools by the class token and learns its positions; this model has "
-            f"pooling={model.pooling!r}, position_embedding={model.position_embedding!r}."
+def _huggingface_arguments(config: Arguments) -> Arguments:
+    arguments: Arguments = {}
+    if isinstance(heads := config.get("num_attention_heads"), int):
+        arguments["num_heads"] = heads
+    if isinstance(epsilon := config.get("layer_norm_eps"), float) and 0 < epsilon < 1:
+        arguments["norm_epsilon"] = epsilon
+    return arguments | _activation(config.get("hidden_act"))
+
+
+def _timm_config(config: Arguments) -> Arguments | None:
+    """timm's `pretrained_cfg`; before timm 0.9 it was the whole file."""
+    pretrained_cfg = config.get("pretrained_cfg", config if "architecture" in config else None)
+    return pretrained_cfg if isinstance(pretrained_cfg, dict) else None
+
+
+def _timm_arguments(config: Arguments) -> Arguments:
+    model_args = config.get("model_args")
+    model_args = model_args if isinstance(model_args, dict) else {}
+    arguments: Arguments = {}
+    if isinstance(heads := model_args.get("num_heads"), int):
+        arguments["num_heads"] = heads
+    if (pooling := model_args.get("global_pool", config.get("global_pool"))) in POOLING:
+        arguments["pooling"] = POOLING[pooling]
+    return arguments | _activation(model_args.get("act_layer"))
+
+
+def _timm_size(config: Arguments, pretrained_cfg: Arguments) -> tuple[int, int] | None:
+    """The size of the images whose positions are in the file."""
+    model_args = config.get("model_args")
+    if isinstance(model_args, dict) and (size := _pair(model_args.get("img_size"))):
+        return size
+    input_size = pretrained_cfg.get("input_size")
+    return _pair(input_size[1:]) if isinstance(input_size, list) else None
+
+
+def _activation(name: Any) -> Arguments:
+    if name is not None and name not in ACTIVATIONS:
+        warnings.warn(
+            f"config.json has the activation {name!r}, which is not known: set it yourself, "
+            "from_checkpoint(file, activation=...).",
+            stacklevel=2,
         )
-    height, width = (g * p for g, p in zip(model.position_grid, model.patch_size, strict=True))
-    patch_height, patch_width = model.patch_size
-    names = model.class_names or [f"LABEL_{i}" for i in range(model.num_classes)]
-    config = {
-        "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
-        "model_type": "vit",
-        "hidden_size": model.hidden_dim,
-        "num_hidden_layers": model.depth,
-        "num_attention_heads": model.num_heads,
-        "intermediate_size": model.mlp_dim,
-        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(model.activation, model.activation),
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "layer_norm_eps": model.norm_epsilon,
-        "image_size": height if height == width else [height, width],
-        "patch_size": patch_height if patch_height == patch_width else [patch_height, patch_width],
-        "num_channels": int(model.get_layer("patch_embedding").kernel.shape[2]),
-        "qkv_bias": True,
-        "id2label": {str(i): name for i, name in enumerate(names)},
-        "label2id": {name: i for i, name in enumerate(names)},
-    }
-    if model.representation_size is not None:
-        config |= {"pooler_output_size": model.representation_size, "pooler_act": "tanh"}
-    mean, std = _mean_and_std(model.include_preprocessing or True)
-    processor = {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "resample": 2,  # bilinear
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": mean,
-        "image_std": std,
-    }
-    return {"config.json": config, "preprocessor_config.json": processor}
+    return {"activation": ACTIVATIONS[name]} if name in ACTIVATIONS else {}
 
 
-def _mean_and_std(include_preprocessing: bool | str) -> tuple[list[float], list[float]]:
-    """Of the red, green and blue pixels in 0..1 that a model is for."""
-    mean, std = NORMALISATIONS[include_preprocessing]
-    return list(mean) * (3 // len(mean)), list(std) * (3 // len(std))
+def _huggingface_normalisation(processor: Arguments) -> tuple[Any, Any]:
+    if processor.get("do_normalize") is False:
+        return [0.0] * 3, [1.0] * 3
+    return processor.get("image_mean"), processor.get("image_std")
+
+
+def _normalisation(path: Path, mean: Any, std: Any) -> Arguments:
+    if not mean or not std:
+        return {}
+    matching = [
+        name
+        for name, (ours, ours_std) in NORMALISATIONS.items()
+        if (_of_channels(ours, mean), _of_channels(ours_std, std)) == (mean, std)
+    ]
+    if not matching:
+        warnings.warn(
+            f"{path} is for pixels of mean {mean} and standard deviation {std}, which no layer "
+            "of this package computes: the model has include_preprocessing=False. Normalise "
+            "the images yourself.",
+            stacklevel=3,
+        )
+    return {"include_preprocessing": matching[0] if matching else False}
+
+
+def _of_channels(values: tuple[float, ...], like: Any) -> list[float]:
+    channels = len(like) if isinstance(like, list) else 0
+    return list(values) * (channels if len(values) == 1 else 1)
+
+
+def _warn_of_preparation(path: Path, package: str) -> None:
+    name = {"huggingface": "preprocessor_config.json", "timm": "config.json"}[package]
+    warnings.warn(
+        f"{name} beside {path} prepares images in a way that this package does not have: the model "
+        "keeps the preparation that is usual for such weights. Accepted: a resize by Lanczos, "
+        "bicubic or bilinear interpolation, with or without a central crop. Set "
+        "model.eval_transform yourself.",
+        stacklevel=3,
+    )
 
 
 def _names(labels: Any) -> tuple[str, ...] | None:
@@ -110,11 +167,17 @@ def _names(labels: Any) -> tuple[str, ...] | None:
     return None if labels[:1] in ([], ["LABEL_0"]) else tuple(labels)
 
 
+def _pair(size: Any) -> tuple[int, int] | None:
+    size = [size, size] if isinstance(size, int) else size
+    is_pair = isinstance(size, list) and len(size) == 2 and all(type(s) is int for s in size)
+    return (size[0], size[1]) if is_pair and 0 < min(size) <= max(size) < 2**13 else None
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file() or path.stat().st_size > LARGEST:
             return {}
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

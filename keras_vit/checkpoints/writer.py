@@ -1,6 +1,5 @@
 """`save_weights`: writes the weights of a model in any layout."""
 
-import json
 import os
 import zipfile
 from collections.abc import Iterator
@@ -11,20 +10,20 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.families import family_of
+from keras_vit.checkpoints.folder_configs import timm_values
+from keras_vit.checkpoints.folder_writer import CONFIGS, check_folder, write_folder
 from keras_vit.checkpoints.keras_file import SUFFIXES
 from keras_vit.checkpoints.layout import Layout
 from keras_vit.checkpoints.layouts import layout_named
 from keras_vit.checkpoints.metadata import model_metadata
 from keras_vit.checkpoints.npz import save_npz
 from keras_vit.checkpoints.safetensors_file import save_safetensors
-from keras_vit.checkpoints.sidecar_configs import transformers_configs
 from keras_vit.checkpoints.sums import TRAILER, carries_sum, irregular_type, write_seal
 from keras_vit.checkpoints.tensors import Array
 from keras_vit.checkpoints.variables import canonical_values
 from keras_vit.errors import printable
 from keras_vit.files import atomic_write
 
-TRANSFORMERS_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
 WRITERS = {".npz": save_npz, ".safetensors": save_safetensors}
 
 
@@ -37,10 +36,11 @@ def save_weights(
 
     Args:
         model: A `VisionTransformer`, `MLPMixer` or `BiTResNet`.
-        file: `.npz` for `"google"` and `"big_vision"`, `.safetensors` for the others; a name
-            without a suffix is a folder in which transformers finds `model.safetensors`,
-            `config.json` and `preprocessor_config.json` (`"huggingface"` only). `.keras` and
-            `.weights.h5` are Keras's formats and need no layout.
+        file: `.npz` for `"google"` and `"big_vision"`, `.safetensors` for the others. A folder, or
+            a name without a suffix, is for `"huggingface"` and `"timm"` a folder that transformers
+            or timm opens (docs/folders.md): the weights, `config.json` with class names and sizes,
+            how images are prepared, and a `README.md`. `.keras` and `.weights.h5` are Keras's
+            formats and need no layout.
         layout: `"google"` or `"big_vision"`; and for a ViT `"timm"`, `"huggingface"` or
             `"huggingface_dinov2"`.
         overwrite: Replace a file that this function wrote. Others are never replaced, such as the
@@ -49,7 +49,8 @@ def save_weights(
     Raises:
         FileExistsError: There is a file that this function did not write, or any file and
             `overwrite` is False.
-        CheckpointError: The layout cannot hold a weight of the model.
+        CheckpointError: The layout cannot hold a weight of the model, or the other package does not
+            have what the model computes.
         ValueError: The layout is unknown, or has another suffix.
 
     Example:
@@ -63,8 +64,8 @@ def save_weights(
     (1, 1, 16)
     """
     path = Path(file)
-    _check_target(path, overwrite)
     if path.name.endswith(SUFFIXES):
+        _check_target(path, overwrite)
         _save_keras(model, path, layout)
         return
     if layout is None:
@@ -73,9 +74,15 @@ def save_weights(
             "layout='google', 'big_vision', 'timm' or 'huggingface'."
         )
     chosen = layout_named(layout, family_of(model))
-    if not path.suffix and chosen.name == "huggingface":
-        _save_transformers_folder(model, path, chosen)
+    if chosen.name in CONFIGS and (not path.suffix or _is_folder(path)):
+        check_folder(path, chosen.name, overwrite)
+
+        def write_weights(file: Path, stack: ExitStack) -> None:
+            _write(model, stack.enter_context(_replacing(file)), chosen, in_folder=True)
+
+        write_folder(model, path, chosen.name, write_weights)
         return
+    _check_target(path, overwrite)
     if path.suffix != chosen.suffix:
         raise ValueError(
             f"{str(file)!r} should end in {chosen.suffix!r} for the {chosen.name!r} layout."
@@ -84,23 +91,22 @@ def save_weights(
         _write(model, temporary, chosen)
 
 
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and path.suffix not in WRITERS
+
+
 def _check_target(path: Path, overwrite: bool) -> None:
     """Refuses to replace a file without the sum that `save_weights` writes into it."""
-    if path.is_dir():  # for transformers, whose other files come and go with the weights
-        present = [path / name for name in TRANSFORMERS_FILES if (path / name).exists()]
-        written = path / TRANSFORMERS_FILES[0]
-    else:
-        present, written = [path] if path.exists() and path.suffix else [], path
-    if not present:
+    if not path.exists() or not path.suffix:
         return
-    if irregular_type(present[0]) is None and not (written.exists() and carries_sum(written)):
+    if irregular_type(path) is None and not carries_sum(path):
         raise FileExistsError(
-            f"{printable(present[0])} exists and was not written by keras_vit: it is not replaced. "
+            f"{printable(path)} exists and was not written by keras_vit: it is not replaced. "
             "Give another name."
         )
     if not overwrite:
         raise FileExistsError(
-            f"{printable(present[0])} exists. Give another name, or overwrite=True (on the command "
+            f"{printable(path)} exists. Give another name, or overwrite=True (on the command "
             "line --overwrite)."
         )
 
@@ -116,21 +122,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         write_seal(temporary)
 
 
-def _save_transformers_folder(model: Any, folder: Path, layout: Layout) -> None:
-    """Three files of which each appears whole, and none before all of them are written."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{str(folder)!r} is {irregular_type(folder) or 'a file'}: give a folder.")
-    contents = transformers_configs(model)
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as files:
-        for name, content in contents.items():
-            temporary = files.enter_context(atomic_write(folder / name))
-            temporary.write_text(json.dumps(content, indent=1))
-        # Entered last, and so moved first: it is the one that may not fit on the disk.
-        _write(model, files.enter_context(_replacing(folder / "model.safetensors")), layout)
-
-
-def _write(model: Any, path: Path, layout: Layout) -> None:
+def _write(model: Any, path: Path, layout: Layout, in_folder: bool = False) -> None:
     if layout.suffix not in WRITERS:
         raise ValueError(
             f"The {layout.name!r} layout is only read. Give 'timm' or 'huggingface_dinov2'."
@@ -138,6 +130,8 @@ def _write(model: Any, path: Path, layout: Layout) -> None:
     values = canonical_values(model)
     if layout.positions_first:
         values = _without_class_position(values)
+    if in_folder and layout.name == "timm":
+        values = timm_values(model, values)
     # Only attention keeps heads apart.
     tensors = list(layout.from_canonical(values, getattr(model, "num_heads", 1)))
     WRITERS[layout.suffix](path, tensors, model_metadata(model))

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from keras_vit.errors import check_choice
+
 from ._imports import tf
 from .boxes import crop_to_box
 from .errors import BMP, GIF, JPEG
@@ -29,6 +31,10 @@ from .headers import (
 # From the (height, width) of an upright image to the box (top, left, height, width) to decode.
 Crop = Callable[[Any], Any]
 
+# How TensorFlow's libjpeg computes the cosine transform of JPEG files. "tensorflow" is its default,
+# the fast transform; "pillow" is the accurate one, which gives Pillow's pixels bit for bit.
+DECODERS = {"tensorflow": "", "pillow": "INTEGER_ACCURATE"}
+
 # Suffixes of files that hold what TensorFlow 2.21 decodes.
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
@@ -40,6 +46,7 @@ def decode_image(
     *,
     max_pixels: int | None = MAX_PIXELS,
     upright: bool = False,
+    decoder: str = "tensorflow",
 ) -> tf.Tensor:
     """Decodes one JPEG, PNG, BMP, GIF or WebP file. A graph function, also callable eagerly.
 
@@ -56,12 +63,14 @@ def decode_image(
         max_pixels: height times width that is accepted, read from the header before anything is
             decoded; None for any size.
         upright: the file is known to be without an EXIF orientation, and is not searched for one.
+        decoder: a key of `DECODERS`: of a JPEG file, the pixels that TensorFlow decodes by default,
+            or Pillow's, which timm and Hugging Face see. A few levels lie between them.
 
     Returns:
         uint8 tensor of shape `(height, width, channels)`, values 0..255.
 
     Raises:
-        ValueError: channels is neither 1 nor 3.
+        ValueError: channels is neither 1 nor 3, or the decoder is unknown.
         tf.errors.InvalidArgumentError: the bytes are not such an image, or only part of one, or
             an animated WebP (TensorFlow 2.21 corrupts memory on those), or an image larger than
             `max_pixels`.
@@ -72,7 +81,7 @@ def decode_image(
         >>> decode_image(png).shape.as_list()
         [4, 6, 3]
     """
-    return decode_and_orientation(contents, channels, crop, max_pixels, upright)[0]
+    return decode_and_orientation(contents, channels, crop, max_pixels, upright, decoder)[0]
 
 
 def decode_and_orientation(
@@ -81,11 +90,12 @@ def decode_and_orientation(
     crop: Crop | None = None,
     max_pixels: int | None = MAX_PIXELS,
     upright: bool = False,
+    decoder: str = "tensorflow",
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """What `decode_image` returns, and the EXIF orientation, uint8 1..8."""
     image, orientation = tf.cond(
         starts_with(contents, JPEG),
-        lambda: _decode_jpeg(contents, channels, crop, max_pixels, upright),
+        lambda: _decode_jpeg(contents, channels, crop, max_pixels, upright, decoder),
         lambda: _decode_other(contents, channels, crop, max_pixels, upright),
     )
     if not upright:
@@ -133,7 +143,10 @@ def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
 
 
 def decode_upright_jpeg(
-    contents: tf.Tensor, channels: int = 3, crop: Crop | None = None
+    contents: tf.Tensor,
+    channels: int = 3,
+    crop: Crop | None = None,
+    decoder: str = "tensorflow",
 ) -> tf.Tensor:
     """A JPEG file as it is stored, or the part that `crop` returns for its stored size.
 
@@ -142,18 +155,24 @@ def decode_upright_jpeg(
     """
     # libjpeg turns grey and CMYK into RGB; grey we compute ourselves, as for all other formats.
     stored = 3 if channels == 3 else 0
+    dct_method = DECODERS[check_choice(decoder, "decoder", DECODERS)]
     if crop is None:
-        image = tf.io.decode_jpeg(contents, stored)
+        image = tf.io.decode_jpeg(contents, stored, dct_method=dct_method)
     else:
         box = crop(tf.io.extract_jpeg_shape(contents)[:2])
-        image = tf.io.decode_and_crop_jpeg(contents, box, stored)
+        image = tf.io.decode_and_crop_jpeg(contents, box, stored, dct_method=dct_method)
     if channels == 3:
         image.set_shape((None, None, 3))
     return to_channels(image, channels)
 
 
 def _decode_jpeg(
-    contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
+    contents: tf.Tensor,
+    channels: int,
+    crop: Crop | None,
+    max_pixels: int | None,
+    upright: bool,
+    decoder: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The image as it is stored, and its orientation."""
     if max_pixels is not None:
@@ -163,7 +182,7 @@ def _decode_jpeg(
     orientation = tf.constant(1, tf.uint8) if upright else jpeg_orientation(contents)
     if crop is not None and not upright:
         crop = partial(_stored_box, crop, orientation)
-    return decode_upright_jpeg(contents, channels, crop), orientation
+    return decode_upright_jpeg(contents, channels, crop, decoder), orientation
 
 
 def _decode_other(

@@ -83,10 +83,17 @@ class FileSplit(IndexedSplit):
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         contents = tf.io.read_file(example)
         if self.verified and self.upright and self.jpeg:
-            return decode_upright_jpeg(contents, channels, crop)
+            return decode_upright_jpeg(contents, channels, crop, self.decoder)
         # The size of a verified file is known: to check it again would slow small images down.
         max_pixels = None if self.verified else self.max_pixels
-        return decode_image(contents, channels, crop, max_pixels=max_pixels, upright=self.upright)
+        return decode_image(
+            contents,
+            channels,
+            crop,
+            max_pixels=max_pixels,
+            upright=self.upright,
+            decoder=self.decoder,
+        )
 
     def decode_or_replace(
         self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None

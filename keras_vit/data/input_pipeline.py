@@ -63,7 +63,7 @@ def pipeline(
         seed: of order and augmentation.
         augment: an `Augmentation`, a name in `AUGMENTATIONS`, or None for what suits the split.
         eval_transform: how images are prepared when not training: a key of `EVAL_TRANSFORMS`, or
-            the keyword arguments of `evaluation_image`.
+            the keyword arguments of `evaluation_image`, of which `decoder` applies to JPEG files.
         channels: 3, or 1 for grey.
         num_classes: give labels as float32 one-hot rows of this many classes.
         cache: decode all images now and keep them in memory as uint8. None does so when they take
@@ -89,8 +89,9 @@ def pipeline(
     """
     size = as_pair(image_size, "image_size")
     augmentation = get_augmentation(split.augment if augment is None else augment)
-    transform = {"mode": eval_transform} if isinstance(eval_transform, str) else eval_transform
-    check_choice(transform.get("mode", "crop"), "eval_transform", EVAL_TRANSFORMS)
+    transform = _checked_transform(eval_transform)
+    if not training and (decoder := transform.get("decoder")):
+        split = split.with_decoder(decoder)
     _check_numbers(batch_size, seed, repeat, start_step)
     alphas = (augmentation.mixup, augmentation.cutmix) if training else (0.0, 0.0)
     if any(alphas) and num_classes is None:
@@ -141,6 +142,12 @@ def pipeline(
     options = tf.data.Options()
     options.autotune.enabled = False
     return batches.map(mix).prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
+def _checked_transform(eval_transform: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    transform = {"mode": eval_transform} if isinstance(eval_transform, str) else eval_transform
+    check_choice(transform.get("mode", "crop"), "eval_transform", EVAL_TRANSFORMS)
+    return transform
 
 
 def _check_numbers(batch_size: int, seed: int, repeat: bool, start_step: int) -> None:

@@ -19,7 +19,14 @@ import numpy as np
 from .decoder import MIRRORED, UPSIDE_DOWN, check_channels
 from .errors import BadImageError, too_large, undecodable_reason
 from .headers import MAX_PIXELS, ORIENTATION_TAG
-from .preprocessing import CROP_FRACTION, Size, check_eval_transform
+from .preprocessing import (
+    CROP_FRACTION,
+    PILLOW_MODES,
+    PillowRule,
+    Size,
+    check_eval_transform,
+    scaled_sides,
+)
 
 # What Pillow raises for damaged files: its decoders check some fields and stumble over others.
 _DAMAGED: tuple[type[Exception], ...] = (struct.error, zlib.error, OSError, EOFError, SyntaxError)
@@ -58,10 +65,17 @@ def decode_with_pillow(
 
 
 def evaluation_array(
-    image: np.ndarray, size: Size, mode: str = "crop", crop_fraction: float = CROP_FRACTION
+    image: np.ndarray,
+    size: Size,
+    mode: str = "crop",
+    crop_fraction: float = CROP_FRACTION,
+    interpolation: str | None = None,
+    decoder: str | None = None,
 ) -> np.ndarray:
     """`evaluation_image` without TensorFlow: a float32 array `(*size, channels)`, values 0..255."""
-    check_eval_transform(mode, crop_fraction)
+    check_eval_transform(mode, crop_fraction, interpolation)
+    if mode in PILLOW_MODES:
+        return _as_pillow(image, size, PILLOW_MODES[mode], crop_fraction, interpolation)
     from PIL.Image import Resampling, Transform
 
     if mode == "stretch":  # without antialiasing, which Pillow's resize always does
@@ -82,6 +96,25 @@ def evaluation_array(
     else:
         resized = _map_channels(image, lambda c: c.resize((width, height), Resampling.BILINEAR))
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
+    return resized[top : top + size[0], left : left + size[1]]
+
+
+def _as_pillow(
+    image: np.ndarray, size: Size, rule: PillowRule, crop_fraction: float, interpolation: str | None
+) -> np.ndarray:
+    """Pillow's `resize` of bytes, and a central crop."""
+    from PIL.Image import Resampling, fromarray
+
+    shape, target = np.array(image.shape[:2]), np.array(scaled_sides(size, crop_fraction))
+    if rule.keeps_ratio and size[0] == size[1]:
+        target = shape * target // min(shape)
+    elif rule.keeps_ratio:
+        target = np.maximum(np.round(shape / np.min(shape / target)).astype(int), size)
+    method, sides = Resampling[(interpolation or "bicubic").upper()], target[::-1].tolist()
+    channels = [fromarray(channel).resize(sides, method) for channel in np.moveaxis(image, -1, 0)]
+    margins = (target - size) / 2
+    top, left = (np.round(margins) if rule.rounds_centre else np.floor(margins)).astype(int)
+    resized = np.stack([np.asarray(channel, "float32") for channel in channels], axis=-1)
     return resized[top : top + size[0], left : left + size[1]]
 
 

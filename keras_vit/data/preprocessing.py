@@ -7,7 +7,9 @@ evaluation, whatever Keras's dtype policy.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from math import floor
+from typing import Any, NamedTuple
 
 from keras_vit.errors import as_pair, check_choice
 
@@ -23,11 +25,42 @@ CROP_FRACTION = 0.875  # 224 of 256: the part of the small side that the central
 Size = tuple[int, int]
 
 
+class PillowRule(NamedTuple):
+    """How a package that prepares images with Pillow computes sizes.
+
+    Attributes:
+        keeps_ratio: Whether the aspect ratio stays, so that the crop cuts the long side.
+        rounds_centre: Where half a pixel is left, whether the crop begins at the nearest even
+            pixel, as torchvision's does, or at the one above.
+    """
+
+    keeps_ratio: bool
+    rounds_centre: bool
+
+
+PILLOW_MODES = {
+    "timm_center": PillowRule(keeps_ratio=True, rounds_centre=True),
+    "timm_squash": PillowRule(keeps_ratio=False, rounds_centre=True),
+    "huggingface_crop": PillowRule(keeps_ratio=True, rounds_centre=False),
+    "huggingface_stretch": PillowRule(keeps_ratio=False, rounds_centre=False),
+}
+# Pillow's filters -> TensorFlow's methods.
+INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "lanczos": "lanczos3"}
+
+
+def scaled_sides(size: Size, crop_fraction: float) -> Size:
+    """`size / crop_fraction`, rounded down; a fraction is rarely exact, such as 224 / 248."""
+    height, width = (floor(side / crop_fraction + 1e-6) for side in size)
+    return height, width
+
+
 def evaluation_image(
     image: tf.Tensor,
     image_size: int | tuple[int, int],
     mode: str = "crop",
     crop_fraction: float = CROP_FRACTION,
+    interpolation: str | None = None,
+    decoder: str | None = None,
 ) -> tf.Tensor:
     """Resizes one image to `image_size`, without randomness.
 
@@ -39,18 +72,27 @@ def evaluation_image(
       the weights that timm converted.
     - "big_vision": `resize_small` by area averaging, rounded down to integers, and
       `central_crop`, as big_vision's `pp/ops_image.py` does.
+    - "timm_center", "timm_squash": as timm's `crop_mode` "center" and "squash" of Pillow images,
+      rounded to integers after each axis: resize the small side (center) or both sides (squash) to
+      size / crop_fraction, rounded down, with antialiasing, and crop the centre.
+    - "huggingface_crop", "huggingface_stretch": the same as transformers' image processors do,
+      whose centre lies half a pixel higher where a border has an odd number of pixels.
 
     Args:
         image: uint8 or float tensor of shape `(height, width, channels)`, values 0..255.
         image_size: int or `(height, width)` of the result.
         mode: a key of `EVAL_TRANSFORMS`.
         crop_fraction: the part of the resized small side that the crop keeps, in (0, 1].
+        interpolation: "bilinear", "bicubic" or "lanczos", of timm's and Hugging Face's modes;
+            None for bicubic. The other modes have their own.
+        decoder: how the file was decoded, which is not used here: `model.eval_transform` has it for
+            `decode_image`.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values 0..255.
 
     Raises:
-        ValueError: unknown mode, or a size or fraction out of range.
+        ValueError: unknown mode or interpolation, or a size or fraction out of range.
 
     Example:
         >>> import tensorflow as tf
@@ -58,13 +100,17 @@ def evaluation_image(
         [32, 32, 3]
     """
     size = as_pair(image_size, "image_size")
-    check_eval_transform(mode, crop_fraction)
-    return _as_float(EVAL_TRANSFORMS[mode](image, size, crop_fraction), size, image.shape[-1])
+    check_eval_transform(mode, crop_fraction, interpolation)
+    prepared = EVAL_TRANSFORMS[mode](image, size, crop_fraction, interpolation)
+    return _as_float(prepared, size, image.shape[-1])
 
 
-def check_eval_transform(mode: str, crop_fraction: float) -> None:
-    """Raises a ValueError for an unknown mode or a fraction out of range."""
+def check_eval_transform(mode: str, crop_fraction: float, interpolation: str | None = None) -> None:
+    """Raises a ValueError for an unknown mode or interpolation, or a fraction out of range."""
     check_choice(mode, "mode", EVAL_TRANSFORMS)
+    if interpolation is not None:
+        check_choice(interpolation, "interpolation", INTERPOLATIONS)
+        check_choice(mode, "mode beside interpolation", PILLOW_MODES)
     if not 0 < crop_fraction <= 1:
         raise ValueError(f"crop_fraction={crop_fraction} must lie in (0, 1], for instance 0.875")
 
@@ -177,7 +223,7 @@ def _central_crop(image: tf.Tensor, size: Size) -> tf.Tensor:
     return image[top : top + size[0], left : left + size[1]]
 
 
-def _resize_and_crop(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.Tensor:
+def _resize_and_crop(image: tf.Tensor, size: Size, crop_fraction: float, _: None) -> tf.Tensor:
     def crop() -> tf.Tensor:
         resized = _small_side_size(image, size, crop_fraction)
         return _central_crop(tf.image.resize(image, resized, "bilinear", antialias=True), size)
@@ -187,10 +233,38 @@ def _resize_and_crop(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.T
     return tf.cond(fits, lambda: tf.cast(image, tf.float32), crop)
 
 
-def _big_vision(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.Tensor:
+def _big_vision(image: tf.Tensor, size: Size, crop_fraction: float, _: None) -> tf.Tensor:
     resized = tf.image.resize(image, _small_side_size(image, size, crop_fraction), "area")
     # big_vision casts back to uint8 after every resize, which truncates.
     return _central_crop(tf.floor(tf.clip_by_value(resized, 0.0, 255.0)), size)
+
+
+def _as_pillow(
+    rule: PillowRule, image: tf.Tensor, size: Size, crop_fraction: float, interpolation: str | None
+) -> tf.Tensor:
+    """Pillow's `resize`, which rounds to integers after each axis, and a central crop."""
+    method, shape = (
+        INTERPOLATIONS[interpolation or "bicubic"],
+        tf.cast(tf.shape(image)[:2], tf.int64),
+    )
+    target = tf.constant(scaled_sides(size, crop_fraction), tf.int64)
+    if rule.keeps_ratio and size[0] == size[1]:
+        target = shape * target // tf.reduce_min(shape)
+    elif rule.keeps_ratio:
+        ratio = tf.reduce_min(shape / target)
+        target = tf.maximum(tf.cast(tf.round(tf.cast(shape, tf.float64) / ratio), tf.int64), size)
+    rows, columns = tf.unstack(shape - target)
+    # Which axis comes first changes the rounding; this is Pillow 13's choice for all of 4,464
+    # random sizes. Some earlier versions always begin with the columns.
+    rows_first = rows > tf.maximum(2 * columns, 0)
+    one_axis = tf.where([rows_first, ~rows_first], target, shape)
+    for sides in (one_axis, target):
+        resized = tf.image.resize(image, tf.cast(sides, tf.int32), method, antialias=True)
+        image = tf.floor(tf.clip_by_value(resized, 0.0, 255.0) + 0.5)
+    margins = tf.cast(target - size, tf.float64) / 2
+    begin = tf.round(margins) if rule.rounds_centre else tf.floor(margins)
+    top, left = tf.unstack(tf.cast(begin, tf.int32))
+    return image[top : top + size[0], left : left + size[1]]
 
 
 def _random_crop(image: tf.Tensor, size: Size, seed: tf.Tensor) -> tf.Tensor:
@@ -198,10 +272,11 @@ def _random_crop(image: tf.Tensor, size: Size, seed: tf.Tensor) -> tf.Tensor:
     return tf.image.stateless_random_crop(image, (*size, tf.shape(image)[-1]), seed)
 
 
-# (image, size, crop_fraction) -> image.
+# (image, size, crop_fraction, interpolation) -> image.
 EVAL_TRANSFORMS: dict[str, Callable[..., Any]] = {
     "crop": _resize_and_crop,
     "stretch": _stretch,
     "stretch_bicubic": _stretch_bicubic,
     "big_vision": _big_vision,
+    **{mode: partial(_as_pillow, rule) for mode, rule in PILLOW_MODES.items()},
 }

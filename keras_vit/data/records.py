@@ -278,7 +278,9 @@ class RecordSplit(Split):
 
     def decode(self, example: Any, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         contents, _ = example
-        return decode_image(contents, channels, crop, max_pixels=self.max_pixels)
+        return decode_image(
+            contents, channels, crop, max_pixels=self.max_pixels, decoder=self.decoder
+        )
 
     def decode_or_replace(
         self, example: Any, channels: int = 3, crop: Crop | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.errors import check_choice
+
 from ._imports import tf
-from .decoder import Crop
+from .decoder import DECODERS, Crop
 
 
 class Split(ABC):
@@ -26,6 +29,7 @@ class Split(ABC):
         files: the path of each image in the order of `labels()`, or None without files.
         augment: the name in `AUGMENTATIONS` that suits these images by default.
         can_fail: whether `decode` can fail, as it can where files may have changed.
+        decoder: how JPEG files are decoded, a key of `keras_vit.data.decoder.DECODERS`.
         skips: whether examples that cannot be decoded are left out, so that their number is known
             only afterwards.
     """
@@ -36,6 +40,7 @@ class Split(ABC):
     files: tuple[Path, ...] | None = None
     augment: str = "inception"
     can_fail: bool = False
+    decoder: str = "tensorflow"
     skips: bool = False
 
     @property
@@ -105,6 +110,12 @@ class Split(ABC):
         if self.skips:
             decoded = decoded.filter(lambda valid, *_: valid)
         return decoded.map(lambda _, *rest: rest)
+
+    def with_decoder(self, decoder: str) -> Split:
+        """The same images, of which JPEG files are decoded as `decode_image(decoder=...)` does."""
+        changed = copy.copy(self)
+        changed.decoder = check_choice(decoder, "decoder", DECODERS)
+        return changed
 
     def __len__(self) -> int:
         return self.num_examples

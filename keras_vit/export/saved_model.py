@@ -44,10 +44,14 @@ def write(
     def prepare(image: Any) -> Any:
         return evaluation_image(image, size, **contract.evaluation)
 
+    def decode(contents: Any) -> Any:
+        decoder = contract.evaluation.get("decoder") or "tensorflow"
+        return decode_image(contents, channels, max_pixels=contract.max_pixels, decoder=decoder)
+
     def read(contents: Any) -> Any:
         """Pixels of a file and True, or black and False."""
         return map_or_else(
-            lambda c: (prepare(decode_image(c, channels, max_pixels=contract.max_pixels)), True),
+            lambda c: (prepare(decode(c)), True),
             lambda _: (tf.zeros((*size, channels)), False),
             contents,
         )

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
-from keras_vit.data import decode_image, evaluation_image
+from keras_vit.data import FileSplit, decode_image, evaluation_image, pipeline, read_image
 from keras_vit.data.pillow import decode_with_pillow, evaluation_array
+from keras_vit.data.preprocessing import INTERPOLATIONS, PILLOW_MODES
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.once
@@ -54,6 +56,69 @@ def test_real_photographs_are_nearly_the_same(shared: Path, mode: str) -> None:
         exact = tf.io.decode_jpeg(contents, 3, dct_method="INTEGER_ACCURATE")
         expected = evaluation_image(exact, 96, mode).numpy()
         np.testing.assert_allclose(pixels, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("mode", PILLOW_MODES)
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+def test_pillows_own_resize(shared: Path, mode: str, interpolation: str) -> None:
+    """TensorFlow's graph rounds as Pillow does, except where a value lies halfway."""
+    pytest.importorskip("tensorflow")
+    for file in photographs(shared)[:12]:
+        contents = file.read_bytes()
+        image = decode_image(contents, decoder="pillow")
+        np.testing.assert_array_equal(image, decode_with_pillow(contents))
+        for size in ((64, 64), (96, 64), (225, 225)):
+            expected = evaluation_array(image.numpy(), size, mode, 0.9, interpolation)
+            pixels = evaluation_image(image, size, mode, 0.9, interpolation).numpy()
+            assert pixels.shape == expected.shape
+            assert np.abs(pixels - expected).max() <= 2
+            # Bilinear weights are simple fractions, of which more give exact halves.
+            assert np.mean(pixels != expected) <= (0.06 if interpolation == "bilinear" else 0.002)
+
+
+def test_the_sizes_and_the_centre_of_timm_and_hugging_face() -> None:
+    """Checked by hand: 224 / 0.9 is 248 rounded down; the long side is rounded down, too."""
+    image = np.zeros((300, 401, 3), "uint8")
+    image[:, 200:] = 255
+    timm = evaluation_array(image, (224, 224), "timm_center", 0.9)
+    theirs = evaluation_array(image, (224, 224), "huggingface_crop", 0.9)
+    resized = Image.fromarray(image).resize((331, 248), Image.Resampling.BICUBIC)
+    # (331 - 224) / 2 is 53.5: torchvision rounds to 54, transformers down.
+    np.testing.assert_array_equal(timm, np.asarray(resized)[12:236, 54:278])
+    np.testing.assert_array_equal(theirs, np.asarray(resized)[12:236, 53:277])
+    squashed = Image.fromarray(image).resize((248, 248), Image.Resampling.BILINEAR)
+    expected = np.asarray(squashed)[12:236, 12:236]
+    for mode in ("timm_squash", "huggingface_stretch"):
+        pixels = evaluation_array(image, (224, 224), mode, 0.9, "bilinear")
+        np.testing.assert_array_equal(pixels, expected)
+    with pytest.raises(ValueError, match="interpolation='nearest' is not known"):
+        evaluation_array(image, (224, 224), "timm_squash", interpolation="nearest")
+    with pytest.raises(ValueError, match="mode beside interpolation='crop' is not known"):
+        evaluation_array(image, (224, 224), "crop", interpolation="bicubic")
+
+
+def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
+    """`decoder="pillow"` moves the pixels of the pipeline and of `read_image`, and no others."""
+    pytest.importorskip("tensorflow")
+    files = photographs(shared)[:4]
+    split = FileSplit("val", ("flower",), files, [0] * len(files), verified=True)
+    batches = {
+        decoder: next(iter(pipeline(split, 96, 4, eval_transform=transform)))[0].numpy()
+        for decoder, transform in {
+            "default": {"mode": "crop"},
+            "tensorflow": {"mode": "crop", "decoder": "tensorflow"},
+            "pillow": {"mode": "crop", "decoder": "pillow"},
+        }.items()
+    }
+    np.testing.assert_array_equal(batches["default"], batches["tensorflow"])
+    assert np.abs(batches["default"] - batches["pillow"]).max() > 1
+    for decoder in ("tensorflow", "pillow"):
+        read = np.stack([read_image(file, 96, decoder=decoder) for file in files])
+        np.testing.assert_allclose(read, batches[decoder], atol=0.02)
+    with pytest.raises(ValueError, match="decoder='cv2' is not known"):
+        pipeline(split, 96, 4, eval_transform={"decoder": "cv2"})
+    with pytest.raises(ValueError, match="decoder='cv2' is not known"):
+        read_image(files[0], 96, decoder="cv2")
 
 
 PREDICT = """
