@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit import backend
 from keras_vit.checkpoints import load_model
-from keras_vit.checkpoints.models import FILES_IN_FOLDER
+from keras_vit.checkpoints.checkpoint_file import FILES_IN_FOLDER
 from keras_vit.errors import printable
 from keras_vit.evaluation.prediction import image_shape
 from keras_vit.export import load_exported

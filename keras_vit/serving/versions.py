@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_vit.checkpoints.models import FILES_IN_FOLDER
+from keras_vit.checkpoints.checkpoint_file import FILES_IN_FOLDER
 from keras_vit.errors import printable
 from keras_vit.serving.model import ServedModel, load_served, warm_up
 
