@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,22 @@ from keras_vit.models import ImageModel
 MODEL_FILES = ("model.xml", "model.bin")
 
 
+def quietly_imported() -> Any:
+    """OpenVINO, which reports each import to its makers unless the variable `CI` is set.
+
+    Its telemetry decides once in a process, for NNCF as well.
+    """
+    before = os.environ.get("CI")
+    os.environ["CI"] = "true"
+    try:
+        import openvino
+    finally:
+        del os.environ["CI"]
+        if before is not None:
+            os.environ["CI"] = before
+    return openvino
+
+
 def write(
     model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
 ) -> None:
@@ -25,8 +42,7 @@ def write(
     int8 is NNCF's: with images to calibrate by, weights and activations, with SmoothQuant for the
     few channels that are much larger than the others; without images, the weights alone.
     """
-    import openvino
-
+    openvino = quietly_imported()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
         onnx_file.write(model, file, replace(contract, quantize=None))
@@ -54,16 +70,14 @@ def _quantized(model: Any, calibration: np.ndarray | None) -> Any:
 
 def read_contract(path: Path) -> Contract:
     """The contract in the model's runtime information."""
-    import openvino
-
+    openvino = quietly_imported()
     model = openvino.Core().read_model(path / MODEL_FILES[0])
     return Contract.from_text(model.get_rt_info([KEY]).astype(str))
 
 
 def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     """From pixels to probabilities, in float32: its default is bfloat16 where that is faster."""
-    import openvino
-
+    openvino = quietly_imported()
     options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     compiled = openvino.Core().compile_model(path / MODEL_FILES[0], "CPU", options)
 

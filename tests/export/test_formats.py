@@ -1,6 +1,7 @@
 """Every format predicts what its model does, carries its contract, and is refused when damaged."""
 
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from keras_vit.checkpoints import CheckpointError
 from keras_vit.export import FORMATS, ExportedModel, load_exported
 from keras_vit.export.agreement import check_agreement, check_images
 from keras_vit.export.comparison import calibration_images, compare, size_of
+from keras_vit.export.openvino_folder import quietly_imported
 from tests.export.test_saved_model import evaluation_images, softmax
 from tests.models.test_common import build, wake
 
@@ -65,7 +67,8 @@ def test_predicts_as_the_model(format: str, artefacts: dict[str, Any]) -> None:
 
 @pytest.mark.once
 def test_names_of_inputs_and_outputs(artefacts: dict[str, Any]) -> None:
-    onnxruntime, openvino = pytest.importorskip("onnxruntime"), pytest.importorskip("openvino")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    openvino = quietly_imported()
     outputs = ["probabilities", "top_classes", "top_probabilities"]
     session = onnxruntime.InferenceSession(str(artefacts["onnx"].path))
     (images,) = session.get_inputs()
@@ -84,6 +87,20 @@ def test_names_of_inputs_and_outputs(artefacts: dict[str, Any]) -> None:
     assert sorted(name for port in model.outputs for name in port.names) == outputs
     with zipfile.ZipFile(artefacts["litert"].path) as archive:
         assert archive.read("labels.txt").decode() == "ant\nbee\n?\na b\nelk"
+
+
+@pytest.mark.once
+def test_nothing_is_reported(run_python: Callable[..., str]) -> None:
+    """OpenVINO sends its makers a line per import unless it is told otherwise."""
+    pytest.importorskip("openvino_telemetry")
+    code = """
+import os
+from keras_vit.export.openvino_folder import quietly_imported
+quietly_imported()
+import nncf, openvino_telemetry
+print(openvino_telemetry.Telemetry().consent, os.environ.get("CI"))
+"""
+    assert run_python(code).split()[-2:] == ["False", str(os.environ.get("CI"))]
 
 
 @pytest.mark.once
