@@ -154,6 +154,11 @@ def flag(name: str, help: str, exclusive: str | None = None) -> Option:
 
 
 MODEL = option("model", "a .keras or weights file, or the folder of a training run", type=Path)
+CLASSIFIER = option(
+    "model",
+    "a .keras or weights file, the folder of a training run, or an exported file",
+    type=Path,
+)
 IMAGES = option("files", "image files", nargs="+", type=Path, metavar="IMAGE")
 DATA_HELP = (
     "where the labelled images are: a folder with CLASS/*.jpg, with train/CLASS/*.jpg and "
@@ -280,7 +285,7 @@ COMMANDS: dict[str, Command] = {
         "print the most probable classes of images",
         "keras-vit predict runs/photos photo.jpg",
         {
-            "model": [MODEL],
+            "model": [CLASSIFIER],
             "data": [IMAGES, MAX_IMAGE, DECODER],
             "run": [option("--top", "number of classes to print per image", default=5)],
         },
@@ -293,8 +298,8 @@ COMMANDS: dict[str, Command] = {
             "model": [
                 option(
                     "model",
-                    "a .keras or weights file, the folder of a training run, or the released "
-                    "weights MODEL:TAG",
+                    "a .keras or weights file, the folder of a training run, an exported file, or "
+                    "the released weights MODEL:TAG",
                 )
             ],
             "data": [
@@ -414,8 +419,8 @@ COMMANDS: dict[str, Command] = {
             "model": [
                 option(
                     "model",
-                    "a .keras or weights file, the folder of a training run, or a folder of "
-                    "numbered versions; a new version takes over while the server runs",
+                    "a .keras or weights file, the folder of a training run, an exported file, or "
+                    "a folder of numbered versions; a new version takes over while the server runs",
                     type=Path,
                 )
             ],
