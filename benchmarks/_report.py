@@ -113,7 +113,7 @@ def write(results: dict[str, list[Result]], folder: Path, options: dict[str, Any
     record = {
         "options": {key: str(v) if isinstance(v, Path) else v for key, v in options.items()},
         "machine": {"processor": _processor(), "python": platform.python_version()},
-        "versions": _versions(),
+        "versions": versions_of(PACKAGES),
         "tasks": {task: [_as_json(r) for r in all_] for task, all_ in results.items()},
     }
     (folder / "compare.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -156,9 +156,10 @@ def _processor() -> str:
     return f"{len(names)} x {names[0]}" if names else platform.machine()
 
 
-def _versions() -> dict[str, str]:
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """Of those that are installed."""
     versions = {}
-    for package in PACKAGES:
+    for package in packages:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

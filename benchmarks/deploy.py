@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks._report import versions_of
 
 # By name: format and precision. The first row is what the others are compared with.
 REFERENCE = "Keras, TensorFlow"
@@ -89,7 +89,16 @@ def measure(path: Path, data: str, rounds: int, seconds: float) -> Row:
     calibration = calibration_images(model, splits.train)
     with tempfile.TemporaryDirectory() as folder:
         contestants = list(_contestants(model, Path(folder), calibration))
-        rows = [_accuracy(*contestant, images, labels) for contestant in contestants]
+        predicted = {name: _classes(name, predict, images) for name, predict, _ in contestants}
+        rows: list[Row] = [
+            {
+                "contestant": name,
+                "megabytes": size,
+                "accuracy": float((predicted[name] == labels).mean()),
+                "same_class": float((predicted[name] == predicted[REFERENCE]).mean()),
+            }
+            for name, _, size in contestants
+        ]
         for batch_size in BATCHES:
             batch = images[:batch_size]
             for predict in (c[1] for c in contestants):
@@ -99,21 +108,14 @@ def measure(path: Path, data: str, rounds: int, seconds: float) -> Row:
                 for row, (_, predict, _) in pairs if turn % 2 == 0 else pairs[::-1]:
                     rates = row.setdefault(f"images_per_second_{batch_size}", [])
                     rates.append(_rate(predict, batch, seconds))
-    versions = {package: _version(package) for package in PACKAGES}
+    versions = versions_of(PACKAGES)
     return {"model": model.name, "images": len(images), "versions": versions, "rows": rows}
 
 
-def _accuracy(
-    name: str, predict: Predict, size: float | None, images: np.ndarray, labels: np.ndarray
-) -> Row:
+def _classes(name: str, predict: Predict, images: np.ndarray) -> np.ndarray:
     scores = np.concatenate([predict(images[i : i + 8]) for i in range(0, len(images), 8)])
     print(name, flush=True)
-    return {
-        "contestant": name,
-        "megabytes": size,
-        "accuracy": float((scores.argmax(-1) == labels).mean()),
-        "classes": scores.argmax(-1).tolist(),
-    }
+    return scores.argmax(-1)
 
 
 def _rate(predict: Predict, batch: np.ndarray, seconds: float) -> float:
@@ -134,7 +136,7 @@ def _contestants(
     from keras_vit.export import load_exported
     from keras_vit.export.comparison import size_of
 
-    weights = sum(4 * int(np.prod(weight.shape)) for weight in model.weights) / 1e6
+    weights = 4 * model.count_params() / 1e6
     yield REFERENCE, lambda x: np.asarray(model.predict_on_batch(x)), weights
     for name, (format, quantize) in EXPORTS.items():
         path = folder / (quantize or "float32") / PATHS[format]
@@ -150,13 +152,14 @@ def _contestants(
 def _peers(model: Any, folder: Path, weights: float) -> Iterator[tuple[str, Predict, float]]:
     """The same weights in the models of timm and transformers, where they are installed."""
     import keras_vit
+    from keras_vit.processors import available_processors
 
     try:
         import torch
         import transformers
     except ImportError:
         return
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(available_processors())
 
     def of(network: Any) -> Predict:
         network.eval()
@@ -182,13 +185,6 @@ def _peers(model: Any, folder: Path, weights: float) -> Iterator[tuple[str, Pred
     yield "timm, torch", of(timm.create_model(f"local-dir:{folder / 'timm'}")), weights
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def table(measured: Row) -> str:
     """The contestants as a Markdown table: rates as multiples of Keras's in the same turns."""
     rows = measured["rows"]
@@ -200,7 +196,6 @@ def table(measured: Row) -> str:
     ]
     reference = rows[0]
     for row in rows:
-        same = np.mean(np.array(row["classes"]) == reference["classes"])
         speeds = []
         for batch in BATCHES:
             key = f"images_per_second_{batch}"
@@ -209,7 +204,7 @@ def table(measured: Row) -> str:
         latency = 1e3 / statistics.median(row["images_per_second_1"])
         lines.append(
             f"| {row['contestant']} | {row['megabytes']:.1f} | {row['accuracy']:.1%} "
-            f"| {same:.1%} | "
+            f"| {row['same_class']:.1%} | "
             f"{speeds[0]} | {speeds[1]} | {latency:.1f} |"
         )
     return "\n".join(lines)

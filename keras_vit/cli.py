@@ -192,8 +192,7 @@ def _export(model: Path, out: Path, data: str | None, data_dir: str | None, **op
 
 def _load_classifier(path: Path) -> Any:
     """A model, or a file that `keras-vit export` wrote."""
-    is_run = (path / "model.keras").exists()
-    return load_exported(path) if format_of(path) and not is_run else _load_model(path)
+    return load_exported(path) if format_of(path) else _load_model(path)
 
 
 def _serve(model: Path, **options: Any) -> None:

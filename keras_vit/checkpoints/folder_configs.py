@@ -1,7 +1,6 @@
 """The configuration files with which transformers and timm open a folder of weights."""
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
@@ -14,7 +13,6 @@ from keras_vit.checkpoints.preparation import (
     to_huggingface,
     to_timm,
 )
-from keras_vit.checkpoints.tensors import Array
 from keras_vit.errors import check_choice
 from keras_vit.models.normalisation import NORMALISATIONS
 from keras_vit.version import __version__
@@ -177,21 +175,6 @@ def folder_transform(model: Any, layout: str) -> dict[str, Any]:
         written = of_timm({**to_timm(preparation), "input_size": [model.channels, *size]})
     assert written is not None  # whatever is written can be read
     return written.to_eval_transform(layout)
-
-
-def timm_values(model: Any, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Weights for `timm_configs`: with registers, the class token's position is in the token.
-
-    timm would otherwise have a position for each register, too.
-    """
-    positions = values.get("position_embedding")
-    if not model.num_registers or not model.class_token or positions is None:
-        return dict(values)
-    return {
-        **values,
-        "class_token": values["class_token"] + positions[:, :1],
-        "position_embedding": positions[:, 1:],
-    }
 
 
 def _timm_arguments(model: Any, size: tuple[int, int]) -> dict[str, Any]:

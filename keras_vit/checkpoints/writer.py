@@ -10,7 +10,6 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.families import family_of
-from keras_vit.checkpoints.folder_configs import timm_values
 from keras_vit.checkpoints.folder_writer import CONFIGS, check_folder, write_folder
 from keras_vit.checkpoints.keras_file import SUFFIXES
 from keras_vit.checkpoints.layout import Layout
@@ -128,17 +127,16 @@ def _write(model: Any, path: Path, layout: Layout, in_folder: bool = False) -> N
             f"The {layout.name!r} layout is only read. Give 'timm' or 'huggingface_dinov2'."
         )
     values = canonical_values(model)
-    if layout.positions_first:
+    # Beside registers timm has a position for each of them, or for the patches alone.
+    if layout.positions_first or (in_folder and layout.name == "timm" and model.num_registers):
         values = _without_class_position(values)
-    if in_folder and layout.name == "timm":
-        values = timm_values(model, values)
     # Only attention keeps heads apart.
     tensors = list(layout.from_canonical(values, getattr(model, "num_heads", 1)))
     WRITERS[layout.suffix](path, tensors, model_metadata(model))
 
 
 def _without_class_position(values: dict[str, Array]) -> dict[str, Array]:
-    """big_vision adds positions first: the class token's goes into the token itself."""
+    """Where only patches have positions, the class token's goes into the token itself."""
     if "class_token" not in values or "position_embedding" not in values:
         return values
     positions = values["position_embedding"]

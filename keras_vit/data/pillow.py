@@ -73,7 +73,7 @@ def evaluation_array(
     decoder: str | None = None,
 ) -> np.ndarray:
     """`evaluation_image` without TensorFlow: a float32 array `(*size, channels)`, values 0..255."""
-    check_eval_transform(mode, crop_fraction, interpolation)
+    check_eval_transform(mode, crop_fraction, interpolation, decoder)
     if mode in PILLOW_MODES:
         return _as_pillow(image, size, PILLOW_MODES[mode], crop_fraction, interpolation)
     from PIL.Image import Resampling, Transform

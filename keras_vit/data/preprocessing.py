@@ -16,7 +16,7 @@ from keras_vit.errors import as_pair, check_choice
 from ._imports import tf
 from .augmentation import Augmentation
 from .boxes import crop_to_box
-from .decoder import Crop
+from .decoder import DECODERS, Crop
 from .erasing import random_erasing
 from .rand_augment import rand_augment
 
@@ -85,8 +85,8 @@ def evaluation_image(
         crop_fraction: the part of the resized small side that the crop keeps, in (0, 1].
         interpolation: "bilinear", "bicubic" or "lanczos", of timm's and Hugging Face's modes;
             None for bicubic. The other modes have their own.
-        decoder: how the file was decoded, which is not used here: `model.eval_transform` has it for
-            `decode_image`.
+        decoder: how the file was decoded, which is only checked here: `model.eval_transform` has
+            it for `decode_image`.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values 0..255.
@@ -100,14 +100,20 @@ def evaluation_image(
         [32, 32, 3]
     """
     size = as_pair(image_size, "image_size")
-    check_eval_transform(mode, crop_fraction, interpolation)
+    check_eval_transform(mode, crop_fraction, interpolation, decoder)
     prepared = EVAL_TRANSFORMS[mode](image, size, crop_fraction, interpolation)
     return _as_float(prepared, size, image.shape[-1])
 
 
-def check_eval_transform(mode: str, crop_fraction: float, interpolation: str | None = None) -> None:
-    """Raises a ValueError for an unknown mode or interpolation, or a fraction out of range."""
+def check_eval_transform(
+    mode: str = "crop",
+    crop_fraction: float = CROP_FRACTION,
+    interpolation: str | None = None,
+    decoder: str | None = None,
+) -> None:
+    """Raises a ValueError for a name that is not known, or a fraction out of range."""
     check_choice(mode, "mode", EVAL_TRANSFORMS)
+    check_choice(decoder, "decoder", (None, *DECODERS))
     if interpolation is not None:
         check_choice(interpolation, "interpolation", INTERPOLATIONS)
         check_choice(mode, "mode beside interpolation", PILLOW_MODES)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from os import cpu_count
 from pathlib import Path
+
+from keras_vit.processors import available_processors
 
 from ._imports import tf
 from .decoder import decode_and_orientation
@@ -52,7 +53,7 @@ def checked_files(
         return None
 
     console = Console(stderr=True)
-    with ThreadPoolExecutor(cpu_count()) as pool:
+    with ThreadPoolExecutor(available_processors()) as pool:
         reasons = track(
             pool.map(reason, files),
             "checking files",

@@ -73,15 +73,39 @@ def read_images(
 
 def predictions_of(model: Any, scores: Any, top: int) -> list[Prediction]:
     """The most probable classes of each image, from the model's scores `(images, classes)`."""
-    if model.classifier_activation is None:
-        scores = keras.ops.softmax(scores)
-    probabilities = keras.ops.convert_to_numpy(scores)
+    probabilities = probabilities_of(model, scores)
     names = model.class_names or tuple(map(str, range(probabilities.shape[-1])))
     order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
     return [
         [(names[i], float(row[i])) for i in indices]
         for row, indices in zip(probabilities, order, strict=True)
     ]
+
+
+def probabilities_of(model: Any, scores: Any) -> np.ndarray:
+    """Scores `(images, classes)` of a classifier as probabilities: the softmax of logits.
+
+    In NumPy: JAX would compile a softmax for each number of images.
+    """
+    scores = keras.ops.convert_to_numpy(scores)
+    if model.classifier_activation is not None:
+        return scores
+    weights = np.exp(scores.astype("float32") - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def check_takes_pixels_to_classes(model: Any) -> None:
+    """Raises a ValueError for a model without a score per class, or of normalised pixels."""
+    if model.num_classes == 0 or len(model.output_shape) != 2:
+        raise ValueError(
+            f"{model.name} returns {model.output_shape}, not one score per class. "
+            "Give a model with num_classes and pooling, such as model.with_classifier(5)."
+        )
+    if not model.include_preprocessing:
+        raise ValueError(
+            f"{model.name} takes normalised pixels, so it could be given the wrong range. "
+            "Build it with include_preprocessing=True; the weights stay the same."
+        )
 
 
 def predict_split(

@@ -69,7 +69,7 @@ def compare(model: Any, exported: ExportedModel, split: data.Split) -> Compariso
         float(np.mean(exported_classes == labels)),
         float(np.mean(classes == exported_classes)),
         size_of(exported.path),
-        sum(4 * int(np.prod(weight.shape)) for weight in model.weights),
+        4 * model.count_params(),
     )
 
 

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from keras_vit.data.decoder import DECODERS, check_channels
+from keras_vit.data.decoder import check_channels
 from keras_vit.data.preprocessing import check_eval_transform
-from keras_vit.errors import check_choice, check_positive
+from keras_vit.errors import check_positive
 from keras_vit.version import __version__
 
 # Under this name the text stands in the file's metadata.
@@ -69,17 +69,7 @@ class Contract:
             check_positive(height=height, width=width, top_k=contract.top_k)
             check_positive(max_pixels=contract.max_pixels)
             check_channels(contract.channels)
-            _check_evaluation(**contract.evaluation)
+            check_eval_transform(**contract.evaluation)
             return contract
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"its description is damaged: {error}") from error
-
-
-def _check_evaluation(
-    mode: str = "crop",
-    crop_fraction: float = 1.0,
-    interpolation: str | None = None,
-    decoder: str | None = None,
-) -> None:
-    check_eval_transform(mode, crop_fraction, interpolation)
-    check_choice(decoder, "decoder", (None, *DECODERS))

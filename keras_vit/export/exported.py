@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.checkpoints.checkpoint_file import FILES_IN_FOLDER
 from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.errors import check_positive
 from keras_vit.export.contract import Contract
@@ -147,6 +148,8 @@ def read_contract(path: str | os.PathLike[str]) -> Contract:
 def format_of(path: Path) -> str | None:
     """The format that a file or folder seems to be, by its name or its files; None for others."""
     if path.is_dir():
+        if any((path / name).exists() for name in FILES_IN_FOLDER):  # a run, or a folder of weights
+            return None
         for name, row in FORMATS.items():
             if row.files and (path / row.files[0]).exists():
                 return name

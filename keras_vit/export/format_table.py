@@ -16,6 +16,7 @@ class Format:
     """How a format is written and run.
 
     Attributes:
+        name: As its makers write it.
         module: Of this package; has `write`, `read_contract` and `runner`.
         backend: The backend that Keras is on where it is written.
         suffix: Of its file; None where it is a folder.
@@ -27,6 +28,7 @@ class Format:
         int8_with: What quantizes it, beside the others.
     """
 
+    name: str
     module: str
     backend: str
     suffix: str | None
@@ -55,6 +57,7 @@ _OTHERS = "Give format='litert', 'openvino' or 'onnx'."
 
 FORMATS = {
     "tf_saved_model": Format(
+        "SavedModel",
         "saved_model",
         "tensorflow",
         None,
@@ -65,17 +68,20 @@ FORMATS = {
         f"TensorFlow does not have int8 operators for a SavedModel on processors. {_OTHERS}",
     ),
     "onnx": Format(
+        "ONNX",
         "onnx_file",
         "tensorflow",
         ".onnx",
         ("onnx", "onnxruntime"),
         (*_TENSORFLOW, "tf2onnx"),
         "onnx",
+        int8_with=("onnx_ir",),
     ),
     "litert": Format(
-        "litert_file", "tensorflow", ".tflite", ("ai_edge_litert",), _TENSORFLOW, "litert"
+        "LiteRT", "litert_file", "tensorflow", ".tflite", ("ai_edge_litert",), _TENSORFLOW, "litert"
     ),
     "openvino": Format(
+        "OpenVINO",
         "openvino_folder",
         "tensorflow",
         None,
@@ -86,6 +92,7 @@ FORMATS = {
         int8_with=("nncf",),
     ),
     "torch": Format(
+        "PyTorch",
         "torch_file",
         "torch",
         ".pt2",

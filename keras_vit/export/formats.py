@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vit import backend
 from keras_vit.data import MAX_PIXELS
 from keras_vit.errors import as_pair, check_positive
+from keras_vit.evaluation.prediction import check_takes_pixels_to_classes, probabilities_of
 from keras_vit.export.agreement import check_images
 from keras_vit.export.contract import Contract
 from keras_vit.export.exported import read_contract
@@ -149,7 +148,7 @@ def _write_folder(
     # A server that watches the folder never sees half of it.
     output = OutputFolder(
         path,
-        {"tf_saved_model": "SavedModel", "openvino": "OpenVINO"}[contract.format],
+        row.name,
         f".{path.absolute().name}.partial",
         results=row.files,
         option="path",
@@ -186,9 +185,7 @@ def _write(
     model = _float32(model, contract)
     images = check_images(contract.image_size, contract.channels)
     expected = model.predict(images, verbose=0)
-    if model.classifier_activation is None:
-        expected = keras.ops.convert_to_numpy(keras.ops.softmax(expected))
-    arrays: dict[str, Any] = {"images": images, "expected": np.asarray(expected)}
+    arrays: dict[str, Any] = {"images": images, "expected": probabilities_of(model, expected)}
     if calibration is not None:
         arrays["calibration"] = calibration
     if contract.format == "tf_saved_model" and backend.is_tensorflow():
@@ -202,20 +199,12 @@ def _write(
         model.save(folder / MODEL_FILE)
         (folder / CONTRACT_FILE).write_text(contract.to_text(), "utf-8")
         np.savez(folder / CHECK_FILE, **arrays)
-        staged = folder / "written" if row.suffix is None else folder / f"written{row.suffix}"
-        if row.suffix is None:
-            staged.mkdir()
         python, environment = backend.process_on(row.backend)
-        command = [*python, "-m", "keras_vit.export.writer", str(folder), str(staged)]
+        command = [*python, "-m", "keras_vit.export.writer", str(folder), str(path)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise _failed(
-                contract, (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-            )
-        if row.suffix is None:
-            shutil.copytree(staged, path, dirs_exist_ok=True)
-        else:
-            shutil.copyfile(staged, path)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
+        raise _failed(contract, lines[-1])
 
 
 def _failed(contract: Contract, reason: str) -> RuntimeError:
@@ -253,16 +242,7 @@ def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> No
 
 
 def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    if model.num_classes == 0 or len(model.output_shape) != 2:
-        raise ValueError(
-            f"{model.name} returns {model.output_shape}, not one score per class. "
-            "Give a model with num_classes and pooling, such as model.with_classifier(5)."
-        )
-    if not model.include_preprocessing:
-        raise ValueError(
-            f"{model.name} takes normalised pixels, so the exported file could be fed the wrong "
-            "range. Build it with include_preprocessing=True; the weights stay the same."
-        )
+    check_takes_pixels_to_classes(model)
     names = class_names or model.class_names or list(map(str, range(model.num_classes)))
     if len(names) != model.num_classes:
         raise ValueError(

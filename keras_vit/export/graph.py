@@ -10,16 +10,22 @@ from keras_vit.export.contract import IMAGES, Contract
 from keras_vit.models import ImageModel
 
 
+def most_probable(model: ImageModel, images: Any, top_k: int) -> tuple[Any, Any, Any]:
+    """Probabilities of all classes, and values and numbers of the largest, in a graph."""
+    import tensorflow as tf
+
+    scores = tf.cast(model(images, training=False), tf.float32)
+    probabilities = tf.nn.softmax(scores) if model.classifier_activation is None else scores
+    return probabilities, *tf.math.top_k(probabilities, top_k)
+
+
 def pixels_to_classes(model: ImageModel, contract: Contract) -> Any:
     """A `tf.function` of `images` that returns what the contract says, `top_classes` as int32."""
     import tensorflow as tf
 
-    softmax = model.classifier_activation is None
-
     def classify(images: Any) -> dict[str, Any]:
-        scores = tf.cast(model(tf.cast(images, tf.float32), training=False), tf.float32)
-        probabilities = tf.nn.softmax(scores) if softmax else scores
-        values, indices = tf.math.top_k(probabilities, contract.top_k)
+        pixels = tf.cast(images, tf.float32)
+        probabilities, values, indices = most_probable(model, pixels, contract.top_k)
         return {
             "probabilities": probabilities,
             "top_classes": indices,

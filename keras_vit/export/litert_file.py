@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import numpy as np
 from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
 from keras_vit.export.graph import pixels_to_classes, save_signatures
 from keras_vit.models import ImageModel
+from keras_vit.processors import available_processors
 
 # As TensorFlow's own metadata, they stand in a zip archive behind the model's bytes.
 DESCRIPTION, LABELS = f"{KEY}.json", "labels.txt"
@@ -52,7 +52,7 @@ def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     from ai_edge_litert.interpreter import Interpreter
 
     # Its own default is one thread.
-    interpreter = Interpreter(str(path), num_threads=len(os.sched_getaffinity(0)))
+    interpreter = Interpreter(str(path), num_threads=available_processors())
     signature = interpreter.get_signature_runner(IMAGES)
     size = interpreter.get_input_details()[0]["shape"][1:]
 

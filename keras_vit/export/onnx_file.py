@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
 from keras_vit.export.graph import pixels_to_classes
 from keras_vit.models import ImageModel
+from keras_vit.processors import available_processors
 
 # The newest that tf2onnx writes.
 OPSET = 18
@@ -72,7 +72,7 @@ def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # By default it counts physical cores, of which a virtual machine may show half.
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = available_processors()
     session = onnxruntime.InferenceSession(
         str(path), options, providers=onnxruntime.get_available_providers()
     )

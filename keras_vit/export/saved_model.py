@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.data import decode_image, evaluation_image, map_or_else
 from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
-from keras_vit.export.graph import save_signatures
+from keras_vit.export.graph import most_probable, save_signatures
 from keras_vit.files import write_text
 from keras_vit.models import ImageModel
 
@@ -25,14 +25,11 @@ def write(
     import tensorflow as tf
 
     size, channels = contract.image_size, contract.channels
-    softmax = model.classifier_activation is None
     # As bytes: folders, and so classes, may have names that are not UTF-8.
     names = [name.encode("utf-8", "surrogateescape") for name in contract.class_names]
 
     def classify(images: Any, valid: Any) -> dict[str, Any]:
-        scores = model(images, training=False)
-        probabilities = tf.nn.softmax(scores) if softmax else scores
-        values, indices = tf.math.top_k(probabilities, contract.top_k)
+        probabilities, values, indices = most_probable(model, images, contract.top_k)
         rows = valid[:, None]
         return {
             "probabilities": tf.where(rows, probabilities, 0.0),

@@ -15,7 +15,6 @@ from keras_vit.export.format_table import FORMATS
 
 # What the process reads, in the folder that it is given.
 MODEL_FILE, CONTRACT_FILE, CHECK_FILE = "model.keras", "contract.json", "check.npz"
-INPUTS = (MODEL_FILE, CONTRACT_FILE, CHECK_FILE)
 
 
 def write_and_check(

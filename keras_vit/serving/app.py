@@ -6,7 +6,6 @@ import asyncio
 import base64
 import io
 import logging
-import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from keras_vit.processors import available_processors
 from keras_vit.serving.batching import Batcher, FullError, Places
 from keras_vit.serving.images import RefusedError, discard_body, prepare, read_image_bytes
 from keras_vit.serving.metrics import Metrics
@@ -68,7 +68,7 @@ class Service:
         self.metrics = Metrics(lambda: self.places.in_use + self.attention_places.in_use)
         self.is_stopping = False
         self._model_thread = ThreadPoolExecutor(1, "model")
-        self._decoders = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "decoder")
+        self._decoders = ThreadPoolExecutor(min(8, available_processors()), "decoder")
         self._batcher = Batcher(self._model_thread, limits.batch_size, self.metrics.batch)
 
     @asynccontextmanager

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vit import backend
 from keras_vit.checkpoints import load_model
-from keras_vit.checkpoints.checkpoint_file import FILES_IN_FOLDER
 from keras_vit.errors import printable
-from keras_vit.evaluation.prediction import image_shape
+from keras_vit.evaluation.prediction import (
+    check_takes_pixels_to_classes,
+    image_shape,
+    probabilities_of,
+)
 from keras_vit.export import load_exported
+from keras_vit.export.exported import format_of
 from keras_vit.inspection import attention_rollout
 from keras_vit.inspection.forward_pass import encoder_blocks
 from keras_vit.inspection.plots import covered_size
-
-KERAS_SUFFIXES = (".keras", ".safetensors", ".npz", ".pth", ".pt", ".bin")
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,13 @@ def load_served(path: str | Path) -> ServedModel:
         FileNotFoundError: There is no such file.
     """
     path = Path(path)
-    is_run = path.is_dir() and any((path / name).exists() for name in FILES_IN_FOLDER)
-    if is_run or path.suffix in KERAS_SUFFIXES or ":" in str(path):
+    if format_of(path) is None:
+        if not path.exists() and ":" not in str(path):
+            raise FileNotFoundError(
+                f"There is no model at {path}. Give a .keras or weights file, the folder of a "
+                "training run, an exported file, or a folder of numbered versions of one."
+            )
         return _from_keras(load_model(path))
-    if not path.exists():
-        raise FileNotFoundError(
-            f"There is no model at {path}. Give a .keras or weights file, the folder of a training "
-            "run, an exported file, or a folder of numbered versions of one."
-        )
     exported = load_exported(path)
     contract = exported.contract
     return ServedModel(
@@ -77,7 +77,7 @@ def load_served(path: str | Path) -> ServedModel:
         evaluation=dict(contract.evaluation),
         format=contract.format,
         dtype="uint8",
-        predict=exported.predict,
+        predict=exported.predict_on_batch,
     )
 
 
@@ -108,16 +108,7 @@ def _sizes(batch_size: int) -> list[int]:
 
 
 def _from_keras(model: Any) -> ServedModel:
-    if model.num_classes == 0 or len(model.output_shape) != 2:
-        raise ValueError(
-            f"{model.name} returns {model.output_shape}, not one score per class. "
-            "Give a model with num_classes and pooling."
-        )
-    if not model.include_preprocessing:
-        raise ValueError(
-            f"{model.name} takes normalised pixels, and the server has pixels 0..255. "
-            "Build it with include_preprocessing=True; the weights stay the same."
-        )
+    check_takes_pixels_to_classes(model)
     size, channels = image_shape(model)
     names = model.class_names or tuple(map(str, range(model.num_classes)))
 
@@ -128,8 +119,7 @@ def _from_keras(model: Any) -> ServedModel:
         count = len(images)
         if backend.compiles_per_shape():
             images = np.pad(images, [(0, _power_of_two(count) - count), (0, 0), (0, 0), (0, 0)])
-        scores = keras.ops.convert_to_numpy(model.predict_on_batch(arranged(images)))[:count]
-        return _softmax(scores) if model.classifier_activation is None else scores
+        return probabilities_of(model, model.predict_on_batch(arranged(images)))[:count]
 
     def rollout(images: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
         maps = attention_rollout(model, arranged(images))
@@ -149,11 +139,6 @@ def _from_keras(model: Any) -> ServedModel:
 
 def _power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    weights = np.exp(scores.astype("float32") - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def _has_attention(model: Any) -> bool:

@@ -199,7 +199,7 @@ def test_saved_model(tmp_path: Path) -> None:
     folder = keras_vit.export_model(model, tmp_path / "1")
     serve = tf.saved_model.load(str(folder)).signatures["images"]
     for batch in (1, 3):
-        found = serve(tf.cast(images[:batch], tf.float32))["probabilities"].numpy()
+        found = serve(images=tf.constant(images[:batch]))["probabilities"].numpy()
         wanted = tf.nn.softmax(predict(model, images[:batch])).numpy()
         np.testing.assert_allclose(found, wanted, atol=1e-5)
 

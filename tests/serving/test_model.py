@@ -69,13 +69,15 @@ def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         class_names=("a\n", "b"), image_size=(8, 8), channels=1, evaluation={"mode": "stretch"},
         top_k=2, format="onnx",
     )  # fmt: skip
-    exported = SimpleNamespace(contract=contract, predict=lambda x: np.full((len(x), 2), 0.5))
+    exported = SimpleNamespace(
+        contract=contract, predict_on_batch=lambda x: np.full((len(x), 2), 0.5)
+    )
     monkeypatch.setattr("keras_vit.serving.model.load_exported", lambda path: exported)
     (tmp_path / "model.onnx").touch()
     served = load_served(tmp_path / "model.onnx")
     assert (served.class_names, served.dtype, served.rollout) == (("a\\n", "b"), "uint8", None)
     warm_up(served, 4)
-    exported.predict = lambda x: np.full((len(x), 3), 0.5)
+    exported.predict_on_batch = lambda x: np.full((len(x), 3), 0.5)
     with pytest.raises(ValueError, match="2 class names"):
         warm_up(load_served(tmp_path / "model.onnx"), 4)
 
