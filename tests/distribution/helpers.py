@@ -9,6 +9,10 @@ import numpy as np
 import keras_vit
 from keras_vit.data.array_splits import ArraySplit
 
+# Runs the tests of a file in a process of its own: its devices are counted once.
+PYTEST = ("-m", "pytest", "-q", "--tb=short", "--durations=8", "-o", "addopts=")
+PYTEST += ("-p", "no:cacheprovider", "-p", "no:xdist")
+
 Training = tuple[keras.Model, dict[str, list[float]], list[float], np.ndarray]
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import keras
 import pytest
 
+from tests.distribution.helpers import PYTEST
+
 EIGHT = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 # By backend: the tests, and the environment that they need.
 SUITES: dict[str, tuple[str, dict[str, str]]] = {
@@ -21,8 +23,7 @@ def test_on_many_devices() -> None:
     file, variables = SUITES[keras.backend.backend()]
     environment = {**os.environ, **variables}
     environment.pop("PYTEST_XDIST_WORKER", None)
-    options = ["-q", "--durations=8", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="]
-    command = [sys.executable, "-m", "pytest", *options, str(Path(__file__).with_name(file))]
+    command = [sys.executable, *PYTEST, str(Path(__file__).with_name(file))]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
     assert " passed" in run.stdout

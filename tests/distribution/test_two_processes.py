@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.distribution.helpers import PYTEST
 from tests.distribution.resumable_in_processes import train
 
 REPOSITORY = Path(__file__).parents[2]
@@ -92,9 +93,7 @@ def saved_weights(folder: Path, rank: int) -> list[np.ndarray]:
 
 def run_tests(folder: Path, *options: str, processes: int = 2) -> None:
     """Runs `in_two_processes.py` in each of some processes."""
-    quiet = ["-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    file = str(HERE / "in_two_processes.py")
-    command = ["-m", "pytest", *quiet, "-o", "addopts=", "--durations=8", file, *options]
+    command = [*PYTEST, "-x", str(HERE / "in_two_processes.py"), *options]
     for code, output in ended(folder, start(folder, *command, processes=processes)):
         assert code == 0, output[-6000:]
         assert " passed" in output

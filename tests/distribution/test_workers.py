@@ -10,6 +10,8 @@ from pathlib import Path
 import keras
 import pytest
 
+from tests.distribution.helpers import PYTEST
+
 
 def free_ports(number: int) -> list[int]:
     sockets = [socket.socket() for _ in range(number)]
@@ -25,8 +27,7 @@ def free_ports(number: int) -> list[int]:
 def test_in_two_workers(tmp_path: Path) -> None:
     file = Path(__file__).with_name("in_two_workers.py")
     workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    options = ["-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command = [sys.executable, "-m", "pytest", *options, "-o", "addopts=", str(file)]
+    command = [sys.executable, *PYTEST, "-x", str(file)]
     processes = []
     for rank in range(2):
         task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
