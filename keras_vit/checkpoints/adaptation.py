@@ -4,6 +4,7 @@ Nothing is read here: tensors carry the change with them, and shapes are known a
 """
 
 import fnmatch
+import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import isqrt, prod
@@ -19,9 +20,10 @@ from keras_vit.checkpoints.tensors import Array, Shape, Tensor
 from keras_vit.errors import did_you_mean
 
 Grid = tuple[int, int]
-HEAD = ("head/kernel", "head/bias")
+HEAD = ("head/kernel", "head/bias", "head_distillation/kernel", "head_distillation/bias")
 STEM = "stem/conv/kernel"
 POSITIONS, PATCHES, CLASS_TOKEN = "position_embedding", "patch_embedding/kernel", "class_token"
+RELATIVE_TABLE = "relative_table"
 
 
 def adapt(
@@ -61,6 +63,9 @@ def adapt(
                 ignore(tensor, reason)
             if name in HEAD and new_head:
                 adapted[name] = Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
+        elif tensor is None and any(re.fullmatch(zeros, name) for zeros in checkpoint.zeros):
+            adapted[name] = Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
+            entries.append(Entry("adapted", name, None, shape, "zero, which the file leaves out"))
         elif tensor is None:
             raise CheckpointError(
                 f"{name!r} of the model is not in the file, and would keep its random values. "
@@ -88,20 +93,32 @@ def grid_of_positions(
     has_class_token: bool,
     known_grid: Grid | None,
     target: Grid | None = None,
-) -> tuple[bool, Grid] | None:
-    """Whether the first of `count` position embeddings is the class token's, and their grid.
+    is_distilled: bool = False,
+) -> tuple[int, Grid] | None:
+    """How many of `count` position embeddings are of tokens in front of the patches, and the grid.
 
     The grid is the known one, else a square, else the target's; None when none of them fits.
     """
-    options = (True, False) if has_class_position is None else (has_class_position,)
-    if not has_class_token:
-        options = (False,)
+    options = (1, 0) if has_class_position is None else (int(has_class_position),)
+    if is_distilled:
+        options = (2,)
+    elif not has_class_token:
+        options = (0,)
     candidates = [(first, known_grid) for first in options]
     candidates += [(first, (isqrt(max(count - first, 0)),) * 2) for first in options]
     candidates += [(first, target) for first in options]
     for first, grid in candidates:
         if grid is not None and prod(grid) == count - first > 0:
             return first, grid
+    return None
+
+
+def grid_of_offsets(count: int, known_grid: Grid | None, target: Grid | None = None) -> Grid | None:
+    """The grid whose relative offsets, with three entries more, are `count`; a square, if any."""
+    side = (isqrt(max(count - 3, 0)) + 1) // 2
+    for grid in (known_grid, (side, side), target):
+        if grid is not None and prod(2 * n - 1 for n in grid) + 3 == count and min(grid) > 0:
+            return grid
     return None
 
 
@@ -132,6 +149,8 @@ def _excluded_by_options(
         "pre_logits": "the model does not have a representation_size",
         "pooling": f"the model pools by {pooling!r}",
         "head": "the model has num_classes=0",
+        "head_distillation": "the model has num_classes=0, or distilled=False",
+        "distillation_token": "the model has distilled=False",
     }
     groups = {name.split("/")[0] for name in expected}
     return {
@@ -167,6 +186,8 @@ def _fit(
     alike = len(source) == len(shape) and source[-1] == shape[-1] and 0 not in source
     if alike and name == POSITIONS and source[0] == 1:
         tensor, status, detail = _fit_positions(tensor, checkpoint, model, file_grid)
+    elif alike and name.endswith(RELATIVE_TABLE):
+        tensor, status, detail = _fit_relative_table(tensor, checkpoint, model, file_grid)
     elif alike and (name == PATCHES or (name == STEM and source[:2] == shape[:2])):
         tensor, status, detail = _fit_patches(tensor, shape)
     if tensor.shape != shape:
@@ -180,11 +201,16 @@ def _fit(
 def _fit_positions(
     tensor: Tensor, checkpoint: Checkpoint, model: Any, file_grid: Grid | None
 ) -> tuple[Tensor, str, str]:
-    target, needs_class_position = tuple(model.position_grid), bool(model.class_token)
+    target, wanted = tuple(model.position_grid), int(model.class_token) + int(model.distilled)
     has_class_token = CLASS_TOKEN in checkpoint.tensors
     count, width = tensor.shape[1:]
     layout = grid_of_positions(
-        count, checkpoint.has_class_position, has_class_token, file_grid or checkpoint.grid, target
+        count,
+        checkpoint.has_class_position,
+        has_class_token,
+        file_grid or checkpoint.grid,
+        target,
+        "distillation_token" in checkpoint.tensors,
     )
     if layout is None or (file_grid and layout[1] != tuple(file_grid)):
         raise CheckpointError(
@@ -193,30 +219,56 @@ def _fit_positions(
             f"the model's {target[0]} x {target[1]}. Pass their rows and columns: "
             "file_grid=(8, 2)."
         )
-    has_class_position, grid = layout
+    in_front, grid = layout
     rule = checkpoint.conventions.resampling
 
     def change(x: Array) -> Array:
-        patches = x[:, int(has_class_position) :]
+        patches = x[:, in_front:]
         if grid != target:
             patches = resample_grid(patches.reshape(*grid, width), target, rule)
             patches = patches.reshape(1, -1, width)
-        if not needs_class_position:
-            return patches
-        first = x[:, :1] if has_class_position else np.zeros((1, 1, width), "float32")
-        return np.concatenate([first, patches], axis=1)
+        added = np.zeros((1, max(wanted - in_front, 0), width), "float32")
+        return np.concatenate([x[:, : min(in_front, wanted)], added, patches], axis=1)
 
     note = {
-        (True, False): "without the class token's entry",
-        (False, True): "with a zero entry for the class token",
-    }.get((has_class_position, needs_class_position), "")
+        (1, 0): "without the class token's entry",
+        (0, 1): "with a zero entry for the class token",
+        (1, 2): "with a zero entry for the distillation token",
+        (2, 1): "without the distillation token's entry",
+    }.get((in_front, wanted), "")
     if grid == target and not note:
         return tensor, "loaded", ""
-    tensor = tensor.then(change, (1, int(needs_class_position) + prod(target), width))
+    tensor = tensor.then(change, (1, wanted + prod(target), width))
     if grid == target:
         return tensor, "adapted", note
     sizes = f"{grid[0]} x {grid[1]} -> {target[0]} x {target[1]}, {rule}"
     return tensor, "resized", f"{sizes}, {note}" if note else sizes
+
+
+def _fit_relative_table(
+    tensor: Tensor, checkpoint: Checkpoint, model: Any, file_grid: Grid | None
+) -> tuple[Tensor, str, str]:
+    """BEiT's table of offsets, for another grid; the class token's three entries stay."""
+    target, (count, heads) = tuple(model.position_grid), tensor.shape
+    grid = grid_of_offsets(count, file_grid or checkpoint.grid, target)
+    if grid is None:
+        raise CheckpointError(
+            f"Tensor {tensor.name!r} holds {count} relative positions, which are not those of a "
+            f"square nor of the model's {target[0]} x {target[1]} patches. Pass their rows and "
+            "columns: file_grid=(8, 2)."
+        )
+    if grid == target:
+        return tensor, "loaded", ""
+    rule = "bilinear"  # transformers' and timm's for this table
+
+    def change(x: Array) -> Array:
+        offsets = x[:-3].reshape(2 * grid[0] - 1, 2 * grid[1] - 1, heads)
+        offsets = resample_grid(offsets, (2 * target[0] - 1, 2 * target[1] - 1), rule)
+        return np.concatenate([offsets.reshape(-1, heads), x[-3:]])
+
+    tensor = tensor.then(change, (prod(2 * n - 1 for n in target) + 3, heads))
+    sizes = f"{grid[0]} x {grid[1]} -> {target[0]} x {target[1]}, {rule}"
+    return tensor, "resized", sizes
 
 
 def _fit_patches(tensor: Tensor, shape: Shape) -> tuple[Tensor, str, str]:

@@ -8,7 +8,13 @@ import re
 from math import isqrt
 from typing import Any
 
-from keras_vit.checkpoints.adaptation import PATCHES, POSITIONS, Grid, grid_of_positions
+from keras_vit.checkpoints.adaptation import (
+    PATCHES,
+    POSITIONS,
+    Grid,
+    grid_of_offsets,
+    grid_of_positions,
+)
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.tensors import Shape
@@ -142,8 +148,18 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         "representation_size": shape("pre_logits/kernel", 2)[1] if has_pre_logits else None,
         # The value is overwritten by the file's: only whether there is one counts.
         "layer_scale": 1e-5 if "block_0/scale_0" in shapes else None,
-        "position_embedding": "learned" if POSITIONS in shapes else "none",
+        "position_embedding": _positions(shapes),
+        "distilled": "distillation_token" in shapes,
+        "pre_norm": "pre_norm/scale" in shapes,
+        "norm_after_pooling": "pooling_norm/scale" in shapes,
+        "key_bias": "block_0/key/bias" in shapes,
+        "mlp_norm": "block_0/mlp/norm/scale" in shapes,
     }
+    if arguments["norm_after_pooling"]:
+        arguments["pooling"] = "gap"
+    table = next((n for n in ("relative_table", "block_0/relative_table") if n in shapes), None)
+    if table is not None:
+        arguments["num_heads"] = shape(table, 2)[1]
     arguments |= checkpoint.stated
     if is_gated:
         arguments["activation"] = "swiglu"
@@ -152,10 +168,28 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     cell_h, cell_w = patch_h * stride, patch_w * stride
     if size is None and POSITIONS in shapes:
         count, grid = shape(POSITIONS, 3)[1], file_grid or checkpoint.grid
-        positions = grid_of_positions(count, checkpoint.has_class_position, class_token, grid)
+        positions = grid_of_positions(
+            count,
+            checkpoint.has_class_position,
+            class_token,
+            grid,
+            is_distilled=arguments["distilled"],
+        )
         size = positions and (positions[1][0] * cell_h, positions[1][1] * cell_w)
+    elif size is None and table is not None:
+        grid = grid_of_offsets(shape(table, 2)[0], file_grid or checkpoint.grid)
+        size = grid and (grid[0] * cell_h, grid[1] * cell_w)
     elif size is None:
         size = (DEFAULT_SIZE // cell_h * cell_h, DEFAULT_SIZE // cell_w * cell_w)
     if size is not None:
         arguments["input_shape"] = (*size, channels)
     return arguments
+
+
+def _positions(shapes: Shapes) -> str:
+    """The `position_embedding` that tensors are of; rotary positions do not have any."""
+    if POSITIONS in shapes:
+        return "learned"
+    if "relative_table" in shapes:
+        return "relative_2d_shared"
+    return "relative_2d" if "block_0/relative_table" in shapes else "none"

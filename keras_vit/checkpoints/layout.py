@@ -7,7 +7,7 @@ the table in docs/architecture.md.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +76,7 @@ class Checkpoint:
         ignored: Tensors that are not weights of this model, such as an optimizer's state.
         class_names: Of the classifier, where the file has them.
         grid: Rows and columns of the position embeddings, where the file has them.
+        zeros: See `Layout`.
     """
 
     layout: str
@@ -87,6 +88,7 @@ class Checkpoint:
     ignored: tuple[Tensor, ...] = ()
     class_names: tuple[str, ...] | None = None
     grid: tuple[int, int] | None = None
+    zeros: tuple[str, ...] = ()
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -120,6 +122,8 @@ class Layout:
             unknown.
         positions_first: Whether positions are added before the class token joins, which then does
             not have one.
+        zeros: Canonical names, as regular expressions, of weights that a file leaves out where they
+            are zeros.
     """
 
     name: str
@@ -141,6 +145,7 @@ class Layout:
     arguments: Callable[[Tensors], dict[str, Any]] = lambda tensors: {}
     has_class_position: Callable[[Tensors], bool | None] = lambda tensors: None
     positions_first: bool = False
+    zeros: tuple[str, ...] = ()
 
     def recognises(self, tensors: Tensors) -> bool:
         """Whether the names are this layout's."""
@@ -160,39 +165,47 @@ class Layout:
             self.name,
             self.family,
             self.conventions,
-            canonical,
+            _gates_joined(canonical),
             self.has_class_position(tensors),
             self.arguments(tensors),
             tuple(ignored.values()),
+            zeros=self.zeros,
         )
 
     def from_canonical(
         self, tensors: Mapping[str, Array], num_heads: int
     ) -> Iterator[tuple[str, Array]]:
         """The layout's names and arrays for canonical tensors, refused if it cannot hold one."""
+        if any("mlp/value/kernel" in parts for _, parts, _ in self.block_rows):
+            tensors = _gates_split(tensors)
+        tensors = {n: x for n, x in tensors.items() if not self._leaves_out(n) or np.any(x)}
         tables = [("", "", self.rows)]
         for template, canonical, rows in self._repeated:
             matches = map(_numbered(canonical).match, tensors)
             numbers = sorted({tuple(map(int, match.groups()[:-1])) for match in matches if match})
             tables += [(template.format(*n), canonical.format(*n), rows) for n in numbers]
-        placed = [
-            (name, file_prefix + name, [prefix + part for part in parts], codec)
-            for file_prefix, prefix, rows in tables
-            for name, parts, codec in rows
-            if tensors.keys() >= {prefix + part for part in parts}
-        ]
-        unplaced = sorted(tensors.keys() - {part for *_, parts, _ in placed for part in parts})
+        placed, unplaced = [], set(tensors)
+        for file_prefix, prefix, rows in tables:
+            for row, parts, codec in rows:
+                names = [prefix + part for part in parts]
+                if unplaced.issuperset(names):  # of two rows for the same tensors, the first
+                    placed.append((row, file_prefix + row, names, codec))
+                    unplaced -= set(names)
         if unplaced:
+            name = min(unplaced)
             raise CheckpointError(
-                f"The {self.name!r} layout cannot hold {unplaced[0]!r} of this model"
+                f"The {self.name!r} layout cannot hold {name!r} of this model"
                 f"{f' and {len(unplaced) - 1} more' if len(unplaced) > 1 else ''}. "
                 "Save it in another layout, or with model.save as .keras, which holds everything."
             )
-        for name, whole_name, parts, codec in placed:
-            values = [tensors[part] for part in parts]
+        for row, whole_name, names, codec in placed:
+            values = [tensors[name] for name in names]
             whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
-            prefix = "" if name in self.unprefixed else self.prefix
+            prefix = "" if row in self.unprefixed else self.prefix
             yield prefix + whole_name, np.ascontiguousarray(codec.write(whole, num_heads))
+
+    def _leaves_out(self, name: str) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in self.zeros)
 
     def _renamed(self, tensors: Tensors) -> Tensors:
         """The tensors under the spelling of the tables."""
@@ -253,6 +266,44 @@ def _split(tensor: Tensor, names: list[str]) -> Tensors:
         name: tensor.then(lambda x, i=i: x[..., i * width : (i + 1) * width])  # type: ignore[misc]
         for i, name in enumerate(names)
     }
+
+
+def _gates_joined(tensors: Tensors) -> Tensors:
+    """Where a gated MLP has two tensors, `mlp/gate` and `mlp/value`, one with both side by side."""
+    joined: Tensors = {}
+    for name, tensor in tensors.items():
+        gate = tensors.get(name.replace("/mlp/value/", "/mlp/gate/"))
+        if "/mlp/value/" in name and gate is not None:
+            shape = (*tensor.shape[:-1], gate.shape[-1] + tensor.shape[-1])
+            parts = (gate, tensor)
+            read = partial(_read_side_by_side, parts)
+            tensor = Tensor(f"{gate.name} and {tensor.name}", shape, tensor.dtype, read)
+        if "/mlp/gate/" not in name:
+            joined[name.replace("/mlp/value/", "/mlp/dense_0/")] = tensor
+        elif name.replace("/mlp/gate/", "/mlp/value/") not in tensors:
+            raise CheckpointError(f"Tensor {tensor.name!r} gates a tensor that is not in the file.")
+    return joined
+
+
+def _read_side_by_side(parts: tuple[Tensor, ...]) -> Array:
+    return np.concatenate([part.read() for part in parts], axis=-1)
+
+
+def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """The reverse of `_gates_joined`."""
+    split: dict[str, Array] = {}
+    for name, values in tensors.items():
+        block, _, part = name.partition("/mlp/dense_0/")
+        if not part:
+            split[name] = values
+            continue
+        inner = tensors[f"{block}/mlp/dense_1/kernel"].shape[0]
+        *gates, split[f"{block}/mlp/value/{part}"] = np.split(
+            values, values.shape[-1] // inner, axis=-1
+        )
+        for gate in gates:
+            split[f"{block}/mlp/gate/{part}"] = gate
+    return split
 
 
 def weight_and_bias(

@@ -18,6 +18,7 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
     "num_heads": (int,),
     "pooling": (str, type(None)),
     "position_embedding": (str,),
+    "rotary": (str, type(None)),
 }
 
 

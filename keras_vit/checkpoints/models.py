@@ -146,6 +146,12 @@ INHERITED_ARGUMENTS = (
     "num_registers",
     "layer_scale",
     "position_embedding",
+    "rotary",
+    "distilled",
+    "pre_norm",
+    "norm_after_pooling",
+    "key_bias",
+    "mlp_norm",
     "mlp_dim",
     "num_heads",
     "tokens_mlp_dim",
@@ -212,6 +218,8 @@ def _arguments(
         arguments.pop("position_grid", None)  # follows from the shape
     if overrides.get("pooling") == "token":
         arguments["class_token"] = True
+    elif "pooling" in overrides:  # a second head is on a second token
+        arguments.pop("distilled", None)
     return {**arguments, **overrides}
 
 

@@ -62,11 +62,22 @@ class ForwardPass:
         normed = block.norm_0(self.features[before])
         token_index = self._token_index(before)
         if token_index is None:
-            return as_numpy(block.attention.attention_probabilities(normed))
+            shared = self._positions_in_attention(before)
+            return as_numpy(block.attention.attention_probabilities(normed, **shared))
         sizes = token_sizes(token_index, normed.shape[1])
         maps = as_numpy(block.attention.attention_probabilities(normed, sizes))
         maps = _unmerge(maps, sizes, token_index)
         return np.take_along_axis(maps, token_index[:, None, :, None], axis=2)
+
+    def _positions_in_attention(self, feature: str) -> dict[str, Any]:
+        """What all blocks share, as `keras_vit.models.embedding.positions_in_attention`."""
+        layers = {layer.name: layer for layer in self.model.layers}
+        shared = {}
+        if "rotary_positions" in layers:
+            shared["angles"] = layers["rotary_positions"](self.features["patches"])
+        if "relative_position_bias" in layers:
+            shared["bias"] = layers["relative_position_bias"](self.features[feature])
+        return shared
 
     def _token_index(self, feature: str) -> np.ndarray | None:
         """Index in `feature` of each input token, int `(batch, tokens)`; None: nothing merged."""

@@ -10,8 +10,13 @@ from keras_vit.layers.mixer_block import MixerBlock
 from keras_vit.layers.patch_dropout import PatchDropout
 from keras_vit.layers.patches import PatchEmbedding, Patches, TokensToGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
-from keras_vit.layers.positions import PositionEmbedding, RelativePositionBias
+from keras_vit.layers.positions import (
+    GridPositionBias,
+    PositionEmbedding,
+    RelativePositionBias,
+)
 from keras_vit.layers.residual import ResidualUnit, ResNetStem
+from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.tokens import ClassToken, RegisterTokens
 
@@ -22,6 +27,7 @@ __all__ = [
     "Dense",
     "Dropout",
     "EncoderBlock",
+    "GridPositionBias",
     "LayerScale",
     "MeanPooling",
     "MergingEncoderBlock",
@@ -35,6 +41,7 @@ __all__ = [
     "RelativePositionBias",
     "ResNetStem",
     "ResidualUnit",
+    "RotaryPositions",
     "StandardizedConv2D",
     "StochasticDepth",
     "TokenPooling",

@@ -1,4 +1,4 @@
-"""The activations of the models: both forms of GELU, and SwiGLU."""
+"""The activations of the models: three forms of GELU, and SwiGLU."""
 
 import math
 from collections.abc import Callable
@@ -27,13 +27,23 @@ def gelu_tanh(x: Any) -> Any:
     return x * ops.sigmoid(x * (scale + 0.044715 * scale * x * x))
 
 
+def quick_gelu(x: Any) -> Any:
+    """GELU as `x * sigmoid(1.702 x)`, in which OpenAI trained CLIP (GELU paper, section 2)."""
+    return x * ops.sigmoid(1.702 * x)
+
+
 def swiglu(x: Any) -> Any:
     """Half of the width gates the other: `silu(gate) * value`; returns half the width."""
     gate, value = ops.split(x, 2, axis=-1)
     return ops.silu(gate) * value
 
 
-OWN_ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "swiglu": swiglu}
+OWN_ACTIVATIONS = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "quick_gelu": quick_gelu,
+    "swiglu": swiglu,
+}
 
 
 def activation_function(name: str) -> Callable[[Any], Any]:

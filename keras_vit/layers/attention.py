@@ -20,7 +20,8 @@ from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import Shape
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.positions import RelativePositionBias
+from keras_vit.layers.positions import GridPositionBias, RelativePositionBias
+from keras_vit.layers.rotary import rotate
 
 
 def projection_initializer(hidden_dim: int) -> keras.initializers.Initializer:
@@ -94,6 +95,9 @@ class MultiHeadSelfAttention(CompositeLayer):
             operator supports it, on GPUs; elsewhere training computes the probabilities explicitly.
         relative_length: Length of the sequence for which relative position embeddings are
             learned, or None for none (see `RelativePositionBias`).
+        relative_grid: Rows and columns of patches for which BEiT's bias is learned, or None.
+        key_bias: Whether the projection to keys has a bias, too: not in BEiT, EVA-02 and DINOv3.
+        rotary: A kind of `RotaryPositions`, whose angles `attend` then takes; None for none.
 
     Raises:
         ValueError: The heads do not divide the width.
@@ -112,6 +116,9 @@ class MultiHeadSelfAttention(CompositeLayer):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         relative_length: int | None = None,
+        relative_grid: tuple[int, int] | None = None,
+        key_bias: bool = True,
+        rotary: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -121,6 +128,9 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.dropout = dropout
         self.attention_dropout = attention_dropout
         self.relative_length = relative_length
+        self.relative_grid = relative_grid
+        self.key_bias = key_bias
+        self.rotary = rotary
 
     def build(self, tokens_shape: Shape) -> None:
         batch, length, hidden_dim = tokens_shape
@@ -128,8 +138,17 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.head_dim = check_heads(hidden_dim, self.num_heads)
         add, init = self.sublayer, projection_initializer(hidden_dim)
         self.query_key_value = add(
-            Dense, 3 * hidden_dim, kernel_initializer=init, name="query_key_value"
+            Dense,
+            3 * hidden_dim,
+            use_bias=self.key_bias,
+            kernel_initializer=init,
+            name="query_key_value",
         )
+        self.query_value_bias = None
+        if not self.key_bias:
+            self.query_value_bias = self.add_weight(
+                name="query_value_bias", shape=(2 * hidden_dim,), initializer="zeros"
+            )
         self.output_projection = add(Dense, hidden_dim, kernel_initializer=init, name="output")
         self.output_dropout = add(Dropout, self.dropout, name="output_dropout")
         self.probability_dropout = add(Dropout, self.attention_dropout, name="probability_dropout")
@@ -141,6 +160,11 @@ class MultiHeadSelfAttention(CompositeLayer):
                 RelativePositionBias, self.relative_length, name="relative_position_bias"
             )
             self.relative_positions.build((batch, length, self.num_heads, self.head_dim))
+        elif self.relative_grid is not None:
+            self.relative_positions = add(
+                GridPositionBias, self.relative_grid, self.num_heads, name="relative_position_bias"
+            )
+            self.relative_positions.build(tokens_shape)
 
     def _project(self, tokens: Any, training: bool | None) -> tuple[Any, Any, Any]:
         """Queries, keys and values, each `(batch, length, heads, head_dim)`."""
@@ -150,7 +174,10 @@ class MultiHeadSelfAttention(CompositeLayer):
         if is_cut_by_heads():
             parts = self._project_by_heads(tokens)
         else:
-            parts = ops.split(self.query_key_value(tokens, training=training), 3, axis=-1)
+            projected = self.query_key_value(tokens, training=training)
+            if not self.key_bias:
+                projected = projected + ops.cast(self._joint_bias(), projected.dtype)
+            parts = ops.split(projected, 3, axis=-1)
         query, key, value = (ops.reshape(part, shape) for part in parts)
         return query, key, value
 
@@ -162,24 +189,42 @@ class MultiHeadSelfAttention(CompositeLayer):
         """
         layer, width = self.query_key_value, tokens.shape[-1]
         kernel = cut_last_axis(ops.reshape(layer.kernel, (width, 3, width)))
-        bias = cut_last_axis(ops.reshape(layer.bias, (3, width)))
+        bias = cut_last_axis(ops.reshape(self._joint_bias(), (3, width)))
         return ops.unstack(ops.tensordot(tokens, kernel, 1) + bias, axis=-2)
 
-    def _bias(self, query: Any, sizes: Any) -> Any:
+    def _joint_bias(self) -> Any:
+        """That of queries, keys and values, one after the other."""
+        if self.query_value_bias is None:
+            return self.query_key_value.bias
+        of_queries, of_values = ops.split(self.query_value_bias, 2)
+        return ops.concatenate([of_queries, ops.zeros_like(of_queries), of_values])
+
+    def _bias(self, query: Any, sizes: Any, bias: Any) -> Any:
         """What is added to the logits, or None."""
+        if bias is not None:
+            return ops.cast(bias, query.dtype)
         if self.relative_positions is not None:
             return ops.cast(self.relative_positions(query), query.dtype)
         return None if sizes is None else proportional_bias(sizes, query.dtype)
 
-    def attention_probabilities(self, tokens: Any, sizes: Any = None) -> Any:
+    def attention_probabilities(
+        self, tokens: Any, sizes: Any = None, angles: Any = None, bias: Any = None
+    ) -> Any:
         """The attention maps `(batch, heads, queries, keys)`; each row of keys sums to 1.
 
         Computes the probabilities explicitly; `call` uses a fused kernel that never materialises
-        them. Takes what `call` takes: inside an encoder block, the normalised tokens; `sizes` as
-        in `attend`.
+        them. Takes what `call` takes: inside an encoder block, the normalised tokens; the others
+        as in `attend`.
         """
         query, key, _ = self._project(tokens, training=False)
-        return attention_probabilities(query, key, self._bias(query, sizes))
+        query, key = (self._rotated(x, angles) for x in (query, key))
+        return attention_probabilities(query, key, self._bias(query, sizes, bias))
+
+    def _rotated(self, x: Any, angles: Any) -> Any:
+        """Queries or keys of the first tokens, rotated by their positions."""
+        if self.rotary is None:
+            return x
+        return rotate(x, angles[:, : ops.shape(x)[1]], self.rotary)
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
         return self.attend(tokens, training=training)[0]
@@ -189,6 +234,8 @@ class MultiHeadSelfAttention(CompositeLayer):
         tokens: Any,
         context: Any = None,
         sizes: Any = None,
+        angles: Any = None,
+        bias: Any = None,
         training: bool | None = None,
     ) -> tuple[Any, Any]:
         """The output `(batch, length, hidden_dim)`, and the keys `(batch, keys, heads, head_dim)`.
@@ -199,15 +246,18 @@ class MultiHeadSelfAttention(CompositeLayer):
                 for `tokens` themselves.
             sizes: `(batch, keys)`, for proportional attention: a key counts as that many equal
                 ones would (ToMe, equation 1). Cannot be combined with relative positions.
+            angles: What `RotaryPositions` returns, under `rotary`.
+            bias: Added to the logits, `(1, heads, length, length)`: what blocks share.
             training: Whether dropout is applied.
         """
         query, key, value = self._project(tokens, training)
         if context is None:
-            bias = self._bias(query, sizes)
+            bias = self._bias(query, sizes, bias)
         else:
             all_queries, key, value = self._project(context, training)
-            bias = self._bias(all_queries, sizes)
+            bias = self._bias(all_queries, sizes, bias)
             bias = None if bias is None else bias[:, :, : ops.shape(query)[1]]
+        query, key = self._rotated(query, angles), self._rotated(key, angles)
         dropout = self.probability_dropout if training else None
         heads = attention(query, key, value, bias, dropout)
         outputs = ops.reshape(heads, (-1, ops.shape(tokens)[1], tokens.shape[-1]))

@@ -66,6 +66,7 @@ class MLP(CompositeLayer):
             `"gelu"` is the exact form of timm and Hugging Face, `"swiglu"` the gated one of
             DINOv2's giant, whose first layer is twice `mlp_dim` wide.
         dropout: Rate of dropout after the activation and after the second layer.
+        norm_epsilon: Epsilon of a layer norm in front of the second layer (EVA-02); None for none.
 
     Example:
 
@@ -78,7 +79,12 @@ class MLP(CompositeLayer):
     bias_initializer: Any = MLP_BIAS_INITIALIZER
 
     def __init__(
-        self, mlp_dim: int, activation: str = "gelu_tanh", dropout: float = 0.0, **kwargs: Any
+        self,
+        mlp_dim: int,
+        activation: str = "gelu_tanh",
+        dropout: float = 0.0,
+        norm_epsilon: float | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_positive(mlp_dim=mlp_dim)
@@ -87,6 +93,7 @@ class MLP(CompositeLayer):
         self.activation = activation
         self.activation_function = activation_function(activation)
         self.dropout = dropout
+        self.norm_epsilon = norm_epsilon
 
     def build(self, tokens_shape: Shape) -> None:
         dense = partial(
@@ -100,6 +107,11 @@ class MLP(CompositeLayer):
         self.dense_1 = dense(tokens_shape[-1], name="dense_1")
         self.dropout_0 = self.sublayer(Dropout, self.dropout, name="dropout_0")
         self.dropout_1 = self.sublayer(Dropout, self.dropout, name="dropout_1")
+        self.norm = None
+        if self.norm_epsilon is not None:
+            norm = keras.layers.LayerNormalization
+            self.norm = self.sublayer(norm, epsilon=self.norm_epsilon, name="norm")
+            self.norm.build((*tokens_shape[:-1], self.mlp_dim))
         self.dense_0.build(tokens_shape)
         self.dense_1.build((*tokens_shape[:-1], self.mlp_dim))
 
@@ -107,6 +119,8 @@ class MLP(CompositeLayer):
         activate = recompute_derivative(self.activation_function)
         hidden = activate(self.dense_0(tokens, training=training))
         hidden = self.dropout_0(hidden, training=training)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
         return self.cast(self.dropout_1(self.dense_1(hidden, training=training), training=training))
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
@@ -119,7 +133,8 @@ class EncoderBlock(CompositeLayer):
 
     Takes and returns `(batch, length, hidden_dim)`. Source: ViT paper, equations 2 and 3.
     Called with `context`, a sequence of which the tokens are the first ones, it encodes only the
-    tokens, as queries to the whole sequence (CaiT's class attention).
+    tokens, as queries to the whole sequence (CaiT's class attention). `angles` and `bias` are what
+    the blocks of a model share: see `MultiHeadSelfAttention.attend`.
 
     Args:
         num_heads: Number of attention heads; must divide the width of the tokens.
@@ -132,6 +147,8 @@ class EncoderBlock(CompositeLayer):
         relative_length: See `MultiHeadSelfAttention`.
         layer_scale: Initial value of a `LayerScale` on both branches; None for none.
         remat: Recompute activations in the backward pass instead of keeping them.
+        mlp_norm: Whether the MLP has a norm inside (EVA-02).
+        relative_grid, key_bias, rotary: See `MultiHeadSelfAttention`.
 
     Example:
 
@@ -153,6 +170,10 @@ class EncoderBlock(CompositeLayer):
         relative_length: int | None = None,
         layer_scale: float | None = None,
         remat: bool = False,
+        mlp_norm: bool = False,
+        relative_grid: tuple[int, int] | None = None,
+        key_bias: bool = True,
+        rotary: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -167,6 +188,10 @@ class EncoderBlock(CompositeLayer):
         self.relative_length = relative_length
         self.layer_scale = layer_scale
         self.remat = remat
+        self.mlp_norm = mlp_norm
+        self.relative_grid = relative_grid
+        self.key_bias = key_bias
+        self.rotary = rotary
         norm, add = keras.layers.LayerNormalization, self.sublayer
         self.norm_0 = add(norm, epsilon=norm_epsilon, name="norm_0")
         self.attention = add(
@@ -175,26 +200,31 @@ class EncoderBlock(CompositeLayer):
             dropout,
             attention_dropout,
             relative_length,
+            relative_grid,
+            key_bias,
+            rotary,
             name="attention",
         )
         self.norm_1 = add(norm, epsilon=norm_epsilon, name="norm_1")
-        self.mlp = add(MLP, mlp_dim, activation, dropout, name="mlp")
+        epsilon = norm_epsilon if mlp_norm else None
+        self.mlp = add(MLP, mlp_dim, activation, dropout, epsilon, name="mlp")
         scale = keras.layers.Identity if layer_scale is None else partial(LayerScale, layer_scale)
         self.scale_0, self.scale_1 = add(scale, name="scale_0"), add(scale, name="scale_1")
         self.drop_0 = add(StochasticDepth, stochastic_depth, name="drop_0")
         self.drop_1 = add(StochasticDepth, stochastic_depth, name="drop_1")
 
-    def build(self, tokens_shape: Shape, context_shape: Shape | None = None) -> None:
+    def build(self, tokens_shape: Shape, *_: Shape, **__: Shape) -> None:
         attention = (self.norm_0, self.attention, self.scale_0, self.drop_0)
         for layer in (*attention, self.norm_1, self.mlp, self.scale_1, self.drop_1):
             layer.build(tokens_shape)
 
     # `training` is passed by name: a rematerialised pass runs outside Keras's call context.
 
-    def _attend(self, z: Any, context: Any, sizes: Any, training: bool | None) -> tuple[Any, Any]:
+    def _attend(self, z: Any, context: Any, sizes: Any, **options: Any) -> tuple[Any, Any]:
         """Equation 2, and the keys."""
+        training = options["training"]
         context = None if context is None else self.norm_0(context)
-        attended, keys = self.attention.attend(self.norm_0(z), context, sizes, training=training)
+        attended, keys = self.attention.attend(self.norm_0(z), context, sizes, **options)
         return z + self.cast(self.drop_0(self.scale_0(attended), training=training)), keys
 
     def _mlp(self, z: Any, training: bool | None) -> Any:
@@ -202,12 +232,23 @@ class EncoderBlock(CompositeLayer):
         mixed = self.scale_1(self.mlp(self.norm_1(z), training=training))
         return z + self.cast(self.drop_1(mixed, training=training))
 
-    def call(self, tokens: Any, context: Any = None, training: bool | None = None) -> Any:
-        def encode(z: Any, context: Any = None) -> Any:
-            z, _ = self._attend(z, context, None, training)
+    def call(
+        self,
+        tokens: Any,
+        context: Any = None,
+        angles: Any = None,
+        bias: Any = None,
+        training: bool | None = None,
+    ) -> Any:
+        given = {"context": context, "angles": angles, "bias": bias}
+        given = {name: x for name, x in given.items() if x is not None}
+
+        def encode(z: Any, *others: Any) -> Any:
+            options = dict(zip(given, others, strict=True))
+            z, _ = self._attend(z, options.pop("context", None), None, **options, training=training)
             return self._mlp(z, training)
 
-        inputs = (tokens,) if context is None else (tokens, context)
+        inputs = (tokens, *given.values())
         return rematerialize(self, encode, *inputs) if self.remat and training else encode(*inputs)
 
     def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:

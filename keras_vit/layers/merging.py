@@ -191,14 +191,14 @@ class MergingEncoderBlock(EncoderBlock):
     It has the weights of an `EncoderBlock`, and merges in training as in inference.
 
     Args:
-        *block: The arguments of `EncoderBlock`, except `relative_length`.
+        *block: The arguments of `EncoderBlock`, except those of positions in its attention.
         merge: The number of tokens to remove; at most half of the patches are.
         num_prefix_tokens: Tokens at the front that are never merged: class token and registers.
         **kwargs: More arguments of `EncoderBlock` and of every layer.
 
     Raises:
-        ValueError: `relative_length` is given, but a merged token does not have a single position;
-            or `merge` is negative.
+        ValueError: Attention has positions, but a merged token does not have a single one; or
+            `merge` is negative.
 
     Source: "Token Merging: Your ViT But Faster" (Bolya et al. 2022), section 3.
 
@@ -217,11 +217,12 @@ class MergingEncoderBlock(EncoderBlock):
         super().__init__(*block, **kwargs)
         (self.merge,) = merging_schedule(merge, 1)
         self.num_prefix_tokens = num_prefix_tokens
-        if self.relative_length is not None:
-            raise ValueError(
-                f"relative_length={self.relative_length} cannot be combined with merging: a merged "
-                "token does not have a single position. Use absolute position embeddings."
-            )
+        for name in ("relative_length", "relative_grid", "rotary"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} cannot be combined with merging: a merged "
+                    "token does not have a single position. Use absolute position embeddings."
+                )
 
     def build(  # type: ignore[override]
         self,
@@ -233,7 +234,7 @@ class MergingEncoderBlock(EncoderBlock):
 
     def _encode(self, z: Any, token_index: Any = None, *, training: bool | None) -> tuple[Any, Any]:
         sizes = None if token_index is None else token_sizes(token_index, ops.shape(z)[1])
-        z, keys = self._attend(z, None, sizes, training)
+        z, keys = self._attend(z, None, sizes, training=training)
         if self.merge or token_index is None:
             matching = bipartite_soft_matching(
                 ops.mean(keys, axis=2), self.merge, self.num_prefix_tokens
@@ -248,7 +249,7 @@ class MergingEncoderBlock(EncoderBlock):
         if token_index is None:
             token_index = _same_index(context)
         sizes = token_sizes(token_index, ops.shape(context)[1])
-        z, _ = self._attend(z, context, sizes, training)
+        z, _ = self._attend(z, context, sizes, training=training)
         return self._mlp(z, training), token_index
 
     def call(  # type: ignore[override]  # returns the index as well

@@ -103,6 +103,7 @@ class PatchEmbedding(Patches):
         patch_size: As in `Patches`, like `data_format`.
         padding: `"valid"`: pixels that do not fill a patch are dropped, as in the ViT; `"same"`:
             patches at the border are padded with zeros, as in MLP-Mixer.
+        use_bias: Whether a bias is added.
 
     Example:
 
@@ -118,11 +119,13 @@ class PatchEmbedding(Patches):
         patch_size: int | tuple[int, int],
         data_format: str | None = None,
         padding: str = "valid",
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(patch_size, data_format, **kwargs)
         self.hidden_dim = hidden_dim
         self.padding = check_choice(padding, "padding", ("valid", "same"))
+        self.use_bias = use_bias
 
     def _grid(self, shape: Shape) -> Shape:
         if self.padding == "valid":
@@ -142,7 +145,9 @@ class PatchEmbedding(Patches):
             shape=(*self.patch_size, channels, self.hidden_dim),
             initializer="lecun_normal",
         )
-        self.bias = self.add_weight(name="bias", shape=(self.hidden_dim,), initializer="zeros")
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.hidden_dim,), initializer="zeros")
 
     def call(self, images: Any) -> Any:
         self._grid(images.shape)
@@ -150,7 +155,7 @@ class PatchEmbedding(Patches):
         grid = ops.conv(
             images, self.kernel, self.patch_size, padding=self.padding, data_format="channels_last"
         )
-        return grid + self.bias
+        return grid if self.bias is None else grid + self.bias
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:
         return images_shape[0], *self._grid(images_shape), self.hidden_dim

@@ -24,6 +24,9 @@ class TokenPooling(ConfiguredLayer):
 
     Takes `(batch, length, hidden_dim)`, returns `(batch, hidden_dim)`.
 
+    Args:
+        index: Another token's place: 1 for DeiT's distillation token.
+
     Example:
 
     >>> import keras, keras_vit
@@ -31,8 +34,12 @@ class TokenPooling(ConfiguredLayer):
     (2, 32)
     """
 
+    def __init__(self, index: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.index = index
+
     def call(self, tokens: Any) -> Any:
-        return tokens[:, 0]
+        return tokens[:, self.index]
 
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape[0], tokens_shape[2]

@@ -220,3 +220,66 @@ class RelativePositionBias(ConfiguredLayer):
     def compute_output_shape(self, queries_shape: Shape) -> Shape:
         batch, length, heads, _ = queries_shape
         return batch, heads, length, length
+
+
+def offset_index(rows: int, columns: int) -> np.ndarray:
+    """Which entry of BEiT's table is for each pair of tokens, int32 `(1 + patches, 1 + patches)`.
+
+    Offsets of rows and columns come first, from the most negative on; then three entries for the
+    class token: as a query, as a key, and to itself.
+    """
+    y, x = np.indices((rows, columns)).reshape(2, -1)
+    offsets = (y[:, None] - y + rows - 1) * (2 * columns - 1) + x[:, None] - x + columns - 1
+    count = (2 * rows - 1) * (2 * columns - 1)
+    index = np.pad(offsets, ((1, 0), (1, 0)))
+    index[0, :], index[:, 0], index[0, 0] = count, count + 1, count + 2
+    return index.astype("int32")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class GridPositionBias(ConfiguredLayer):
+    """A learned number per head for each offset of rows and columns, added to attention logits.
+
+    Source: BEiT (Bao et al. 2021), whose table is that of Swin with three entries more, for the
+    class token. Takes any tensor and returns `(1, heads, 1 + patches, 1 + patches)`.
+
+    Args:
+        grid: Rows and columns of the patches.
+        num_heads: Number of heads.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> bias = keras_vit.layers.GridPositionBias((4, 3), num_heads=2)
+    >>> tuple(bias(keras.ops.ones((5, 13, 8))).shape)
+    (1, 2, 13, 13)
+    """
+
+    def __init__(self, grid: int | tuple[int, int], num_heads: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.grid = as_pair(grid, "grid")
+        self.num_heads = num_heads
+
+    def build(self, tokens_shape: Shape) -> None:
+        rows, columns = self.grid
+        count = (2 * rows - 1) * (2 * columns - 1) + 3
+        self.table = self.add_weight(
+            name="table", shape=(count, self.num_heads), initializer="zeros"
+        )
+
+    def call(self, tokens: Any) -> Any:
+        bias = ops.take(ops.convert_to_tensor(self.table), offset_index(*self.grid), axis=0)
+        return ops.transpose(bias, (2, 0, 1))[None]
+
+    def resample_from(self, other: "GridPositionBias") -> None:
+        """Sets the table to that of `other`, resampled to this layer's grid, its ends aligned."""
+        rows, columns = (2 * side - 1 for side in self.grid)
+        old_rows, old_columns = (2 * side - 1 for side in other.grid)
+        offsets, others = ops.split(other.table, [old_rows * old_columns], axis=0)
+        offsets = ops.reshape(offsets, (old_rows, old_columns, -1))
+        offsets = ops.reshape(resample_grid(offsets, rows, columns), (rows * columns, -1))
+        copy_into(self.table, ops.concatenate([offsets, ops.cast(others, offsets.dtype)], axis=0))
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        length = 1 + self.grid[0] * self.grid[1]
+        return 1, self.num_heads, length, length

@@ -21,6 +21,7 @@ from keras_vit.errors import (
 from keras_vit.layers.attention import check_heads
 from keras_vit.layers.merging import merging_schedule
 from keras_vit.layers.residual import VERSIONS
+from keras_vit.layers.rotary import ROTATIONS
 from keras_vit.models.geometry import (
     ImageShape,
     Size,
@@ -33,7 +34,10 @@ from keras_vit.models.geometry import (
 )
 
 POOLINGS = ("token", "gap", "map", None)
-POSITION_EMBEDDINGS = ("learned", "learned_2d", "relative", "sincos2d", "none")
+POSITION_EMBEDDINGS = (
+    *("learned", "learned_2d", "relative", "sincos2d", "none"),
+    *("relative_2d", "relative_2d_shared"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +56,8 @@ class ModelConfig:
             arguments that are not given follow the weights: activation, epsilon, normalisation.
         classifier_activation: None for logits, or an activation such as `"softmax"`.
         include_preprocessing: True: the model takes pixels 0..255 and scales them to [-1, 1]
-            itself; `"imagenet"`: it normalises them by ImageNet's mean and standard deviation;
-            False: it takes normalised images, as the authors' code does.
+            itself; `"imagenet"`, `"clip"`: it normalises them by ImageNet's or CLIP's mean and
+            standard deviation; False: it takes normalised images, as the authors' code does.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
         name: Name of the model.
         dtype: Dtype policy of all layers but normalisation and head, such as `"mixed_bfloat16"`.
@@ -109,17 +113,29 @@ class ViTConfig(ModelConfig):
             pooling; None: all tokens after the last norm.
         class_token: Whether there is a class token; None for yes if `pooling` is `"token"` or None.
         num_registers: Number of register tokens after the class token.
+        distilled: Whether there is a distillation token after the class token, with a position and
+            a head of its own; the logits are the mean of both heads (DeiT, section 4).
         representation_size: Width of the tanh layer before the head; None for none.
-        position_embedding: `"learned"`, `"learned_2d"`, `"relative"`, `"sincos2d"` or `"none"`.
+        position_embedding: `"learned"`, `"learned_2d"`, `"relative"`, `"sincos2d"` or `"none"`;
+            `"relative_2d"`, `"relative_2d_shared"`: BEiT's bias on attention logits, one per block
+            or one for all.
+        rotary: `"dinov3"` or `"eva02"`: queries and keys are rotated by their positions as in these
+            models; None for none.
         position_grid: Rows and columns that positions are learned for; None for the grid of
             `input_shape`, and that of 224 pixels where it says None.
         dropout: Rate of dropout after the positions, the attention, and twice in the MLP.
         attention_dropout: Rate of dropout on attention probabilities.
         stochastic_depth: Rate of stochastic depth at the last block; it rises linearly from 0.
-        activation: `"gelu_tanh"` (the released code's), `"gelu"` (timm, Hugging Face) or
-            `"swiglu"` (DINOv2's giant).
+        activation: `"gelu_tanh"` (the released code's), `"gelu"` (timm, Hugging Face),
+            `"quick_gelu"` (OpenAI's CLIP) or `"swiglu"` (DINOv2's giant).
         norm_epsilon: Epsilon of the layer norms.
         layer_scale: Initial value of a learned scale on every branch (DINOv2); None for none.
+        pre_norm: Whether a norm stands in front of the first block, and patches are projected
+            without a bias (CLIP).
+        norm_after_pooling: Whether the last norm stands behind the mean instead of in front of it,
+            as in BEiT and in MAE's fine-tuned models. With `pooling="gap"`.
+        key_bias: Whether the projection to keys has a bias, too: not in BEiT, EVA-02 and DINOv3.
+        mlp_norm: Whether the MLPs have a norm inside (EVA-02).
         remat: Recompute a block's activations in the backward pass instead of keeping them.
         token_merging: Number of patches that each block merges with similar ones, in training and
             inference (ToMe's `r`, such as 8 for ViT-Ti/16): one integer, or one per block; 0 is the
@@ -137,8 +153,10 @@ class ViTConfig(ModelConfig):
     pooling: str | None = "token"
     class_token: bool | None = None
     num_registers: int = 0
+    distilled: bool = False
     representation_size: int | None = None
     position_embedding: str = "learned"
+    rotary: str | None = None
     position_grid: tuple[int, int] | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -146,6 +164,10 @@ class ViTConfig(ModelConfig):
     activation: str = "gelu_tanh"
     norm_epsilon: float = 1e-6
     layer_scale: float | None = None
+    pre_norm: bool = False
+    norm_after_pooling: bool = False
+    key_bias: bool = True
+    mlp_norm: bool = False
     remat: bool = False
     token_merging: int | Sequence[int] = 0
     patch_dropout: float = 0.0
@@ -178,6 +200,7 @@ class ViTConfig(ModelConfig):
         check_heads(self.hidden_dim, self.num_heads)
         check_choice(self.pooling, "pooling", POOLINGS)
         check_choice(self.position_embedding, "position_embedding", POSITION_EMBEDDINGS)
+        check_choice(self.rotary, "rotary", (None, *ROTATIONS))
         check_rate(dropout=self.dropout, attention_dropout=self.attention_dropout)
         check_rate(stochastic_depth=self.stochastic_depth, patch_dropout=self.patch_dropout)
         if self.representation_size is not None:
@@ -186,11 +209,29 @@ class ViTConfig(ModelConfig):
             check_finite(layer_scale=self.layer_scale)
 
     def _check_combinations(self) -> None:
-        if self.position_embedding == "relative" and (any(self.merging) or self.patch_dropout):
+        in_attention = self.position_embedding if self.is_relative else self.rotary
+        if in_attention and (any(self.merging) or self.patch_dropout):
+            name = "position_embedding" if self.is_relative else "rotary"
             raise ValueError(
-                'position_embedding="relative" needs every patch at its position. Give another, '
-                f'such as "learned", or 0 for token_merging={self.token_merging!r} and '
+                f'{name}="{in_attention}" needs every patch at its position. Give '
+                f'position_embedding="learned", or 0 for token_merging={self.token_merging!r} and '
                 f"patch_dropout={self.patch_dropout!r}."
+            )
+        if self.is_relative_to_grid and (None in self.image_size or self.num_prefix_tokens != 1):
+            raise ValueError(
+                f'position_embedding="{self.position_embedding}" is a table for one image size and '
+                "one class token: give input_shape in numbers, class_token=True, num_registers=0 "
+                "and distilled=False."
+            )
+        if self.norm_after_pooling and self.pooling != "gap":
+            raise ValueError(
+                f'norm_after_pooling=True is for pooling="gap", not {self.pooling!r}: give that, '
+                "or leave it out."
+            )
+        if self.distilled and self.pooling != "token":
+            raise ValueError(
+                f'distilled=True has heads on two tokens: give pooling="token", not '
+                f"{self.pooling!r}, or leave it out."
             )
         if self.pooling == "token" and not self.has_class_token:
             raise ValueError(
@@ -204,8 +245,23 @@ class ViTConfig(ModelConfig):
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens in front of the patches: class token and registers."""
-        return int(self.has_class_token) + self.num_registers
+        """Tokens in front of the patches: class token, distillation token and registers."""
+        return self.num_prefix_positions + self.num_registers
+
+    @property
+    def num_prefix_positions(self) -> int:
+        """Tokens in front of the patches that have a learned position: all but registers."""
+        return int(self.has_class_token) + self.distilled
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether positions are a bias on attention logits."""
+        return self.position_embedding.startswith("relative")
+
+    @property
+    def is_relative_to_grid(self) -> bool:
+        """Whether that is BEiT's, of rows and columns."""
+        return self.position_embedding.startswith("relative_2d")
 
     @property
     def merging(self) -> tuple[int, ...]:
@@ -216,7 +272,8 @@ class ViTConfig(ModelConfig):
         """The arguments of encoder block `i`."""
         assert self.position_grid is not None
         rows, columns = self.position_grid
-        relative = self.position_embedding == "relative"
+        relative, grid = self.position_embedding, (rows, columns)
+        length = rows * columns + self.num_prefix_tokens
         return {
             "num_heads": self.num_heads,
             "mlp_dim": self.mlp_dim,
@@ -225,9 +282,13 @@ class ViTConfig(ModelConfig):
             "stochastic_depth": self.stochastic_depth * i / max(self.depth - 1, 1),
             "activation": self.activation,
             "norm_epsilon": self.norm_epsilon,
-            "relative_length": rows * columns + self.num_prefix_tokens if relative else None,
+            "relative_length": length if relative == "relative" else None,
             "layer_scale": self.layer_scale,
             "remat": self.remat,
+            "mlp_norm": self.mlp_norm,
+            "relative_grid": grid if relative == "relative_2d" else None,
+            "key_bias": self.key_bias,
+            "rotary": self.rotary,
             "dtype": self.dtype,
             "name": f"block_{i}",
         }

@@ -8,17 +8,28 @@ from keras_vit.models.config import ModelConfig
 from keras_vit.models.layer_state import map_names
 
 
-def classify(features: Any, config: ModelConfig) -> Any:
+def classify(features: Any, config: ModelConfig, distilled: Any = None) -> Any:
     """The zero-initialised head, in float32 under every policy: bfloat16 logits lose ties.
 
-    Only a `DTypePolicyMap` that names the head gives it another policy.
+    Only a `DTypePolicyMap` that names the head gives it another policy. With the features of a
+    distillation token, the mean of two heads (DeiT, section 4).
     """
+    if distilled is not None:
+        heads = [_head(features, config, "head"), _head(distilled, config, "head_distillation")]
+        mean = keras.layers.Average(dtype="float32", name="mean_of_heads")(heads)
+        activation = config.classifier_activation if config.num_classes else None
+        return keras.layers.Activation(activation, dtype="float32", name="logits")(mean)
+    return _head(features, config, "head", config.classifier_activation)
+
+
+def _head(features: Any, config: ModelConfig, name: str, activation: str | None = None) -> Any:
     if config.num_classes == 0:
-        return keras.layers.Activation("linear", dtype="float32", name="features")(features)
+        name = "features" if name == "head" else f"features_{name}"
+        return keras.layers.Activation("linear", dtype="float32", name=name)(features)
     return keras.layers.Dense(
         config.num_classes,
-        activation=config.classifier_activation,
+        activation=activation,
         kernel_initializer="zeros",
-        dtype=config.dtype if map_names(config.dtype, "head") else "float32",
-        name="head",
+        dtype=config.dtype if map_names(config.dtype, name) else "float32",
+        name=name,
     )(features)

@@ -12,6 +12,7 @@ from keras_vit.models.config import ModelConfig
 NORMALISATIONS: dict[bool | str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     True: ((0.5,), (0.5,)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
 
 

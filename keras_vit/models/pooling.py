@@ -2,26 +2,52 @@
 
 from typing import Any
 
+import keras
+
 from keras_vit.layers import AttentionPooling, MeanPooling, TokenPooling, UnmergeTokens
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.encoder import Encoded
 
-# Each takes the normalised tokens, the norm itself, what the encoder returned, and the arguments.
+
+def read_out(encoded: Encoded, config: ViTConfig) -> dict[str, Any]:
+    """Equation 4: `encoder_norm`, all tokens after the last norm, and what is `pooled` of them.
+
+    Where the norm stands after the pooling, `encoder_norm` is the last block's tokens.
+    """
+    name = "pooling_norm" if config.norm_after_pooling else "encoder_norm"
+    norm = keras.layers.LayerNormalization(
+        epsilon=config.norm_epsilon, dtype=config.dtype, name=name
+    )
+    if config.norm_after_pooling:
+        pooled = norm(pool_mean(encoded.tokens, encoded, config))
+        return {"encoder_norm": encoded.tokens, "pooled": pooled}
+    tokens = norm(encoded.tokens)
+    if config.pooling == "token":
+        return {"encoder_norm": tokens, **class_token(norm, encoded, config)}
+    return {"encoder_norm": tokens, "pooled": POOL[config.pooling](tokens, encoded, config)}
 
 
-def pool_class_token(tokens: Any, norm: Any, encoded: Encoded, config: ViTConfig) -> Any:
-    """Equation 4: the class token."""
-    pool = TokenPooling(dtype=config.dtype, name="pooling")
-    return pool(norm(encoded.class_token()))
+def class_token(norm: Any, encoded: Encoded, config: ViTConfig) -> dict[str, Any]:
+    """The class token, and DeiT's distillation token: the others need not be computed."""
+    names = ("pooled", "distillation_token")[: 1 + config.distilled]
+    tokens = norm(encoded.first_tokens(len(names)))
+    layers = ("pooling", "distillation_pooling")
+    return {
+        name: TokenPooling(i, dtype=config.dtype, name=layers[i])(tokens)
+        for i, name in enumerate(names)
+    }
 
 
-def pool_mean(tokens: Any, norm: Any, encoded: Encoded, config: ViTConfig) -> Any:
+# Each takes the normalised tokens, what the encoder returned, and the arguments.
+
+
+def pool_mean(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
     """The mean over the patches (appendix D.3)."""
     pool = MeanPooling(config.num_prefix_tokens, dtype=config.dtype, name="pooling")
     return pool(tokens, *encoded.token_index)
 
 
-def pool_by_attention(tokens: Any, norm: Any, encoded: Encoded, config: ViTConfig) -> Any:
+def pool_by_attention(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
     """A learned query attends to all tokens ("Scaling Vision Transformers", MAP head)."""
     assert config.mlp_dim is not None  # the configuration has replaced it
     pool = AttentionPooling(
@@ -35,16 +61,11 @@ def pool_by_attention(tokens: Any, norm: Any, encoded: Encoded, config: ViTConfi
     return pool(tokens, *encoded.token_index)
 
 
-def keep_all_tokens(tokens: Any, norm: Any, encoded: Encoded, config: ViTConfig) -> Any:
+def keep_all_tokens(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
     """Every token; merged ones are restored to the full sequence."""
     for index in encoded.token_index:
         tokens = UnmergeTokens(dtype=config.dtype, name="pooling")(tokens, index)
     return tokens
 
 
-POOL = {
-    "token": pool_class_token,
-    "gap": pool_mean,
-    "map": pool_by_attention,
-    None: keep_all_tokens,
-}
+POOL = {"gap": pool_mean, "map": pool_by_attention, None: keep_all_tokens}

@@ -25,14 +25,16 @@ def merging_encoder(tokens: Any, config: ViTConfig) -> Encoded:
         block = MergingEncoderBlock(
             **config.block(i), merge=config.merging[i], num_prefix_tokens=config.num_prefix_tokens
         )
-        read_class_token = partial(_class_token_alone, block, tokens, index)
+        first_tokens = partial(_first_tokens_alone, block, tokens, index)
         tokens, token_index = block(tokens, *index)
         features[f"block_{i}"], features[f"block_{i}_token_index"] = tokens, token_index
         index = (token_index,)
-    return Encoded(features, tokens, read_class_token, index)
+    return Encoded(features, tokens, first_tokens, index)
 
 
-def _class_token_alone(block: MergingEncoderBlock, tokens: Any, index: tuple[Any, ...]) -> Any:
-    """As `class_token_alone`: the class token reads all tokens, and none need to be merged."""
-    class_token, _ = block(tokens[:, :1], *index, context=tokens)
-    return class_token
+def _first_tokens_alone(
+    block: MergingEncoderBlock, tokens: Any, index: tuple[Any, ...], number: int
+) -> Any:
+    """As `first_tokens_alone`: they read all tokens, and none need to be merged."""
+    first_tokens, _ = block(tokens[:, :number], *index, context=tokens)
+    return first_tokens

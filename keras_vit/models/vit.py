@@ -8,22 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.layers import (
-    ClassToken,
-    Dropout,
-    PatchDropout,
-    PatchEmbedding,
-    PositionEmbedding,
-    RegisterTokens,
-)
 from keras_vit.models.config import ViTConfig, arguments_of
+from keras_vit.models.embedding import embed_tokens, image_patches, positions_in_attention
 from keras_vit.models.encoder import Encoded, plain_encoder
 from keras_vit.models.geometry import ImageShape, feature_stride, image_size
 from keras_vit.models.head import classify
 from keras_vit.models.hybrid import hybrid_patches
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.normalisation import normalise
-from keras_vit.models.pooling import POOL
+from keras_vit.models.pooling import read_out
 from keras_vit.models.token_merging import merging_encoder
 
 if TYPE_CHECKING:
@@ -36,56 +29,19 @@ def vision_transformer(
     images: Any,
     config: ViTConfig,
     embed_patches: Callable[[Any, ViTConfig], Features],
-    encode: Callable[[Any, ViTConfig], Encoded],
+    encode: Callable[..., Encoded],
 ) -> Features:
     """Figure 1 of the paper: every intermediate by name, in the order of the data."""
     x = {"images": normalise(images, config)}
     x |= embed_patches(x["images"], config)
     x["tokens"] = embed_tokens(x["patches"], config)  # equation 1: z_0
-    encoded = encode(x["tokens"], config)  # equations 2 and 3: z_1 to z_L
+    shared = positions_in_attention(x["tokens"], x["patches"], config)
+    encoded = encode(x["tokens"], config, **shared)  # equations 2 and 3: z_1 to z_L
     x |= encoded.features
-    norm = keras.layers.LayerNormalization(
-        epsilon=config.norm_epsilon, dtype=config.dtype, name="encoder_norm"
-    )
-    x["encoder_norm"] = norm(encoded.tokens)
-    x["pooled"] = POOL[config.pooling](x["encoder_norm"], norm, encoded, config)  # equation 4: y
+    x |= read_out(encoded, config)  # equation 4: y
     x["pre_logits"] = pre_logits(x["pooled"], config)
-    x["logits"] = classify(x["pre_logits"], config)
+    x["logits"] = classify(x["pre_logits"], config, x.get("distillation_token"))
     return x
-
-
-def image_patches(images: Any, config: ViTConfig) -> Features:
-    """The `patches` of the image, each projected linearly: `(batch, rows, columns, width)`."""
-    embed = PatchEmbedding(
-        config.hidden_dim,
-        config.patch_size,
-        config.data_format,
-        dtype=config.dtype,
-        name="patch_embedding",
-    )
-    return {"patches": embed(images)}
-
-
-def embed_tokens(patches: Any, config: ViTConfig) -> Any:
-    """Equation 1: the patches as a sequence, class token in front, positions added."""
-    add, after = {"dtype": config.dtype}, int(config.has_class_token)
-    tokens = keras.layers.Reshape((-1, config.hidden_dim), **add, name="tokens")(patches)
-    if config.has_class_token:
-        tokens = ClassToken(**add, name="class_token")(tokens)
-    if config.position_embedding in PositionEmbedding.KINDS:
-        assert config.position_grid is not None  # the configuration has replaced it
-        tokens = PositionEmbedding(
-            config.position_grid, config.position_embedding, after, **add, name="position_embedding"
-        )(tokens, patches)
-    if config.num_registers:
-        registers = RegisterTokens(config.num_registers, after, **add, name="register_tokens")
-        tokens = registers(tokens)
-    if config.patch_dropout:
-        drop = PatchDropout(
-            config.patch_dropout, config.num_prefix_tokens, **add, name="patch_dropout"
-        )
-        tokens = drop(tokens)
-    return Dropout(config.dropout, **add, name="dropout")(tokens)
 
 
 def pre_logits(pooled: Any, config: ViTConfig) -> Any:
@@ -131,7 +87,7 @@ class VisionTransformer(ImageModel):
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens in front of the patches: class token and registers."""
+        """Tokens in front of the patches: class token, distillation token and registers."""
         return self._config.num_prefix_tokens
 
     @property
