@@ -107,7 +107,9 @@ OTHER: dict[str, Spec] = {
         "SiglipVisionModel",
         {**ODD, "intermediate_size": 52, "image_size": 32, "patch_size": 7},
         (32, 32),
-        note="the patch does not divide the image: the last 4 rows and columns are not read",
+        prefix="vision_model.",
+        note="the patch does not divide the image: the last 4 rows and columns are not read; the "
+        "names are those of a file of the model of images and texts, or of older versions",
     ),
     "hf_siglip_headless": hugging_face("SiglipVisionModel", {**MLP, "vision_use_head": False}),
     "hf_dinov2_odd": hugging_face(
@@ -248,7 +250,7 @@ OTHER: dict[str, Spec] = {
             "use_rel_pos_bias": False,
             "use_shared_rel_pos_bias": True,
             "use_abs_pos_emb": True,
-            "init_values": None,
+            "init_values": 0.0,
             "global_pool": "token",
         },
     ),

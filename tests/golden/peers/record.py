@@ -69,7 +69,7 @@ def hugging_face(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, An
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         path = Path(folder) / "model.safetensors"
-        saved = load_file(path)
+        saved = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
         fixed = FIXED if model.config.model_type == "vit_mae" else ()
         file = {
             name: old if name.endswith(fixed) else weights.tensor(name, old.shape, spec["seed"])
