@@ -115,9 +115,6 @@ OTHER: dict[str, Spec] = {
     "hf_dinov2_odd": hugging_face(
         "Dinov2Model", {**ODD, "mlp_ratio": 3, "qkv_bias": False}, (24, 24)
     ),
-    "hf_dinov2_classifier_odd": hugging_face(
-        "Dinov2ForImageClassification", {**ODD, "mlp_ratio": 1, "num_labels": 3}, (24, 24)
-    ),
     "hf_dinov2_swiglu_odd": hugging_face(
         "Dinov2Model",
         {**ODD, "hidden_size": 28, "num_attention_heads": 7, "use_swiglu_ffn": True},
@@ -160,9 +157,6 @@ OTHER: dict[str, Spec] = {
     ),
     "hf_deit_odd": hugging_face(
         "DeiTForImageClassification", {**WIDE, "num_labels": 5, "qkv_bias": False}, (40, 24)
-    ),
-    "hf_deit_teacher_odd": hugging_face(
-        "DeiTForImageClassificationWithTeacher", {**WIDE, "num_labels": 3}, (40, 24)
     ),
     "hf_vit_mae_odd": hugging_face(
         "ViTMAEModel",
@@ -279,7 +273,7 @@ RESAMPLED: dict[str, Spec] = {
     },
     **{
         f"{name}_resampled": resampled(name, BICUBIC)
-        for name in ("hf_dinov2", "hf_dinov2_classifier", "hf_dinov2_swiglu", "hf_beit_absolute")
+        for name in ("hf_dinov2", "hf_dinov2_classifier", "hf_beit_absolute")
     },
     "hf_dinov2_registers_resampled": resampled(
         "hf_dinov2_registers", BICUBIC.replace("antialias=False", "antialias=True")
@@ -287,10 +281,6 @@ RESAMPLED: dict[str, Spec] = {
     "hf_dinov3_resampled": resampled("hf_dinov3", ROTARY),
     "hf_beit_resampled": resampled(
         "hf_beit", "F.interpolate of the table, bilinear, align_corners=False, antialias=False"
-    ),
-    "hf_beit_shared_resampled": resampled(
-        "hf_beit_shared",
-        "F.interpolate of the table, bilinear, align_corners=False, antialias=False",
     ),
     **{
         f"timm_{name}_resampled": resampled(f"timm_{name}", f"checkpoint_filter_fn: {ANTIALIAS}")
