@@ -1,0 +1,275 @@
+"""Runs the cases in the packages they are of, and writes what came out beside this file."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.metadata
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.golden.peers import weights
+from tests.golden.peers.cases import CASES
+
+if TYPE_CHECKING:
+    import torch
+
+Arrays = dict[str, np.ndarray]
+Recorded = tuple[dict[str, Any], Arrays]
+
+FIXED = ("position_embeddings", "decoder_pos_embed")  # of ViTMAE: sines and cosines
+
+# Where a class keeps its blocks, the norm over all tokens after them, and its heads.
+PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
+    "CLIPVisionModelWithProjection": (
+        "vision_model.encoder.layers",
+        None,
+        ("visual_projection",),
+    ),
+    "SiglipVisionModel": ("encoder.layers", "post_layernorm", ()),
+    "Dinov2Model": ("encoder.layer", "layernorm", ()),
+    "Dinov2ForImageClassification": (
+        "dinov2.encoder.layer",
+        "dinov2.layernorm",
+        ("classifier",),
+    ),
+    "Dinov2WithRegistersModel": ("encoder.layer", "layernorm", ()),
+    "Dinov2WithRegistersForImageClassification": (
+        "dinov2_with_registers.encoder.layer",
+        "dinov2_with_registers.layernorm",
+        ("classifier",),
+    ),
+    "DINOv3ViTModel": ("model.layer", "norm", ()),
+    "DeiTForImageClassification": ("deit.layers", "deit.layernorm", ("classifier",)),
+    "DeiTForImageClassificationWithTeacher": (
+        "deit.layers",
+        "deit.layernorm",
+        ("cls_classifier", "distillation_classifier"),
+    ),
+    "ViTMAEModel": ("layers", "layernorm", ()),
+    "ViTMAEForPreTraining": ("vit.layers", "vit.layernorm", ()),
+    "BeitForImageClassification": ("beit.layers", "beit.layernorm", ("classifier",)),
+    "ViTModel": ("layers", "layernorm", ()),
+    "ViTForImageClassification": ("vit.layers", "vit.layernorm", ("classifier",)),
+}
+
+
+def hugging_face(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
+    """The model of a case as `from_pretrained` reads it, its config.json, and its tensors."""
+    import transformers
+    from safetensors.numpy import load_file, save_file
+
+    made = getattr(transformers, spec["class"])
+    model = made(made.config_class(**spec["arguments"]))
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        path = Path(folder) / "model.safetensors"
+        saved = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
+        fixed = FIXED if model.config.model_type == "vit_mae" else ()
+        file = {
+            name: old if name.endswith(fixed) else weights.tensor(name, old.shape, spec["seed"])
+            for name, old in saved.items()
+        }
+        save_file(file, path, {"format": "pt"})
+        model, info = made.from_pretrained(folder, output_loading_info=True)
+        assert not any(info.values()), info
+        config = json.loads((Path(folder) / "config.json").read_text())
+        assert all(np.array_equal(file[n], v) for n, v in as_file(model).items())
+    return model, config, file
+
+
+def as_file(model: torch.nn.Module) -> Arrays:
+    """The parameters of a model under the names and in the shapes of its file."""
+    if not hasattr(model, "save_pretrained"):
+        return {name: value.numpy() for name, value in model.state_dict().items()}
+    from safetensors.numpy import load_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
+
+
+def timm(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
+    """The model of a case, the config.json timm writes for it, and the tensors of its file."""
+    import timm
+    import torch
+    from timm.models._hub import save_config_for_hf
+
+    model = timm.create_model(spec["class"], **spec["arguments"])
+    file = {
+        name: weights.tensor(name, tuple(old.shape), spec["seed"])
+        for name, old in model.state_dict().items()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        save_config_for_hf(model, str(Path(folder) / "config.json"))
+        config = json.loads((Path(folder) / "config.json").read_text())
+    state = {name: torch.from_numpy(value) for name, value in file.items()}
+    if "resampled" in spec and not spec["arguments"].get("dynamic_img_size"):
+        size = tuple(spec["images"][1:3])
+        model = timm.create_model(spec["class"], **{**spec["arguments"], "img_size": size})
+        state = filter_of(model)(state, model)
+    model.load_state_dict(state)
+    return model, config, file
+
+
+def filter_of(model: torch.nn.Module) -> Callable:
+    """timm's filter of checkpoints for a model, as its entry point would apply it."""
+    from timm.models import beit, eva, vision_transformer
+
+    kinds = {"Beit": beit, "Eva": eva}
+    return kinds.get(type(model).__name__, vision_transformer).checkpoint_filter_fn
+
+
+def places(model: torch.nn.Module) -> tuple[str, str | None, tuple[str, ...]]:
+    """Where the blocks, the norm after them and the heads of a model are."""
+    if not hasattr(model, "save_pretrained"):
+        return "blocks", "norm", ("head", "head_dist") if hasattr(model, "head_dist") else ("head",)
+    return PLACES[type(model).__name__]
+
+
+def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -> dict[str, Any]:
+    """All that is recorded of a forward pass, as tensors."""
+    import torch
+
+    blocks, norm, heads = places(model)
+    seen: dict[str, Any] = {}
+
+    def keep(name: str) -> Callable:
+        return lambda module, inputs, output: seen.update({name: output, f"{name} in": inputs[0]})
+
+    watched = {f"block_{i}": block for i, block in enumerate(model.get_submodule(blocks))}
+    if norm and not isinstance(model.get_submodule(norm), torch.nn.Identity):
+        watched["encoder_norm"] = model.get_submodule(norm)
+    watched |= {name: model.get_submodule(name) for name in heads}
+    hooks = [module.register_forward_hook(keep(name)) for name, module in watched.items()]
+    if type(model).__name__ == "ViTMAEForPreTraining":
+        out = model.vit(images, **call)
+    else:
+        out = model(images, **call)
+    for hook in hooks:
+        hook.remove()
+    found = {name: seen[name] for name in watched if name not in heads}
+    if len(heads) == 2:
+        found |= {"logits_class": seen[heads[0]], "logits_distillation": seen[heads[1]]}
+    elif heads:
+        found["pooled"] = seen[f"{heads[0]} in"]
+    if torch.is_tensor(out):
+        return found | ({"logits": out} if model.num_classes else {})
+    if heads:
+        return found | {"logits": out.image_embeds if "image_embeds" in out else out.logits}
+    pooled = getattr(out, "pooler_output", None)
+    return found | ({} if pooled is None else {"pooled": pooled})
+
+
+def rounding(
+    model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any], arrays: Arrays
+) -> dict[str, float]:
+    """How far each array is, at most, from a run in float64: the error of float32 in the peer."""
+    import torch
+
+    with torch.no_grad():
+        exact = run(copy.deepcopy(model).double(), images.double(), call)
+    return {
+        key: float(f"{np.abs(exact[key].numpy() - value).max():.1e}")
+        for key, value in arrays.items()
+    }
+
+
+def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray:
+    """The two numbers of each tensor's gradient, in the order and shapes of the file."""
+    import torch
+
+    slopes = copy.deepcopy(model)
+    for slope, parameter in zip(slopes.parameters(), model.parameters(), strict=True):
+        got = parameter.grad
+        slope.data = torch.zeros_like(parameter) if got is None else got.clone()
+    file = as_file(slopes)
+    return np.array([weights.summary(name, file[name], seed) for name in names])
+
+
+def record(name: str) -> Recorded:
+    """What is to be written of a case: JSON and arrays."""
+    import torch
+
+    spec = CASES[name]
+    package = spec["package"]
+    torch.manual_seed(0)
+    model, config, file = (hugging_face if package == "transformers" else timm)(spec)
+    model.eval().requires_grad_()
+    case: dict[str, Any] = {
+        "name": name,
+        "package": package,
+        "version": importlib.metadata.version(package),
+        "class": spec["class"],
+        "config": config,
+        "images": spec["images"],
+        "seed": spec["seed"],
+        "tensors": {key: list(value.shape) for key, value in file.items()},
+        **{key: spec[key] for key in ("call", "resampled", "note") if spec.get(key)},
+    }
+    made = {key: weights.tensor(key, value.shape, spec["seed"]) for key, value in file.items()}
+    fixed = {f"fixed {k}": v for k, v in file.items() if not np.array_equal(v, made[k])}
+    case["fixed"] = [key.removeprefix("fixed ") for key in fixed]
+
+    images = torch.from_numpy(weights.images(case)).permute(0, 3, 1, 2).contiguous()
+    call = dict(spec.get("call", {}))
+    if call.get("noise") == "arange":  # ViTMAE shuffles its patches by it
+        patch = model.config.patch_size
+        count = (images.shape[2] // patch) * (images.shape[3] // patch)
+        call["noise"] = torch.arange(count).float().expand(len(images), -1)
+    images.requires_grad_()
+    found = run(model, images, call)
+    case["output"] = next(k for k in ("logits", "pooled", "encoder_norm") if k in found)
+    arrays = {key: value.detach().numpy() for key, value in found.items()}
+    case["rounding"] = rounding(model, images, call, arrays)
+    if spec.get("plain"):
+        output = found[case["output"]]
+        towards = torch.from_numpy(weights.direction(case, tuple(output.shape)))
+        (output * towards).sum().backward()
+        arrays["gradients"] = gradients(model, list(file), spec["seed"])
+        arrays["gradient_images"] = images.grad.permute(0, 2, 3, 1).numpy()
+    else:
+        last = max(key for key in arrays if key.startswith("block_"))
+        arrays = {k: v for k, v in arrays.items() if not k.startswith("block_") or k == last}
+        if "resampled" not in spec and "like" in spec:  # the plain case with another seed
+            arrays.pop(last)
+        if case["output"] != "encoder_norm":
+            arrays.pop("encoder_norm", None)
+    if "like" not in spec:
+        return case, arrays | fixed
+    case["rounding"] = {k: v for k, v in case["rounding"].items() if k in arrays}
+    kept = ("name", "seed", "images", "call", "resampled", "rounding")
+    return {"like": spec["like"]} | {k: case[k] for k in kept if k in case}, arrays
+
+
+def write(name: str, case: Mapping[str, Any], arrays: Arrays) -> None:
+    """Writes a case: JSON of a line a key and a line a tensor, and arrays."""
+    lines = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in case.items() if k != "tensors"]
+    if "tensors" in case:
+        shapes = (f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in case["tensors"].items())
+        lines.append(' "tensors": {\n' + ",\n".join(shapes) + "\n }")
+    text = "{\n" + ",\n".join(lines) + "\n}"
+    (weights.FOLDER / f"{name}.json").write_text(text + "\n")
+    np.savez_compressed(weights.FOLDER / f"{name}.npz", **arrays)
+    print(name, *(f"{key}{list(value.shape)}" for key, value in arrays.items()), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="those to record; all by default")
+    parser.add_argument("--package", choices=("transformers", "timm"), help="only its cases")
+    given = parser.parse_args()
+    if unknown := set(given.cases) - set(CASES):
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    for name in given.cases or CASES:
+        if given.package in (None, CASES[name]["package"]):
+            write(name, *record(name))
+
+
+if __name__ == "__main__":
+    main()
