@@ -6,11 +6,14 @@ import keras
 import numpy as np
 
 
-def gradients(model: keras.Model, images: Any, training: bool = False) -> dict[str, np.ndarray]:
-    """Gradient of a fixed weighted sum of the logits by each trainable variable, by path."""
-    shape = tuple(model(images).shape)
-    # All ones would be blind to softmax outputs and to errors that cancel out.
-    weights = np.cos(np.arange(int(np.prod(shape)))).reshape(shape).astype("float32")
+def gradients(
+    model: keras.Model, images: Any, training: bool = False, weights: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Gradient of a weighted sum of the logits by each trainable variable, by path."""
+    if weights is None:
+        shape = tuple(model(images).shape)
+        # All ones would be blind to softmax outputs and to errors that cancel out.
+        weights = np.cos(np.arange(int(np.prod(shape)))).reshape(shape).astype("float32")
     variables = model.trainable_variables
     backend = keras.backend.backend()
     if backend == "tensorflow":

@@ -24,6 +24,8 @@ HEAD = ("head/kernel", "head/bias", "head_distillation/kernel", "head_distillati
 STEM = "stem/conv/kernel"
 POSITIONS, PATCHES, CLASS_TOKEN = "position_embedding", "patch_embedding/kernel", "class_token"
 RELATIVE_TABLE = "relative_table"
+# Layout -> the rule for BEiT's table of offsets, where it is not that of transformers.
+RELATIVE_RULES = {"timm_beit": "geometric"}
 
 
 def adapt(
@@ -54,6 +56,7 @@ def adapt(
     for name, reason in _excluded_by_options(remaining, expected, model).items():
         ignore(remaining.pop(name), reason)
     new_head = _why_new_head(checkpoint.tensors, expected)
+    zeros = _zeros(checkpoint, expected)
     for name, shape in expected.items():
         tensor = remaining.pop(name, None)
         if name in allowed or (name in HEAD and (tensor is None or new_head)):
@@ -63,7 +66,7 @@ def adapt(
                 ignore(tensor, reason)
             if name in HEAD and new_head:
                 adapted[name] = Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
-        elif tensor is None and any(re.fullmatch(zeros, name) for zeros in checkpoint.zeros):
+        elif tensor is None and name in zeros:
             adapted[name] = Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
             entries.append(Entry("adapted", name, None, shape, "zero, which the file leaves out"))
         elif tensor is None:
@@ -137,6 +140,16 @@ def _matching(fresh: Sequence[str], expected: Iterable[str]) -> set[str]:
             )
         allowed |= matching
     return allowed
+
+
+def _zeros(checkpoint: Checkpoint, expected: Iterable[str]) -> set[str]:
+    """Weights of the model that are zero, as no tensor of the file has a name of their kind."""
+    absent = [
+        pattern
+        for pattern in checkpoint.zeros
+        if not any(re.fullmatch(pattern, name) for name in checkpoint.tensors)
+    ]
+    return {n for n in expected if any(re.fullmatch(pattern, n) for pattern in absent)}
 
 
 def _excluded_by_options(
@@ -259,7 +272,7 @@ def _fit_relative_table(
         )
     if grid == target:
         return tensor, "loaded", ""
-    rule = "bilinear"  # transformers' and timm's for this table
+    rule = RELATIVE_RULES.get(checkpoint.layout, "bilinear")
 
     def change(x: Array) -> Array:
         offsets = x[:-3].reshape(2 * grid[0] - 1, 2 * grid[1] - 1, heads)

@@ -157,6 +157,8 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     }
     if arguments["norm_after_pooling"]:
         arguments["pooling"] = "gap"
+    elif "head/kernel" in shapes and shape("head/kernel", 2)[0] == 2 * hidden_dim:
+        arguments["pooling"] = "token_gap"
     table = next((n for n in ("relative_table", "block_0/relative_table") if n in shapes), None)
     if table is not None:
         arguments["num_heads"] = shape(table, 2)[1]
@@ -188,6 +190,10 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
 
 def _positions(shapes: Shapes) -> str:
     """The `position_embedding` that tensors are of; rotary positions do not have any."""
+    if POSITIONS in shapes and ("relative_table" in shapes or "block_0/relative_table" in shapes):
+        raise CheckpointError(
+            "The file has learned positions and relative ones, of which this model has either."
+        )
     if POSITIONS in shapes:
         return "learned"
     if "relative_table" in shapes:

@@ -15,6 +15,7 @@ from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.layouts import layout_named, recognise
 from keras_vit.checkpoints.metadata import with_metadata
 from keras_vit.checkpoints.npz import open_npz
+from keras_vit.checkpoints.registers import with_positions_in_registers
 from keras_vit.checkpoints.safetensors_file import open_safetensors
 from keras_vit.checkpoints.sidecar_configs import read_sidecar_configs
 from keras_vit.checkpoints.sums import check_regular
@@ -101,4 +102,4 @@ def open_checkpoint(
             class_names=names or checkpoint.class_names,
             grid=grid or checkpoint.grid,
         )
-        yield with_metadata(checkpoint, container.metadata)
+        yield with_positions_in_registers(with_metadata(checkpoint, container.metadata))

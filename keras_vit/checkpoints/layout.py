@@ -28,6 +28,9 @@ class Codec(NamedTuple):
 SAME = Codec(lambda x: x, lambda x, _: x)
 LINEAR = Codec(lambda x: x.T, lambda x, _: x.T)  # torch: (outputs, inputs)
 CONV = Codec(lambda x: x.transpose(2, 3, 1, 0), lambda x, _: x.transpose(3, 2, 0, 1))  # torch: OIHW
+# transformers' CLIP has neither the batch's axis nor, for one token, that of tokens.
+BATCH = Codec(lambda x: x[None], lambda x, _: x[0])
+TOKEN = Codec(lambda x: x[None, None], lambda x, _: x[0, 0])
 # flax keeps the heads apart: (inputs, heads, head_dim), (heads, head_dim), (heads, head_dim, out)
 TO_HEADS = Codec(
     lambda x: x.reshape(x.shape[0], x.shape[1] * x.shape[2]),
@@ -40,6 +43,9 @@ FROM_HEADS = Codec(
     lambda x: x.reshape(x.shape[0] * x.shape[1], x.shape[2]),
     lambda x, heads: x.reshape(heads, -1, x.shape[-1]),
 )
+
+# Biases that an option of timm and transformers leaves out of all blocks.
+NO_BIASES = tuple(rf"block_\d+/{name}/bias" for name in ("query", "value"))
 
 # The name in the file, the canonical tensors that are concatenated in it, and their shape.
 Row = tuple[str, tuple[str, ...], Codec]
@@ -105,6 +111,7 @@ class Layout:
         suffix: Of the files it is written to.
         conventions: Those of its authors.
         signature: A name that only this layout has, as a regular expression.
+        absent: A name that another layout with this signature has; empty for none.
         rows: The tensors outside the blocks.
         block: What comes before a tensor's name in block `{}`.
         block_rows: The tensors of one block.
@@ -122,8 +129,9 @@ class Layout:
             unknown.
         positions_first: Whether positions are added before the class token joins, which then does
             not have one.
-        zeros: Canonical names, as regular expressions, of weights that a file leaves out where they
-            are zeros.
+        zeros: Canonical names, as regular expressions, of weights that are zeros where none of a
+            file's tensors has such a name.
+        drops_zeros: Whether they are left out of written files, where all are zeros.
     """
 
     name: str
@@ -146,10 +154,15 @@ class Layout:
     has_class_position: Callable[[Tensors], bool | None] = lambda tensors: None
     positions_first: bool = False
     zeros: tuple[str, ...] = ()
+    drops_zeros: bool = False
+    absent: str = ""
 
     def recognises(self, tensors: Tensors) -> bool:
         """Whether the names are this layout's."""
-        return any(re.search(self.signature, name) for name in self._renamed(tensors))
+        names = list(self._renamed(tensors))
+        if self.absent and any(re.search(self.absent, name) for name in names):
+            return False
+        return any(re.search(self.signature, name) for name in names)
 
     def to_canonical(self, tensors: Tensors) -> Checkpoint:
         """The tensors under canonical names, refused if one is unknown; nothing is read yet."""
@@ -178,7 +191,10 @@ class Layout:
         """The layout's names and arrays for canonical tensors, refused if it cannot hold one."""
         if any("mlp/value/kernel" in parts for _, parts, _ in self.block_rows):
             tensors = _gates_split(tensors)
-        tensors = {n: x for n, x in tensors.items() if not self._leaves_out(n) or np.any(x)}
+        for pattern in self.zeros if self.drops_zeros else ():
+            matching = {name for name in tensors if re.fullmatch(pattern, name)}
+            if not any(np.any(tensors[name]) for name in matching):
+                tensors = {n: x for n, x in tensors.items() if n not in matching}
         tables = [("", "", self.rows)]
         for template, canonical, rows in self._repeated:
             matches = map(_numbered(canonical).match, tensors)
@@ -203,9 +219,6 @@ class Layout:
             whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
             prefix = "" if row in self.unprefixed else self.prefix
             yield prefix + whole_name, np.ascontiguousarray(codec.write(whole, num_heads))
-
-    def _leaves_out(self, name: str) -> bool:
-        return any(re.fullmatch(pattern, name) for pattern in self.zeros)
 
     def _renamed(self, tensors: Tensors) -> Tensors:
         """The tensors under the spelling of the tables."""
@@ -297,12 +310,11 @@ def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
         if not part:
             split[name] = values
             continue
-        inner = tensors[f"{block}/mlp/dense_1/kernel"].shape[0]
-        *gates, split[f"{block}/mlp/value/{part}"] = np.split(
-            values, values.shape[-1] // inner, axis=-1
-        )
-        for gate in gates:
-            split[f"{block}/mlp/gate/{part}"] = gate
+        if values.shape[-1] == tensors[f"{block}/mlp/dense_1/kernel"].shape[0]:  # without a gate
+            split[name] = values
+            continue
+        gate, value = np.split(values, 2, axis=-1)
+        split |= {f"{block}/mlp/gate/{part}": gate, f"{block}/mlp/value/{part}": value}
     return split
 
 

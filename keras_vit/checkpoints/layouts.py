@@ -5,12 +5,31 @@ import re
 from keras_vit.checkpoints.big_vision import BIG_VISION, FLEXIVIT
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.google import GOOGLE
-from keras_vit.checkpoints.huggingface import HUGGINGFACE, HUGGINGFACE_DINOV2
+from keras_vit.checkpoints.huggingface import (
+    HUGGINGFACE,
+    HUGGINGFACE_BEIT,
+    HUGGINGFACE_CLIP,
+    HUGGINGFACE_DINOV2,
+    HUGGINGFACE_DINOV2_REGISTERS,
+    HUGGINGFACE_DINOV3,
+    HUGGINGFACE_DISTILLED,
+    HUGGINGFACE_SIGLIP,
+)
 from keras_vit.checkpoints.layout import Layout
 from keras_vit.checkpoints.mixer import MIXER
 from keras_vit.checkpoints.resnet import BIT, BIT_PAPER, BIT_V1
 from keras_vit.checkpoints.tensors import Container
-from keras_vit.checkpoints.timm import DINOV2, TIMM, TIMM_IMAGENET
+from keras_vit.checkpoints.timm import (
+    DINOV2,
+    TIMM,
+    TIMM_BEIT,
+    TIMM_CLIP,
+    TIMM_DINOV3,
+    TIMM_DISTILLED,
+    TIMM_EVA02,
+    TIMM_EVA02_NORM,
+    TIMM_IMAGENET,
+)
 from keras_vit.errors import did_you_mean
 
 # In the order in which a file is tried.
@@ -19,11 +38,23 @@ LAYOUTS: dict[str, Layout] = {
     for layout in (
         GOOGLE,
         BIG_VISION,
+        TIMM_BEIT,
+        TIMM_DINOV3,
+        TIMM_EVA02,
+        TIMM_EVA02_NORM,
+        TIMM_CLIP,
+        TIMM_DISTILLED,
         DINOV2,
         TIMM_IMAGENET,
         TIMM,
+        HUGGINGFACE_DINOV3,
+        HUGGINGFACE_DINOV2_REGISTERS,
         HUGGINGFACE_DINOV2,
+        HUGGINGFACE_DISTILLED,
+        HUGGINGFACE_BEIT,
         HUGGINGFACE,
+        HUGGINGFACE_CLIP,
+        HUGGINGFACE_SIGLIP,
         FLEXIVIT,
         MIXER,
         BIT,
@@ -46,7 +77,7 @@ OF_FAMILY = {
 OTHER_FAMILIES = {
     r"^transformer\.layers\.\d+\.0\.(fn\.)?to_qkv|to_patch_embedding": "a ViT of vit-pytorch "
     "(lucidrains), whose blocks compute something else",
-    r"^visual\.|^vision_model\.|text_model": "a CLIP or SigLIP with its two towers",
+    r"^visual\.": "a CLIP of OpenAI or open_clip (take transformers' or timm's file of it)",
     r"^conv_proj\.weight$|encoder\.layers\.encoder_layer_0": "a ViT of torchvision",
 }
 

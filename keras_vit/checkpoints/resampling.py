@@ -53,6 +53,19 @@ def _sampled(
     return weights
 
 
+def _geometric(new: int, old: int) -> Array:
+    """Linear between offsets that lie the wider apart the larger they are (timm's BEiT)."""
+    low, high, ratio = 1.01, 1.5, 1.0
+    while high - low > 1e-6:
+        ratio = (low + high) / 2
+        is_beyond = (1 - ratio ** (old // 2)) / (1 - ratio) > new // 2
+        low, high = (low, ratio) if is_beyond else (ratio, high)
+    distances = np.cumsum(ratio ** np.arange(old // 2))
+    source = np.concatenate([-distances[::-1], [0], distances])
+    target = np.arange(-(new // 2), new // 2 + 1)
+    return np.stack([np.interp(target, source, row) for row in np.eye(old)], axis=1)
+
+
 # Rule -> the matrix that resamples `old` entries to `new`.
 RULES: dict[str, Callable[[int, int], Array]] = {
     "zoom": zoom,  # vit_jax, big_vision
@@ -60,6 +73,7 @@ RULES: dict[str, Callable[[int, int], Array]] = {
     "bicubic_antialias": partial(_antialias, kernel=partial(_cubic, a=-0.5)),  # timm
     "bicubic": partial(_sampled, kernel=partial(_cubic, a=-0.75), reach=2),  # Hugging Face
     "bicubic_offset": partial(_sampled, kernel=partial(_cubic, a=-0.75), reach=2, offset=0.1),
+    "geometric": _geometric,
     "bilinear": partial(_sampled, kernel=_linear, reach=1),  # tf.image.resize
 }
 

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.preparation import of_huggingface, of_timm
 from keras_vit.checkpoints.tensors import Shape
 from keras_vit.models.normalisation import NORMALISATIONS
@@ -20,6 +21,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
     "silu": "silu",
 }
@@ -45,6 +47,8 @@ def read_sidecar_configs(path: Path, kernel: Shape) -> tuple[Arguments, tuple[st
         (kernel[:2], kernel[-1]) if len(kernel) == 4 and all(kernel) else ((1, 1), 0)
     )
     config = _json(path.with_name("config.json"))
+    if isinstance(config.get("vision_config"), dict):  # of CLIP and SigLIP with both towers
+        config = config["vision_config"]
     processor = _json(path.with_name("preprocessor_config.json"))
     if config.get("hidden_size") == hidden_dim:  # transformers, and of this very model
         arguments = _huggingface_arguments(config)
@@ -75,6 +79,11 @@ def read_sidecar_configs(path: Path, kernel: Shape) -> tuple[Arguments, tuple[st
 
 def _huggingface_arguments(config: Arguments) -> Arguments:
     arguments: Arguments = {}
+    if (theta := config.get("rope_theta", 100)) != 100:
+        raise CheckpointError(
+            f"config.json has rope_theta={theta!r}: the model rotates its tokens otherwise than "
+            "DINOv3, for which this package has rotary positions of rope_theta=100."
+        )
     if isinstance(heads := config.get("num_attention_heads"), int):
         arguments["num_heads"] = heads
     if isinstance(epsilon := config.get("layer_norm_eps"), float) and 0 < epsilon < 1:
@@ -92,11 +101,18 @@ def _timm_arguments(config: Arguments) -> Arguments:
     model_args = config.get("model_args")
     model_args = model_args if isinstance(model_args, dict) else {}
     arguments: Arguments = {}
+    if (reference := model_args.get("ref_feat_shape", [16, 16])) != [16, 16]:
+        raise CheckpointError(
+            f"config.json has ref_feat_shape={reference!r}: the model rotates its tokens otherwise "
+            "than EVA-02, for which this package has rotary positions of a grid of 16 x 16."
+        )
     if isinstance(heads := model_args.get("num_heads"), int):
         arguments["num_heads"] = heads
     if (pooling := model_args.get("global_pool", config.get("global_pool"))) in POOLING:
         arguments["pooling"] = POOLING[pooling]
-    return arguments | _activation(model_args.get("act_layer"))
+    # The activation of an entry point is not written: its name shows it.
+    of_name = "quick_gelu" if "quickgelu" in str(config.get("architecture")) else None
+    return arguments | _activation(model_args.get("act_layer", of_name))
 
 
 def _timm_size(config: Arguments, pretrained_cfg: Arguments) -> tuple[int, int] | None:

@@ -119,7 +119,10 @@ class ForwardPass:
             return self.pooling_attention().mean(axis=1)
         batch, length, _ = self.features["tokens"].shape
         weights = np.zeros((batch, length), "float32")
-        if self.model.class_token and self.model.pooling != "gap":
+        if self.model.pooling == "token_gap":
+            weights[:, 0] = 0.5
+            weights[:, self.prefix :] = 0.5 / (length - self.prefix)
+        elif self.model.class_token and self.model.pooling != "gap":
             weights[:, 0] = 1
         else:
             weights[:, self.prefix :] = 1 / (length - self.prefix)

@@ -33,7 +33,7 @@ from keras_vit.models.geometry import (
     stages,
 )
 
-POOLINGS = ("token", "gap", "map", None)
+POOLINGS = ("token", "gap", "map", "token_gap", None)
 POSITION_EMBEDDINGS = (
     *("learned", "learned_2d", "relative", "sincos2d", "none"),
     *("relative_2d", "relative_2d_shared"),
@@ -110,8 +110,9 @@ class ViTConfig(ModelConfig):
         num_heads: Attention heads per block; must divide `hidden_dim`.
         mlp_dim: Width of the MLPs; None for four times `hidden_dim`.
         pooling: `"token"`: the class token; `"gap"`: mean over the patches; `"map"`: attention
-            pooling; None: all tokens after the last norm.
-        class_token: Whether there is a class token; None for yes if `pooling` is `"token"` or None.
+            pooling; `"token_gap"`: class token and mean side by side, as DINOv2's linear
+            classifiers take them; None: all tokens after the last norm.
+        class_token: Whether there is a class token; None for no if `pooling` is `"gap"` or `"map"`.
         num_registers: Number of register tokens after the class token.
         distilled: Whether there is a distillation token after the class token, with a position and
             a head of its own; the logits are the mean of both heads (DeiT, section 4).
@@ -233,15 +234,17 @@ class ViTConfig(ModelConfig):
                 f'distilled=True has heads on two tokens: give pooling="token", not '
                 f"{self.pooling!r}, or leave it out."
             )
-        if self.pooling == "token" and not self.has_class_token:
+        if self.pooling in ("token", "token_gap") and not self.has_class_token:
             raise ValueError(
-                'pooling="token" needs the class token. Leave class_token out, or pool by "gap".'
+                f'pooling="{self.pooling}" needs the class token. Leave class_token out, or give '
+                'pooling="gap".'
             )
 
     @property
     def has_class_token(self) -> bool:
         """The argument `class_token`, or its default under this `pooling`."""
-        return self.pooling in ("token", None) if self.class_token is None else self.class_token
+        default = self.pooling not in ("gap", "map")
+        return default if self.class_token is None else self.class_token
 
     @property
     def num_prefix_tokens(self) -> int:

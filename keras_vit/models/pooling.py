@@ -47,6 +47,13 @@ def pool_mean(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
     return pool(tokens, *encoded.token_index)
 
 
+def pool_both(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
+    """The class token and the mean over the patches, side by side (DINOv2, section 7.1)."""
+    first = TokenPooling(dtype=config.dtype, name="class_token_pooling")(tokens)
+    mean = pool_mean(tokens, encoded, config)
+    return keras.layers.Concatenate(dtype=config.dtype, name="pooled")([first, mean])
+
+
 def pool_by_attention(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
     """A learned query attends to all tokens ("Scaling Vision Transformers", MAP head)."""
     assert config.mlp_dim is not None  # the configuration has replaced it
@@ -68,4 +75,9 @@ def keep_all_tokens(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
     return tokens
 
 
-POOL = {"gap": pool_mean, "map": pool_by_attention, None: keep_all_tokens}
+POOL = {
+    "gap": pool_mean,
+    "map": pool_by_attention,
+    "token_gap": pool_both,
+    None: keep_all_tokens,
+}

@@ -1,0 +1,136 @@
+"""Other packages' models, recorded: ours of the same files predict the same, on every backend."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from keras_vit.checkpoints import CheckpointError, from_checkpoint
+from keras_vit.checkpoints.layouts import LAYOUTS
+from keras_vit.checkpoints.variables import bindings
+from tests.backend import gradients
+from tests.golden.peers import weights
+
+NAMES = sorted(path.stem for path in weights.FOLDER.glob("*.json"))
+# What the package has and we do not, by words of the error.
+REFUSED = {
+    **dict.fromkeys(("hf_deit", "hf_deit_odd", "hf_deit_resampled"), "one token of two"),
+    "hf_dinov3_odd": "rope_theta=50",
+    "timm_beit_shared": "either",
+    "timm_eva02_base_odd": "inside the attention",
+    "timm_eva02_tiny_odd": "ref_feat_shape",
+}
+# transformers reads the table of a grid that is not square by columns: a fault of its own.
+FAULTY = ["hf_beit_wide"]
+SUPPORTED = [n for n in NAMES if n not in (*REFUSED, *FAULTY)]
+WITH_GRADIENTS = [n for n in SUPPORTED if "gradients" in weights.outputs(n)]
+TOLERANCE = 1e-5
+
+
+def write(folder: Path, case: weights.Case) -> Path:
+    """The file and the configuration beside it, as the package writes them."""
+    (folder / "config.json").write_text(json.dumps(case["config"]))
+    save_file(weights.tensors(case), folder / "model.safetensors")
+    return folder
+
+
+def model_of(folder: Path, case: weights.Case) -> keras.Model:
+    shape = tuple(case["images"][1:])
+    return from_checkpoint(write(folder, case), include_preprocessing=False, input_shape=shape)
+
+
+def feature_of(model: keras.Model, output: str) -> str:
+    """The name of ours for what a package calls pooled: of ViTModel, after the tanh layer."""
+    return "pre_logits" if output == "pooled" else output
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_outputs(name: str, tmp_path: Path) -> None:
+    """Logits, pooled features, and all tokens after up to three blocks and the last norm."""
+    case, expected = weights.case(name), weights.outputs(name)
+    model = model_of(tmp_path, case)
+    outputs = ("encoder_norm", "pooled", "logits")
+    recorded = [n for n in expected if n.startswith("block_") or n in outputs]
+    features = {n: feature_of(model, n) for n in recorded}
+    found = model.feature_model(list(features.values())).predict(weights.images(case), verbose=0)
+    for output, feature in features.items():
+        values = found[feature].reshape(expected[output].shape)
+        difference = np.abs(values - expected[output]).max()
+        scale = max(np.abs(expected[output]).max(), 1)
+        assert difference <= TOLERANCE * scale, (output, difference)
+
+
+def positions_of_file(gradients: dict[str, np.ndarray], count: int) -> np.ndarray:
+    """Of a file without a position for the class token, or with one for each register."""
+    positions = gradients["pos_embed"]
+    if count < positions.shape[1]:
+        return positions[:, 1:]
+    return np.concatenate([positions[:, :1], gradients["reg_token"], positions[:, 1:]], axis=1)
+
+
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_gradients(name: str, tmp_path: Path) -> None:
+    """Of every tensor of the file: the norm, and the product with a normal."""
+    case, expected = weights.case(name), weights.outputs(name)["gradients"]
+    model = model_of(tmp_path, case)
+    part = model.feature_model(feature_of(model, case["output"]))
+    shape = weights.outputs(name)[case["output"]].shape
+    direction = weights.direction(case, shape).reshape(-1, *part.output_shape[1:])
+    by_path = gradients(part, weights.images(case), weights=direction)
+    canonical = {}
+    for binding in bindings(model):
+        gradient = by_path.get(binding.variable.path, np.zeros(binding.variable.shape))
+        columns = np.split(gradient, len(binding.names), axis=-1)
+        canonical.update(zip(binding.names, columns, strict=True))
+    layout = replace(LAYOUTS[model.load_report.layout], drops_zeros=False)
+    of_file = dict(layout.from_canonical(canonical, model.num_heads))
+    of_file |= {name.removeprefix(layout.prefix): x for name, x in of_file.items()}
+    scale = expected[:, 0].max()
+    for tensor, recorded in zip(case["tensors"], expected, strict=True):
+        known = tensor if tensor in of_file else tensor.removeprefix(layout.prefix)
+        if known in of_file:  # the others are masks, and what this model does not have
+            gradient = of_file[known]
+            if gradient.shape[:2] != tuple(case["tensors"][tensor][:2]):
+                assert tensor == "pos_embed"
+                gradient = positions_of_file(of_file, case["tensors"][tensor][1])
+            summary = weights.summary(tensor, gradient, case["seed"])
+            np.testing.assert_allclose(summary, recorded, rtol=0, atol=1e-5 * scale)
+    assert len(of_file) > 40
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=REFUSED[name]):
+        model_of(tmp_path, weights.case(name))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_damage_names_the_tensor(name: str, tmp_path: Path) -> None:
+    """A tensor that was renamed, that is missing, or that is of something else."""
+    case = weights.case(name)
+    tensors = weights.tensors(case)
+    block = (
+        next(n for n in tensors if ".1." in n and n.endswith("fc2.weight"))
+        if any(n.endswith("fc2.weight") for n in tensors)
+        else next(n for n in tensors if ".1." in n and "norm" in n)
+    )
+    for change in ("renamed", "missing", "foreign"):
+        damaged = dict(tensors)
+        if change == "renamed":
+            damaged[f"{block}_"] = damaged.pop(block)
+        elif change == "missing":
+            del damaged[block]
+        else:
+            damaged["adapter.weight"] = np.zeros((2, 2), "float32")
+        write(tmp_path, case)
+        save_file(damaged, tmp_path / "model.safetensors")
+        named = {"renamed": f"{block}_", "missing": "block_1/", "foreign": "adapter.weight"}
+        with pytest.raises(CheckpointError, match=re.escape(named[change])):
+            from_checkpoint(tmp_path)
