@@ -29,7 +29,8 @@ from keras_vit.export import ExportedModel, export_model, load_exported
 from keras_vit.export.comparison import calibration_images, compare
 from keras_vit.export.exported import format_of
 from keras_vit.inspection import inspect_files
-from keras_vit.models import list_models, model_cost
+from keras_vit.models import list_models, model_cost, named_model
+from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.serving import serve
 from keras_vit.training import recipes
 from keras_vit.training.job import Job, train
@@ -222,6 +223,8 @@ def _plan(
 ) -> None:
     if training_images is not None and compile is None:
         raise ValueError("--training-images needs chips: name them, as --compile v5e:4x4.")
+    options = {name: value for name, value in options.items() if value is not None}
+    options.setdefault("image_size", named_model(model).image_size or DEFAULT_SIZE)
     estimate = model_cost(model, **options)
     batch = options["batch_size"]
     print_text(f"{model} at {options['image_size']} px, {options['precision']}, batch {batch}")
