@@ -1,6 +1,7 @@
 """The commands of `keras-vit`; their options are in `keras_vit_arguments.py`."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -79,7 +80,7 @@ def _train(out: Path | None, data: str, **options: Any) -> None:
 
 
 def _load_model(name: str | Path) -> Any:
-    if ":" not in str(name) and not Path(name).exists():
+    if ":" not in str(name) and not Path(name).expanduser().exists():
         raise FileNotFoundError(
             f"There is no model at {name}. Give a .keras or weights file, the folder of a training "
             "run, or MODEL:TAG of released weights, which keras-vit list --weights prints."
@@ -172,7 +173,9 @@ def _evaluate(
 
 def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
     # Every run calls its file "model"; its folder has a name of its own.
-    title = model.resolve().parent.name if model.stem == "model" else model.stem
+    # The links of the hub's cache are not followed: they lead to files called by their sums.
+    stem = model.name.partition(".")[0]
+    title = Path(os.path.abspath(model)).parent.name if stem == "model" else model.stem
     failed = inspect_files(_load_model(model), files, out, title=title, **options)
     for file, reason in failed.items():
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checkpoints.released import RELEASED, Weights
+from keras_vit.checkpoints.sums import INDEX_SUFFIX
 from keras_vit.errors import did_you_mean
 
 # Arguments that distinguish the architectures; None where a family does not have one.
@@ -12,7 +13,7 @@ ARCHITECTURE_KEYS = (
     *("patch_size", "hidden_dim", "depth"),
     *("tokens_mlp_dim", "resnet", "depths", "width"),
 )
-FILE_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5")
+FILE_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5", INDEX_SUFFIX)
 
 
 class WeightsList(tuple[Weights, ...]):
