@@ -560,12 +560,13 @@ COMMANDS: dict[str, Command] = {
     ),
     "list": Command(
         "list the models, or the released weights",
-        "keras-vit list 'ViT-B*' --weights",
+        "keras-vit list --weights dinov2",
         {
             "model": [
                 option(
                     "pattern",
-                    "list only names that match this shell pattern, such as 'ViT-B*'",
+                    "list only names that match this shell pattern, such as 'ViT-B*'; with "
+                    "--weights also a model, or a part of a name, such as dinov2",
                     nargs="?",
                     default="*",
                 ),

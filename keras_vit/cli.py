@@ -292,7 +292,14 @@ def _augment(
 
 def _list(pattern: str, weights: bool) -> None:
     if weights:
-        print_text(list_weights(pattern))
+        rows = list_weights(pattern)
+        if not rows:
+            models = dict.fromkeys(row.model for row in list_weights())
+            raise ValueError(
+                f"No released weights match {pattern!r}. Give a model, a tag, a part of one, or a "
+                f"shell pattern such as 'ViT-B*'. Models: {', '.join(models)}."
+            )
+        print_text(rows)
         return
     names = list_models(pattern)
     if not names:
