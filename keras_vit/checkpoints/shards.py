@@ -20,7 +20,7 @@ from keras_vit.checkpoints.tensors import Container, Tensor
 from keras_vit.checkpoints.torch_file import open_torch
 
 SHARD_OPENERS = {".safetensors": open_safetensors, ".bin": open_torch}
-# ViT-G has 775 tensors, whose lines are 100 bytes each.
+# ViT-G has 776 tensors at Hugging Face, whose lines have about 100 bytes each.
 LARGEST_INDEX = 2**22
 # All stay open together, and a process may open 1,024 files.
 MOST_SHARDS = 256
