@@ -210,7 +210,8 @@ COMMANDS: dict[str, Command] = {
             "model": [
                 option(
                     "--model",
-                    "name of a model, such as ViT-Ti/16 (default: the recipe's small model)",
+                    "name of a model, such as ViT-Ti/16 or timm's deit_tiny_patch16_224 (default: "
+                    "the recipe's small model)",
                 ),
                 option(
                     "--weights",
@@ -219,7 +220,8 @@ COMMANDS: dict[str, Command] = {
                 ),
                 option(
                     "--image-size",
-                    "resize images to this height and width (default: the recipe's, or 224)",
+                    "resize images to this height and width (default: those in the model's name, "
+                    "the recipe's, or 224)",
                 ),
                 PRECISION,
                 flag(
@@ -484,10 +486,15 @@ COMMANDS: dict[str, Command] = {
         "keras-vit plan ViT-L/16 --image-size 384 --batch-size 32",
         {
             "model": [
-                option("model", "name of a model, such as ViT-B/16"),
-                option("--image-size", "height and width of the images", default=224),
+                option("model", "name of a model, such as ViT-B/16 or vit_base_patch16_384"),
                 option(
-                    "--num-classes", "number of classes; 0 for a model without a head", default=1000
+                    "--image-size",
+                    "height and width of the images (default: those in the name, else 224)",
+                ),
+                option(
+                    "--num-classes",
+                    "number of classes; 0 for a model without a head (default: that of the name, "
+                    "else 1000)",
                 ),
                 PRECISION,
             ],
@@ -553,12 +560,13 @@ COMMANDS: dict[str, Command] = {
     ),
     "list": Command(
         "list the models, or the released weights",
-        "keras-vit list 'ViT-B*' --weights",
+        "keras-vit list --weights dinov2",
         {
             "model": [
                 option(
                     "pattern",
-                    "list only names that match this shell pattern, such as 'ViT-B*'",
+                    "list only names that match this shell pattern, such as 'ViT-B*'; with "
+                    "--weights also a model, or a part of a name, such as dinov2",
                     nargs="?",
                     default="*",
                 ),

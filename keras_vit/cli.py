@@ -1,6 +1,7 @@
 """The commands of `keras-vit`; their options are in `keras_vit_arguments.py`."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +30,8 @@ from keras_vit.export import ExportedModel, export_model, load_exported
 from keras_vit.export.comparison import calibration_images, compare
 from keras_vit.export.exported import format_of
 from keras_vit.inspection import inspect_files
-from keras_vit.models import list_models, model_cost
+from keras_vit.models import list_models, model_cost, named_model
+from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.serving import serve
 from keras_vit.training import recipes
 from keras_vit.training.job import Job, train
@@ -78,7 +80,7 @@ def _train(out: Path | None, data: str, **options: Any) -> None:
 
 
 def _load_model(name: str | Path) -> Any:
-    if ":" not in str(name) and not Path(name).exists():
+    if ":" not in str(name) and not Path(name).expanduser().exists():
         raise FileNotFoundError(
             f"There is no model at {name}. Give a .keras or weights file, the folder of a training "
             "run, or MODEL:TAG of released weights, which keras-vit list --weights prints."
@@ -171,7 +173,9 @@ def _evaluate(
 
 def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
     # Every run calls its file "model"; its folder has a name of its own.
-    title = model.resolve().parent.name if model.stem == "model" else model.stem
+    # The links of the hub's cache are not followed: they lead to files called by their sums.
+    stem = model.name.partition(".")[0]
+    title = Path(os.path.abspath(model)).parent.name if stem == "model" else model.stem
     failed = inspect_files(_load_model(model), files, out, title=title, **options)
     for file, reason in failed.items():
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
@@ -222,6 +226,8 @@ def _plan(
 ) -> None:
     if training_images is not None and compile is None:
         raise ValueError("--training-images needs chips: name them, as --compile v5e:4x4.")
+    options = {name: value for name, value in options.items() if value is not None}
+    options.setdefault("image_size", named_model(model).image_size or DEFAULT_SIZE)
     estimate = model_cost(model, **options)
     batch = options["batch_size"]
     print_text(f"{model} at {options['image_size']} px, {options['precision']}, batch {batch}")
@@ -286,7 +292,14 @@ def _augment(
 
 def _list(pattern: str, weights: bool) -> None:
     if weights:
-        print_text(list_weights(pattern))
+        rows = list_weights(pattern)
+        if not rows:
+            models = dict.fromkeys(row.model for row in list_weights())
+            raise ValueError(
+                f"No released weights match {pattern!r}. Give a model, a tag, a part of one, or a "
+                f"shell pattern such as 'ViT-B*'. Models: {', '.join(models)}."
+            )
+        print_text(rows)
         return
     names = list_models(pattern)
     if not names:

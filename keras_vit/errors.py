@@ -41,14 +41,17 @@ def _printable_character(character: str) -> str:
     return character
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`"Did you mean ...?"` for a misspelt name, or the whole list if none is similar."""
+def did_you_mean(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:
+    """`"Did you mean ...?"` for a misspelt name, or a list of names if none is similar.
+
+    The list has the names of `listed`; None for all that are known.
+    """
     names = list(known)
     folded = {name.lower(): name for name in names}
     close = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.6)
     if close:
         return "Did you mean " + " or ".join(repr(folded[name]) for name in close) + "?"
-    return "Known: " + ", ".join(names) + "."
+    return "Known: " + ", ".join(names if listed is None else listed) + "."
 
 
 def check_choice(value: Any, argument: str, known: Iterable[Any]) -> Any:

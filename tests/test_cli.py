@@ -219,6 +219,19 @@ def test_list_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "GMACs" in printed
 
 
+@pytest.mark.once
+def test_list_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--weights", "dinov2"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("model")
+    assert len(rows) == 15
+    assert all("dinov2" in row for row in rows)
+    assert cli.main(["list", "ViT-H/14", "--weights"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert cli.main(["list", "--weights"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 100
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -229,6 +242,7 @@ def test_list_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "ViT-B"], "ViT-B"),
         (["plan", "ViT-B/16", "--image-size", "15"], "image_size=15 is smaller than one patch"),
         (["list", "ResNet*"], "No model matches"),
+        (["list", "--weights", "dinov9"], "No released weights match 'dinov9'"),
     ],
 )
 def test_errors_are_one_line(

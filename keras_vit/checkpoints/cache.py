@@ -19,7 +19,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.checkpoints.checkpoint_file import OPENERS, file_in_folder, open_container
+from keras_vit.checkpoints.checkpoint_file import (
+    OPENERS,
+    file_in_folder,
+    holds_weights,
+    open_container,
+)
 from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.checkpoints.released import Weights
 from keras_vit.files import cache_folder, write_text
@@ -64,10 +69,12 @@ def resolve(
     Returns its path, its layout (None to recognise it), and the model's arguments that no tensor
     of it shows.
     """
-    path = Path(file)
-    row = None if path.is_file() else find(str(file))
+    name = os.path.expanduser(file)
+    path = Path(name)
+    is_folder = path.is_dir() and path.suffix not in OPENERS
+    # Any folder may be called like a tag: then it is meant if it holds weights.
+    row = None if path.is_file() or (is_folder and holds_weights(path)) else find(name)
     if row is None:
-        is_folder = path.is_dir() and path.suffix not in OPENERS
         return file_in_folder(path) if is_folder else path, layout, {}
     return cached_file(row), layout or row.layout, row.arguments
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checkpoints.released import RELEASED, Weights
+from keras_vit.checkpoints.sums import INDEX_SUFFIX
 from keras_vit.errors import did_you_mean
 
 # Arguments that distinguish the architectures; None where a family does not have one.
@@ -12,7 +13,7 @@ ARCHITECTURE_KEYS = (
     *("patch_size", "hidden_dim", "depth"),
     *("tokens_mlp_dim", "resnet", "depths", "width"),
 )
-FILE_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5")
+FILE_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5", INDEX_SUFFIX)
 
 
 class WeightsList(tuple[Weights, ...]):
@@ -27,15 +28,24 @@ class WeightsList(tuple[Weights, ...]):
 
 
 def list_weights(pattern: str = "*") -> WeightsList:
-    """Released weights whose model, tag or `MODEL:TAG` matches a shell pattern; prints as a table.
+    """Released weights by model, tag or `MODEL:TAG`; prints as a table.
+
+    Args:
+        pattern: A shell pattern; a model or a `MODEL:TAG` for its rows alone; or another word,
+            which any of the three may contain. Upper and lower case are the same.
 
     Example:
 
     >>> import keras_vit
     >>> [row.tag for row in keras_vit.checkpoints.list_weights("ViT-H/14")]
     ['orig_in21k', 'deit3_in1k', 'deit3_in22k_ft_in1k']
+    >>> {row.tag for row in keras_vit.checkpoints.list_weights("dinov2")} >= {"dinov2", "hf_dinov2"}
+    True
     """
     pattern = pattern.lower()
+    exact = any(pattern in (row.model.lower(), row.name.lower()) for row in RELEASED)
+    if not exact and not set(pattern) & set("*?["):
+        pattern = f"*{pattern}*"
     return WeightsList(
         row
         for row in RELEASED

@@ -1,5 +1,6 @@
 """Opens any file of weights as a `Checkpoint`: container by suffix, layout by tensor names."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ import keras
 
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import FAMILIES
+from keras_vit.checkpoints.hub_cache import SNAPSHOTS, snapshot_folder
 from keras_vit.checkpoints.keras_file import SUFFIXES, read_keras_file
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.layouts import layout_named, recognise
@@ -17,8 +19,9 @@ from keras_vit.checkpoints.metadata import with_metadata
 from keras_vit.checkpoints.npz import open_npz
 from keras_vit.checkpoints.registers import with_positions_in_registers
 from keras_vit.checkpoints.safetensors_file import open_safetensors
+from keras_vit.checkpoints.shards import open_shards
 from keras_vit.checkpoints.sidecar_configs import read_sidecar_configs
-from keras_vit.checkpoints.sums import check_regular
+from keras_vit.checkpoints.sums import INDEX_SUFFIX, check_regular
 from keras_vit.checkpoints.tensors import Container
 from keras_vit.checkpoints.torch_file import open_torch
 
@@ -32,33 +35,53 @@ OPENERS = {
 
 
 # What `keras-vit train`, `save_weights`, transformers and timm write into a folder.
-FILES_IN_FOLDER = ("model.keras", "model.safetensors", "pytorch_model.bin")
+FILES_IN_FOLDER = (
+    "model.keras",
+    "model.safetensors",
+    f"model.safetensors{INDEX_SUFFIX}",
+    "pytorch_model.bin",
+    f"pytorch_model.bin{INDEX_SUFFIX}",
+)
 
 
 def file_in_folder(folder: Path) -> Path:
     """The file of weights in a folder that a training, `save_weights`, transformers or timm wrote.
 
+    Of weights in several files it is the index. In a folder of the Hugging Face hub's cache, it is
+    that of the snapshot that was downloaded last.
+
     Raises:
         FileNotFoundError: There is none.
     """
+    snapshot = snapshot_folder(folder)
     for name in FILES_IN_FOLDER:
-        if (folder / name).exists():
-            return folder / name
-    shards = " Its weights are in several files: write them as one, in transformers by "
-    shards += "model.save_pretrained(folder, max_shard_size='100GB')."
+        file = snapshot / name
+        if file.exists():
+            return file
+        if file.is_symlink():
+            raise FileNotFoundError(
+                f"{file} is a link to {file.readlink()}, which is not there: download it again."
+            )
     raise FileNotFoundError(
-        f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(folder)!r}. Give a file of a "
-        "model, or a folder that keras-vit train wrote."
-        + (shards if any(folder.glob("*.index.json")) else "")
+        f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(snapshot)!r}. Give a file of a "
+        "model, or a folder that keras-vit train, transformers or timm wrote."
     )
 
 
+def holds_weights(folder: Path) -> bool:
+    """Whether `file_in_folder` looks for weights in a folder, rather than find none at once."""
+    is_repository = (folder / SNAPSHOTS).is_dir()
+    return is_repository or any(os.path.lexists(folder / name) for name in FILES_IN_FOLDER)
+
+
 def open_container(path: Path) -> AbstractContextManager[Container]:
-    """The arrays of a file by the names in it."""
+    """The arrays of a file, or of all files of an index, by the names in them."""
+    if path.name.endswith(INDEX_SUFFIX):
+        return open_shards(path)
     if path.suffix not in OPENERS:
         raise CheckpointError(
             f"{str(path)!r} does not have the suffix of a file of weights: give one that ends in "
-            f"{', '.join([*OPENERS, *SUFFIXES])}."
+            f"{', '.join([*OPENERS, INDEX_SUFFIX, *SUFFIXES])}."
         )
     return OPENERS[path.suffix](path)
 
@@ -92,7 +115,7 @@ def open_checkpoint(
         if root not in checkpoint.tensors:
             raise CheckpointError(
                 f"{path} has names of the {chosen.name!r} layout but no {root!r}: it is "
-                "incomplete, or one shard of several."
+                "incomplete, or one of several files, which are opened by their folder."
             )
         arguments, names = read_sidecar_configs(path, checkpoint.tensors[root].shape)
         grid = arguments.pop("grid", None)

@@ -45,7 +45,8 @@ def from_checkpoint(
     Args:
         file: As for `load_weights`, or `"MODEL:TAG"` of the catalogue: `"ViT-B/16:augreg_in21k"`.
             For a folder of transformers or timm, the model's `eval_transform` prepares images as
-            these do.
+            these do. The folder may be a repository in the Hugging Face hub's cache, such as
+            `"~/.cache/huggingface/hub/models--google--vit-base-patch16-224"`.
         layout, fresh, file_grid, sha256: As for `load_weights`.
         max_parameters: The most parameters that the file's model may have; None for as many as the
             file holds.
@@ -103,10 +104,10 @@ def load_model(
     those of the tensors. No Python object is unpickled, and no class is imported.
 
     Args:
-        path: A `.keras`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the folder of a run
-            with `model.keras` in it, a folder of transformers or timm, or `"MODEL:TAG"` of released
-            weights. A `.weights.h5` file does not hold the architecture: build the model and use
-            `load_weights`.
+        path: A `.keras`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the index of several
+            (`model.safetensors.index.json`), the folder of a run with `model.keras` in it, a folder
+            of transformers or timm, or `"MODEL:TAG"` of released weights. A `.weights.h5` file does
+            not hold the architecture: build the model and use `load_weights`.
         sha256: The sum that the file must have.
         max_parameters: The most parameters that the model may have; None for as many as the file
             holds.
@@ -127,7 +128,7 @@ def load_model(
     >>> keras_vit.checkpoints.load_model(folder).hidden_dim
     16
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if path.is_dir():
         path = file_in_folder(path)
     if path.suffix != ".keras":

@@ -39,7 +39,8 @@ def load_weights(
     Args:
         model: A `VisionTransformer`, `MLPMixer` or `BiTResNet`.
         file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras` or `.weights.h5` file, a
-            folder with one that a training, transformers or timm wrote, or the tag of released
+            `.index.json` of several files, a folder with one of these that a training, transformers
+            or timm wrote, a repository in the Hugging Face hub's cache, or the tag of released
             weights that fit the model (see `list_weights`).
         fresh: Weights that may keep the model's values where the file lacks them: names
             as the error and the report show them, groups such as `"pre_logits"`, or patterns.
@@ -47,8 +48,8 @@ def load_weights(
         layout: Its name (`keras_vit.checkpoints.layouts.LAYOUTS`), such as `"google"`, `"timm"`
             or `"flexivit"`; None recognises it by the names in the file.
         file_grid: Rows and columns of the file's position embeddings, where they are not a square.
-        sha256: The SHA-256 sum that the file must have. What `save_weights` wrote carries its sum,
-            which is always compared; of other files the report has the sum.
+        sha256: The SHA-256 sum that the file must have; not with several files. What `save_weights`
+            wrote carries its sum, which is always compared; of other files the report has the sum.
 
     Returns:
         A `LoadReport`: how each tensor was handled.

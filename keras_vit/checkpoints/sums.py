@@ -32,6 +32,8 @@ _SEAL = re.compile(rf"{SEAL_KEY}:([0-9a-f]{{64}})".encode())
 # A header begins with the sum, and a zip's comment ends with it.
 _SEARCHED = 512
 _BLOCK = 2**18
+# Ends the name of a list of files that hold one model: see `shards.py`.
+INDEX_SUFFIX = ".index.json"
 _FILE_TYPES = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
@@ -74,23 +76,35 @@ def check_file_in_thread(path: Path, sha256: str | None = None) -> Iterator[Call
 def check_file(path: Path, sha256: str | None = None) -> str:
     """Compares a file with every SHA-256 sum that is known of it.
 
-    These are `sha256`, the one in a `SHA256SUMS` beside it, and, where neither is there, the one
-    that the file carries: hashing a large file twice would take as long as loading it.
+    These are `sha256`, the one in a `SHA256SUMS` beside it, its name in the Hugging Face hub's
+    cache, and, where none of these is there, the one that the file carries: hashing a large file
+    twice would take as long as loading it.
 
     Returns:
-        The sum of the file; empty for a file that was compared with its own alone.
+        The sum of the file; empty for a file that was compared with its own alone, and for the
+        index of several files, which `open_shards` compares.
     """
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
         raise ValueError(f"sha256={sha256!r} is not a SHA-256 sum: give 64 hexadecimal digits.")
     check_regular(path)
+    if path.name.endswith(INDEX_SUFFIX):
+        if sha256 is not None:
+            raise ValueError(
+                f"sha256= is the sum of one file, and {path.name} lists several. Leave it out, and "
+                f"list the sums of all files in a {MANIFEST} beside them, as sha256sum writes it."
+            )
+        verify_sums(path)
+        return ""
     seal = _find_seal(path)
     listed = _listed_sums(path)
-    digest = "" if seal and sha256 is None and not listed else sha256_of(path)
+    blob = _sum_of_blob(path)
+    digest = "" if seal and not (sha256 or listed or blob) else sha256_of(path)
     if sha256 is not None and digest != sha256.lower():
         raise CheckpointError(
             f"{path} has SHA-256 {digest}, not sha256={sha256!r}: it is damaged, or another file."
         )
     _compare(listed, digest)
+    _compare_blob(path, blob, digest)
     if seal and not digest and _sum_without(path, seal[0]) != seal[1]:
         raise CheckpointError(
             f"{path} ({path.stat().st_size:,} bytes) is damaged: the SHA-256 of its content is not "
@@ -101,6 +115,8 @@ def check_file(path: Path, sha256: str | None = None) -> str:
 
 def verify_sums(file: str | Path) -> None:
     """Compares a file with the `SHA256SUMS` beside it; without one there is nothing to do.
+
+    In the Hugging Face hub's cache, where a large file is called by its sum, with that as well.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -119,8 +135,11 @@ def verify_sums(file: str | Path) -> None:
     """
     path = Path(file)
     check_regular(path)
-    if listed := _listed_sums(path):
-        _compare(listed, sha256_of(path))
+    listed, blob = _listed_sums(path), _sum_of_blob(path)
+    if listed or blob:
+        digest = sha256_of(path)
+        _compare(listed, digest)
+        _compare_blob(path, blob, digest)
 
 
 def write_seal(path: Path) -> None:
@@ -213,3 +232,18 @@ def _compare(listed: dict[Path, str], digest: str) -> None:
                 f"{file} has SHA-256 {digest}, and {MANIFEST} beside it lists {expected}: it is "
                 f"damaged or was replaced. Restore it, or delete {MANIFEST} if you replaced it."
             )
+
+
+def _sum_of_blob(path: Path) -> str | None:
+    """The sum of a large file in the hub's cache: its name, `blobs/SHA256`."""
+    blob = Path(os.path.realpath(path))
+    is_sum = blob.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", blob.name)
+    return blob.name if is_sum else None
+
+
+def _compare_blob(path: Path, blob: str | None, digest: str) -> None:
+    if blob is not None and digest != blob:
+        raise CheckpointError(
+            f"{path} has SHA-256 {digest}, and its name in the cache is {blob}: it is damaged, or "
+            f"was not downloaded to its end. Delete {os.path.realpath(path)} and download it again."
+        )

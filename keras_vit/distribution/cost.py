@@ -21,7 +21,7 @@ from keras_vit.distribution.kinds import create, distribution_over
 from keras_vit.distribution.layouts import KINDS, cut_axes
 from keras_vit.errors import check_choice, check_positive
 from keras_vit.models import create as create_model
-from keras_vit.models import model_cost
+from keras_vit.models import model_cost, named_model
 from keras_vit.models.cost import BYTES
 from keras_vit.models.geometry import DEFAULT_SIZE
 
@@ -269,7 +269,7 @@ def expected_cost(
     check_choice(kind, "kind", KINDS)
     count = _chip_count(devices) if isinstance(devices, str) else devices
     check_positive(batch_size=batch_size, devices=count)
-    size = options.get("image_size", DEFAULT_SIZE)
+    size = options.setdefault("image_size", named_model(name).image_size or DEFAULT_SIZE)
     classes = {k: v for k, v in options.items() if k == "num_classes"}
     with keras.StatelessScope(initialize_variables=False):
         model = create_model(name, input_shape=(size, size, 3), **classes)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.checkpoint_file import FILES_IN_FOLDER
+from keras_vit.checkpoints.checkpoint_file import holds_weights
 from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.errors import check_positive
 from keras_vit.export.contract import Contract
@@ -148,7 +148,7 @@ def read_contract(path: str | os.PathLike[str]) -> Contract:
 def format_of(path: Path) -> str | None:
     """The format that a file or folder seems to be, by its name or its files; None for others."""
     if path.is_dir():
-        if any((path / name).exists() for name in FILES_IN_FOLDER):  # a run, or a folder of weights
+        if holds_weights(path):  # a run, or a folder of weights
             return None
         for name, row in FORMATS.items():
             if row.files and (path / row.files[0]).exists():

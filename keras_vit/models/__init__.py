@@ -1,9 +1,12 @@
 """Every model that has a name, and the way to ask for one."""
 
 import fnmatch
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+from keras.config import image_data_format
 
 from keras_vit.models.config import MixerConfig, ModelConfig, ResNetConfig, ViTConfig
 from keras_vit.models.families import (
@@ -13,6 +16,7 @@ from keras_vit.models.families import (
     family_of,
     model_arguments,
     model_cost,
+    named_model,
 )
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer
@@ -35,6 +39,7 @@ __all__ = [
     "list_models",
     "model_arguments",
     "model_cost",
+    "named_model",
 ]
 
 P = ParamSpec("P")
@@ -42,7 +47,7 @@ M = TypeVar("M", bound=ImageModel)
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names that `create` accepts, such as `"ViT-B/16"`; `pattern` is a shell pattern.
+    """The names of this package, such as `"ViT-B/16"`, for `create`; `pattern` is a shell pattern.
 
     >>> import keras_vit
     >>> keras_vit.list_models("ViT-L*")
@@ -53,6 +58,12 @@ def list_models(pattern: str = "*") -> list[str]:
 
 def create(name: str, *, sha256: str | None = None, **arguments: Any) -> ImageModel:
     """A model by its name, with any argument of its class.
+
+    Names of timm (`"vit_base_patch16_224"`) and of Hugging Face repositories
+    (`"google/vit-base-patch16-224"`) are accepted as well: the model is ours of the same
+    architecture, with that name's image size, activation, epsilon, normalisation, registers and
+    number of classes, unless they are given. Like every model without `weights`, it starts from
+    random weights.
 
     `sha256` is the sum that the file given as `weights` must have.
 
@@ -67,17 +78,24 @@ def create(name: str, *, sha256: str | None = None, **arguments: Any) -> ImageMo
     >>> import keras_vit
     >>> keras_vit.create("ViT-Ti/16", num_classes=5, input_shape=(64, 96, 3)).output_shape
     (None, 5)
+    >>> keras_vit.create("deit_tiny_patch16_384", num_classes=5).input_shape
+    (None, 384, 384, 3)
     """
     sizes = model_arguments(name)
+    if (size := named_model(name).image_size) is not None:
+        first = (arguments.get("data_format") or image_data_format()) == "channels_first"
+        sizes["input_shape"] = (3, size, size) if first else (size, size, 3)
+    if arguments.get("num_classes", 0) != sizes.get("num_classes", 0):
+        sizes.pop("representation_size", None)  # belongs to the head, as in `arguments_for`
     weights = arguments.get("weights")
     if weights is not None:
         from keras_vit.checkpoints import arguments_for
         from keras_vit.checkpoints.sums import check_file
 
         if sha256 is not None:
-            check_file(Path(weights), sha256)
+            check_file(Path(weights).expanduser(), sha256)
         sizes |= arguments_for(weights, **{**sizes, **arguments})
-    label = name.lower().replace("/", "_").replace("-", "_").replace("+", "_")
+    label = re.sub(r"\W", "_", name.lower())
     return family_of(name).model(**{"name": label, **sizes, **arguments})
 
 

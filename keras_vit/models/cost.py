@@ -36,6 +36,9 @@ def vit_cost(
     depth: int,
     num_heads: int,
     mlp_dim: int,
+    activation: str = "gelu_tanh",
+    num_registers: int = 0,
+    layer_scale: float | None = None,
     image_size: int | tuple[int, int] = DEFAULT_SIZE,
     channels: int = 3,
     num_classes: int = 1000,
@@ -62,14 +65,16 @@ def vit_cost(
             f"image_size={image_size!r} is smaller than one patch. Give a larger image_size, such "
             "as 224."
         )
-    tokens = patches + 1
+    tokens = patches + 1 + num_registers
     pixels = patch_h * patch_w * maps.channels
-    block_matrices = 4 * hidden_dim**2 + 2 * hidden_dim * mlp_dim
-    block_vectors = 4 * hidden_dim + 5 * hidden_dim + mlp_dim  # two norms, the biases
+    mlp_inputs = 2 * mlp_dim if activation == "swiglu" else mlp_dim  # gate and value side by side
+    block_matrices = 4 * hidden_dim**2 + hidden_dim * (mlp_inputs + mlp_dim)
+    # Two norms, the biases, two scales.
+    block_vectors = (9 if layer_scale is None else 11) * hidden_dim + mlp_inputs
     parameters = (
         maps.parameters
         + (pixels + 1) * hidden_dim
-        + (1 + tokens) * hidden_dim  # class token and positions
+        + (2 + patches + num_registers) * hidden_dim  # class token, positions, registers
         + depth * (block_matrices + block_vectors)
         + 2 * hidden_dim
         + (hidden_dim + 1) * num_classes
@@ -84,7 +89,7 @@ def vit_cost(
     # A block keeps for the backward pass: its input twice normalised and twice as it was, queries,
     # keys, values, heads joined (8 widths), the MLP before and after GELU, and the attention
     # probabilities, which not every fused operator spares.
-    stored = tokens * (8 * hidden_dim + 2 * mlp_dim) + num_heads * tokens**2
+    stored = tokens * (8 * hidden_dim + mlp_inputs + mlp_dim) + num_heads * tokens**2
     activations = stored + depth * tokens * hidden_dim if remat else depth * stored
     largest = max(stored, maps.largest)
     activations += maps.inputs + maps.largest if remat else maps.stored

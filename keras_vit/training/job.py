@@ -31,7 +31,7 @@ from keras_vit.data import MAX_PIXELS
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.files import atomic_write, write_text
 from keras_vit.manifest import read_manifest
-from keras_vit.models import model_arguments
+from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.output_folder import OutputFolder
 from keras_vit.training import recipes
@@ -325,8 +325,7 @@ def _recipe(job: Job) -> Recipe:
             "freeze_backbone and lora need pretrained weights: give weights, or leave "
             "freeze_backbone and lora out."
         )
-    if job.model is not None:
-        model_arguments(job.model)
+    named = None if job.model is None else named_model(job.model)
     suitable = "finetune_small" if job.weights else "small_data"
     recipe = recipes.get(job.recipe or ("digits" if job.data.startswith("digits") else suitable))
     changes = {
@@ -334,13 +333,15 @@ def _recipe(job: Job) -> Recipe:
         for name in ("epochs", "batch_size", "learning_rate", "image_size")
         if getattr(job, name) is not None
     }
-    if (job.model or job.weights) and job.image_size is None and recipe.model:
+    if named is not None and named.image_size is not None:
+        changes.setdefault("image_size", named.image_size)
+    elif (job.model or job.weights) and job.image_size is None and recipe.model:
         changes["image_size"] = DEFAULT_SIZE  # the size that named models are made for
     if "epochs" in changes:
         changes["steps"] = 0
     recipe = replace(recipe, **changes)
     if job.sam and not recipe.rho:
-        recipe = replace(recipe, rho=SAM_RHO.get(job.model or "", DEFAULT_RHO))
+        recipe = replace(recipe, rho=SAM_RHO.get(named.variant if named else "", DEFAULT_RHO))
     return recipe if job.steps is None else recipe.scaled(steps=job.steps)
 
 

@@ -56,6 +56,29 @@ def test_patterns() -> None:
     assert not list_weights("nothing")
 
 
+def test_a_word_matches_within_names() -> None:
+    tags = {row.tag for row in list_weights("dinov2")}
+    assert tags == {"dinov2", "dinov2_reg4", "hf_dinov2", "hf_dinov2_reg4"}
+    assert repr(list_weights("DINOv2")) == repr(list_weights("dinov2"))
+    assert all(row.model.startswith("Mixer-") for row in list_weights("mixer"))
+    assert {row.model for row in list_weights("B/16:sam")} >= {"ViT-B/16", "Mixer-B/16"}
+    # A model of this name comes before longer names with it: R50+ViT-B/16 is another.
+    assert {row.model for row in list_weights("vit-b/16")} == {"ViT-B/16"}
+    # A pattern is not a word.
+    assert not list_weights("?inov")
+    assert {row.tag for row in list_weights("?inov2")} == {"dinov2"}
+
+
+def test_dinov2_with_registers_of_hugging_face() -> None:
+    rows = list_weights("hf_dinov2_reg4")
+    assert [row.url.split("/")[4] for row in rows] == [
+        f"dinov2-with-registers-{size}" for size in ("small", "base", "large")
+    ]
+    assert {(row.layout, row.pixels, row.num_classes) for row in rows} == {
+        ("huggingface_dinov2", 518, 0)
+    }
+
+
 def test_sizes_follow_from_the_parameters() -> None:
     (row,) = list_weights("ViT-Ti/16:augreg_in21k_ft_in1k")
     assert row.megabytes == round(5_717_416 * 4 / 1e6)

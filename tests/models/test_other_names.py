@@ -1,0 +1,182 @@
+"""Models by the names that timm and Hugging Face give them."""
+
+from typing import Any
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit import cli
+from keras_vit.models import model_cost, named_model
+from keras_vit.models.other_names import OTHER_NAMES
+from keras_vit.training import job as jobs
+from keras_vit.training.job import Job
+
+# As timm (its results-imagenet.csv and model cards) and Hugging Face publish them. DINOv2 of
+# Hugging Face also has a mask token, as wide as the tokens, which is no weight of the network.
+PARAMETERS = {
+    "vit_base_patch16_224": 86_567_656,
+    "timm/vit_base_patch16_224.augreg_in21k_ft_in1k": 86_567_656,
+    "vit_base_patch16_224.augreg_in21k": 102_595_923,
+    "vit_base_patch16_224_in21k": 102_595_923,
+    "vit_base_patch16_224.dino": 85_798_656,
+    "vit_tiny_patch16_384": 5_790_376,
+    "vit_base_patch32_384": 88_297_192,
+    "vit_giant_patch14_224": 1_012_611_432,
+    "vit_gigantic_patch14_224": 1_844_440_680,
+    "deit_tiny_patch16_224": 5_717_416,
+    "deit_base_patch16_224.fb_in1k": 86_567_656,
+    "vit_small_patch14_dinov2.lvd142m": 22_056_192,
+    "mixer_b16_224": 59_880_472,
+    "mixer_b16_224.goog_in21k": 75_908_739,
+    "mixer_l16_224": 208_196_168,
+    "resnetv2_50x1_bit.goog_in21k": 68_256_659,
+    "resnetv2_101x3_bit": 387_934_888,
+    "vit_tiny_r_s16_p8_384": 6_355_944,
+    "vit_small_r26_s32_224": 36_431_912,
+    "vit_base_r50_s16_384": 98_950_952,
+    "vit_large_r50_s32_384": 329_092_136,
+    "google/vit-base-patch16-224": 86_567_656,
+    "google/vit-base-patch16-224-in21k": 86_389_248,
+    "google/vit-large-patch32-384": 306_632_680,
+    "google/vit-hybrid-base-bit-384": 98_950_952,
+    "facebook/deit-small-patch16-224": 22_050_664,
+    "facebook/dino-vits8": 21_670_272,
+    "facebook/dinov2-base": 86_580_480 - 768,
+    "facebook/dinov2-giant": 1_136_480_768 - 1536,
+    "facebook/dinov2-with-registers-base": 86_583_552 - 768,
+}
+
+
+def without_values(name: str, **arguments: Any) -> Any:
+    """The model, whose variables have shapes alone."""
+    with keras.StatelessScope(initialize_variables=False):
+        return keras_vit.create(name, **arguments)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_published_parameter_counts(name: str) -> None:
+    assert without_values(name).count_params() == PARAMETERS[name]
+    assert model_cost(name).parameters == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_384", "facebook/deit-tiny-patch16-384"])
+def test_the_image_size_is_that_of_the_name(name: str) -> None:
+    assert without_values(name).input_shape == (None, 384, 384, 3)
+    assert without_values(name, data_format="channels_first").input_shape == (None, 3, 384, 384)
+    assert without_values(name, input_shape=(64, 96, 3)).input_shape == (None, 64, 96, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vit_tiny_patch16_224", {"activation": "gelu", "norm_epsilon": 1e-6}),
+        ("google/vit-base-patch16-224", {"activation": "gelu", "norm_epsilon": 1e-12}),
+        ("mixer_s32_224", {"activation": "gelu"}),
+        ("deit3_small_patch16_224", {"layer_scale": 1e-6, "include_preprocessing": "imagenet"}),
+        ("vit_small_patch16_224.dino", {"num_classes": 0, "include_preprocessing": "imagenet"}),
+        ("vit_small_patch14_reg4_dinov2", {"num_registers": 4, "num_classes": 0}),
+        ("facebook/dinov2-small", {"layer_scale": 1.0, "norm_epsilon": 1e-6, "num_registers": 0}),
+        ("facebook/dinov2-with-registers-small", {"num_registers": 4}),
+        ("facebook/dinov2-giant", {"activation": "swiglu", "mlp_dim": 4096}),
+        ("google/vit-base-patch16-224-in21k", {"num_classes": 0, "representation_size": 768}),
+    ],
+)
+def test_the_model_computes_what_its_name_says(name: str, expected: dict[str, Any]) -> None:
+    config = without_values(name).get_config()
+    assert {key: config[key] for key in expected} == expected
+
+
+def test_arguments_come_before_the_name() -> None:
+    model = without_values("google/vit-base-patch16-224-in21k", num_classes=5, activation="relu")
+    # A head of its own goes without the pooler, as `weights=` does.
+    assert (model.num_classes, model.activation, model.representation_size) == (5, "relu", None)
+    assert model.name == "google_vit_base_patch16_224_in21k"
+    assert without_values("vit_tiny_patch16_224.augreg_in21k", num_classes=5).num_classes == 5
+
+
+def test_a_model_by_its_name_runs() -> None:
+    model = keras_vit.create("vit_tiny_patch16_224.augreg_in21k", input_shape=(32, 32, 3))
+    assert model(keras.ops.zeros((1, 32, 32, 3))).shape == (1, 21_843)
+
+
+def test_bit_has_the_image_size_of_its_tag() -> None:
+    sizes = {
+        "resnetv2_50x1_bit.goog_in21k": 224,
+        "resnetv2_50x1_bit.goog_in21k_ft_in1k": 448,
+        "resnetv2_50x1_bitm": 448,
+        "resnetv2_152x4_bit.goog_in21k_ft_in1k": 480,
+        "resnetv2_152x2_bit.goog_teacher_in21k_ft_in1k_384": 384,
+    }
+    assert {name: named_model(name).image_size for name in sizes} == sizes
+
+
+def test_origins_of_released_weights_are_names() -> None:
+    """A row's repository gives the model, image size and head that the row has."""
+    for row in keras_vit.list_weights():
+        if "huggingface.co" in row.url:
+            owner, repository = row.url.split("/")[3:5]
+            named = named_model(f"{owner}/{repository}")
+            classes = named.arguments.get("num_classes", 1000)
+            assert (named.variant, named.image_size, classes) == (
+                row.model, row.pixels, row.num_classes,
+            )  # fmt: skip
+
+
+def test_names_to_propose_are_accepted() -> None:
+    assert len(set(OTHER_NAMES)) == len(OTHER_NAMES)
+    for name in OTHER_NAMES:
+        assert model_cost(name).parameters > 5e6
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("vit_base_patch16_clip_224", "vit_base_patch16_224"),
+        ("vit_base_r20_s16_224", "vit_base_r50_s16_224"),
+        ("deit_base_distilled_patch16_224", "deit_base_patch16_224"),
+        ("microsoft/beit-base-patch16-224", "google/vit-base-patch16-224"),
+        ("google/vit-base-patch16", "google/vit-base-patch16-224"),
+        ("vit-base-patch16-224", "google/vit-base-patch16-224"),
+        ("facebook/dinov2-tiny", "facebook/dinov2-giant"),
+        ("resnetv2_50x2_bit", "resnetv2_50x1_bit"),
+        ("ViT-B/15", "ViT-B/16"),
+    ],
+)
+def test_the_nearest_is_proposed_for_a_model_that_we_do_not_have(name: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match=r"No model .* Did you mean") as raised:
+        keras_vit.create(name)
+    assert repr(nearest) in str(raised.value)
+
+
+def test_misspelt_tags_and_other_names_are_errors() -> None:
+    with pytest.raises(ValueError, match=r"not have a tag 'augreg_in2k'.*'augreg_in21k'"):
+        keras_vit.create("vit_base_patch16_224.augreg_in2k")
+    with pytest.raises(ValueError, match=r"Known: ViT-Ti/16, .*Mixer-H/14\.$"):
+        keras_vit.create("hello")
+    assert "vit_base_patch16_224" not in keras_vit.list_models()
+
+
+def test_plan_and_train_take_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "vit_base_patch16_384"]) == 0
+    printed = capsys.readouterr().out
+    assert "at 384 px" in printed
+    assert "86,859,496" in printed
+    assert cli.main(["plan", "vit_base_patch16_384", "--image-size", "224"]) == 0
+    assert "86,567,656" in capsys.readouterr().out
+    assert cli.main(["plan", "facebook/dinov2-small", "--num-classes", "10"]) == 0
+    assert f"{22_056_192 + 3850:,}" in capsys.readouterr().out
+    assert cli.main(["plan", "vit_base_patch16_clip_224"]) == 2
+    assert "'vit_base_patch16_224'" in capsys.readouterr().err
+
+
+def test_a_training_has_the_image_size_and_rho_of_the_name(tmp_path: Any) -> None:
+    job = Job(data="digits", out=tmp_path, model="vit_small_patch16_384", sam=True)
+    recipe = jobs._recipe(job)
+    assert (recipe.image_size, recipe.rho) == (384, 0.1)
+    smaller = Job(data="digits", out=tmp_path, model="vit_tiny_patch16_384", image_size=32)
+    recipe = jobs._recipe(smaller)
+    assert recipe.image_size == 32
+    model = jobs.build(smaller, recipe, 10, 1)
+    assert (model.input_shape, model.num_classes) == ((None, 32, 32, 1), 10)
+    assert (model.activation, model.hidden_dim) == ("gelu", 192)
