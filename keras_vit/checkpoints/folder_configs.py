@@ -3,8 +3,17 @@
 import warnings
 from typing import Any
 
+import keras
+import numpy as np
+
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import family_of
+from keras_vit.checkpoints.huggingface_models import (
+    ACTIVATIONS,
+    HUGGINGFACE_MODELS,
+    check_options,
+)
+from keras_vit.checkpoints.layouts import RELATIVE, layout_of
 from keras_vit.checkpoints.metadata import stated_image_size
 from keras_vit.checkpoints.preparation import (
     of_eval_transform,
@@ -19,8 +28,6 @@ from keras_vit.version import __version__
 
 # Marks a file as this package's, which may be replaced; the other side ignores it.
 MARK = "keras_vit"
-# Ours -> transformers'; timm has the names that we have.
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
 TIMM_EPSILON = 1e-6
 TIMM_POOLING = {"token": "token", "gap": "avg", "map": "map", None: ""}
 # (hidden_dim, depth, patch) -> timm's name; of any other model `model_args` has all sizes.
@@ -38,6 +45,13 @@ TIMM_NAMES = {
     (1664, 48, 14): "vit_gigantic_patch14_224",
 }
 TIMM_ANY_SIZE = "vit_base_patch16_224"
+# Of the layouts whose models are another class in timm, an entry point of that class.
+TIMM_ARCHITECTURES = {
+    "timm_beit": "beit_base_patch16_224",
+    "timm_dinov3": "vit_small_patch16_dinov3",
+    "timm_eva02": "eva02_tiny_patch14_224",
+    "timm_eva02_norm": "eva02_base_patch14_224",
+}
 
 Files = dict[str, dict[str, Any]]
 
@@ -46,43 +60,29 @@ def huggingface_configs(model: Any) -> Files:
     """The content of `config.json` and `preprocessor_config.json` by name.
 
     Raises:
-        CheckpointError: transformers' ViT does not compute what this model computes.
+        CheckpointError: No model of transformers computes what this model computes.
     """
-    _check_model(model, "transformers' ViT", ("token", None))
-    if not model.class_token or model.position_embedding != "learned" or model.num_registers:
-        raise CheckpointError(
-            "transformers' ViT has a class token, learned positions and no registers; this model "
-            f"has class_token={model.class_token}, num_registers={model.num_registers}, "
-            f"position_embedding={model.position_embedding!r}. Save it with layout='timm'."
-        )
-    if model.representation_size is not None and model.num_classes:
-        raise CheckpointError(
-            "ViTForImageClassification does not have a layer between the class token and the head; "
-            f"this model has representation_size={model.representation_size}. Save it as .keras, "
-            "or its features alone: from_checkpoint(file, num_classes=0)."
-        )
+    _check_model(model, "transformers")
+    layout = layout_of("huggingface", model, "vit").name
+    check_options(model, layout)
     size, patch = _image_size(model), model.patch_size
-    config = {
-        "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
-        "model_type": "vit",
+    common = {
         "hidden_size": model.hidden_dim,
         "num_hidden_layers": model.depth,
         "num_attention_heads": model.num_heads,
         "intermediate_size": model.mlp_dim,
-        "hidden_act": ACTIVATIONS[model.activation],
+        "hidden_act": ACTIVATIONS.get(model.activation, "silu"),  # of the gate
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "layer_norm_eps": model.norm_epsilon,
         "image_size": size[0] if size[0] == size[1] else list(size),
         "patch_size": patch[0] if patch[0] == patch[1] else list(patch),
         "num_channels": model.channels,
-        "qkv_bias": True,
         "id2label": {str(i): name for i, name in enumerate(_names(model))},
         "label2id": {name: i for i, name in enumerate(_names(model))},
         MARK: {"version": __version__, "layout": "huggingface"},
     }
-    if model.representation_size is not None:
-        config |= {"pooler_output_size": model.representation_size, "pooler_act": "tanh"}
+    config = HUGGINGFACE_MODELS[layout](model, common)
     mean, std = _mean_and_std(model)
     processor = {
         **to_huggingface(of_eval_transform(model.eval_transform, size)),
@@ -102,24 +102,11 @@ def timm_configs(model: Any) -> Files:
     Raises:
         CheckpointError: timm's `VisionTransformer` does not compute what this model computes.
     """
-    _check_model(model, "timm's VisionTransformer", tuple(TIMM_POOLING))
-    if model.position_embedding not in ("learned", "none") or model.representation_size is not None:
-        raise CheckpointError(
-            "timm's VisionTransformer learns its positions, if any, and does not have a layer "
-            "between pooling and head; this model has "
-            f"position_embedding={model.position_embedding!r}, "
-            f"representation_size={model.representation_size}. Save it as .keras."
-        )
-    if model.norm_epsilon != TIMM_EPSILON:
-        warnings.warn(
-            f"timm's layer norms add {TIMM_EPSILON}, which a config.json cannot change, and this "
-            f"model's add norm_epsilon={model.norm_epsilon}: logits differ slightly.",
-            stacklevel=2,
-        )
+    _check_model(model, "timm")
+    _check_timm(model)
     size, (mean, std) = _image_size(model), _mean_and_std(model)
-    kind = (model.hidden_dim, model.depth, model.patch_size[0])
     config: dict[str, Any] = {
-        "architecture": TIMM_NAMES.get(kind, TIMM_ANY_SIZE),
+        "architecture": _timm_architecture(model),
         "num_classes": model.num_classes,
         "num_features": model.hidden_dim,
         "global_pool": TIMM_POOLING[model.pooling],
@@ -177,12 +164,63 @@ def folder_transform(model: Any, layout: str) -> dict[str, Any]:
     return written.to_eval_transform(layout)
 
 
+def lacks_class_position(model: Any) -> bool:
+    """Whether the class token's learned position is zero, as of files that do not have one."""
+    if model.position_embedding != "learned" or not model.class_token or model.distilled:
+        return False
+    positions = model.get_layer("position_embedding").embedding
+    return not np.any(keras.ops.convert_to_numpy(positions[:, 0]))
+
+
+def _check_timm(model: Any) -> None:
+    if (
+        model.position_embedding not in ("learned", "none", *RELATIVE)
+        or model.representation_size is not None
+        or model.pooling not in TIMM_POOLING
+        or (model.activation == "swiglu" and model.rotary is None)
+    ):
+        raise CheckpointError(
+            "timm does not have a model with position_embedding="
+            f"{model.position_embedding!r}, representation_size={model.representation_size}, "
+            f"pooling={model.pooling!r} and activation={model.activation!r}. Save it as .keras."
+        )
+    layout = layout_of("timm", model, "vit").name
+    # Of a plain ViT it is an argument.
+    behind = model.norm_after_pooling if layout == "timm" else layout != "timm_dinov3"
+    if model.num_classes and model.pooling == "gap" and model.norm_after_pooling != behind:
+        raise CheckpointError(
+            f"timm's model for such weights has its last norm {'behind' if behind else 'before'} "
+            f"the mean; this one has norm_after_pooling={model.norm_after_pooling}. Save it as "
+            ".keras."
+        )
+    epsilon = 1e-5 if model.pre_norm or model.rotary == "dinov3" else TIMM_EPSILON
+    if model.norm_epsilon != epsilon:
+        warnings.warn(
+            f"timm's layer norms add {epsilon}, which a config.json cannot change, and this "
+            f"model's add norm_epsilon={model.norm_epsilon}: logits differ slightly.",
+            stacklevel=3,
+        )
+
+
+def _timm_architecture(model: Any) -> str:
+    layout = layout_of("timm", model, "vit").name
+    if layout in TIMM_ARCHITECTURES:
+        return TIMM_ARCHITECTURES[layout]
+    if model.distilled:
+        return "deit_tiny_distilled_patch16_224"
+    if model.pre_norm:
+        quick = "quickgelu_" if model.activation == "quick_gelu" else ""
+        return f"vit_base_patch16_clip_{quick}224"
+    kind = (model.hidden_dim, model.depth, model.patch_size[0])
+    return TIMM_NAMES.get(kind, TIMM_ANY_SIZE)
+
+
 def _timm_arguments(model: Any, size: tuple[int, int]) -> dict[str, Any]:
     """What timm's constructor needs, whichever architecture is named beside it."""
     ratio = model.mlp_dim / model.hidden_dim
     if int(model.hidden_dim * ratio) != model.mlp_dim:  # timm rounds down
         ratio = (model.mlp_dim + 0.5) / model.hidden_dim
-    return {
+    common = {
         "img_size": list(size),
         "patch_size": list(model.patch_size),
         "in_chans": model.channels,
@@ -190,42 +228,68 @@ def _timm_arguments(model: Any, size: tuple[int, int]) -> dict[str, Any]:
         "depth": model.depth,
         "num_heads": model.num_heads,
         "mlp_ratio": ratio,
+        "global_pool": TIMM_POOLING[model.pooling],
+    }
+    layout = layout_of("timm", model, "vit").name
+    if layout == "timm_beit":
+        return common | {
+            # Not None, for which timm would take its own default.
+            "init_values": model.layer_scale or 0.0,
+            "use_abs_pos_emb": False,
+            "use_rel_pos_bias": model.position_embedding == "relative_2d",
+            "use_shared_rel_pos_bias": model.position_embedding == "relative_2d_shared",
+        }
+    if layout == "timm_dinov3":
+        gated = model.activation == "swiglu"
+        return common | {
+            "num_reg_tokens": model.num_registers,
+            "init_values": model.layer_scale,
+            "qkv_bias": not _is_zero(model, "query_value_bias"),
+            **({"swiglu_mlp": True, "swiglu_align_to": 1} if gated else {}),
+        }
+    if layout in TIMM_ARCHITECTURES:
+        return common
+    return common | {
         "class_token": model.class_token,
         "reg_tokens": model.num_registers,
-        "no_embed_class": bool(model.num_registers),
+        "no_embed_class": bool(model.num_registers) or lacks_class_position(model),
         "pos_embed": "learn" if model.position_embedding == "learned" else "none",
         "init_values": model.layer_scale,
-        "global_pool": TIMM_POOLING[model.pooling],
-        "fc_norm": False,
+        "fc_norm": model.norm_after_pooling,
         "act_layer": model.activation,
     }
 
 
-def _check_model(model: Any, theirs: str, poolings: tuple[str | None, ...]) -> None:
+def _is_zero(model: Any, name: str) -> bool:
+    """Whether the attention's weight of this name is zero in all blocks."""
+    values = (w for w in model.weights if w.path.endswith(f"attention/{name}"))
+    return not any(np.any(keras.ops.convert_to_numpy(x)) for x in values)
+
+
+def _check_model(model: Any, package: str) -> None:
     if family_of(model) != "vit" or model.resnet is not None:
         raise CheckpointError(
-            f"{theirs} is a plain ViT; {model.name} is a {type(model).__name__} that is not. Save "
-            "it as .keras or with layout='google'."
+            f"{package}'s ViT is a plain one; {model.name} is a {type(model).__name__} that is "
+            "not. Save it as .keras or with layout='google'."
         )
-    if model.pooling not in poolings or (model.pooling is None and model.num_classes):
+    if model.pooling is None and model.num_classes:
         raise CheckpointError(
-            f"{theirs} does not classify with pooling={model.pooling!r}. It does with "
-            f"{' or '.join(repr(pooling) for pooling in poolings if pooling)}, in which the model "
-            "would have to be trained."
+            f"{package} does not classify with pooling=None. It does with pooling='token', for "
+            "example, in which the model would have to be trained."
         )
-    if model.activation not in ACTIVATIONS:
+    if model.activation not in (*ACTIVATIONS, "swiglu"):
         raise CheckpointError(
-            f"activation={model.activation!r} cannot be named in a config.json of {theirs}. "
-            f"Accepted: {', '.join(ACTIVATIONS)}. Save the model as .keras."
+            f"activation={model.activation!r} cannot be named in a config.json of {package}. "
+            f"Accepted: {', '.join((*ACTIVATIONS, 'swiglu'))}. Save the model as .keras."
         )
     if any([model.token_merging] if isinstance(model.token_merging, int) else model.token_merging):
         raise CheckpointError(
-            f"{theirs} does not merge tokens; this model has token_merging={model.token_merging}. "
-            "Save model.with_token_merging(0)."
+            f"{package} does not merge tokens; this model has token_merging="
+            f"{model.token_merging}. Save model.with_token_merging(0)."
         )
     if model.channels != 3:
         warnings.warn(
-            f"The model is for images of {model.channels} channels. {theirs} opens such images "
+            f"The model is for images of {model.channels} channels. {package} opens such images "
             "only when they are given as arrays: its pipelines convert files to RGB.",
             stacklevel=3,
         )

@@ -83,7 +83,7 @@ HUGGINGFACE_DISTILLED = replace(
         eval_transform={"mode": "crop", "crop_fraction": 0.875},
     ),
     rows=(
-        *ROWS,
+        *(row for row in ROWS if not row[0].startswith("classifier")),
         ("embeddings.distillation_token", ("distillation_token",), SAME),
         *weight_and_bias("cls_classifier", "head"),
         *weight_and_bias("distillation_classifier", "head_distillation"),
@@ -118,6 +118,7 @@ HUGGINGFACE_BEIT = replace(
     ),
     prefix="beit.",
     ignored=(r"^embeddings\.mask_token$", r"relative_position_index$", r"^lm_head\."),
+    zeros=(),
 )
 
 HUGGINGFACE_DINOV2 = Layout(
@@ -142,6 +143,7 @@ HUGGINGFACE_DINOV2 = Layout(
         (r"\.mlp\.weights_in\.", ".mlp.fc1."),
         (r"\.mlp\.weights_out\.", ".mlp.fc2."),
     ),
+    gated=((r"\.mlp\.fc1\.", ".mlp.weights_in."), (r"\.mlp\.fc2\.", ".mlp.weights_out.")),
     ignored=(r"^embeddings\.mask_token$",),
     zeros=(*NO_BIASES, r"block_\d+/key/bias"),
 )
@@ -227,12 +229,11 @@ HUGGINGFACE_CLIP = Layout(
         *torch_norm("pre_layrnorm", "pre_norm"),
         *torch_norm("post_layernorm", "encoder_norm"),
         weight_and_bias("visual_projection", "head")[0],
-        *weight_and_bias("classifier", "head"),
     ),
     block="encoder.layers.{}.",
     block_rows=TOWER_BLOCK_ROWS,
     prefix="vision_model.",
-    unprefixed=("visual_projection.weight", "classifier.weight", "classifier.bias"),
+    unprefixed=("visual_projection.weight",),
     renames=((r"^(clip\.)?vision_model\.", ""),),
     ignored=OF_TEXTS,
     zeros=("head/bias",),

@@ -131,7 +131,9 @@ class Layout:
             not have one.
         zeros: Canonical names, as regular expressions, of weights that are zeros where none of a
             file's tensors has such a name.
-        drops_zeros: Whether they are left out of written files, where all are zeros.
+        drops_zeros: Whether they are left out of written files, where all are zeros; as they are in
+            any case where keys do not have a bias.
+        gated: Other spellings in a file whose MLPs are gated, as `renames`, but for writing.
     """
 
     name: str
@@ -155,6 +157,7 @@ class Layout:
     positions_first: bool = False
     zeros: tuple[str, ...] = ()
     drops_zeros: bool = False
+    gated: tuple[tuple[str, str], ...] = ()
     absent: str = ""
 
     def recognises(self, tensors: Tensors) -> bool:
@@ -189,9 +192,11 @@ class Layout:
         self, tensors: Mapping[str, Array], num_heads: int
     ) -> Iterator[tuple[str, Array]]:
         """The layout's names and arrays for canonical tensors, refused if it cannot hold one."""
+        is_gated = _is_gated(tensors, "block_0")
         if any("mlp/value/kernel" in parts for _, parts, _ in self.block_rows):
             tensors = _gates_split(tensors)
-        for pattern in self.zeros if self.drops_zeros else ():
+        without_keys = not any(name.endswith("/key/bias") for name in tensors)
+        for pattern in self.zeros if self.drops_zeros or without_keys else ():
             matching = {name for name in tensors if re.fullmatch(pattern, name)}
             if not any(np.any(tensors[name]) for name in matching):
                 tensors = {n: x for n, x in tensors.items() if n not in matching}
@@ -218,6 +223,8 @@ class Layout:
             values = [tensors[name] for name in names]
             whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
             prefix = "" if row in self.unprefixed else self.prefix
+            for pattern, replacement in self.gated if is_gated else ():
+                whole_name = re.sub(pattern, replacement, whole_name)
             yield prefix + whole_name, np.ascontiguousarray(codec.write(whole, num_heads))
 
     def _renamed(self, tensors: Tensors) -> Tensors:
@@ -302,6 +309,12 @@ def _read_side_by_side(parts: tuple[Tensor, ...]) -> Array:
     return np.concatenate([part.read() for part in parts], axis=-1)
 
 
+def _is_gated(tensors: Mapping[str, Array], block: str) -> bool:
+    """Whether the first layer of a block's MLP is twice as wide as the second one takes."""
+    first, second = (tensors.get(f"{block}/mlp/dense_{i}/kernel") for i in (0, 1))
+    return first is not None and second is not None and first.shape[-1] == 2 * second.shape[0]
+
+
 def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """The reverse of `_gates_joined`."""
     split: dict[str, Array] = {}
@@ -310,7 +323,7 @@ def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
         if not part:
             split[name] = values
             continue
-        if values.shape[-1] == tensors[f"{block}/mlp/dense_1/kernel"].shape[0]:  # without a gate
+        if not _is_gated(tensors, block):
             split[name] = values
             continue
         gate, value = np.split(values, 2, axis=-1)

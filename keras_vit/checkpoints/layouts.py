@@ -1,6 +1,7 @@
 """All layouts, and which of them a file is in."""
 
 import re
+from typing import Any
 
 from keras_vit.checkpoints.big_vision import BIG_VISION, FLEXIVIT
 from keras_vit.checkpoints.errors import CheckpointError
@@ -80,6 +81,39 @@ OTHER_FAMILIES = {
     r"^visual\.": "a CLIP of OpenAI or open_clip (take transformers' or timm's file of it)",
     r"^conv_proj\.weight$|encoder\.layers\.encoder_layer_0": "a ViT of torchvision",
 }
+
+
+RELATIVE = ("relative_2d", "relative_2d_shared")
+# The layouts that a package's name stands for, for ViTs whose arguments are among these.
+OF_ARGUMENTS: dict[str, tuple[tuple[dict[str, tuple[Any, ...]], str], ...]] = {
+    "huggingface": (
+        ({"pre_norm": (True,)}, "huggingface_clip"),
+        ({"rotary": ("dinov3",)}, "huggingface_dinov3"),
+        ({"distilled": (True,)}, "huggingface_distilled"),
+        ({"position_embedding": RELATIVE}, "huggingface_beit"),
+        ({"norm_after_pooling": (True,)}, "huggingface_beit"),
+        ({"class_token": (False,)}, "huggingface_siglip"),
+        ({"layer_scale": (None,)}, "huggingface"),
+        ({"num_registers": (0,)}, "huggingface_dinov2"),
+        ({}, "huggingface_dinov2_registers"),
+    ),
+    "timm": (
+        ({"position_embedding": RELATIVE}, "timm_beit"),
+        ({"rotary": ("dinov3",)}, "timm_dinov3"),
+        ({"rotary": ("eva02",), "mlp_norm": (True,)}, "timm_eva02_norm"),
+        ({"rotary": ("eva02",)}, "timm_eva02"),
+        ({}, "timm"),
+    ),
+}
+
+
+def layout_of(name: str, model: Any, family: str) -> Layout:
+    """The layout in which a package, or a layout by its name, holds the weights of a model."""
+    if family == "vit":
+        for arguments, layout in OF_ARGUMENTS.get(name, ()):
+            if all(getattr(model, n) in values for n, values in arguments.items()):
+                return LAYOUTS[layout]
+    return layout_named(name, family)
 
 
 def layout_named(name: str, family: str = "vit") -> Layout:

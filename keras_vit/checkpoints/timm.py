@@ -135,6 +135,7 @@ TIMM_BEIT = replace(
     block_rows=OTHER_BLOCK_ROWS,
     renames=((r"^module\.", ""),),
     ignored=(r"^mask_token$", r"relative_position_index$"),
+    zeros=(),
 )
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.families import family_of
+from keras_vit.checkpoints.folder_configs import lacks_class_position
 from keras_vit.checkpoints.folder_writer import CONFIGS, check_folder, write_folder
 from keras_vit.checkpoints.keras_file import SUFFIXES
 from keras_vit.checkpoints.layout import Layout
-from keras_vit.checkpoints.layouts import layout_named
+from keras_vit.checkpoints.layouts import layout_of
 from keras_vit.checkpoints.metadata import model_metadata
 from keras_vit.checkpoints.npz import save_npz
 from keras_vit.checkpoints.safetensors_file import save_safetensors
@@ -40,8 +41,9 @@ def save_weights(
             or timm opens (docs/folders.md): the weights, `config.json` with class names and sizes,
             how images are prepared, and a `README.md`. `.keras` and `.weights.h5` are Keras's
             formats and need no layout.
-        layout: `"google"` or `"big_vision"`; and for a ViT `"timm"`, `"huggingface"` or
-            `"huggingface_dinov2"`.
+        layout: `"google"` or `"big_vision"`; and for a ViT `"timm"` or `"huggingface"`, in which
+            CLIP, SigLIP, DINOv2 and 3, BEiT, EVA-02 and the distilled DeiT have the names that
+            these packages give them.
         overwrite: Replace a file that this function wrote. Others are never replaced, such as the
             released file that the weights came from.
 
@@ -72,14 +74,14 @@ def save_weights(
             f"Choose the layout in which {str(path)!r} names its tensors: "
             "layout='google', 'big_vision', 'timm' or 'huggingface'."
         )
-    chosen = layout_named(layout, family_of(model))
-    if chosen.name in CONFIGS and (not path.suffix or _is_folder(path)):
-        check_folder(path, chosen.name, overwrite)
+    chosen = layout_of(layout, model, family_of(model))
+    if layout in CONFIGS and (not path.suffix or _is_folder(path)):
+        check_folder(path, layout, overwrite)
 
         def write_weights(file: Path, stack: ExitStack) -> None:
             _write(model, stack.enter_context(_replacing(file)), chosen, in_folder=True)
 
-        write_folder(model, path, chosen.name, write_weights)
+        write_folder(model, path, layout, write_weights)
         return
     _check_target(path, overwrite)
     if path.suffix != chosen.suffix:
@@ -123,12 +125,12 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 def _write(model: Any, path: Path, layout: Layout, in_folder: bool = False) -> None:
     if layout.suffix not in WRITERS:
-        raise ValueError(
-            f"The {layout.name!r} layout is only read. Give 'timm' or 'huggingface_dinov2'."
-        )
+        raise ValueError(f"The {layout.name!r} layout is only read. Give 'timm' or 'huggingface'.")
     values = canonical_values(model)
-    # Beside registers timm has a position for each of them, or for the patches alone.
-    if layout.positions_first or (in_folder and layout.name == "timm" and model.num_registers):
+    # timm has a position for each token in front of the patches, registers too, or for none.
+    is_timm = layout.name.startswith("timm")
+    folds = is_timm and (lacks_class_position(model) or (in_folder and model.num_registers))
+    if layout.positions_first or folds:
         values = _without_class_position(values)
     # Only attention keeps heads apart.
     tensors = list(layout.from_canonical(values, getattr(model, "num_heads", 1)))

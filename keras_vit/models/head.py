@@ -7,6 +7,9 @@ import keras
 from keras_vit.models.config import ModelConfig
 from keras_vit.models.layer_state import map_names
 
+# DeiT's second head reads the distillation token.
+HEADS = ("head", "head_distillation")
+
 
 def classify(features: Any, config: ModelConfig, distilled: Any = None) -> Any:
     """The zero-initialised head, in float32 under every policy: bfloat16 logits lose ties.
@@ -15,7 +18,9 @@ def classify(features: Any, config: ModelConfig, distilled: Any = None) -> Any:
     distillation token, the mean of two heads (DeiT, section 4).
     """
     if distilled is not None:
-        heads = [_head(features, config, "head"), _head(distilled, config, "head_distillation")]
+        heads = [
+            _head(x, config, name) for x, name in zip((features, distilled), HEADS, strict=True)
+        ]
         mean = keras.layers.Average(dtype="float32", name="mean_of_heads")(heads)
         activation = config.classifier_activation if config.num_classes else None
         return keras.layers.Activation(activation, dtype="float32", name="logits")(mean)

@@ -16,6 +16,7 @@ from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.models.compiled import CompiledModel
 from keras_vit.models.config import ModelConfig
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
+from keras_vit.models.head import HEADS
 from keras_vit.models.layer_state import (
     copy_weights,
     layers_beside,
@@ -117,8 +118,8 @@ class ImageModel(CompiledModel):
             for layer in self._flatten_layers(include_self=False)
             if layer.quantization_mode is not None
         }
-        if new_head and "head" in quantized:
-            quantized["head"] = keras.DTypePolicy("float32")
+        for head in quantized.keys() & set(HEADS if new_head else ()):
+            quantized[head] = keras.DTypePolicy("float32")
         policy = self._config.dtype
         if quantized or isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             policy = policy_map(policy, quantized)
@@ -317,11 +318,11 @@ class ImageModel(CompiledModel):
             "num_classes": num_classes,
             "class_names": None,
             "trainable": True,
-            "frozen": [path for path in config["frozen"] if path.split("/")[0] != "head"],
+            "frozen": [path for path in config["frozen"] if path.split("/")[0] not in HEADS],
             "dtype": self._policy_config(new_head=True),
         }
         self._check_overrides(overrides)
-        return self._copy_with({**changes, **overrides}, fresh=("head",))
+        return self._copy_with({**changes, **overrides}, fresh=HEADS)
 
     def copy(self, **overrides: Any) -> Self:
         """The same model and weights, not compiled: without the optimizer, a third of the file.

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit.errors import check_positive
+from keras_vit.models.head import HEADS
 from keras_vit.training.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training.optimizers import OPTIMIZERS, TableOptimizer
 from keras_vit.training.parameter_groups import (
@@ -141,6 +142,6 @@ def _rho(recipe: Recipe, schedule: Any) -> Rho | None:
 
 
 def _set_head_bias(model: keras.Model, bias: float) -> None:
-    head = next((layer for layer in model.layers if layer.name == "head"), None)
-    if bias and head is not None and not any(np.any(values) for values in head.get_weights()):
-        head.bias.assign(np.full(head.bias.shape, bias))
+    for head in (layer for layer in model.layers if layer.name in HEADS):
+        if bias and not any(np.any(values) for values in head.get_weights()):
+            head.bias.assign(np.full(head.bias.shape, bias))

@@ -33,6 +33,7 @@ from keras_vit.files import atomic_write, write_text
 from keras_vit.manifest import read_manifest
 from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.models.head import HEADS
 from keras_vit.output_folder import OutputFolder
 from keras_vit.training import recipes
 from keras_vit.training.fit import History, fit
@@ -377,7 +378,9 @@ def _trained(
     if job.first_look or job.freeze_backbone:
         probe = _probe_features(model, splits, job.seed, print_fn)
         if job.freeze_backbone:
-            model.get_layer("head").set_weights([probe.kernel, probe.bias])
+            # Beside a second head, which stays zero, the mean of both is half of this one.
+            number = sum(layer.name in HEADS for layer in model.layers)
+            model.get_layer("head").set_weights([number * probe.kernel, number * probe.bias])
             return model, {}
     if job.lora is not None:
         print_fn(f"LoRA trains {enable_lora(model, job.lora):,} parameters")

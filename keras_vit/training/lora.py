@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit.errors import check_positive
+from keras_vit.models.head import HEADS
 
 # Every matrix product of an encoder block; the paper adapts those of the attention alone.
 ADAPTED = ("query_key_value", "output", "dense_0", "dense_1")
@@ -51,9 +52,10 @@ def enable_lora(model: Any, rank: int) -> int:
             f"{model.name} does not have an encoder block for LoRA to adapt (a Dense layer named "
             f"{', '.join(ADAPTED)}). Train it in full, or freeze its backbone."
         )
-    head = {id(variable) for variable in model.get_layer("head").trainable_variables}
+    heads = [layer for layer in model.layers if layer.name in HEADS]
+    kept = {id(variable) for head in heads for variable in head.trainable_variables}
     for variable in model.trainable_variables:
-        variable.trainable = id(variable) in head
+        variable.trainable = id(variable) in kept
     for layer in dense:
         layer.enable_lora(rank)
     return sum(int(keras.ops.size(v)) for v in model.trainable_variables)

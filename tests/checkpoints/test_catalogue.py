@@ -75,7 +75,7 @@ def test_dinov2_with_registers_of_hugging_face() -> None:
         f"dinov2-with-registers-{size}" for size in ("small", "base", "large")
     ]
     assert {(row.layout, row.pixels, row.num_classes) for row in rows} == {
-        ("huggingface_dinov2", 518, 0)
+        ("huggingface_dinov2_registers", 518, 0)
     }
 
 

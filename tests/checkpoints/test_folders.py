@@ -305,13 +305,20 @@ def test_a_preparation_that_we_do_not_have_is_reported(
 @pytest.mark.parametrize(
     ("layout", "changes", "message"),
     [
-        ("huggingface", {"pooling": "gap"}, "does not classify with pooling='gap'"),
+        (
+            "huggingface",
+            {"pooling": "gap", "class_token": True},
+            "does not classify with pooling='gap'",
+        ),
+        ("huggingface", {"pooling": "map"}, "does not classify with pooling='map'"),
+        ("huggingface", {"layer_scale": 0.1}, "Dinov2ForImageClassification does not classify"),
+        ("huggingface", {"distilled": True, "mlp_norm": True}, "mlp_norm=True"),
         ("huggingface", {"num_registers": 2}, "num_registers=2"),
         ("huggingface", {"representation_size": 32}, "representation_size=32"),
         ("huggingface", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d'"),
         ("timm", {"position_embedding": "learned_2d"}, "position_embedding='learned_2d'"),
         ("timm", {"representation_size": 24}, "representation_size=24"),
-        ("timm", {"activation": "swiglu"}, "activation='swiglu' cannot be named"),
+        ("timm", {"activation": "swiglu"}, "activation='swiglu'"),
         ("timm", {"pooling": None}, "does not classify with pooling=None"),
         ("timm", {"token_merging": 1}, "token_merging=1"),
     ],

@@ -24,7 +24,10 @@ CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = 
     "sincos": (layers.PositionEmbedding((4, 4), "sincos2d"), TOKENS, TOKENS),
     "attention": (layers.MultiHeadSelfAttention(4), TOKENS, TOKENS),
     "relative": (layers.MultiHeadSelfAttention(4, relative_length=17), TOKENS, TOKENS),
+    "relative_2d": (layers.MultiHeadSelfAttention(4, relative_grid=(4, 4)), TOKENS, TOKENS),
+    "no_key_bias": (layers.MultiHeadSelfAttention(4, key_bias=False), TOKENS, TOKENS),
     "mlp": (layers.MLP(64), TOKENS, TOKENS),
+    "normed_mlp": (layers.MLP(64, "swiglu", norm_epsilon=1e-6), TOKENS, TOKENS),
     "swiglu": (layers.MLP(64, "swiglu"), TOKENS, TOKENS),
     "encoder_block": (layers.EncoderBlock(4, 64), TOKENS, TOKENS),
     "layer_scale": (layers.LayerScale(0.1), TOKENS, TOKENS),
@@ -78,6 +81,7 @@ def test_a_layer_alone(name: str) -> None:
 def test_every_public_layer_is_covered() -> None:
     covered = {type(layer).__name__ for layer, _, _ in CASES.values()}
     elsewhere = {"TokensToGrid", "RelativePositionBias", "MergingEncoderBlock", "UnmergeTokens"}
+    elsewhere |= {"GridPositionBias", "RotaryPositions"}  # in tests/checkpoints, of other packages
     assert covered == set(layers.__all__) - elsewhere
 
 
