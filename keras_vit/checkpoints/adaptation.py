@@ -214,7 +214,7 @@ def _fit(
 def _fit_positions(
     tensor: Tensor, checkpoint: Checkpoint, model: Any, file_grid: Grid | None
 ) -> tuple[Tensor, str, str]:
-    target, wanted = tuple(model.position_grid), int(model.class_token) + int(model.distilled)
+    target, in_model = tuple(model.position_grid), int(model.class_token) + int(model.distilled)
     has_class_token = CLASS_TOKEN in checkpoint.tensors
     count, width = tensor.shape[1:]
     layout = grid_of_positions(
@@ -240,18 +240,18 @@ def _fit_positions(
         if grid != target:
             patches = resample_grid(patches.reshape(*grid, width), target, rule)
             patches = patches.reshape(1, -1, width)
-        added = np.zeros((1, max(wanted - in_front, 0), width), "float32")
-        return np.concatenate([x[:, : min(in_front, wanted)], added, patches], axis=1)
+        added = np.zeros((1, max(in_model - in_front, 0), width), "float32")
+        return np.concatenate([x[:, : min(in_front, in_model)], added, patches], axis=1)
 
     note = {
         (1, 0): "without the class token's entry",
         (0, 1): "with a zero entry for the class token",
         (1, 2): "with a zero entry for the distillation token",
         (2, 1): "without the distillation token's entry",
-    }.get((in_front, wanted), "")
+    }.get((in_front, in_model), "")
     if grid == target and not note:
         return tensor, "loaded", ""
-    tensor = tensor.then(change, (1, wanted + prod(target), width))
+    tensor = tensor.then(change, (1, in_model + prod(target), width))
     if grid == target:
         return tensor, "adapted", note
     sizes = f"{grid[0]} x {grid[1]} -> {target[0]} x {target[1]}, {rule}"

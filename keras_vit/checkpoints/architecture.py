@@ -22,7 +22,7 @@ from keras_vit.models.geometry import DEFAULT_SIZE, feature_stride
 from keras_vit.models.variants import UNNAMED_WIDTHS, WIDTHS
 
 # Width -> heads, where no shape shows them: the variants, DeiT III's M, DINOv2's giant, So400m.
-HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()} | {1152: 16}
+HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()}
 HEAD_DIM = 64
 
 
@@ -149,16 +149,8 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         # The value is overwritten by the file's: only whether there is one counts.
         "layer_scale": 1e-5 if "block_0/scale_0" in shapes else None,
         "position_embedding": _positions(shapes),
-        "distilled": "distillation_token" in shapes,
-        "pre_norm": "pre_norm/scale" in shapes,
-        "norm_after_pooling": "pooling_norm/scale" in shapes,
-        "key_bias": "block_0/key/bias" in shapes,
-        "mlp_norm": "block_0/mlp/norm/scale" in shapes,
+        **_options(shapes, hidden_dim),
     }
-    if arguments["norm_after_pooling"]:
-        arguments["pooling"] = "gap"
-    elif "head/kernel" in shapes and shape("head/kernel", 2)[0] == 2 * hidden_dim:
-        arguments["pooling"] = "token_gap"
     table = next((n for n in ("relative_table", "block_0/relative_table") if n in shapes), None)
     if table is not None:
         arguments["num_heads"] = shape(table, 2)[1]
@@ -186,6 +178,22 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     if size is not None:
         arguments["input_shape"] = (*size, channels)
     return arguments
+
+
+def _options(shapes: Shapes, hidden_dim: int) -> dict[str, Any]:
+    """The options that tensors show by being there."""
+    options: dict[str, Any] = {
+        "distilled": "distillation_token" in shapes,
+        "pre_norm": "pre_norm/scale" in shapes,
+        "norm_after_pooling": "pooling_norm/scale" in shapes,
+        "key_bias": "block_0/key/bias" in shapes,
+        "mlp_norm": "block_0/mlp/norm/scale" in shapes,
+    }
+    if options["norm_after_pooling"]:
+        options["pooling"] = "gap"
+    elif "head/kernel" in shapes and shapes.of("head/kernel", 2)[0] == 2 * hidden_dim:
+        options["pooling"] = "token_gap"
+    return options
 
 
 def _positions(shapes: Shapes) -> str:

@@ -38,7 +38,7 @@ def list_weights(pattern: str = "*") -> WeightsList:
 
     >>> import keras_vit
     >>> [row.tag for row in keras_vit.checkpoints.list_weights("ViT-H/14")]
-    ['orig_in21k', 'deit3_in1k', 'deit3_in22k_ft_in1k']
+    ['orig_in21k', 'deit3_in1k', 'deit3_in22k_ft_in1k', 'mae']
     >>> {row.tag for row in keras_vit.checkpoints.list_weights("dinov2")} >= {"dinov2", "hf_dinov2"}
     True
     """

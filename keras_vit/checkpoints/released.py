@@ -68,8 +68,8 @@ class Weights:
     @property
     def preprocessing(self) -> str:
         """The mean and standard deviation that pixels are normalised with."""
-        is_imagenet = LAYOUTS[self.layout].conventions.include_preprocessing == "imagenet"
-        return "ImageNet mean/std" if is_imagenet else "0.5/0.5"
+        kind = LAYOUTS[self.layout].conventions.include_preprocessing
+        return {"imagenet": "ImageNet mean/std", "clip": "CLIP mean/std"}.get(str(kind), "0.5/0.5")
 
     @property
     def file_name(self) -> str:
@@ -84,6 +84,8 @@ def _arguments(layout: str, pixels: int) -> dict[str, Any]:
         return {"position_embedding": "sincos2d", "pooling": "gap"}
     if layout == "flexivit":
         return {"patch_size": 16, "input_shape": (pixels, pixels, 3)}
+    if layout == "timm_clip":  # OpenAI's; timm's model of the same name has the exact GELU
+        return {"activation": "quick_gelu"}
     return {"input_shape": (pixels, pixels, 3)} if layout == "bit" else {}
 
 
@@ -109,6 +111,7 @@ def _read_table() -> Iterator[Weights]:
             float(row["top1"]) if row["top1"] else None,
             row["source"],
             _arguments(layout, pixels),
+            row["licence"] or "Apache-2.0",
             url_is_guessed=bool(row["url_is_guessed"]),
         )
 

@@ -165,7 +165,7 @@ TIMM_DINOV3 = replace(
     ignored=(r"^mask_token$", r"rope\.periods$"),
 )
 EVA02_CONVENTIONS = SourceConventions(
-    "swiglu", 1e-6, "clip", "bicubic_antialias", {"mode": "crop", "crop_fraction": 0.9}
+    "swiglu", 1e-6, "clip", "bicubic_antialias", {"mode": "crop", "crop_fraction": 1.0}
 )
 # The tiny and small ones; and the base and large, with a norm in the MLP.
 TIMM_EVA02 = replace(

@@ -1,4 +1,4 @@
-"""Classification reports, few-shot, k-NN and linear probes on features, and VTAB."""
+"""Classification reports, few-shot, zero-shot, k-NN and linear probes on features, and VTAB."""
 
 from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.features import features
@@ -9,6 +9,7 @@ from keras_vit.evaluation.probes import LinearProbe, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit.evaluation.run_report import write_report
 from keras_vit.evaluation.vtab import VTABReport, run_vtab
+from keras_vit.evaluation.zero_shot import zero_shot
 
 __all__ = [
     "Calibration",
@@ -28,4 +29,5 @@ __all__ = [
     "run_vtab",
     "worst_mistakes",
     "write_report",
+    "zero_shot",
 ]

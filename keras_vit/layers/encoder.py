@@ -240,15 +240,15 @@ class EncoderBlock(CompositeLayer):
         bias: Any = None,
         training: bool | None = None,
     ) -> Any:
-        given = {"context": context, "angles": angles, "bias": bias}
-        given = {name: x for name, x in given.items() if x is not None}
+        optional = {"context": context, "angles": angles, "bias": bias}
+        optional = {name: x for name, x in optional.items() if x is not None}
 
         def encode(z: Any, *others: Any) -> Any:
-            options = dict(zip(given, others, strict=True))
+            options = dict(zip(optional, others, strict=True))
             z, _ = self._attend(z, options.pop("context", None), None, **options, training=training)
             return self._mlp(z, training)
 
-        inputs = (tokens, *given.values())
+        inputs = (tokens, *optional.values())
         return rematerialize(self, encode, *inputs) if self.remat and training else encode(*inputs)
 
     def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:

@@ -1,7 +1,9 @@
 """Parameters, operations and memory of a model, computed before anything is allocated."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 from keras_vit.errors import as_pair
 from keras_vit.models.geometry import DEFAULT_SIZE
@@ -27,26 +29,79 @@ class Cost:
     training_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class ViTSizes:
+    """The arguments of a `VisionTransformer` that change its parameters or its work."""
+
+    patch_size: int | tuple[int, int]
+    resnet: Sequence[int] | None = None
+    resnet_width: int = 64
+    hidden_dim: int
+    depth: int
+    num_heads: int
+    mlp_dim: int
+    activation: str = "gelu_tanh"
+    num_registers: int = 0
+    layer_scale: float | None = None
+    class_token: bool = True
+    distilled: bool = False
+    position_embedding: str = "learned"
+    pooling: str | None = "token"
+    pre_norm: bool = False
+    key_bias: bool = True
+    mlp_norm: bool = False
+    num_classes: int = 1000
+
+    @property
+    def num_prefix_positions(self) -> int:
+        """Class token and distillation token."""
+        return int(self.class_token) + int(self.distilled)
+
+    @property
+    def mlp_inputs(self) -> int:
+        """Width of the MLP's first layer: a gate stands beside the value."""
+        return 2 * self.mlp_dim if self.activation == "swiglu" else self.mlp_dim
+
+    @property
+    def block_matrices(self) -> int:
+        """Parameters of a block's matrices, each of which multiplies every token."""
+        return 4 * self.hidden_dim**2 + self.hidden_dim * (self.mlp_inputs + self.mlp_dim)
+
+    def parameters(self, grid: tuple[int, int], pixels: int) -> int:
+        """All but a hybrid's ResNet, for a grid of patches of so many pixels times channels."""
+        rows, columns = grid
+        width, prefix = self.hidden_dim, self.num_prefix_positions
+        # Two norms, the biases, two scales, and a norm in the MLP.
+        vectors = (8 + self.key_bias + 2 * (self.layer_scale is not None)) * width
+        vectors += self.mlp_inputs + (2 * self.mlp_dim if self.mlp_norm else 0)
+        positions = {
+            "learned": (rows * columns + prefix) * width,
+            "relative_2d": ((2 * rows - 1) * (2 * columns - 1) + 3) * self.num_heads * self.depth,
+        }
+        # The query, four square projections and an MLP, their biases and a norm.
+        map_pooling = 4 * width**2 + 2 * width * self.mlp_dim + self.mlp_dim + 8 * width
+        features = (2 if self.pooling == "token_gap" else 1) * width
+        return (
+            (pixels + (2 if self.pre_norm else 1)) * width  # a norm in place of the bias
+            + (prefix + self.num_registers) * width
+            + positions.get(self.position_embedding, 0)
+            + self.depth * (self.block_matrices + vectors)
+            + 2 * width
+            + (map_pooling if self.pooling == "map" else 0)
+            + (features + 1) * self.num_classes * (2 if self.distilled else 1)
+        )
+
+
 def vit_cost(
     *,
-    patch_size: int | tuple[int, int],
-    resnet: Sequence[int] | None = None,
-    resnet_width: int = 64,
-    hidden_dim: int,
-    depth: int,
-    num_heads: int,
-    mlp_dim: int,
-    activation: str = "gelu_tanh",
-    num_registers: int = 0,
-    layer_scale: float | None = None,
     image_size: int | tuple[int, int] = DEFAULT_SIZE,
     channels: int = 3,
-    num_classes: int = 1000,
     batch_size: int = 1,
     precision: str = "float32",
     remat: bool = False,
+    **architecture: Any,
 ) -> Cost:
-    """The cost of a ViT or a hybrid with a class token and learned positions.
+    """The cost of a ViT or a hybrid, whose `architecture` are the arguments of `ViTSizes`.
 
     Parameters and operations are exact for the matrix products (norms and softmax, below 1 %, are
     left out of `macs`); memory is an estimate of what the layers must keep.
@@ -54,46 +109,45 @@ def vit_cost(
     >>> vit_cost(patch_size=16, hidden_dim=768, depth=12, num_heads=12, mlp_dim=3072).parameters
     86567656
     """
-    patch_h, patch_w = as_pair(patch_size, "patch_size")
+    sizes = ViTSizes(**architecture)
+    patch_h, patch_w = as_pair(sizes.patch_size, "patch_size")
     height, width = as_pair(image_size, "image_size")
     maps = _Maps(height, width, channels)
-    if resnet is not None:
-        maps.resnet(resnet, resnet_width, version=1)
-    patches = (maps.height // patch_h) * (maps.width // patch_w)
+    if sizes.resnet is not None:
+        maps.resnet(sizes.resnet, sizes.resnet_width, version=1)
+    grid = (maps.height // patch_h, maps.width // patch_w)
+    patches = grid[0] * grid[1]
     if not patches:
         raise ValueError(
             f"image_size={image_size!r} is smaller than one patch. Give a larger image_size, such "
             "as 224."
         )
-    tokens = patches + 1 + num_registers
+    hidden_dim, depth = sizes.hidden_dim, sizes.depth
+    tokens = patches + sizes.num_prefix_positions + sizes.num_registers
     pixels = patch_h * patch_w * maps.channels
-    mlp_inputs = 2 * mlp_dim if activation == "swiglu" else mlp_dim  # gate and value side by side
-    block_matrices = 4 * hidden_dim**2 + hidden_dim * (mlp_inputs + mlp_dim)
-    # Two norms, the biases, two scales.
-    block_vectors = (9 if layer_scale is None else 11) * hidden_dim + mlp_inputs
-    parameters = (
-        maps.parameters
-        + (pixels + 1) * hidden_dim
-        + (2 + patches + num_registers) * hidden_dim  # class token, positions, registers
-        + depth * (block_matrices + block_vectors)
-        + 2 * hidden_dim
-        + (hidden_dim + 1) * num_classes
-    )
     attention = 2 * tokens**2 * hidden_dim  # queries by keys, probabilities by values
     macs = (
         maps.macs
         + patches * pixels * hidden_dim
-        + depth * (tokens * block_matrices + attention)
-        + hidden_dim * num_classes
+        + depth * (tokens * sizes.block_matrices + attention)
+        + hidden_dim * sizes.num_classes
     )
     # A block keeps for the backward pass: its input twice normalised and twice as it was, queries,
     # keys, values, heads joined (8 widths), the MLP before and after GELU, and the attention
     # probabilities, which not every fused operator spares.
-    stored = tokens * (8 * hidden_dim + mlp_inputs + mlp_dim) + num_heads * tokens**2
+    stored = tokens * (8 * hidden_dim + sizes.mlp_inputs + sizes.mlp_dim)
+    stored += sizes.num_heads * tokens**2
     activations = stored + depth * tokens * hidden_dim if remat else depth * stored
     largest = max(stored, maps.largest)
     activations += maps.inputs + maps.largest if remat else maps.stored
+    parameters = maps.parameters + sizes.parameters(grid, pixels)
     return _with_memory(parameters, macs, batch_size, BYTES[precision], largest, activations)
+
+
+def counted_arguments(cost: Callable[..., Cost]) -> set[str]:
+    """The arguments of a cost; the others of a model change neither its size nor its work."""
+    names = {*inspect.signature(cost).parameters}
+    return names | {field.name for field in fields(ViTSizes)} if cost is vit_cost else names
 
 
 def resnet_cost(

@@ -1,11 +1,10 @@
 """The registry of model families: for each its class, its named sizes and what they cost."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_vit.errors import did_you_mean
-from keras_vit.models.cost import Cost, mixer_cost, resnet_cost, vit_cost
+from keras_vit.models.cost import Cost, counted_arguments, mixer_cost, resnet_cost, vit_cost
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer
 from keras_vit.models.other_names import OTHER_NAMES, NamedModel, of_other_package
@@ -87,7 +86,7 @@ def model_cost(name: str, **options: Any) -> Cost:
     4.6
     """
     named, cost = named_model(name), family_of(name).cost
-    counted = inspect.signature(cost).parameters  # others change neither size nor work
+    counted = counted_arguments(cost)
     arguments = {k: v for k, v in model_arguments(name).items() if k in counted}
     if "representation_size" in named.arguments:
         # It comes without classes: a layer of that size in place of the head.

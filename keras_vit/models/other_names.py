@@ -80,6 +80,19 @@ VIT_TAGS: dict[str, Arguments] = {
     **{"sam_in1k": {}, "untrained": {}},
     **{"dino": {**IMAGENET, **FEATURES}, "mae": {**IMAGENET, **FEATURES}},
 }
+# Options of models that differ from a plain ViT, as `ViTConfig` explains them.
+CLIP = {
+    **{"include_preprocessing": "clip", "pre_norm": True},
+    **{"activation": "quick_gelu", "norm_epsilon": 1e-5},
+}
+SIGLIP = {**FEATURES, "pooling": "map", "class_token": False}
+DINOV3 = {
+    **{"rotary": "dinov3", "position_embedding": "none", "num_registers": 4, "key_bias": False},
+    **{"layer_scale": 1e-5, "norm_epsilon": 1e-5, "pooling": "gap", "class_token": True},
+}
+MEAN_THEN_NORM = {"pooling": "gap", "class_token": True, "norm_after_pooling": True}
+BEIT = {**MEAN_THEN_NORM, "position_embedding": "relative_2d", "key_bias": False}
+EVA02 = {**MEAN_THEN_NORM, "rotary": "eva02", "activation": "swiglu", "key_bias": False}
 DEIT_TAGS: dict[str, Arguments] = {"fb_in1k": {}, "fb_in22k_ft_in1k": {}}
 MIXER_TAGS: dict[str, Arguments] = {"goog_in21k": IN21K, "goog_in21k_ft_in1k": {}, "untrained": {}}
 BIT_TAGS: dict[str, Arguments] = {
@@ -136,6 +149,56 @@ _TIMM_RULES = (
         )
         for infix, registers in (("", 0), ("_reg4", 4))
     ),
+    *(
+        Rule(
+            rf"vit_(?P<size>{size})_patch{_PATCH}_clip_{_PIXELS}",
+            "ViT-{size}/{patch}",
+            {**CLIP, "num_classes": dimensions},
+            VIT,
+            tags={"openai": {}},
+            examples=examples,
+        )
+        for size, dimensions, examples in (
+            ("base", 512, ("vit_base_patch32_clip_224", "vit_base_patch16_clip_224")),
+            ("large", 768, ("vit_large_patch14_clip_224",)),
+        )
+    ),
+    Rule(
+        r"vit_(?P<size>small|base|large)_patch(?P<patch>16)_dinov3",
+        "ViT-{size}/{patch}",
+        {**TIMM, **IMAGENET, **FEATURES, **DINOV3},
+        VIT,
+        image_size=256,
+        tags={"lvd1689m": {}},
+        examples=tuple(f"vit_{size}_patch16_dinov3" for size in ("small", "base", "large")),
+    ),
+    Rule(
+        rf"deit_(?P<size>tiny|small|base)_distilled_patch{_PATCH}_{_PIXELS}",
+        "ViT-{size}/{patch}",
+        {**TIMM, **IMAGENET, "distilled": True},
+        VIT,
+        tags=DEIT_TAGS,
+        examples=tuple(f"deit_{s}_distilled_patch16_224" for s in ("tiny", "small", "base")),
+    ),
+    Rule(
+        rf"beit_(?P<size>base|large)_patch{_PATCH}_{_PIXELS}",
+        "ViT-{size}/{patch}",
+        {**TIMM, **BEIT, "layer_scale": 1e-5},
+        VIT,
+        tags={"in22k_ft_in22k_in1k": {}},
+        examples=("beit_base_patch16_224", "beit_large_patch16_224"),
+    ),
+    *(
+        Rule(
+            rf"eva02_(?P<size>{size})_patch(?P<patch>14)_{_PIXELS}",
+            "ViT-{size}/{patch}",
+            {**EVA02, "mlp_dim": mlp_dim, "include_preprocessing": "clip"},
+            VIT,
+            tags={"mim_in22k_ft_in1k": {}},
+            examples=(f"eva02_{size}_patch14_336",),
+        )
+        for size, mlp_dim in (("tiny", 512), ("small", 1024))
+    ),
     Rule(
         rf"vit_(?P<size>tiny)_r_s(?P<patch>16)_p8_{_PIXELS}",
         "R+ViT-{size}/{patch}",
@@ -180,6 +243,13 @@ _TIMM_RULES = (
 )
 
 _HUGGINGFACE_RULES = (
+    Rule(
+        rf"google/siglip2?-(?P<size>base|large|so400m)-patch{_PATCH}-{_PIXELS}",
+        "ViT-{size}/{patch}",
+        SIGLIP,
+        {**VIT, "so400m": "So400m"},
+        examples=("google/siglip-base-patch16-224", "google/siglip2-base-patch16-224"),
+    ),
     Rule(
         rf"google/vit-(?P<size>base|large|huge)-patch{_PATCH}-{_PIXELS}",
         "ViT-{size}/{patch}",

@@ -35,9 +35,13 @@ WIDTHS = {
     "G": Width(1664, 48, 16, 8192),
 }
 
-# Widths that were released but that no model here is named after: DeiT III's medium, and DINOv2's
-# giant, whose gated MLP of 4096 has as many weights as a plain one of 6144.
-UNNAMED_WIDTHS = {"M": Width(512, 12, 8, 2048), "giant": Width(1536, 40, 24, 6144)}
+# Widths that were released but that no model here is named after: DeiT III's medium, DINOv2's
+# giant, whose gated MLP of 4096 has as many weights as a plain one of 6144, and SigLIP's So400m.
+UNNAMED_WIDTHS = {
+    "M": Width(512, 12, 8, 2048),
+    "giant": Width(1536, 40, 24, 6144),
+    "So400m": Width(1152, 27, 16, 4304),
+}
 
 VIT_NAMES = (
     *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-B/32", "ViT-B/16", "ViT-B/8"),

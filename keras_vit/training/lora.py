@@ -53,9 +53,9 @@ def enable_lora(model: Any, rank: int) -> int:
             f"{', '.join(ADAPTED)}). Train it in full, or freeze its backbone."
         )
     heads = [layer for layer in model.layers if layer.name in HEADS]
-    kept = {id(variable) for head in heads for variable in head.trainable_variables}
+    of_heads = {id(variable) for head in heads for variable in head.trainable_variables}
     for variable in model.trainable_variables:
-        variable.trainable = id(variable) in kept
+        variable.trainable = id(variable) in of_heads
     for layer in dense:
         layer.enable_lora(rank)
     return sum(int(keras.ops.size(v)) for v in model.trainable_variables)

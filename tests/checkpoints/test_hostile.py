@@ -323,12 +323,14 @@ def test_weights_of_another_class(tmp_path: Path, refused: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("dist_token", "distilled"),
-        ("head_dist.weight", "distilled"),
-        ("fc_norm.weight", "behind the pooling"),
-        ("norm_pre.weight", "CLIP"),
+        ("fc_norm.weight", "does not belong to the model"),
+        ("norm_pre.weight", "does not belong to the model"),
         ("blocks.0.attn.q_norm.weight", "normalises queries and keys"),
-        ("blocks.0.attn.rel_pos.weight", "BEiT"),
+        ("blocks.0.attn.norm.weight", "normalises inside the attention"),
+        (
+            "blocks.0.attn.rel_pos.weight",
+            "'blocks.0.attn.rel_pos.weight' is not part of the 'timm' layout",
+        ),
         ("rope.periods", "'rope.periods' is not part of the 'timm' layout"),
     ],
 )

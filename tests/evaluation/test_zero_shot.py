@@ -1,0 +1,74 @@
+"""Zero-shot classification: transformers' CLIP and SigLIP, of files with both towers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import from_checkpoint
+from keras_vit.evaluation import zero_shot
+
+TOWER = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
+TOWER |= {"num_attention_heads": 3}
+SIZES = {"image_size": 16, "patch_size": 4}
+TEXTS = {"vocab_size": 50, "max_position_embeddings": 8, "eos_token_id": 2}
+IMAGES = np.random.default_rng(0).normal(size=(3, 16, 16, 3)).astype("float32")
+
+
+def both_towers(transformers: Any, kind: str) -> Any:
+    texts, images = {**TOWER, **TEXTS}, {**TOWER, **SIZES}
+    if kind == "clip":
+        config = transformers.CLIPConfig(text_config=texts, vision_config=images, projection_dim=16)
+        return transformers.CLIPModel(config).eval()
+    texts |= {"projection_size": 24}
+    return transformers.SiglipModel(
+        transformers.SiglipConfig(text_config=texts, vision_config=images)
+    ).eval()
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_as_transformers(kind: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    theirs = both_towers(transformers, kind)
+    theirs.save_pretrained(tmp_path)
+    tokens = torch.tensor([[5, 6, 7, 2], [9, 8, 3, 2]])
+    pixels = torch.as_tensor(IMAGES.transpose(0, 3, 1, 2).copy())
+    with torch.no_grad():
+        expected = theirs(input_ids=tokens, pixel_values=pixels)
+    tower = from_checkpoint(tmp_path, include_preprocessing=False)
+    bias = theirs.logit_bias.item() if kind == "siglip" else 0.0
+    model = zero_shot(
+        tower,
+        expected.text_embeds.numpy(),
+        ["one", "two"],
+        logit_scale=float(np.exp(theirs.logit_scale.item())),
+        logit_bias=bias,
+        activation=None,
+    )
+    found = model.predict(IMAGES, verbose=0)
+    np.testing.assert_allclose(found, expected.logits_per_image.numpy(), rtol=1e-5, atol=1e-5)
+    assert model.class_names == ("one", "two")
+    assert any("text_model" in e.name for e in tower.load_report.entries if e.status == "ignored")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"text_embeddings": np.ones((2, 5))}, "do not fit"),
+        ({"text_embeddings": np.ones(4)}, "do not fit"),
+        ({"text_embeddings": np.zeros((2, 4))}, "zero or not finite"),
+        ({"class_names": ["a"]}, "1 class names for 2"),
+        ({"activation": "gelu"}, "activation"),
+        ({"logit_scale": float("nan")}, "logit_scale"),
+    ],
+)
+def test_errors(arguments: dict[str, Any], message: str) -> None:
+    model = keras_vit.VisionTransformer(
+        num_classes=4, patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(16, 16, 3)
+    )
+    with pytest.raises(ValueError, match=message):
+        zero_shot(model, **{"text_embeddings": np.eye(2, 4), **arguments})
