@@ -9,6 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.distribution.layouts import fsdp_axes, tensor_parallel_axes
+from tests.models.test_common import KINDS, OTHERS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "layouts"
 
@@ -41,6 +42,20 @@ def test_layouts_of_named_models(name: str) -> None:
 def test_fsdp_cuts_nearly_all(name: str) -> None:
     last = keras_vit.distribution.layout_table(abstract(name), "fsdp", 8).splitlines()[-1]
     assert float(last.split(" %")[0].split()[-1]) < 14
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", [k for k in KINDS if k not in OTHERS])
+def test_layouts_of_every_kind_of_vit(kind: str) -> None:
+    """Options add no large weight that FSDP would leave whole, and heads are cut by heads."""
+    sizes = {"patch_size": 16, "hidden_dim": 256, "mlp_dim": 512, "depth": 2, "num_heads": 8}
+    with keras.StatelessScope(initialize_variables=False):
+        arguments = {**sizes, **KINDS[kind], "input_shape": (64, 64, 3)}
+        model = keras_vit.VisionTransformer(**arguments)
+    last = keras_vit.distribution.layout_table(model, "fsdp", 8).splitlines()[-1]
+    assert float(last.split(" %")[0].split()[-1]) < 16
+    table = keras_vit.distribution.layout_table(model, "tensor_parallel", 2)
+    assert "query_key_value/kernel" in table
 
 
 @pytest.mark.once

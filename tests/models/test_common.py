@@ -301,7 +301,7 @@ def test_rematerialization_spares_memory() -> None:
     assert spared < 0.25 * kept
 
 
-@pytest.mark.parametrize("kind", ["map"])
+@pytest.mark.parametrize("kind", ["map", "eva02"])
 def test_int8_quantization(kind: str) -> None:
     model, images = build(kind, depth=1), pixels(4, 32, 32, 3)
     exact = predict(model, images)
