@@ -66,7 +66,8 @@ def export_model(
 
     The SavedModel alone also takes `contents`, the bytes of JPEG, PNG, BMP, GIF or WebP files,
     strings `(batch,)`, in its signature `serving_default`: decoding, resizing and normalising are
-    in the graph. Its `images` may have any size, and its `top_classes` are names; the other
+    in the graph. Its `images` may have any size (those of `image_size` are taken as they are, as by
+    the other formats), and its `top_classes` are names; the other
     formats take images of `image_size` and return the numbers of the classes, int32. It also
     returns `valid`: bool `(batch,)`, False for a file that cannot be decoded: its probabilities are
     0 and its classes empty, and the rest of the batch is served.

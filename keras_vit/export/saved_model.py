@@ -63,7 +63,13 @@ def write(
 
     def from_images(images: Any) -> dict[str, Any]:
         spec = tf.TensorSpec((*size, channels))
-        prepared = tf.map_fn(prepare, images, fn_output_signature=spec)
+        is_prepared = tf.reduce_all(tf.shape(images)[1:3] == size)  # as for the other formats
+        prepared = tf.cond(
+            is_prepared,
+            lambda: tf.cast(images, tf.float32),
+            lambda: tf.map_fn(prepare, images, fn_output_signature=spec),
+        )
+        prepared = tf.ensure_shape(prepared, (None, *size, channels))
         return classify(prepared, tf.ones(tf.shape(images)[:1], bool))
 
     signatures = {

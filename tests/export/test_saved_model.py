@@ -136,6 +136,30 @@ def test_a_hundred_real_photographs(
 
 
 @pytest.mark.once
+def test_images_that_are_prepared_are_not_prepared_again(tmp_path: Path) -> None:
+    """Where the preparation changes an image of the model's size, too, as those of timm do."""
+    import tensorflow as tf
+
+    model = build("token")
+    model.eval_transform = {"mode": "timm_center", "crop_fraction": 0.5, "interpolation": "bicubic"}
+    path = keras_vit.export_model(model, tmp_path / "1")
+    images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("uint8")
+    expected = softmax(model.predict(images, verbose=0))
+    found = keras_vit.export.load_exported(path).predict(images)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    larger = np.repeat(np.repeat(images, 2, axis=1), 2, axis=2)
+    serve_images = tf.saved_model.load(str(path)).signatures["images"]
+    answer = serve_images(images=tf.constant(larger))["probabilities"].numpy()
+    centre = np.stack(
+        [
+            keras_vit.data.evaluation_image(tf.constant(image), (32, 32), **model.eval_transform)
+            for image in larger
+        ]
+    )
+    np.testing.assert_allclose(answer, softmax(model.predict(centre, verbose=0)), atol=1e-5)
+
+
+@pytest.mark.once
 def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
     model = build("token")
     target = tmp_path / "name" / "1"
