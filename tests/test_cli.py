@@ -227,7 +227,7 @@ def test_list_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(rows) == 15
     assert all("dinov2" in row for row in rows)
     assert cli.main(["list", "ViT-H/14", "--weights"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 5
     assert cli.main(["list", "--weights"]) == 0
     assert len(capsys.readouterr().out.splitlines()) > 100
 

@@ -97,7 +97,7 @@ class MultiHeadSelfAttention(CompositeLayer):
             learned, or None for none (see `RelativePositionBias`).
         relative_grid: Rows and columns of patches for which BEiT's bias is learned, or None.
         key_bias: Whether the projection to keys has a bias, too: not in BEiT, EVA-02 and DINOv3.
-        rotary: A kind of `RotaryPositions`, whose angles `attend` then takes; None for none.
+        rotary: A kind of `RotaryPositions`, whose `angles` it is then called with; None for none.
 
     Raises:
         ValueError: The heads do not divide the width.
@@ -132,7 +132,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.key_bias = key_bias
         self.rotary = rotary
 
-    def build(self, tokens_shape: Shape) -> None:
+    def build(self, tokens_shape: Shape, angles_shape: Shape | None = None) -> None:
         batch, length, hidden_dim = tokens_shape
         assert hidden_dim is not None
         self.head_dim = check_heads(hidden_dim, self.num_heads)
@@ -226,8 +226,8 @@ class MultiHeadSelfAttention(CompositeLayer):
             return x
         return rotate(x, angles[:, : ops.shape(x)[1]], self.rotary)
 
-    def call(self, tokens: Any, training: bool | None = None) -> Any:
-        return self.attend(tokens, training=training)[0]
+    def call(self, tokens: Any, angles: Any = None, training: bool | None = None) -> Any:
+        return self.attend(tokens, angles=angles, training=training)[0]
 
     def attend(
         self,
@@ -264,5 +264,5 @@ class MultiHeadSelfAttention(CompositeLayer):
         outputs = self.output_projection(outputs, training=training)
         return self.cast(self.output_dropout(outputs, training=training)), key
 
-    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+    def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:
         return tokens_shape

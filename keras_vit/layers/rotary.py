@@ -67,8 +67,9 @@ class RotaryPositions(ConfiguredLayer):
     """Cosines and sines by which the queries and keys of every token are rotated.
 
     Takes the patches `(batch, grid_h, grid_w, ...)`, of which only the shape is read, and returns
-    `(2, num_prefix_tokens + grid_h * grid_w, head_dim)` in float32. A half of the frequencies is
-    for the row, the other for the column. Tokens in front of the patches are not rotated.
+    `(2, num_prefix_tokens + grid_h * grid_w, head_dim)`, computed in float32. A half of the
+    frequencies is for the row, the other for the column. Tokens in front of the patches are not
+    rotated.
 
     Args:
         head_dim: Width of a head; a multiple of 4.
@@ -88,7 +89,7 @@ class RotaryPositions(ConfiguredLayer):
     """
 
     def __init__(self, head_dim: int, kind: str, num_prefix_tokens: int = 1, **kwargs: Any) -> None:
-        super().__init__(**{**kwargs, "dtype": "float32"})
+        super().__init__(**kwargs)
         if head_dim % 4:
             raise ValueError(
                 f"head_dim={head_dim} cannot be rotated by rows and by columns: four must divide "
@@ -108,7 +109,7 @@ class RotaryPositions(ConfiguredLayer):
         angles = ops.reshape(ops.concatenate(halves, axis=-1), (-1, self.head_dim // 2))
         angles = ops.pad(angles, ((self.num_prefix_tokens, 0), (0, 0)))
         both = ops.repeat(angles, 2, axis=-1) if rotation.interleaved else ops.tile(angles, (1, 2))
-        return ops.stack([ops.cos(both), ops.sin(both)])
+        return ops.cast(ops.stack([ops.cos(both), ops.sin(both)]), self.compute_dtype)
 
     def compute_output_shape(self, patches_shape: Shape) -> Shape:
         rows, columns = patches_shape[1:3]

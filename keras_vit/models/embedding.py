@@ -64,7 +64,11 @@ def positions_in_attention(tokens: Any, patches: Any, config: ViTConfig) -> dict
     if config.rotary is not None:
         head_dim = config.hidden_dim // config.num_heads
         rotary = RotaryPositions(
-            head_dim, config.rotary, config.num_prefix_tokens, name="rotary_positions"
+            head_dim,
+            config.rotary,
+            config.num_prefix_tokens,
+            dtype=config.dtype,
+            name="rotary_positions",
         )
         shared["angles"] = rotary(patches)
     if config.position_embedding == "relative_2d_shared":

@@ -61,7 +61,7 @@ ORIGINALS = {
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [r for r in RULES if r != "geometric"])  # in the recorded peers
 def test_rule_equals_the_package_it_comes_from(rule: str, sizes: Any) -> None:
     old, new = sizes
     x = field(old)

@@ -8,7 +8,7 @@ import numpy as np
 from keras_vit import layers
 
 TOKENS, IMAGES, FIRST = (2, 17, 32), (2, 32, 24, 3), (2, 3, 32, 24)
-PATCHES, QUERIES = (2, 4, 4, 5), (2, 17, 4, 8)
+PATCHES, QUERIES, ANGLES = (2, 4, 4, 5), (2, 17, 4, 8), (2, 17, 8)
 TOKEN_INDEX = np.stack([np.arange(34), np.arange(34)[::-1]]).astype("int32") // 2
 
 
@@ -37,7 +37,7 @@ BLOCK: dict[str, Any] = {
     "remat": True,
 }
 CASES: dict[str, Case] = {
-    "mlp": case(layers.MLP, mlp_dim=24, activation="swiglu", dropout=0.1),
+    "mlp": case(layers.MLP, mlp_dim=24, activation="swiglu", dropout=0.1, norm_epsilon=1e-5),
     "attention_pooling": case(
         layers.AttentionPooling,
         more={"token_index": TOKEN_INDEX},
@@ -62,6 +62,16 @@ CASES: dict[str, Case] = {
     "dense_lora": case(layers.Dense, units=24, use_bias=False, lora_rank=2, lora_alpha=3.0),
     "dropout": case(layers.Dropout, rate=0.5, noise_shape=(None, 1, 32), seed=3),
     "encoder_block": case(layers.EncoderBlock, **BLOCK, relative_length=17),
+    "rotary_block": case(
+        layers.EncoderBlock,
+        more={"angles": ANGLES},
+        **BLOCK,
+        mlp_norm=True,
+        relative_grid=(4, 4),
+        key_bias=False,
+        rotary="eva02",
+    ),
+    "grid_position_bias": case(layers.GridPositionBias, grid=(4, 4), num_heads=4),
     "layer_scale": case(layers.LayerScale, initial=0.5),
     "mean_pooling": case(
         layers.MeanPooling, more={"token_index": TOKEN_INDEX}, num_prefix_tokens=1
@@ -89,6 +99,14 @@ CASES: dict[str, Case] = {
         attention_dropout=0.2,
         relative_length=17,
     ),
+    "rotary_attention": case(
+        layers.MultiHeadSelfAttention,
+        more={"angles": ANGLES},
+        num_heads=4,
+        relative_grid=(4, 4),
+        key_bias=False,
+        rotary="dinov3",
+    ),
     "patch_dropout": case(layers.PatchDropout, rate=0.5, num_prefix_tokens=1, seed=3),
     "patch_embedding": case(
         layers.PatchEmbedding,
@@ -97,6 +115,7 @@ CASES: dict[str, Case] = {
         patch_size=(16, 5),
         data_format="channels_first",
         padding="same",
+        use_bias=False,
     ),
     "patches": case(layers.Patches, FIRST, patch_size=(16, 8), data_format="channels_first"),
     "position_embedding": case(
@@ -113,6 +132,9 @@ CASES: dict[str, Case] = {
     "residual_unit": case(
         layers.ResidualUnit, (2, 7, 6, 64), width=32, strides=2, version=1, remat=True
     ),
+    "rotary_positions": case(
+        layers.RotaryPositions, PATCHES, head_dim=8, kind="eva02", num_prefix_tokens=2
+    ),
     "standardized_conv": case(
         layers.StandardizedConv2D,
         IMAGES,
@@ -124,7 +146,7 @@ CASES: dict[str, Case] = {
         deviation_epsilon=0.0,
     ),
     "stochastic_depth": case(layers.StochasticDepth, rate=0.5, seed=3, rescale=False),
-    "token_pooling": case(layers.TokenPooling),
+    "token_pooling": case(layers.TokenPooling, index=1),
     "tokens_to_grid": case(
         layers.TokensToGrid,
         (2, 18, 32),

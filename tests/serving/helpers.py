@@ -41,6 +41,10 @@ def jpeg(seed: int = 0, size: tuple[int, int] = (60, 50)) -> bytes:
     return buffer.getvalue()
 
 
+# urllib's own keeps the proxies of the first test that opened an address.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def request(
     port: int, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -48,7 +52,7 @@ def request(
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     message = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, sent)
     try:
-        answer = urllib.request.urlopen(message, timeout=60)
+        answer = _OPENER.open(message, timeout=60)
     except urllib.error.HTTPError as error:
         answer = error
     with answer:
