@@ -65,9 +65,9 @@ def adapt(
             if tensor is not None:
                 ignore(tensor, reason)
             if name in HEAD and new_head:
-                adapted[name] = Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
+                adapted[name] = _zero(name, shape)
         elif tensor is None and name in zeros:
-            adapted[name] = Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
+            adapted[name] = _zero(name, shape)
             entries.append(Entry("adapted", name, None, shape, "zero, which the file leaves out"))
         elif tensor is None:
             raise CheckpointError(
@@ -150,6 +150,10 @@ def _zeros(checkpoint: Checkpoint, expected: Iterable[str]) -> set[str]:
         if not any(re.fullmatch(pattern, name) for name in checkpoint.tensors)
     ]
     return {n for n in expected if any(re.fullmatch(pattern, n) for pattern in absent)}
+
+
+def _zero(name: str, shape: Shape) -> Tensor:
+    return Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
 
 
 def _excluded_by_options(

@@ -11,12 +11,14 @@ from keras_vit.checkpoints.layout import (
     CONV,
     LINEAR,
     NO_BIASES,
+    NO_BIASES_AT_ALL,
     SAME,
     TOKEN,
     Layout,
     Row,
     SourceConventions,
     Tensors,
+    dinov3_arguments,
     torch_norm,
     weight_and_bias,
 )
@@ -70,7 +72,7 @@ HUGGINGFACE = Layout(
         (r"\.mlp\.fc2\.", ".output.dense."),
     ),
     ignored=(r"^embeddings\.mask_token$", r"^decoder\."),  # a masked autoencoder's decoder
-    zeros=(*NO_BIASES, r"block_\d+/key/bias"),
+    zeros=NO_BIASES_AT_ALL,
 )
 # Facebook's distilled DeiT; without its second head a token would be read that is not trained.
 HUGGINGFACE_DISTILLED = replace(
@@ -145,7 +147,7 @@ HUGGINGFACE_DINOV2 = Layout(
     ),
     gated=((r"\.mlp\.fc1\.", ".mlp.weights_in."), (r"\.mlp\.fc2\.", ".mlp.weights_out.")),
     ignored=(r"^embeddings\.mask_token$",),
-    zeros=(*NO_BIASES, r"block_\d+/key/bias"),
+    zeros=NO_BIASES_AT_ALL,
 )
 # With registers, positions are resampled with antialiasing.
 HUGGINGFACE_DINOV2_REGISTERS = replace(
@@ -157,8 +159,7 @@ HUGGINGFACE_DINOV2_REGISTERS = replace(
 
 
 def _dinov3_arguments(tensors: Tensors) -> dict[str, Any]:
-    width = tensors["embeddings.patch_embeddings.weight"].shape[0]
-    return {"rotary": "dinov3", "num_heads": {4096: 32}.get(width, max(width // 64, 1))}
+    return dinov3_arguments(tensors["embeddings.patch_embeddings.weight"].shape[0])
 
 
 def _without_empty_registers(tensors: Tensors) -> tuple[Tensors, Tensors]:
@@ -203,6 +204,11 @@ HUGGINGFACE_DINOV3 = Layout(
     zeros=(*NO_BIASES, *(rf"block_\d+/{name}/bias" for name in ("output", "mlp/dense_[01]"))),
 )
 
+TOWER_ROWS: tuple[Row, ...] = (
+    ("embeddings.position_embedding.weight", ("position_embedding",), BATCH),
+    *weight_and_bias("embeddings.patch_embedding", "patch_embedding", CONV),
+    *torch_norm("post_layernorm", "encoder_norm"),
+)
 TOWER_BLOCK_ROWS: tuple[Row, ...] = (
     *torch_norm("layer_norm1", "norm_0"),
     *weight_and_bias("self_attn.q_proj", "query"),
@@ -224,10 +230,8 @@ HUGGINGFACE_CLIP = Layout(
     signature=r"^pre_layrnorm\.weight$",
     rows=(
         ("embeddings.class_embedding", ("class_token",), TOKEN),
-        ("embeddings.position_embedding.weight", ("position_embedding",), BATCH),
-        *weight_and_bias("embeddings.patch_embedding", "patch_embedding", CONV),
+        *TOWER_ROWS,
         *torch_norm("pre_layrnorm", "pre_norm"),
-        *torch_norm("post_layernorm", "encoder_norm"),
         weight_and_bias("visual_projection", "head")[0],
     ),
     block="encoder.layers.{}.",
@@ -246,9 +250,7 @@ HUGGINGFACE_SIGLIP = Layout(
     signature=r"^encoder\.layers\.0\.layer_norm1\.weight$",
     absent="layrnorm|class_embedding",
     rows=(
-        ("embeddings.position_embedding.weight", ("position_embedding",), BATCH),
-        *weight_and_bias("embeddings.patch_embedding", "patch_embedding", CONV),
-        *torch_norm("post_layernorm", "encoder_norm"),
+        *TOWER_ROWS,
         ("head.probe", ("pooling/probe",), SAME),
         (
             "head.attention.in_proj_weight",

@@ -47,6 +47,8 @@ FROM_HEADS = Codec(
 # Biases that an option of timm and transformers leaves out of all blocks.
 NO_BIASES = tuple(rf"block_\d+/{name}/bias" for name in ("query", "value"))
 
+NO_BIASES_AT_ALL = (*NO_BIASES, r"block_\d+/key/bias")
+
 # The name in the file, the canonical tensors that are concatenated in it, and their shape.
 Row = tuple[str, tuple[str, ...], Codec]
 
@@ -329,6 +331,11 @@ def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
         gate, value = np.split(values, 2, axis=-1)
         split |= {f"{block}/mlp/gate/{part}": gate, f"{block}/mlp/value/{part}": value}
     return split
+
+
+def dinov3_arguments(width: int) -> dict[str, Any]:
+    """What no tensor of DINOv3 shows: rotary positions, and heads of 64, but for the largest."""
+    return {"rotary": "dinov3", "num_heads": 32 if width == 4096 else max(width // 64, 1)}
 
 
 def weight_and_bias(

@@ -9,11 +9,13 @@ from typing import Any
 from keras_vit.checkpoints.layout import (
     CONV,
     NO_BIASES,
+    NO_BIASES_AT_ALL,
     SAME,
     Layout,
     Row,
     SourceConventions,
     Tensors,
+    dinov3_arguments,
     torch_norm,
     weight_and_bias,
 )
@@ -79,7 +81,7 @@ TIMM = Layout(
     ),
     ignored=(r"^mask_token$",),
     refused=REFUSED,
-    zeros=(*NO_BIASES, r"block_\d+/key/bias"),
+    zeros=NO_BIASES_AT_ALL,
 )
 # Of Facebook's, LayerScale shows DeiT III and DINOv2; DeiT and DINO need layout="timm_imagenet".
 TIMM_IMAGENET = replace(
@@ -141,8 +143,7 @@ TIMM_BEIT = replace(
 
 def _dinov3_arguments(tensors: Tensors) -> dict[str, Any]:
     width = tensors["patch_embed.proj.weight"].shape[0]
-    heads = {4096: 32}.get(width, max(width // 64, 1))
-    return {"rotary": "dinov3", "num_heads": heads, "pooling": "gap"}  # by default in timm
+    return {**dinov3_arguments(width), "pooling": "gap"}  # by default in timm
 
 
 GATED_ROWS = (
