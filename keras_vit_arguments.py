@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.distribution
 EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "torch")
+VIEWS = ("one", "flip", "crops")  # as in keras_vit.models.views
 DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
+DISTILLATIONS = ("soft", "hard")  # as in keras_vit.Distillation
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
@@ -43,20 +45,25 @@ class Integers:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers between `low` and `high`, both excluded, as the type of an option."""
+    """Numbers between `low` and `high`, both excluded, as the type of an option.
+
+    With `or_low`, `low` itself is accepted, too.
+    """
 
     low: float
     high: float
+    or_low: bool = False
 
     def __call__(self, text: str) -> float:
         try:
             number = float(text)
         except ValueError:
             number = math.nan
-        if not self.low < number < self.high:  # NaN is not, either
+        is_low = self.or_low and number == self.low
+        if not (is_low or self.low < number < self.high):  # NaN is not, either
+            begin = f"from {self.low:g} to" if self.or_low else f"above {self.low:g} and"
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not accepted. Give a number above {self.low:g} and below "
-                f"{self.high:g}."
+                f"{text!r} is not accepted. Give a number {begin} below {self.high:g}."
             )
         return number
 
@@ -69,6 +76,7 @@ RANGES: dict[str, Integers | Numbers] = {
     "--devices": Integers(1, 65_536),
     "--epochs": Integers(1, 1_000_000),
     "--fewshot": Integers(1, 100_000),
+    "--held-out": Numbers(0, 1, or_low=True),
     "--image-size": Integers(1, 4096),
     "--images": Integers(1, 100),
     "--knn": Integers(1, 100_000),
@@ -84,6 +92,7 @@ RANGES: dict[str, Integers | Numbers] = {
     "--seed": Integers(0, 2**31 - 1),
     "--seeds": Integers(1, 1000),
     "--steps": Integers(1, 1_000_000_000),
+    "--token-merging": Integers(1, 4096),
     "--top": Integers(1, 100_000),
     "--training-images": Integers(1, 1_000_000_000_000),
     "--val-fraction": Numbers(0, 1),
@@ -93,6 +102,7 @@ RANGES: dict[str, Integers | Numbers] = {
 
 METAVARS = {  # N for all others
     "--accumulate": "PARTS",
+    "--held-out": "FRACTION",
     "--image-size": "PIXELS",
     "--knn": "K",
     "--learning-rate": "RATE",
@@ -103,6 +113,7 @@ METAVARS = {  # N for all others
     "--patience": "EPOCHS",
     "--port": "PORT",
     "--fewshot": "SHOTS",
+    "--token-merging": "PATCHES",
     "--val-fraction": "FRACTION",
 }
 
@@ -153,6 +164,13 @@ def flag(name: str, help: str, exclusive: str | None = None) -> Option:
     return Option(name, help, exclusive, {"action": "store_true"})
 
 
+VIEWS_OPTION = option(
+    "--views",
+    "average predictions over the image and its mirror image (flip), or over those of the image "
+    "and of its four corners as well (crops), which takes as many times longer (default: that "
+    "of the recipe or the model)",
+    choices=VIEWS,
+)
 MODEL = option("model", "a .keras or weights file, or the folder of a training run", type=Path)
 CLASSIFIER = option(
     "model",
@@ -183,6 +201,14 @@ PRECISION = option(
     "dtype policy of the model: in mixed ones the weights stay float32",
     choices=PRECISIONS,
     default="float32",
+)
+AUGMENT = option(
+    "--augment",
+    "how to augment, in place of the recipe: a name (inception, randaugment, transfer, tiny, "
+    "digits, none), and image layers of Keras or KerasCV, such as keras.layers.RandomFlip "
+    "'keras.layers.MixUp(0.2)', which follow crop and resize",
+    nargs="+",
+    metavar="NAME",
 )
 
 COMMANDS: dict[str, Command] = {
@@ -235,9 +261,18 @@ COMMANDS: dict[str, Command] = {
                     "--weights",
                     exclusive="partly",
                 ),
+                option(
+                    "--token-merging",
+                    "merge this many similar patches in each encoder block, which makes the model "
+                    "faster (default: none)",
+                ),
             ],
             "recipe": [
-                option("--recipe", "name of a training recipe (default: one that suits the data)"),
+                option(
+                    "--recipe",
+                    "name of a training recipe, or auto: the one that suits the weights and the "
+                    "number of images per class; prints which and why (default: auto)",
+                ),
                 option(
                     "--epochs",
                     "number of passes over the data (default: the recipe's)",
@@ -250,7 +285,21 @@ COMMANDS: dict[str, Command] = {
                 ),
                 option("--batch-size", "number of images per batch (default: the recipe's)"),
                 option("--learning-rate", "peak learning rate (default: the recipe's)"),
+                AUGMENT,
                 flag("--sam", "take the steps of sharpness-aware minimization (SAM)"),
+                option(
+                    "--teacher",
+                    "learn from the predictions of this model, too: a .keras or weights file, or "
+                    "the folder of a training run on the same classes",
+                    metavar="MODEL",
+                ),
+                option(
+                    "--distill",
+                    "what to learn from --teacher: its probabilities (soft) or the class that it "
+                    "predicts (hard) (default: soft)",
+                    choices=DISTILLATIONS,
+                    dest="distillation",
+                ),
                 option(
                     "--patience",
                     "stop after this many epochs without a lower validation loss (default: never)",
@@ -260,6 +309,13 @@ COMMANDS: dict[str, Command] = {
                     "seed of the validation split, the new weights and the augmentation",
                     default=0,
                 ),
+                option(
+                    "--held-out",
+                    "fraction of the training images that is not trained on, but sets the "
+                    "temperature of the probabilities, so that they are as sure as they are right "
+                    "(default: the recipe's)",
+                ),
+                VIEWS_OPTION,
             ],
             "run": [
                 option(
@@ -288,7 +344,7 @@ COMMANDS: dict[str, Command] = {
         "keras-vit predict runs/photos photo.jpg",
         {
             "model": [CLASSIFIER],
-            "data": [IMAGES, MAX_IMAGE, DECODER],
+            "data": [IMAGES, MAX_IMAGE, DECODER, VIEWS_OPTION],
             "run": [option("--top", "number of classes to print per image", default=5)],
         },
     ),
@@ -309,6 +365,7 @@ COMMANDS: dict[str, Command] = {
                 DATA_DIR,
                 MAX_IMAGE,
                 DECODER,
+                VIEWS_OPTION,
                 option("--split", "split to evaluate on: val or test", default="val"),
                 option("--batch-size", "number of images per batch (default: 32; 512 with --vtab)"),
             ],
@@ -481,6 +538,31 @@ COMMANDS: dict[str, Command] = {
             "run": [flag("--overwrite", "replace a file that convert wrote earlier")],
         },
     ),
+    "average": Command(
+        "average the weights of fine-tuned models of one origin into one model of the same size",
+        "keras-vit average runs/seed0 runs/seed1 runs/seed2 --out runs/soup.keras",
+        {
+            "model": [
+                option(
+                    "models",
+                    "two or more .keras or weights files, or folders of training runs, all "
+                    "fine-tuned from the same weights",
+                    nargs="+",
+                    type=Path,
+                    metavar="MODEL",
+                ),
+                option(
+                    "--start",
+                    "the weights that all of them started from, a file or MODEL:TAG: draw the "
+                    "average towards them, as far as the runs disagree (Model Stock)",
+                ),
+            ],
+            "run": [
+                option("--out", ".keras file to write", type=Path, metavar="FILE", required=True),
+                flag("--overwrite", "replace a file that average or convert wrote earlier"),
+            ],
+        },
+    ),
     "plan": Command(
         "print the parameters, operations and memory of a model, without building it",
         "keras-vit plan ViT-L/16 --image-size 384 --batch-size 32",
@@ -541,6 +623,7 @@ COMMANDS: dict[str, Command] = {
                     "name of the training recipe that sets augmentation, Mixup and CutMix",
                     default="small_data",
                 ),
+                AUGMENT,
                 option(
                     "--image-size", "resize images to this height and width (default: the recipe's)"
                 ),
@@ -612,6 +695,8 @@ def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         parser.exit(2, parser.format_help())
     if options["command"] == "evaluate":
         _check_evaluate(options)
+    if options["command"] == "train" and options["distillation"] and not options["teacher"]:
+        raise UsageError("--distill has no effect without --teacher (see keras-vit train -h).")
     return options
 
 

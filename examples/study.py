@@ -79,7 +79,7 @@ class Trial:
 
     def cost(self, num_classes: int, channels: int = 3) -> Cost:
         """Parameters and operations, computed before anything is built."""
-        counted = {*model_arguments(self.model), "resnet_width"}
+        counted = {*model_arguments(self.model), "resnet_width", "conv_stem"}
         return model_cost(
             self.model,
             **{name: value for name, value in self.sizes.items() if name in counted},

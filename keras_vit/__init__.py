@@ -53,8 +53,11 @@ from keras_vit.models import (
     create,
     list_models,
 )
+from keras_vit.models.views import average_views
 from keras_vit.training import recipes
+from keras_vit.training.averaging import average_weights, model_stock
 from keras_vit.training.compile_model import compile_model
+from keras_vit.training.distillation import Distillation
 from keras_vit.training.masked_patches import MaskedPatchPrediction
 from keras_vit.training.sam import sharpness_aware
 from keras_vit.version import __version__
@@ -68,6 +71,7 @@ __all__ = [
     "BiTR152x4",
     "BiTResNet",
     "CheckpointError",
+    "Distillation",
     "LoadReport",
     "MLPMixer",
     "MaskedPatchPrediction",
@@ -97,6 +101,8 @@ __all__ = [
     "ViTg14",
     "VisionTransformer",
     "__version__",
+    "average_views",
+    "average_weights",
     "compile_model",
     "create",
     "data",
@@ -109,6 +115,7 @@ __all__ = [
     "list_models",
     "list_weights",
     "load_weights",
+    "model_stock",
     "recipes",
     "save_weights",
     "sharpness_aware",

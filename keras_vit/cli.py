@@ -15,6 +15,7 @@ from keras_vit import from_checkpoint, list_weights, save_weights
 from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.data import load, plot_augmentations
+from keras_vit.data.augment_layers import resolve_augment
 from keras_vit.distribution.cost import (
     DoesNotFitError,
     StepCost,
@@ -34,6 +35,7 @@ from keras_vit.models import list_models, model_cost, named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.serving import serve
 from keras_vit.training import recipes
+from keras_vit.training.averaging import average_weights, model_stock
 from keras_vit.training.job import Job, train
 from keras_vit_arguments import parse
 from keras_vit_command import exit_status
@@ -62,6 +64,7 @@ def run(options: dict[str, Any]) -> int:
         "export": _export,
         "serve": _serve,
         "convert": _convert,
+        "average": _average,
         "plan": _plan,
         "augment": _augment,
         "list": _list,
@@ -74,8 +77,9 @@ def print_text(text: object) -> None:
     print("\n".join(map(printable, str(text).split("\n"))))
 
 
-def _train(out: Path | None, data: str, **options: Any) -> None:
+def _train(out: Path | None, data: str, augment: list[str] | None, **options: Any) -> None:
     out = out or Path("runs") / Path(data).resolve().name
+    options["augment"] = None if augment is None else tuple(augment)
     train(Job(data=data, out=out, **options), print_text)
 
 
@@ -94,10 +98,29 @@ def _with_decoder(model: Any, decoder: str | None) -> Any:
     return model
 
 
-def _predict(model: Path, files: list[Path], top: int, max_pixels: int, decoder: str | None) -> int:
+def _with_views(model: Any, views: str | None) -> Any:
+    if views is None or (isinstance(model, ExportedModel) and views == "one"):
+        return model
+    if isinstance(model, ExportedModel):
+        raise ValueError(
+            f"{model.name} is an exported file, which sees what its model saw: export the model "
+            f'with model.eval_transform["views"] = "{views}", or leave --views out.'
+        )
+    model.eval_transform = {**model.eval_transform, "views": views}
+    return model
+
+
+def _predict(
+    model: Path,
+    files: list[Path],
+    top: int,
+    max_pixels: int,
+    decoder: str | None,
+    views: str | None,
+) -> int:
     table = Table("image", "class", "probability")
     failed = 0
-    classifier = _with_decoder(_load_classifier(model), decoder)
+    classifier = _with_views(_with_decoder(_load_classifier(model), decoder), views)
     for file, classes in predict_files(classifier, files, top, max_pixels=max_pixels):
         name = Text(printable(file))  # plain strings would be markup
         if isinstance(classes, str):
@@ -124,6 +147,7 @@ def _evaluate(
     data_dir: str | None,
     max_pixels: int,
     decoder: str | None,
+    views: str | None,
     split: str,
     batch_size: int,
     probe: bool,
@@ -141,7 +165,7 @@ def _evaluate(
         print_text(report)
         return 1 if report.missing else 0
     assert data is not None  # `parse` has seen to it
-    classifier = _with_decoder(_load_classifier(Path(model)), decoder)
+    classifier = _with_views(_with_decoder(_load_classifier(Path(model)), decoder), views)
     on_features = probe or knn is not None or fewshot is not None
     if on_features and isinstance(classifier, ExportedModel):
         raise ValueError(
@@ -216,6 +240,29 @@ def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> 
     print_text(f"written to {target}")
 
 
+def _average(models: list[Path], start: str | None, out: Path, overwrite: bool) -> None:
+    if len(models) < 2:
+        raise ValueError(f"An average needs two or more models, and only {models[0]} was given.")
+    if out.suffix != ".keras":
+        raise ValueError(f"--out {out} must end in .keras, such as {out.with_suffix('.keras')}.")
+    tuned = [_load_model(path) for path in models]
+    for path, model in zip(models, tuned, strict=True):
+        if model.class_names != tuned[0].class_names:
+            raise ValueError(
+                f"{path} has the classes {model.class_names}, and {models[0]} "
+                f"{tuned[0].class_names}: average fine-tunings on the same classes."
+            )
+    if start is None:
+        average = average_weights(tuned)
+    else:
+        origin = _load_model(start).with_classifier(tuned[0].num_classes)
+        if origin.input_shape != tuned[0].input_shape:
+            origin = origin.with_input_shape(tuned[0].input_shape[1:])
+        average = model_stock(origin, tuned)
+    save_weights(average, out, overwrite=overwrite)
+    print_text(f"written to {out}: keras-vit evaluate {out} --data DATA prints its accuracy")
+
+
 def _plan(
     model: str,
     compile: str | None,
@@ -272,17 +319,19 @@ def _augment(
     images: int,
     recipe: str,
     image_size: int | None,
+    augment: list[str] | None,
     out: Path,
     **options: Any,
 ) -> None:
     chosen = recipes.get(recipe)
+    settings, layers = resolve_augment(augment, chosen.augment)  # before the data are loaded
     splits = load(data, data_dir=data_dir, verify=False, max_pixels=max_pixels)
     out.parent.mkdir(parents=True, exist_ok=True)
     plot_augmentations(
         splits.train,
         out,
         image_size or chosen.image_size,
-        augment=chosen.augment,
+        augment=[settings, *layers],
         channels=1 if data.startswith("digits") else 3,
         images=images,
         **options,

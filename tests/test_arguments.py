@@ -39,6 +39,8 @@ REFUSED = {
     ("train", "--patience"): ("0",),
     ("train", "--seed"): ("4294967296",),
     ("train", "--steps"): ("0", "-3"),
+    ("train", "--token-merging"): ("0", "4097"),
+    ("train", "--held-out"): ("1", "-0.1", "1.5"),
     ("train", "--val-fraction"): ("0", "1", "1.5"),
     ("predict", "--max-pixels"): ("0",),
     ("predict", "--top"): ("0",),
@@ -119,6 +121,10 @@ def test_the_ends_of_a_range_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (
+            ["train", "--data", "x", "--distill", "hard"],
+            "--distill has no effect without --teacher",
+        ),
         (["evaluate", "m"], "evaluate needs --data"),
         (["evaluate", "m", "--vtab"], "--vtab needs --out"),
         (["evaluate", "m", "--vtab", "--out", "x", "--accumulate", "3"], "--accumulate 3 does not"),

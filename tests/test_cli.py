@@ -134,6 +134,78 @@ def test_lora_and_frozen_backbone_start_from_weights(
 
 
 @once
+def test_recipe_auto_starts_from_a_probe_where_images_are_few(
+    run: Path,
+    photographs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    out = tmp_path / "few"
+    words = ["train", "--data", str(photographs), "--out", str(out), "--image-size", "16"]
+    words += ["--weights", str(run / "model.keras"), "--epochs", "1", "--batch-size", "8"]
+    assert cli.main([*words, "--recipe", "auto", "--held-out", "0.65"]) == 0
+    printed = capsys.readouterr().out
+    assert "recipe finetune_few: 2 classes of about 16 training images each, and" in printed
+    assert "linear probe" in printed
+    assert "from 21 training images that were not trained on" in printed
+    facts = json.loads((out / "report.json").read_text())
+    assert facts["held_out"] == 21
+    assert 0.05 <= facts["temperature"] <= 20
+    card = (out / "report.md").read_text()
+    assert "Recipe: `finetune_few`." in card
+    assert "set on 21 training images" in card
+    config = json.loads((out / "config.json").read_text())
+    assert config["recipe"]["probe_first"]
+    model = keras.saving.load_model(out / "model.keras")
+    assert model.eval_transform["views"] == "flip"
+    # One view, two or ten: the same classes on images that are this simple.
+    for views in ("one", "flip", "crops"):
+        files = [str(photographs / "green/0.jpg"), "--views", views, "--top", "1"]
+        assert cli.main(["predict", str(out), *files]) == 0
+        assert "green" in capsys.readouterr().out
+    assert cli.main(["evaluate", str(out), "--data", str(photographs), "--views", "crops"]) == 0
+    exported = str(out / "saved_models" / "few" / "1")
+    evaluation = ["evaluate", exported, "--data", str(photographs)]
+    assert cli.main([*evaluation, "--views", "flip"]) == 2
+    assert "is an exported file" in capsys.readouterr().err
+    assert cli.main([*evaluation, "--views", "one"]) == 0
+
+
+@once
+def test_average(
+    run: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = keras.saving.load_model(run / "model.keras")
+    for variable in model.weights:
+        variable.assign(2 * variable)
+    model.save(tmp_path / "twice.keras")
+    soup, twice = tmp_path / "soup.keras", str(tmp_path / "twice.keras")
+    words = ["average", str(run), twice, "--out", str(soup)]
+    assert cli.main(words) == 0
+    assert f"keras-vit evaluate {soup}" in capsys.readouterr().out
+    before, after = (keras.saving.load_model(path) for path in (run / "model.keras", soup))
+    assert after.class_names == ("green", "red")
+    for tensor, mean in zip(before.get_weights(), after.get_weights(), strict=True):
+        np.testing.assert_allclose(mean, 1.5 * tensor, rtol=1e-5)
+    assert cli.main(words) == 2  # it is there
+    assert "overwrite" in capsys.readouterr().err
+    assert cli.main([*words, "--overwrite", "--start", str(run)]) == 0  # Model Stock
+    for words, reason in (
+        (["average", str(run), "--out", str(tmp_path / "one.keras")], "two or more"),
+        (["average", str(run), twice, "--out", str(tmp_path / "soup.h5")], ".keras"),
+    ):
+        assert cli.main(words) == 2
+        assert reason in capsys.readouterr().err
+    model.class_names = ("green", "blue")
+    model.save(tmp_path / "other.keras")
+    words = ["average", str(run), str(tmp_path / "other.keras"), "--out", str(tmp_path / "x.keras")]
+    assert cli.main(words) == 2
+    assert "'blue'" in capsys.readouterr().err
+
+
+@once
 def test_an_interrupted_run_is_resumed(
     photographs: Path,
     tmp_path: Path,

@@ -28,6 +28,7 @@ PRIVATE = {
     "_maybe_symbolic_build": "TensorFlow: `_symbolic_build`, unless all is built",
     "_distribute_strategy": "TensorFlow: the strategy in whose scope a model was built",
     "_backend_apply_gradients": "TensorFlow: what an optimizer does with gradients, clipping first",
+    "_get_seed_generator": "where an image layer takes its random numbers from",
     "_var_key": "TensorFlow: the name by which an optimizer finds a variable's state",
 }
 OF_ONE_BACKEND = {
@@ -41,12 +42,12 @@ OF_ONE_BACKEND = {
 
 
 def objects_of_keras() -> list[Any]:
-    """A model, a layer, an optimizer, a callback, a loss and a metric."""
+    """A model, layers, an optimizer, a callback, a loss and a metric."""
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
     model.compile("sgd", "mse")
     others = (keras.callbacks.Callback(), keras.losses.MeanSquaredError(), keras.metrics.Mean())
-    return [model, model.layers[-1], model.optimizer, *others]
+    return [model, model.layers[-1], keras.layers.RandomFlip(), model.optimizer, *others]
 
 
 def private_names() -> set[str]:

@@ -1,6 +1,7 @@
 """The one place that knows which backend Keras runs on: one idea per file."""
 
 from keras_vit.backend.compiled_step import compile_step, tpu_devices
+from keras_vit.backend.constants import changing_variables, without_gradient
 from keras_vit.backend.current_distribution import (
     batches_on_host,
     current_distribution,
@@ -77,6 +78,7 @@ __all__ = [
     "batch_like",
     "batches_on_devices",
     "batches_on_host",
+    "changing_variables",
     "check_placement",
     "compile_step",
     "compiled_by_xla",
@@ -129,5 +131,6 @@ __all__ = [
     "two_pass_step",
     "wait_for_processes",
     "whole_values",
+    "without_gradient",
     "xla_pays",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.backend.constants import changing_variables
 from keras_vit.backend.tf_gradients import sum_over_replicas, summed_gradients
 
 Tensors = list[Any]
@@ -123,7 +124,7 @@ def _stateful_step(
     def train_step(data: Any) -> Any:
         batch = keras.utils.unpack_x_y_sample_weight(data)
         weights = model.trainable_weights
-        others = model.non_trainable_variables  # of which the seeds and moving averages change
+        others = changing_variables(model)
         with no_grad():
             others_before = copies(others)
         first, loss, outputs = gradients(batch)

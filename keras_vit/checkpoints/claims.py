@@ -85,7 +85,11 @@ def _parameters(arguments: dict[str, Any]) -> Iterator[int]:
     dim, depth, pre_logits = a["hidden_dim"], a["depth"], a.get("representation_size")
     yield dim * (pre_logits or 0)
     yield (pre_logits or dim) * a["num_classes"]
-    yield prod(a["patch_size"]) * dim * (width * 2 ** (len(depths) + 1) if depths else 1)
+    channels = width * 2 ** (len(depths) + 1) if depths else 1
+    for filters, _ in a.get("conv_stem") or ():
+        yield 9 * channels * filters
+        channels = filters
+    yield prod(a["patch_size"]) * dim * channels
     yield dim * a.get("num_registers", 0)
     if "num_heads" not in a:  # MLP-Mixer
         yield depth * 2 * dim * (a["channels_mlp_dim"] or dim)
@@ -106,7 +110,7 @@ def _tokens(arguments: dict[str, Any]) -> int:
     """Patches of the grid that a model's weights are for."""
     if arguments.get("position_grid"):
         return prod(arguments["position_grid"])
-    stride = feature_stride(arguments.get("resnet"))
+    stride = feature_stride(arguments.get("resnet"), arguments.get("conv_stem"))
     first = arguments.get("data_format") == "channels_first"
     shape = tuple(arguments.get("input_shape") or ())
     sides = shape[1:] if first else shape[:2]

@@ -238,7 +238,7 @@ def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], pa
         arguments["input_shape"] = (channels, height, width)
     if None in overrides.get("input_shape", ()) and "position_embedding" in arguments:
         # Images of any size: positions stay on the grid of the file.
-        stride = feature_stride(arguments["resnet"])
+        stride = feature_stride(arguments["resnet"], arguments.get("conv_stem"))
         size, patch = (height, width), arguments["patch_size"]
         arguments["position_grid"] = patch_grid(size, patch, stride)
 

@@ -59,6 +59,9 @@ class ArraySplit(IndexedSplit):
         self.channels = images.shape[-1]
         self._images, self._labels = images, labels.astype(np.int32)
 
+    _per_example = ("_labels", "_images")
+    _cached = ("_label_tensor", "_image_tensor")
+
     def as_arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """The uint8 images `(n, height, width, channels)` and the int32 labels `(n,)`."""
         return self._images, self._labels

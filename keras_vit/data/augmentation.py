@@ -20,10 +20,15 @@ class Augmentation:
         min_area: the smallest part of the image that an inception crop may keep, in (0, 1].
         aspect_ratio: the range of width / height of an inception crop, before resizing.
         flip: mirror left and right with probability 1/2. Not for digits, letters and signs.
-        shift: move the image by up to this many pixels each way; what comes in is black.
+        shift: move the image by up to this many pixels each way; what comes in is black. Together
+            with the next three, also by fractions of a pixel.
+        rotation: turn the image by up to this many degrees each way, 0 to 180.
+        zoom: scale height and width, each by itself, by up to about this fraction each way, 0 to 1.
+        shear: move each row against the next by up to this many pixels each way, 0 to 1.
         rand_augment: number of operations and their magnitude, as in (2, 10); see `rand_augment`.
         operations: the operations to choose from, such as ("autocontrast", "equalize"); None for
             all sixteen.
+        three_augment: change colours as DeiT III does; see `three_augment`.
         erasing: probability of filling a random box with noise; see `random_erasing`.
         mixup: alpha of `mixup`, which blends pairs of images and of one-hot labels; 0 for none.
         cutmix: alpha of `cutmix`; 0 for none. With both, each batch has one of them by a fair coin.
@@ -41,8 +46,12 @@ class Augmentation:
     aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     shift: int = 0
+    rotation: float = 0.0
+    zoom: float = 0.0
+    shear: float = 0.0
     rand_augment: tuple[int, float] | None = None
     operations: tuple[str, ...] | None = None
+    three_augment: bool = False
     erasing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -58,6 +67,9 @@ class Augmentation:
             )
         if self.shift < 0:
             raise ValueError(f"shift={self.shift} must be a number of pixels, 0 or more")
+        for name, largest in (("rotation", 180), ("zoom", 1), ("shear", 1)):
+            if not 0 <= (value := getattr(self, name)) <= largest:
+                raise ValueError(f"{name}={value} must lie in [0, {largest}]; 0 turns it off")
         if self.rand_augment is not None:
             check_rand_augment(*self.rand_augment, self.operations)
         elif self.operations is not None:
@@ -70,6 +82,11 @@ class Augmentation:
         for name in ("mixup", "cutmix"):
             if (alpha := getattr(self, name)) < 0:
                 raise ValueError(f"{name}={alpha} must be at least 0, such as 0.2; 0 turns it off")
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether the image is rotated, zoomed or sheared."""
+        return bool(self.rotation or self.zoom or self.shear)
 
 
 AUGMENTATIONS = {

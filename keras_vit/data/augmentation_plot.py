@@ -14,7 +14,8 @@ from keras_vit.version import install_command
 
 from ._imports import require, tf
 from .array_splits import DecodedSplit
-from .augmentation import Augmentation, get_augmentation
+from .augment_layers import Augment, describe_augment, mixes, resolve_augment
+from .augmentation import get_augmentation
 from .input_pipeline import pipeline
 from .splits import Split
 
@@ -26,7 +27,7 @@ def plot_augmentations(
     path: str | Path,
     image_size: int | tuple[int, int],
     *,
-    augment: Augmentation | str | None = None,
+    augment: Augment | None = None,
     images: int = 6,
     versions: int = 7,
     seed: int = 0,
@@ -36,7 +37,8 @@ def plot_augmentations(
     """Plots images of a split, each beside its augmented versions in the first passes of training.
 
     Every row is one image: as evaluation prepares it, then as `pipeline` augments it in one pass
-    after the other. Mixup and CutMix mix it with the row above; the soft labels are the titles.
+    after the other. Mixup and CutMix mix it with the row above, layers that mix with any row; the
+    soft labels are the titles.
 
     Args:
         split: one of `load(...)`; images are taken evenly from all of it.
@@ -68,10 +70,12 @@ def plot_augmentations(
     count = min(images, len(split))
     chosen = _OrderedSplit(split, channels, np.linspace(0, len(split) - 1, count).astype(int))
     names = split.class_names
-    augmentation = get_augmentation(split.augment if augment is None else augment)
+    augmentation, layers = resolve_augment(augment, get_augmentation(split.augment))
+    mixed = augmentation.mixup or augmentation.cutmix or any(map(mixes, layers))
     options: dict[str, Any] = {"channels": channels, "num_classes": len(names)}
     originals = pipeline(chosen, image_size, count, **options)
-    options |= {"training": True, "seed": seed, "augment": augmentation, "repeat": True}
+    options |= {"training": True, "seed": seed, "augment": [augmentation, *layers]}
+    options["repeat"] = True
     augmented = pipeline(chosen, image_size, count, **options).take(versions)
     columns = [*originals.as_numpy_iterator(), *augmented.as_numpy_iterator()]
     figure = figure_class(figsize=(1.6 * len(columns), 1.8 * count), layout="constrained", dpi=100)
@@ -82,10 +86,11 @@ def plot_augmentations(
             shown = np.clip(pixels[row] / 255, 0, 1)
             cell.imshow(shown[..., 0] if channels == 1 else shown, cmap="gray", vmin=0, vmax=1)
             cell.set_axis_off()
-            if column == 0 or augmentation.mixup or augmentation.cutmix:
+            if column == 0 or mixed:
                 title = printable(format_soft_label(labels[row], names))
                 cell.set_title(title, fontsize=6, parse_math=False)
-    figure.suptitle(str(augmentation), fontsize=7, wrap=True)
+    title = printable(describe_augment(augmentation, layers))
+    figure.suptitle(title, fontsize=7, wrap=True, parse_math=False)
     with atomic_write(path) as temporary:
         png = path.suffix.lower() == ".png"
         figure.savefig(temporary, metadata={"Software": _SOFTWARE} if png else None)

@@ -52,6 +52,8 @@ class FileSplit(IndexedSplit):
     """
 
     can_fail = True
+    _per_example = ("_labels", "files")
+    _cached = ("_label_tensor", "_file_tensor")
 
     def __init__(
         self,

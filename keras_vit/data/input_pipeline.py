@@ -20,7 +20,8 @@ from keras_vit.errors import as_pair, check_choice
 
 from ._imports import tf
 from .array_splits import ArraySplit, DecodedSplit
-from .augmentation import Augmentation, get_augmentation
+from .augment_layers import Augment, LayerAugmentation, resolve_augment
+from .augmentation import get_augmentation
 from .mixtures import mixup_or_cutmix
 from .preprocessing import EVAL_TRANSFORMS, augment_crop, evaluation_image, training_crop
 from .splits import Split
@@ -35,7 +36,7 @@ def pipeline(
     training: bool = False,
     *,
     seed: int = 0,
-    augment: Augmentation | str | None = None,
+    augment: Augment | None = None,
     eval_transform: str | Mapping[str, Any] = "crop",
     channels: int = 3,
     num_classes: int | None = None,
@@ -61,7 +62,14 @@ def pipeline(
         batch_size: images per batch. Without `repeat` the last one may have fewer.
         training: shuffle and augment; otherwise keep the order and prepare all images alike.
         seed: of order and augmentation.
-        augment: an `Augmentation`, a name in `AUGMENTATIONS`, or None for what suits the split.
+        augment: None for what suits the split; an `Augmentation` or a name in `AUGMENTATIONS`; or
+            what follows crop and resize in place of flip, RandAugment and mixup: an image layer of
+            Keras or KerasCV, its text such as "keras.layers.RandomRotation(0.05)", a `Sequential`,
+            a callable, or a list of these, the first of which may be an `Augmentation` or its name.
+            A callable takes one image, or a batch of images and one-hot labels where it has two
+            arguments; it sees float32 pixels 0..255, and returns them in the same shape.
+            Keras's layers draw from `seed`. A layer or callable with a random state of its own, as
+            KerasCV's have, is named in the log: exact resume is lost.
         eval_transform: how images are prepared when not training: a key of `EVAL_TRANSFORMS`, or
             the keyword arguments of `evaluation_image`, of which `decoder` applies to JPEG files.
         channels: 3, or 1 for grey.
@@ -79,25 +87,30 @@ def pipeline(
         labels `(batch,)`, or float32 `(batch, num_classes)`).
 
     Raises:
-        ValueError: an argument out of range or an unknown name.
+        ValueError: an argument out of range or an unknown name, or a layer that changes the shape,
+            dtype or range of the images, or cannot run inside tf.data.
+        ImportError: the text names a layer of KerasCV, which is not installed.
 
     Example:
+        >>> import keras
         >>> from keras_vit.data import load
         >>> batches = pipeline(load("digits").train, 8, 32, training=True, channels=1)
         >>> next(iter(batches))[0].shape.as_list(), len(batches)
         ([32, 8, 8, 1], 45)
+        >>> options = {"channels": 1, "augment": keras.layers.MixUp(), "num_classes": 10}
+        >>> mixed = pipeline(load("digits").train, 8, 32, training=True, **options)
+        >>> next(iter(mixed))[1].shape.as_list()
+        [32, 10]
     """
     size = as_pair(image_size, "image_size")
-    augmentation = get_augmentation(split.augment if augment is None else augment)
+    augmentation, layers = resolve_augment(augment, get_augmentation(split.augment))
     transform = _checked_transform(eval_transform)
     if not training and (decoder := transform.get("decoder")):
         split = split.with_decoder(decoder)
     _check_numbers(batch_size, seed, repeat, start_step)
     alphas = (augmentation.mixup, augmentation.cutmix) if training else (0.0, 0.0)
-    if any(alphas) and num_classes is None:
-        raise ValueError(
-            "mixup={} and cutmix={} mix one-hot labels: give num_classes, too".format(*alphas)
-        )
+    changes = LayerAugmentation(layers if training else (), (*size, channels), num_classes)
+    _check_mixing(alphas, changes.mixes, num_classes)
     if cache is None:
         cache = _decoded_bytes(split, channels) < _CACHE_BYTES
     if cache and not isinstance(split, ArraySplit):  # which is in memory already
@@ -105,7 +118,8 @@ def pipeline(
 
     def resize(image: tf.Tensor, image_seed: tf.Tensor) -> tf.Tensor:
         if training:
-            return augment_crop(image, size, image_seed, augmentation)
+            image = augment_crop(image, size, image_seed, augmentation)
+            return changes.change(image, image_seed)
         return evaluation_image(image, size, **transform)
 
     resize = tf.function(resize, autograph=False)  # traced once, for both calls of `prepare`
@@ -124,17 +138,12 @@ def pipeline(
 
     # Where images that cannot be decoded are left out, nobody knows before which rows they have.
     rows = None if split.skips else rows_of_process(batch_size)
-    needed = _with_neighbours(rows, batch_size) if rows is not None and any(alphas) else rows
-
-    def mix(
-        images: tf.Tensor, labels: tf.Tensor, numbers: tf.Tensor, _: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        labels = labels if num_classes is None else tf.one_hot(labels, num_classes)
-        images, before = _with_images_before(images, rows, batch_size, numbers, any(alphas))
-        # The first image's seed, folded: the same random numbers must not serve twice.
-        batch_seed = tf.random.experimental.stateless_fold_in((numbers[0], seed), 1)
-        return mixup_or_cutmix(images, labels, batch_seed, *alphas, images_before=before)
-
+    if changes.mixes:
+        changes.check_processes(rows is not None)
+        needed = None  # layers pair any images of a batch
+    else:
+        needed = _with_neighbours(rows, batch_size) if rows is not None and any(alphas) else rows
+    mix = partial(_mix, changes, alphas, num_classes, rows, batch_size, seed)
     shuffle_seed = seed if training else None
     batches = _batches(split, prepare, batch_size, shuffle_seed, repeat, start_step, needed)
     # TensorFlow's autotuner sleeps for twice as long each time, and the end of an epoch may wait
@@ -142,6 +151,41 @@ def pipeline(
     options = tf.data.Options()
     options.autotune.enabled = False
     return batches.map(mix).prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
+def _mix(
+    changes: LayerAugmentation,
+    alphas: tuple[float, float],
+    num_classes: int | None,
+    rows: np.ndarray | None,
+    batch_size: int,
+    seed: int,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    numbers: tf.Tensor,
+    _: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The images of these rows, mixed with others of the batch, and all labels."""
+    labels = labels if num_classes is None else tf.one_hot(labels, num_classes)
+    if changes.mixes:
+        images, labels = changes.mix(images, labels, tf.stack([numbers[0], seed]))
+        return _own_rows(images, rows, batch_size), labels
+    images, before = _with_images_before(images, rows, batch_size, numbers, any(alphas))
+    # The first image's seed, folded: the same random numbers must not serve twice.
+    batch_seed = tf.random.experimental.stateless_fold_in((numbers[0], seed), 1)
+    return mixup_or_cutmix(images, labels, batch_seed, *alphas, images_before=before)
+
+
+def _check_mixing(alphas: tuple[float, float], layers_mix: bool, num_classes: int | None) -> None:
+    if any(alphas) and layers_mix:
+        raise ValueError(
+            "augment mixes twice: by a layer, and by mixup={} and cutmix={} of the Augmentation. "
+            "Give one of them.".format(*alphas)
+        )
+    if any(alphas) and num_classes is None:
+        raise ValueError(
+            "mixup={} and cutmix={} mix one-hot labels: give num_classes, too".format(*alphas)
+        )
 
 
 def _checked_transform(eval_transform: str | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -277,6 +321,14 @@ def _with_images_before(
         lambda: tuple(tf.gather(images, place) for place in places),
         lambda: (images, tf.roll(images, 1, axis=0)),
     )
+
+
+def _own_rows(images: tf.Tensor, rows: np.ndarray | None, batch_size: int) -> tf.Tensor:
+    """These rows of a full batch; a batch that is not full keeps all images."""
+    if rows is None:
+        return images
+    full = tf.shape(images)[0] == batch_size
+    return tf.cond(full, lambda: tf.gather(images, rows), lambda: images)
 
 
 def _examples(split: Split, shuffle_seed: int | None, repeat: bool, start: int) -> tf.data.Dataset:

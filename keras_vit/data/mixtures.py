@@ -1,7 +1,7 @@
 """Two images in one, batch by batch: mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019).
 
-Keras and keras-cv have layers for both, whose random state no run can be resumed from; here all
-follows from a seed.
+Keras and keras-cv have layers for both, which `pipeline(augment=...)` takes, too. Here an image is
+mixed with the one before it, so that each of several processes decodes few images of the others.
 """
 
 from __future__ import annotations

@@ -71,9 +71,10 @@ def evaluation_array(
     crop_fraction: float = CROP_FRACTION,
     interpolation: str | None = None,
     decoder: str | None = None,
+    views: str | None = None,
 ) -> np.ndarray:
     """`evaluation_image` without TensorFlow: a float32 array `(*size, channels)`, values 0..255."""
-    check_eval_transform(mode, crop_fraction, interpolation, decoder)
+    check_eval_transform(mode, crop_fraction, interpolation, decoder, views)
     if mode in PILLOW_MODES:
         return _as_pillow(image, size, PILLOW_MODES[mode], crop_fraction, interpolation)
     from PIL.Image import Resampling, Transform

@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 from keras_vit.errors import as_pair, check_choice
 
 from ._imports import tf
+from .affine import random_affine
 from .augmentation import Augmentation
 from .boxes import crop_to_box
 from .decoder import DECODERS, Crop
 from .erasing import random_erasing
 from .rand_augment import rand_augment
+from .three_augment import three_augment
 
+VIEW_NAMES = ("one", "flip", "crops")  # keys of `keras_vit.models.views.VIEWS`
 CROP_FRACTION = 0.875  # 224 of 256: the part of the small side that the central crop keeps
 
 Size = tuple[int, int]
@@ -61,6 +64,7 @@ def evaluation_image(
     crop_fraction: float = CROP_FRACTION,
     interpolation: str | None = None,
     decoder: str | None = None,
+    views: str | None = None,
 ) -> tf.Tensor:
     """Resizes one image to `image_size`, without randomness.
 
@@ -87,6 +91,8 @@ def evaluation_image(
             None for bicubic. The other modes have their own.
         decoder: how the file was decoded, which is only checked here: `model.eval_transform` has
             it for `decode_image`.
+        views: what predictions are averaged over, which is only checked here, too: see
+            `keras_vit.average_views`.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values 0..255.
@@ -100,7 +106,7 @@ def evaluation_image(
         [32, 32, 3]
     """
     size = as_pair(image_size, "image_size")
-    check_eval_transform(mode, crop_fraction, interpolation, decoder)
+    check_eval_transform(mode, crop_fraction, interpolation, decoder, views)
     prepared = EVAL_TRANSFORMS[mode](image, size, crop_fraction, interpolation)
     return _as_float(prepared, size, image.shape[-1])
 
@@ -110,10 +116,12 @@ def check_eval_transform(
     crop_fraction: float = CROP_FRACTION,
     interpolation: str | None = None,
     decoder: str | None = None,
+    views: str | None = None,
 ) -> None:
     """Raises a ValueError for a name that is not known, or a fraction out of range."""
     check_choice(mode, "mode", EVAL_TRANSFORMS)
     check_choice(decoder, "decoder", (None, *DECODERS))
+    check_choice(views, "views", (None, *VIEW_NAMES))
     if interpolation is not None:
         check_choice(interpolation, "interpolation", INTERPOLATIONS)
         check_choice(mode, "mode beside interpolation", PILLOW_MODES)
@@ -186,7 +194,16 @@ def augment_crop(
         image = _random_crop(image, size, crop_seed)
     else:
         image = _stretch(image, size)
-    if augmentation.shift:
+    if augmentation.is_affine:
+        image = random_affine(
+            image,
+            shift_seed,
+            augmentation.rotation,
+            augmentation.zoom,
+            augmentation.shear,
+            augmentation.shift,
+        )
+    elif augmentation.shift:
         margin = (augmentation.shift, augmentation.shift)
         padded = tf.pad(image, (margin, margin, (0, 0)))
         image = tf.image.stateless_random_crop(padded, tf.shape(image), shift_seed)
@@ -197,6 +214,8 @@ def augment_crop(
             pixels, operations_seed, *augmentation.rand_augment, augmentation.operations
         )
         image = _as_float(pixels, size, channels)
+    if augmentation.three_augment:
+        image = three_augment(image, operations_seed)
     if augmentation.erasing:
         image = random_erasing(image, erasing_seed, augmentation.erasing)
     return image

@@ -2,8 +2,8 @@
 
 The operations and their strengths are those of big_vision's `pp/autoaugment.py`; colours equal
 Pillow's, which the paper used, to the last level. Everything follows from a seed, and only the
-chosen operations are computed. The layers of Keras and keras-cv have a random state, which would
-break exact resume, and take many times as long.
+chosen operations are computed. The layer of keras-cv has a random state, which breaks exact resume,
+and Keras's takes twenty times as long; `pipeline(augment=...)` takes both.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from keras_vit.errors import check_choice, check_positive
 
 from ._imports import tf
+from .affine import transform
 from .boxes import box_mask
 
 _GREY = 128.0  # fills what comes in from outside the image
@@ -164,16 +165,7 @@ def _solarize_add(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
 
 
 def _transform(image: tf.Tensor, matrix: tuple[Any, ...]) -> tf.Tensor:
-    """Takes output pixel (x, y) from (a x + b y + c, d x + e y + f)."""
-    row = tf.stack([tf.cast(value, tf.float32) for value in (*matrix, 0, 0)])
-    return tf.raw_ops.ImageProjectiveTransformV3(
-        images=image[None],
-        transforms=row[None],
-        output_shape=image.shape[:2],
-        fill_value=_GREY,
-        interpolation="NEAREST",
-        fill_mode="CONSTANT",
-    )[0]
+    return transform(image, matrix, "NEAREST", _GREY)
 
 
 def _signed(strength: tf.Tensor | float, draw: tf.Tensor) -> tf.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -131,6 +131,21 @@ class IndexedSplit(Split):
     """A split whose examples can be read in any order; a subclass sets `_labels`."""
 
     _labels: np.ndarray
+    # Attributes with an entry per example, and those that are made from them when first asked for.
+    _per_example: tuple[str, ...] = ("_labels",)
+    _cached: tuple[str, ...] = ("_label_tensor",)
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> IndexedSplit:
+        """The split of these examples alone, by their places in `labels()`."""
+        taken, indices = copy.copy(self), np.asarray(indices)
+        for name in self._per_example:
+            values = getattr(self, name)
+            is_array = isinstance(values, np.ndarray)
+            chosen = values[indices] if is_array else tuple(values[i] for i in indices)
+            setattr(taken, name, chosen)
+        for name in self._cached:
+            vars(taken).pop(name, None)
+        return taken
 
     @property
     def num_examples(self) -> int:

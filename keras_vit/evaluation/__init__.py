@@ -8,6 +8,7 @@ from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.probes import LinearProbe, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit.evaluation.run_report import write_report
+from keras_vit.evaluation.temperature import divide_logits, fit_temperature
 from keras_vit.evaluation.vtab import VTABReport, run_vtab
 from keras_vit.evaluation.zero_shot import zero_shot
 
@@ -20,9 +21,11 @@ __all__ = [
     "VTABReport",
     "calibration",
     "classification_report",
+    "divide_logits",
     "features",
     "fewshot_accuracy",
     "fewshot_table",
+    "fit_temperature",
     "knn_accuracy",
     "linear_probe",
     "predict_split",

@@ -35,8 +35,9 @@ def model_card(
     Args:
         name: See `write_report`, also for `report` and `config`.
         facts: Results of the run: `parameters`, `seconds`, `data` (split name to size),
-            `bad_files` (pairs of file and reason), `beside` (lines to compare with). All optional,
-            as are the keys of `config`.
+            `bad_files` (pairs of file and reason), `recipe` (its name), `temperature` and
+            `held_out` (the number of images that set it), `beside` (lines to compare with). All
+            optional, as are the keys of `config`.
         calibration: Calibration of the same predictions.
         mistakes: The most confident mistakes, as from `worst_mistakes`.
         plots: PNG files beside the card to show.
@@ -126,6 +127,7 @@ def _details(classes: int, facts: Mapping[str, Any], job: Mapping[str, Any]) -> 
         "Model type": f"image classifier, {classes} classes, keras_vit",
         "Parameters": f"{facts['parameters']:,}" if "parameters" in facts else "",
         "Trained from": inline(job.get("weights") or "random weights") if job else "",
+        "Teacher": inline(job.get("teacher") or ""),
         "Developed by": FILL_IN,
         "Licence": f"{FILL_IN}: the licences of the data and of the initial weights may apply",
     }
@@ -152,10 +154,17 @@ def _procedure(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     parts = []
     if "command" in config:
         parts.append(code(config["command"]))
+    if "recipe" in facts:
+        parts.append(f"Recipe: {code(str(facts['recipe']))}.")
     if recipe := config.get("recipe"):
         parts.append(table(("hyper-parameter", "value"), recipe.items()))
     if "seconds" in facts:
         parts.append(f"Training took {facts['seconds']:.0f} seconds.")
+    if "temperature" in facts:
+        parts.append(
+            f"The logits are divided by a temperature of {facts['temperature']:.3f}, which was set "
+            f"on {facts['held_out']} training images that were not trained on."
+        )
     return "\n\n".join(parts)
 
 

@@ -11,6 +11,7 @@ from keras_vit import data
 from keras_vit.data._imports import tf
 from keras_vit.errors import check_positive
 from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.models.views import average_views
 
 # Class names with their probabilities, the most probable first.
 Prediction = list[tuple[str, float]]
@@ -40,10 +41,11 @@ def predict_files(
         ValueError: `top` or `batch_size` is below 1.
     """
     check_positive(top=top, batch_size=batch_size)
+    averaged = average_views(model)
     for start in range(0, len(files), batch_size):
         paths = [Path(file) for file in files[start : start + batch_size]]
         images, failed = read_images(model, paths, max_pixels)
-        scores = model.predict_on_batch(images) if len(images) else np.zeros((0, 1))
+        scores = averaged.predict_on_batch(images) if len(images) else np.zeros((0, 1))
         predictions = iter(predictions_of(model, scores, top))
         for path in paths:
             yield path, failed[path] if path in failed else next(predictions)
@@ -113,6 +115,8 @@ def predict_split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A classifier's scores for every image of a split, prepared by the model's `eval_transform`.
 
+    Where that names `views`, the scores are their average: see `keras_vit.average_views`.
+
     Args:
         model: A Keras classifier that accepts pixels.
         split: One of `keras_vit.data.load(...)`.
@@ -137,7 +141,7 @@ def predict_split(
         labels = np.concatenate([batch for _, batch in batches.as_numpy_iterator()])
     else:
         labels = split.labels()
-    return labels, model.predict(to_data_format(model, batches), verbose=0)
+    return labels, average_views(model).predict(to_data_format(model, batches), verbose=0)
 
 
 def pipeline_arguments(model: Any) -> dict[str, Any]:

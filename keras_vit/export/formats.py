@@ -27,6 +27,7 @@ from keras_vit.export.writer import (
 )
 from keras_vit.files import atomic_write
 from keras_vit.models import ImageModel
+from keras_vit.models.views import average_views
 from keras_vit.output_folder import OutputFolder
 
 
@@ -123,7 +124,8 @@ def export_model(
         class_names=_class_names(model, class_names),
         image_size=_image_size(model, image_size),
         channels=model.channels,
-        evaluation=dict(model.eval_transform),
+        # The file averages over views itself.
+        evaluation={k: v for k, v in model.eval_transform.items() if k != "views"},
         top_k=min(top_k, model.num_classes),
         max_pixels=max_pixels,
         quantize=quantize,
@@ -185,7 +187,7 @@ def _write(
     """Writes and checks the format, in this process where its backend is this one's."""
     model = _float32(model, contract)
     images = check_images(contract.image_size, contract.channels)
-    expected = model.predict(images, verbose=0)
+    expected = average_views(model).predict(images, verbose=0)
     arrays: dict[str, Any] = {"images": images, "expected": probabilities_of(model, expected)}
     if calibration is not None:
         arrays["calibration"] = calibration

@@ -12,6 +12,7 @@ import numpy as np
 from keras_vit.export.agreement import check_agreement
 from keras_vit.export.contract import Contract
 from keras_vit.export.format_table import FORMATS
+from keras_vit.models.views import average_views
 
 # What the process reads, in the folder that it is given.
 MODEL_FILE, CONTRACT_FILE, CHECK_FILE = "model.keras", "contract.json", "check.npz"
@@ -31,7 +32,7 @@ def write_and_check(
         RuntimeError: It does not predict what the model does, or cannot be written.
     """
     implementation = FORMATS[contract.format].implementation()
-    implementation.write(model, path, contract, calibration)
+    implementation.write(average_views(model), path, contract, calibration)
     check_agreement(implementation.runner(path), images, expected, bool(contract.quantize))
 
 

@@ -181,11 +181,12 @@ class CompiledModel(keras.Model):
         data["x"] = batches_on_devices(*images, **options)
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None, **options: Any) -> Any:
-        def encode(images: Any) -> Any:
-            return super(CompiledModel, self).call(images, training, mask, **options)
-
         distribute = on_all_devices if self._rows_are_independent else on_all_processes
-        return distribute(encode, inputs)
+        return distribute(lambda rows: self._forward(rows, training, mask, **options), inputs)
+
+    def _forward(self, inputs: Any, training: Any = None, mask: Any = None, **options: Any) -> Any:
+        """What `call` computes of a batch, or of the rows of one device."""
+        return super().call(inputs, training, mask, **options)
 
     def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Keras's: makes the variables of metrics and optimizer, once after `compile`."""

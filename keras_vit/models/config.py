@@ -19,6 +19,7 @@ from keras_vit.errors import (
     check_rate,
 )
 from keras_vit.layers.attention import check_heads
+from keras_vit.layers.conv_stem import conv_stages
 from keras_vit.layers.merging import merging_schedule
 from keras_vit.layers.residual import VERSIONS
 from keras_vit.layers.rotary import ROTATIONS
@@ -105,6 +106,9 @@ class ViTConfig(ModelConfig):
         resnet: None, or for a hybrid the number of units per stage of the ResNet whose feature map
             is cut into patches; () for its stem alone. `remat` applies to its units as well.
         resnet_width: Channels of that ResNet's stem: 64, or another multiple of 32.
+        conv_stem: None, or channels and stride of each 3 x 3 convolution in front of the patches,
+            such as `((32, 2), (64, 1))`, for training from scratch on little data (Xiao et al.
+            2021; see `keras_vit.layers.ConvStem`). `patch_size` is that on its feature map.
         hidden_dim: Width of the tokens.
         depth: Number of encoder blocks.
         num_heads: Attention heads per block; must divide `hidden_dim`.
@@ -147,6 +151,7 @@ class ViTConfig(ModelConfig):
     patch_size: int | tuple[int, int] = 16
     resnet: Sequence[int] | None = None
     resnet_width: int = 64
+    conv_stem: Sequence[Sequence[int]] | None = None
     hidden_dim: int = 768
     depth: int = 12
     num_heads: int = 12
@@ -179,8 +184,9 @@ class ViTConfig(ModelConfig):
         self._check_combinations()
         patch_size = as_pair(self.patch_size, "patch_size")
         resnet = None if self.resnet is None else stages(self.resnet, "resnet")
+        stem = None if self.conv_stem is None else conv_stages(self.conv_stem, "conv_stem")
         grid = (
-            patch_grid(self.image_size, patch_size, feature_stride(resnet))
+            patch_grid(self.image_size, patch_size, feature_stride(resnet, stem))
             if self.position_grid is None
             else as_pair(self.position_grid, "position_grid")
         )
@@ -188,6 +194,7 @@ class ViTConfig(ModelConfig):
         self._set(
             patch_size=patch_size,
             resnet=resnet,
+            conv_stem=stem,
             position_grid=grid,
             token_merging=merging if isinstance(merging, int) else self.merging,
             mlp_dim=4 * self.hidden_dim if self.mlp_dim is None else self.mlp_dim,
@@ -223,6 +230,11 @@ class ViTConfig(ModelConfig):
                 f'position_embedding="{self.position_embedding}" is a table for one image size and '
                 "one class token: give input_shape in numbers, class_token=True, num_registers=0 "
                 "and distilled=False."
+            )
+        if self.resnet is not None and self.conv_stem is not None:
+            raise ValueError(
+                f"resnet={self.resnet!r} and conv_stem={self.conv_stem!r} both stand in front of "
+                "the patches: give one of them."
             )
         if self.norm_after_pooling and self.pooling != "gap":
             raise ValueError(

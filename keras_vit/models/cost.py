@@ -36,6 +36,7 @@ class ViTSizes:
     patch_size: int | tuple[int, int]
     resnet: Sequence[int] | None = None
     resnet_width: int = 64
+    conv_stem: Sequence[Sequence[int]] | None = None
     hidden_dim: int
     depth: int
     num_heads: int
@@ -115,6 +116,7 @@ def vit_cost(
     maps = _Maps(height, width, channels)
     if sizes.resnet is not None:
         maps.resnet(sizes.resnet, sizes.resnet_width, version=1)
+    maps.conv_stem(sizes.conv_stem or ())
     grid = (maps.height // patch_h, maps.width // patch_w)
     patches = grid[0] * grid[1]
     if not patches:
@@ -190,13 +192,29 @@ class _Maps:
         self.parameters = self.macs = self.stored = self.inputs = self.largest = 0
 
     def _halve(self) -> None:
-        self.height, self.width = -(-self.height // 2), -(-self.width // 2)
+        self._divide(2)
+
+    def _divide(self, stride: int) -> None:
+        self.height, self.width = -(-self.height // stride), -(-self.width // stride)
 
     def _convolve(self, size: int, channels: int, out: int) -> int:
         """One convolution at the height and width there are; returns the values it gives."""
         self.parameters += size**2 * channels * out
         self.macs += self.height * self.width * size**2 * channels * out
         return self.height * self.width * out
+
+    def conv_stem(self, stages: Sequence[Sequence[int]]) -> None:
+        """Convolutions of 3 x 3 in front of the patches, each with its norm and GELU."""
+        for channels, stride in stages:
+            before = self.height * self.width * self.channels
+            self._divide(stride)
+            # Its input, what is normalised, and the normalised values before GELU.
+            stored = before + 2 * self._convolve(3, self.channels, channels)
+            self.parameters += 2 * channels
+            self.channels = channels
+            self.stored += stored
+            self.inputs += before
+            self.largest = max(self.largest, stored)
 
     def resnet(self, depths: Sequence[int], width: int, version: int) -> None:
         """Stem and stages."""

@@ -6,6 +6,7 @@ import keras
 
 from keras_vit.layers import (
     ClassToken,
+    ConvStem,
     Dropout,
     GridPositionBias,
     PatchDropout,
@@ -15,19 +16,35 @@ from keras_vit.layers import (
     RotaryPositions,
 )
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.normalisation import channels_last
 
 
-def image_patches(images: Any, config: ViTConfig) -> dict[str, Any]:
-    """The `patches` of the image, each projected linearly: `(batch, rows, columns, width)`."""
+def image_patches(images: Any, config: ViTConfig, data_format: str | None = None) -> dict[str, Any]:
+    """The `patches`, each projected linearly: `(batch, rows, columns, width)`.
+
+    Args:
+        images: Images, or a feature map that patches are cut from.
+        config: The model's arguments.
+        data_format: That of `images`; None for the model's.
+    """
     embed = PatchEmbedding(
         config.hidden_dim,
         config.patch_size,
-        config.data_format,
+        data_format or config.data_format,
         use_bias=not config.pre_norm,
         dtype=config.dtype,
         name="patch_embedding",
     )
     return {"patches": embed(images)}
+
+
+def conv_stem_patches(images: Any, config: ViTConfig) -> dict[str, Any]:
+    """`conv_stem`, the feature map of the convolutions in front, and the `patches` cut from it."""
+    assert config.conv_stem is not None
+    images = channels_last(images, config.data_format)
+    stem = ConvStem(config.conv_stem, config.norm_epsilon, dtype=config.dtype, name="conv_stem")
+    maps = stem(images)
+    return {"conv_stem": maps, **image_patches(maps, config, "channels_last")}
 
 
 def embed_tokens(patches: Any, config: ViTConfig) -> Any:

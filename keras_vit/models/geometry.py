@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from math import prod
 
 from keras_vit.errors import check_positive
 from keras_vit.layers.patches import check_data_format
@@ -56,15 +57,19 @@ def stages(units: Sequence[int], argument: str) -> tuple[int, ...]:
     return tuple(units)
 
 
-def feature_stride(resnet: Sequence[int] | None) -> int:
-    """Pixels of the image per pixel of a hybrid's feature map, whose size is rounded up.
+def feature_stride(
+    resnet: Sequence[int] | None, conv_stem: Sequence[Sequence[int]] | None = None
+) -> int:
+    """Pixels of the image per pixel of the map that patches are cut from, its size rounded up.
 
-    The stem halves the size twice, and every stage but the first once.
+    A hybrid's stem halves the size twice, and every stage of its ResNet but the first once.
 
-    >>> feature_stride((3, 4, 9)), feature_stride(()), feature_stride(None)
-    (16, 4, 1)
+    >>> feature_stride((3, 4, 9)), feature_stride(()), feature_stride(None, ((32, 2), (64, 1)))
+    (16, 4, 2)
     """
-    return 1 if resnet is None else 4 * 2 ** max(len(resnet) - 1, 0)
+    if resnet is not None:
+        return 4 * 2 ** max(len(resnet) - 1, 0)
+    return prod(stride for _, stride in conv_stem or ())
 
 
 def patch_grid(size: Size, patch_size: tuple[int, int], stride: int = 1) -> tuple[int, int]:
@@ -73,7 +78,7 @@ def patch_grid(size: Size, patch_size: tuple[int, int], stride: int = 1) -> tupl
     Args:
         size: Height and width in pixels; None counts as 224.
         patch_size: Height and width of a patch on the feature map.
-        stride: The `feature_stride` of a hybrid; 1 for patches of the image itself.
+        stride: The `feature_stride`; 1 for patches of the image itself.
     """
     height, width = (DEFAULT_SIZE if side is None else side for side in size)
     patch_h, patch_w = patch_size[0] * stride, patch_size[1] * stride

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from keras_vit.layers import PatchEmbedding
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.embedding import image_patches
 from keras_vit.models.resnet import resnet_features
 
 
@@ -15,11 +15,4 @@ def hybrid_patches(images: Any, config: ViTConfig) -> dict[str, Any]:
     assert config.resnet is not None
     x = resnet_features(images, config, config.resnet, config.resnet_width, version=1)
     last = x[f"stage_{len(config.resnet)}"] if config.resnet else x["stem"]
-    embed = PatchEmbedding(
-        config.hidden_dim,
-        config.patch_size,
-        "channels_last",  # as every feature map of `resnet_features`
-        dtype=config.dtype,
-        name="patch_embedding",
-    )
-    return {**x, "patches": embed(last)}
+    return {**x, **image_patches(last, config, "channels_last")}

@@ -35,3 +35,13 @@ def normalise(images: Any, config: ModelConfig) -> Any:
         # Rescaling would take the channel axis from Keras's global configuration.
         scale, offset = scale[:, None, None], offset[:, None, None]
     return keras.layers.Rescaling(scale, offset, dtype="float32", name="normalise")(images)
+
+
+def channels_last(images: Any, data_format: str | None) -> Any:
+    """Images with their channels last, as all convolutions here take them.
+
+    Convolutions of `channels_first` images do not run on TensorFlow's CPU kernels.
+    """
+    if data_format == "channels_last":
+        return images
+    return keras.layers.Permute((2, 3, 1), dtype="float32", name="channels_last")(images)

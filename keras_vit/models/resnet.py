@@ -13,7 +13,7 @@ from keras_vit.models.config import ResNetConfig, ViTConfig, arguments_of
 from keras_vit.models.geometry import ImageShape
 from keras_vit.models.head import classify
 from keras_vit.models.image_model import ImageModel
-from keras_vit.models.normalisation import normalise
+from keras_vit.models.normalisation import channels_last, normalise
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -42,9 +42,7 @@ def resnet_features(
     images: Any, config: ResNetConfig | ViTConfig, depths: Sequence[int], width: int, version: int
 ) -> dict[str, Any]:
     """The stem and the stages of a ResNet over normalised images, by name; channels last."""
-    if config.data_format == "channels_first":
-        # Convolutions of channels_first images do not run on TensorFlow's CPU kernels.
-        images = keras.layers.Permute((2, 3, 1), dtype="float32", name="channels_last")(images)
+    images = channels_last(images, config.data_format)
     x = {}
     x["stem"] = maps = ResNetStem(width, version, dtype=config.dtype, name="stem")(images)
     for stage, units in enumerate(depths, 1):

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_vit.models.config import ViTConfig, arguments_of
-from keras_vit.models.embedding import embed_tokens, image_patches, positions_in_attention
+from keras_vit.models.embedding import (
+    conv_stem_patches,
+    embed_tokens,
+    image_patches,
+    positions_in_attention,
+)
 from keras_vit.models.encoder import Encoded, plain_encoder
 from keras_vit.models.geometry import ImageShape, feature_stride, image_size
 from keras_vit.models.head import classify
@@ -81,7 +86,11 @@ class VisionTransformer(ImageModel):
 
     @arguments_of(ViTConfig)
     def __init__(self, config: ViTConfig) -> None:
-        embed = image_patches if config.resnet is None else hybrid_patches
+        embed: Callable[..., Features] = image_patches
+        if config.resnet is not None:
+            embed = hybrid_patches
+        elif config.conv_stem is not None:
+            embed = conv_stem_patches
         encode = merging_encoder if any(config.merging) else plain_encoder
         self._assemble(config, partial(vision_transformer, embed_patches=embed, encode=encode))
 
@@ -93,7 +102,7 @@ class VisionTransformer(ImageModel):
     @property
     def patch_pixels(self) -> tuple[int, int]:
         """Height and width in pixels of the part of the image that one token represents."""
-        stride = feature_stride(self.resnet)
+        stride = feature_stride(self.resnet, self.conv_stem)
         return self.patch_size[0] * stride, self.patch_size[1] * stride
 
     def with_input_shape(self, input_shape: ImageShape) -> Self:

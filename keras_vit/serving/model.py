@@ -22,6 +22,7 @@ from keras_vit.export.exported import format_of
 from keras_vit.inspection import attention_rollout
 from keras_vit.inspection.forward_pass import encoder_blocks
 from keras_vit.inspection.plots import covered_size
+from keras_vit.models.views import average_views
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def _sizes(batch_size: int) -> list[int]:
 
 def _from_keras(model: Any) -> ServedModel:
     check_takes_pixels_to_classes(model)
+    averaged = average_views(model)
     size, channels = image_shape(model)
     names = model.class_names or tuple(map(str, range(model.num_classes)))
 
@@ -119,7 +121,7 @@ def _from_keras(model: Any) -> ServedModel:
         count = len(images)
         if backend.compiles_per_shape():
             images = np.pad(images, [(0, _power_of_two(count) - count), (0, 0), (0, 0), (0, 0)])
-        return probabilities_of(model, model.predict_on_batch(arranged(images)))[:count]
+        return probabilities_of(model, averaged.predict_on_batch(arranged(images)))[:count]
 
     def rollout(images: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
         maps = attention_rollout(model, arranged(images))

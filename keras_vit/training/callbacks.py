@@ -256,6 +256,12 @@ class BestModel(keras.callbacks.ModelCheckpoint):
         self.path = Path(path)
         self.best: Any
 
+    @property
+    def model(self) -> Any:
+        """The model to save: of a `Distillation`, the student alone."""
+        model = super().model  # also brings the weights up to date on JAX
+        return getattr(model, "student", model)
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if not backend.is_first_process():
             if backend.current_processes():  # which gather the weights to save together

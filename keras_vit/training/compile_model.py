@@ -40,7 +40,7 @@ def compile_model(
     all zeros, gets `recipe.head_bias`.
 
     Args:
-        model: Any Keras model that returns logits.
+        model: Any Keras model that returns logits, or a `Distillation`.
         recipe: A recipe of `recipes`, or your own.
         total_steps: Updates of the whole training, such as `recipe.total_steps(examples)`.
         groups: Table of parameters (see `parameter_groups`).
@@ -62,17 +62,18 @@ def compile_model(
     >>> type(model.optimizer).__name__, model.optimizer.gradient_accumulation_steps
     ('MomentumSGD', 8)
     """
+    network = getattr(model, "student", model)  # a `Distillation` trains the layers of its student
     if recipe.layer_decay < 1:
         # Not `model.depth`: any Keras model may have blocks of that name.
-        depth = sum(bool(re.fullmatch(r"block_\d+", layer.name)) for layer in model.layers)
+        depth = sum(bool(re.fullmatch(r"block_\d+", layer.name)) for layer in network.layers)
         groups = layerwise_decay(depth, recipe.layer_decay, groups)
     groups = frozen_rows(frozen, groups)
-    freeze(model, groups)
-    _set_head_bias(model, recipe.head_bias)
+    freeze(network, groups)
+    _set_head_bias(network, recipe.head_bias)
     schedule = schedule_of(recipe, total_steps)
     losses = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
     model.compile(
-        optimizer_of(recipe, schedule, groups, getattr(model, "num_heads", None)),
+        optimizer_of(recipe, schedule, groups, getattr(network, "num_heads", None)),
         losses[recipe.loss](recipe.label_smoothing),
         metrics=[LabelAccuracy()],
         **options,

@@ -8,11 +8,15 @@ from typing import Any
 import keras
 
 from keras_vit import data
-from keras_vit.evaluation.prediction import pipeline_arguments, to_data_format
+from keras_vit.data.augment_layers import describe_augment, resolve_augment
+from keras_vit.evaluation.prediction import image_shape, pipeline_arguments, to_data_format
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import compile_model
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import ResumableRun
+
+# Training images are few where there are this many times more to validate on.
+FEW = 4
 
 History = dict[str, list[float]]
 
@@ -26,6 +30,7 @@ def fit(
     seed: int = 0,
     print_fn: Callable[[str], None] = print,
     identity: Any = None,
+    augment: Any = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     **callback_options: Any,
 ) -> History:
@@ -35,13 +40,17 @@ def fit(
     ends with the same weights.
 
     Args:
-        model: An image classifier, not compiled yet: any Keras model that returns logits.
-        recipe: A recipe of `keras_vit.recipes`.
+        model: An image classifier, not compiled yet: any Keras model that returns logits, or a
+            `Distillation`. Where its image size is fixed, it need not be the recipe's.
+        recipe: A recipe of `keras_vit.recipes`. Where there are more than four times as many images
+            in `val` as in `train`, several of its epochs follow each other without validation.
         splits: What `keras_vit.data.load` returned.
         folder: For checkpoints, `history.csv` and the best model; see `default_callbacks`.
         seed: Seed of the order of images and of augmentation.
         print_fn: Prints a line.
         identity: What else must agree for a checkpoint to belong to the run, as JSON values.
+        augment: As in `keras_vit.data.pipeline`, in place of the recipe's augmentation, Mixup and
+            CutMix; layers follow the recipe's crop. None for the recipe's.
         callbacks: Further callbacks.
         **callback_options: Options of `default_callbacks`.
 
@@ -50,18 +59,27 @@ def fit(
 
     Raises:
         FloatingPointError: The loss is not finite; the message names the step.
+        ValueError: `augment` is unknown, or does not suit the images.
     """
     images = len(splits.train)
     batch_size = min(recipe.batch_size // recipe.accumulation, images)
     updates = recipe.total_steps(images)
     steps = updates * recipe.accumulation
     epochs = math.ceil(steps / math.ceil(images / batch_size))
+    if len(splits.val) > FEW * images:
+        # An epoch is several passes then: validation would take most of the time.
+        epochs = max(min(epochs, steps * batch_size // len(splits.val)), 1)
     per_epoch = math.ceil(steps / epochs)
+    settings, layers = resolve_augment(augment, recipe.augment)
     compile_model(model, recipe, updates)
+    network = getattr(model, "student", model)
     print_fn(
-        f"{model.name}: {model.count_params():,} parameters, {epochs} epochs of {per_epoch} "
+        f"{network.name}: {network.count_params():,} parameters, {epochs} epochs of {per_epoch} "
         f"steps of {batch_size} images"
     )
+
+    if augment is not None:
+        print_fn(f"augment: {describe_augment(settings, layers)}")
 
     def batches(split: data.Split, **options: Any) -> Any:
         options = {**pipeline_arguments(model), "num_classes": len(split.class_names), **options}
@@ -69,13 +87,16 @@ def fit(
             model, data.pipeline(split, batch_size=batch_size, cache=None, **options)
         )
 
+    # A `Distillation` takes images at the teacher's size where that is the larger one.
+    image_size = recipe.image_size if None in model.input_shape[1:] else image_shape(model)[0]
+
     def training_batches(start_step: int) -> Any:
         return batches(
             splits.train,
-            image_size=recipe.image_size,
+            image_size=image_size,
             training=True,
             seed=seed,
-            augment=recipe.augment,
+            augment=[settings, *layers],
             repeat=True,
             start_step=start_step,
         )

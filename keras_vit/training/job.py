@@ -1,5 +1,6 @@
 """What `keras-vit train` does: from images to a trained model, its report and its SavedModel."""
 
+import hashlib
 import json
 import os
 import platform
@@ -21,7 +22,6 @@ from keras_vit import data, evaluation
 from keras_vit.backend import (
     current_processes,
     from_all_processes,
-    process_count,
     single_process,
     wait_for_processes,
 )
@@ -31,17 +31,21 @@ from keras_vit.data import MAX_PIXELS
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.files import atomic_write, write_text
 from keras_vit.manifest import read_manifest
-from keras_vit.models import named_model
-from keras_vit.models.geometry import DEFAULT_SIZE
-from keras_vit.models.head import HEADS
+from keras_vit.models import VisionTransformer
 from keras_vit.output_folder import OutputFolder
-from keras_vit.training import recipes
+from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.fit import History, fit
+from keras_vit.training.job_recipe import (
+    check_processes,
+    recipe_name,
+    recipe_of,
+    suited_recipe,
+)
 from keras_vit.training.lora import enable_lora, merged
-from keras_vit.training.recipes import SAM_RHO, Recipe
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.training.run_identity import RunMismatchError
 
-DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that are not in SAM_RHO
 K_NEIGHBOURS = 20
 
 # The files of a complete run, and those that are needed only until it is complete.
@@ -63,16 +67,26 @@ class Job:
         model: A name that `keras_vit.create` knows.
         weights: A file or the name of released weights to start from. Without `model`, the file
             determines the architecture.
-        recipe: A name in `keras_vit.recipes`; None for the one that suits data and weights.
+        recipe: A name in `keras_vit.recipes`; None or `"auto"` for the one that suits the number of
+            images and the weights (see `auto_recipe`).
+        augment: Names and texts of layers, as `keras_vit.data.pipeline` takes them, in place of the
+            recipe's augmentation, Mixup and CutMix; layers follow the recipe's crop.
         precision: A Keras dtype policy, such as `"mixed_bfloat16"`.
         freeze_backbone: Train the head alone, on features that are computed once and cached.
         lora: Rank of low-rank updates to train in place of the backbone's weights.
+        token_merging: Number of similar patches that each encoder block merges, in training and
+            in the trained model.
+        teacher: A model that teaches this one: what `keras_vit.checkpoints.load_model` opens, with
+            the classes of `data`.
+        distillation: What the teacher teaches, a kind of `keras_vit.Distillation`; None: `"soft"`.
         sam: Take sharpness-aware steps, with the recipe's rho, or the paper's for the model.
         first_look: Print the accuracy of k-NN and of a linear probe before training.
         patience: Stop after this many epochs without a better validation loss, and save the best
             model in place of the last.
         tensorboard: Write logs for TensorBoard.
         on_bad_file: `"skip"` files that cannot be decoded, or `"raise"`.
+        held_out: Fraction of the training images that sets the temperature of the probabilities.
+        views: What predictions are averaged over; a key of `keras_vit.models.views.VIEWS`.
         max_pixels: Height times width that an image may have; larger ones are bad files.
         distribution: A kind of `keras_vit.distribution.create`; None for one device.
         devices: How many devices; None for all.
@@ -91,9 +105,13 @@ class Job:
     steps: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
+    augment: tuple[str, ...] | None = None
     precision: str = "float32"
     freeze_backbone: bool = False
     lora: int | None = None
+    token_merging: int | None = None
+    teacher: str | None = None
+    distillation: str | None = None
     sam: bool = False
     first_look: bool = False
     patience: int | None = None
@@ -102,6 +120,8 @@ class Job:
     data_dir: str | None = None
     val_fraction: float = 0.2
     on_bad_file: str = "skip"
+    held_out: float | None = None
+    views: str | None = None
     max_pixels: int = MAX_PIXELS
     distribution: str | None = None
     devices: int | None = None
@@ -114,14 +134,14 @@ class Job:
         source = self.data.removeprefix("records:").removeprefix("tfds:")
         # A pattern such as /data/train-* is that of files in a folder.
         folder = str(Path(source).parent) if any(c in source for c in "*?[") else source
-        inputs = [folder, self.data_dir, self.weights]
+        inputs = [folder, self.data_dir, self.weights, self.teacher]
         return OutputFolder(
             self.out,
             "run",
             f"{Path(os.path.abspath(self.out)).name}.partial",
             results=RUN_FILES,
             scratch=SCRATCH_FILES,
-            protected=[Path(path) for path in inputs if path is not None],
+            protected=[Path(path).expanduser() for path in inputs if path is not None],
             resumable=True,
         )
 
@@ -158,8 +178,8 @@ def train(
         OSError: A file cannot be written, or the finished run cannot be moved to `job.out`.
         ValueError: An option is unknown or out of range, or `job.out` must not be replaced.
     """
-    recipe = _recipe(job)  # reports misspelt options before the data are loaded
-    with _on_devices(job):
+    recipe = recipe_of(job)  # reports misspelt options before the data are loaded
+    with _on_devices(job, recipe):
         is_first = keras_vit.distribution.is_first_process()
         report = _train_and_publish(job, recipe, print_fn) if is_first else _follow(job, recipe)
         wait_for_processes()  # none of them ends while the first one writes
@@ -200,22 +220,20 @@ def _follow(job: Job, recipe: Recipe) -> evaluation.ClassificationReport | None:
     """What `train` does in the other processes: the same steps, and no file."""
     if not from_all_processes(False)[0]:
         return None
+    teacher = _load_teacher(job)
     splits = _load(job)
-    model, _ = _trained(job, recipe, splits, job.output.workspace, lambda line: None)
+    recipe = suited_recipe(job, recipe, splits, lambda line: None)
+    model, *_ = trained_model(job, recipe, splits, job.output.workspace, lambda line: None, teacher)
     labels, scores = predict_split(model, splits.val, recipe.batch_size)
     _whole(model)
     return evaluation.classification_report(labels, scores, splits.class_names)
 
 
-def _on_devices(job: Job) -> AbstractContextManager[Any]:
+def _on_devices(job: Job, recipe: Recipe) -> AbstractContextManager[Any]:
     """The scope of the job's distribution."""
     if job.distribution is not None:
         keras_vit.distribution.initialize()
-        if process_count() > 1 and (job.first_look or job.freeze_backbone):
-            raise ValueError(
-                f"first_look and freeze_backbone work in one process, and there are "
-                f"{process_count()}: leave them out, or start one."
-            )
+        check_processes(job, recipe)
         return keras_vit.distribution.create(job.distribution, job.devices).scope()
     if job.devices is not None:
         raise ValueError(
@@ -244,17 +262,21 @@ def _check_identity(job: Job, folder: Path) -> None:
 def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str], None]) -> None:
     """Trains, and writes all files of the run into its folder."""
     started = time.time()
+    teacher = _load_teacher(job)  # an unsuitable one is reported before the data are loaded
     splits = _load(job)
     print_fn(f"{splits!r}")
     if splits.report.unreadable or splits.report.ignored:
         print_fn(f"left out: {splits.report}")
-    model, history = _trained(job, recipe, splits, folder, print_fn)
+    recipe = suited_recipe(job, recipe, splits, print_fn)
+    model, history, more = trained_model(job, recipe, splits, folder, print_fn, teacher)
     labels, scores = predict_split(model, splits.val, recipe.batch_size)
     several = current_processes() is not None
     model = _whole(model)
     facts = {
         "seconds": round(time.time() - started, 1),
         "parameters": model.count_params(),
+        "recipe": recipe_name(job, len(splits.train) / splits.num_classes)[0],
+        **more,
         "data": {name: len(split) for name, split in splits.items()},
         "bad_files": [[str(path), reason] for path, reason in splits.report],
         "ignored": [[str(path), reason] for path, reason in splits.report.ignored],
@@ -309,41 +331,33 @@ def _load(job: Job) -> data.Splits:
         )
 
 
+def _load_teacher(job: Job) -> Any:
+    """The teacher of `job.teacher`, if there is one, which returns a logit per class."""
+    if job.teacher is None:
+        return None
+    if ":" not in job.teacher and not Path(job.teacher).expanduser().exists():
+        raise FileNotFoundError(
+            f"There is no teacher at {job.teacher}. Give a .keras or weights file, the folder of a "
+            "training run, or MODEL:TAG of released weights."
+        )
+    teacher = load_model(job.teacher)
+    check_classifier(teacher, "teacher")
+    return teacher
+
+
+def _sha256(model: Any) -> str:
+    digest = hashlib.sha256()
+    for values in model.get_weights():
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
 def _whole(model: Any) -> Any:
     """In several processes, a copy with all weights, which each can save and export alone."""
     if current_processes() is None:
         return model
     with single_process():
         return model.copy()
-
-
-def _recipe(job: Job) -> Recipe:
-    """The recipe with the options of the job."""
-    if job.freeze_backbone and job.lora is not None:
-        raise ValueError("freeze_backbone trains the head alone: give it or lora, not both.")
-    if (job.freeze_backbone or job.lora is not None) and job.weights is None:
-        raise ValueError(
-            "freeze_backbone and lora need pretrained weights: give weights, or leave "
-            "freeze_backbone and lora out."
-        )
-    named = None if job.model is None else named_model(job.model)
-    suitable = "finetune_small" if job.weights else "small_data"
-    recipe = recipes.get(job.recipe or ("digits" if job.data.startswith("digits") else suitable))
-    changes = {
-        name: getattr(job, name)
-        for name in ("epochs", "batch_size", "learning_rate", "image_size")
-        if getattr(job, name) is not None
-    }
-    if named is not None and named.image_size is not None:
-        changes.setdefault("image_size", named.image_size)
-    elif (job.model or job.weights) and job.image_size is None and recipe.model:
-        changes["image_size"] = DEFAULT_SIZE  # the size that named models are made for
-    if "epochs" in changes:
-        changes["steps"] = 0
-    recipe = replace(recipe, **changes)
-    if job.sam and not recipe.rho:
-        recipe = replace(recipe, rho=SAM_RHO.get(named.variant if named else "", DEFAULT_RHO))
-    return recipe if job.steps is None else recipe.scaled(steps=job.steps)
 
 
 def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
@@ -362,36 +376,76 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
     is_named = job.model is not None or job.weights is not None
     if is_named and (rates := recipe.rates(model.get_config())):
         model = model.copy(**rates)
+    if job.token_merging is not None:
+        if not isinstance(model, VisionTransformer):
+            raise ValueError(
+                f"token_merging={job.token_merging} is for the blocks of a Vision Transformer, not "
+                f"for {model.name}. Leave it out, or give another model."
+            )
+        model = model.with_token_merging(job.token_merging)
     if recipe.augmentation.crop == "resize":
         # Tiny images do not have a border to crop in evaluation.
         model.eval_transform = {"mode": "stretch"}
     return model
 
 
-def _trained(
-    job: Job, recipe: Recipe, splits: data.Splits, folder: Path, print_fn: Callable[[str], None]
-) -> tuple[Any, History]:
-    """The model, trained on `splits.train`, and its history."""
+def trained_model(
+    job: Job,
+    recipe: Recipe,
+    splits: data.Splits,
+    folder: Path,
+    print_fn: Callable[[str], None],
+    teacher: Any = None,
+) -> tuple[Any, History, dict[str, Any]]:
+    """The model, trained on `splits.train`, perhaps by a teacher, its history and facts."""
     keras.utils.set_random_seed(job.seed)
+    splits, held_out = hold_out(splits, recipe.held_out, job.seed)
     model = build(job, recipe, len(splits.class_names), splits.train.channels)
     model.class_names = splits.class_names
-    if job.first_look or job.freeze_backbone:
+    if job.first_look or job.freeze_backbone or recipe.probe_first:
         probe = _probe_features(model, splits, job.seed, print_fn)
-        if job.freeze_backbone:
-            # Beside a second head, which stays zero, the mean of both is half of this one.
-            number = sum(layer.name in HEADS for layer in model.layers)
-            model.get_layer("head").set_weights([number * probe.kernel, number * probe.bias])
-            return model, {}
+        if job.freeze_backbone or recipe.probe_first:
+            set_head(model, probe)
+    start = model.get_weights() if recipe.tuned_share < 1 else None
+    history: History = {}
+    if not job.freeze_backbone:
+        model, history = _fitted(job, recipe, model, splits, folder, print_fn, teacher)
+    model, facts = refine(model, recipe, start, held_out, recipe.batch_size)
+    if facts:
+        print_fn(
+            f"temperature {facts['temperature']:.3f}, from {facts['held_out']} training images "
+            "that were not trained on"
+        )
+    return model, history, facts
+
+
+def _fitted(
+    job: Job,
+    recipe: Recipe,
+    model: Any,
+    splits: data.Splits,
+    folder: Path,
+    print_fn: Callable[[str], None],
+    teacher: Any = None,
+) -> tuple[Any, History]:
+    """The model after `fit`, and its history."""
     if job.lora is not None:
         print_fn(f"LoRA trains {enable_lora(model, job.lora):,} parameters")
+    task, identity = model, dict(job.identity)
+    if teacher is not None:
+        task = Distillation(model, teacher, job.distillation or "soft")
+        # A run does not continue with another teacher that came in this one's place.
+        identity["teacher_sha256"] = _sha256(teacher)
+        print_fn(f"learns from {teacher.name}: {teacher.count_params():,} parameters")
     history = fit(
-        model,
+        task,
         recipe,
         splits,
         folder,
         seed=job.seed,
         print_fn=print_fn,
-        identity=job.identity,
+        identity=identity,
+        augment=job.augment,
         patience=job.patience,
         tensorboard=job.tensorboard,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_vit.data import Augmentation
+from keras_vit.data.preprocessing import VIEW_NAMES
 from keras_vit.errors import (
     check_above_zero,
     check_choice,
@@ -71,6 +72,16 @@ class Recipe:
         scaling: How the learning rate scales with the batch: `"linear"` (Goyal et al. 2017) or
             `"sqrt"` (for Adam, Malladi et al. 2022).
         learning_rates: Learning rates that the source recommends to try.
+        probe_first: Whether the head starts from a linear probe on the frozen features instead of
+            from zeros (LP-FT, Kumar et al. 2022).
+        tuned_share: Share of the trained weights in the average with those that training started
+            from (alpha of WiSE-FT, Wortsman et al. 2022); 1 for the trained weights alone.
+        eval_size: Height and width of the images after training, larger than `image_size`: a crop
+            shows a flower larger than the whole photograph does (FixRes, Touvron et al. 2019). 0
+            for `image_size`.
+        views: What predictions are averaged over: a key of `keras_vit.models.views.VIEWS`.
+        held_out: Fraction of the training images that is not trained on, but sets the temperature
+            of the probabilities (Guo et al. 2017); 0 for none.
 
     Raises:
         ValueError: A number is out of range, or a name is unknown.
@@ -110,6 +121,11 @@ class Recipe:
     alpha: float = 0.0
     scaling: str = "linear"
     learning_rates: tuple[float, ...] = ()
+    probe_first: bool = False
+    tuned_share: float = 1.0
+    eval_size: int = 0
+    views: str = "one"
+    held_out: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice(self.loss, "loss", ("softmax", "sigmoid"))
@@ -120,7 +136,15 @@ class Recipe:
         check_positive(
             image_size=self.image_size, batch_size=self.batch_size, accumulation=self.accumulation
         )
-        check_rate(**self._present("label_smoothing", "dropout", "stochastic_depth", "ema"))
+        check_choice(self.views, "views", VIEW_NAMES)
+        rates = ("label_smoothing", "dropout", "stochastic_depth", "ema", "held_out")
+        check_rate(**self._present(*rates))
+        if not 0 < self.tuned_share <= 1:
+            raise ValueError(f"tuned_share={self.tuned_share!r} must lie in (0, 1], such as 0.8.")
+        if self.eval_size and self.eval_size < self.image_size:
+            raise ValueError(
+                f"eval_size={self.eval_size!r} must be 0, or at least image_size={self.image_size}."
+            )
         check_above_zero(**self._present("learning_rate", "clip_norm", "layer_decay"))
         if self.layer_decay > 1:
             raise ValueError(f"layer_decay={self.layer_decay!r} must be at most 1, such as 0.65.")
@@ -137,6 +161,20 @@ class Recipe:
     def augment(self) -> Augmentation:
         """The augmentation with mixup and CutMix, as `keras_vit.data.pipeline` takes it."""
         return replace(self.augmentation, mixup=self.mixup, cutmix=self.cutmix)
+
+    def with_augmentation(self, augmentation: Augmentation) -> "Recipe":
+        """The recipe with another augmentation, and its mixup and CutMix.
+
+        Example:
+
+        >>> from keras_vit.data import Augmentation
+        >>> from keras_vit.training import recipes
+        >>> recipes.get("deit").with_augmentation(Augmentation(cutmix=0.5)).cutmix
+        0.5
+        """
+        alone = replace(augmentation, mixup=0.0, cutmix=0.0)
+        mixup, cutmix = augmentation.mixup, augmentation.cutmix
+        return replace(self, augmentation=alone, mixup=mixup, cutmix=cutmix)
 
     def rates(self, accepted: Container[str]) -> dict[str, float]:
         """Dropout and stochastic depth where they are above 0 and among a model's arguments."""
@@ -213,15 +251,20 @@ RECIPES = {
     "digits": Recipe(
         source="Tuned here for scikit-learn's 8 x 8 digits.",
         hardware="Two CPU cores: a minute.",
-        model={"patch_size": 4, "hidden_dim": 96, "mlp_dim": 192, **_SMALL_VIT},
+        model={
+            **{"conv_stem": ((32, 1), (64, 1)), "patch_size": 4, "hidden_dim": 96, "mlp_dim": 192},
+            **{**_SMALL_VIT, "depth": 2},
+        },
         image_size=8,
-        epochs=60,
+        epochs=48,
         batch_size=64,
         learning_rate=2e-3,
         warmup=0.08,
-        mixup=0.4,
+        label_smoothing=0.02,
         scaling="sqrt",
-        augmentation=Augmentation(crop="resize", flip=False, shift=1),
+        augmentation=Augmentation(
+            crop="resize", flip=False, shift=1, rotation=15, zoom=0.12, shear=0.2
+        ),
     ),
     "small_data": Recipe(
         source="Tuned here for a few thousand photographs from scratch.",
@@ -252,6 +295,23 @@ RECIPES = {
         mixup=0.2,
         scaling="sqrt",
         augmentation=Augmentation(min_area=0.3),
+    ),
+    "finetune_few": Recipe(
+        source="A linear probe first, then all weights at a low learning rate (LP-FT, Kumar et al. "
+        "2022); tuned here for about ten photographs per class.",
+        hardware="Two CPU cores: about two minutes with ViT-Ti/16 and 50 photographs.",
+        model=size_arguments("ViT-Ti/16"),
+        image_size=224,
+        epochs=40,
+        batch_size=32,
+        learning_rate=6e-5,
+        warmup=0.1,
+        layer_decay=0.65,
+        label_smoothing=0.0,
+        scaling="sqrt",
+        augmentation=Augmentation(min_area=0.3),
+        probe_first=True,
+        views="flip",
     ),
     "better_plain_vit": Recipe(
         source='"Better plain ViT baselines for ImageNet-1k" (Beyer et al. 2022); big_vision '
@@ -315,6 +375,18 @@ RECIPES = {
         augmentation=Augmentation(rand_augment=(2, 15)),
     ),
 }
+
+RECIPES["from_scratch"] = replace(
+    RECIPES["small_data"],
+    source="Tuned here for a few thousand photographs from scratch: `small_data` with a "
+    "convolutional stem (Xiao et al. 2021) and four times as many tokens.",
+    hardware="Two CPU cores: about ten minutes with 1,800 photographs.",
+    model={
+        **RECIPES["small_data"].model,
+        "conv_stem": ((32, 2), (64, 2), (128, 2)),
+        "patch_size": 1,
+    },
+)
 
 # ViT paper, table 3: epochs, peak, decay, weight decay, dropout, clipping, images, head's bias.
 # On JFT-300M the peak is that of B; L/32 has 6e-4, L/16 4e-4, H/14 3e-4.

@@ -316,7 +316,7 @@ def _variables(model: keras.Model) -> dict[str, Any]:
     """Every variable that a step changes, seeds included, by `kind/number/path`."""
     kinds = {
         "trainable": model.trainable_variables,
-        "fixed": model.non_trainable_variables,
+        "fixed": backend.changing_variables(model),
         "optimizer": model.optimizer.variables,
         "metric": model.metrics_variables,
     }

@@ -215,6 +215,9 @@ def test_evaluation_errors(arguments: dict, message: str) -> None:
         ({"min_area": 0.0}, r"min_area=0.0 must lie in \(0, 1\]"),
         ({"aspect_ratio": (2.0, 1.0)}, r"aspect_ratio=\(2.0, 1.0\) must be \(low, high\)"),
         ({"shift": -1}, "shift=-1 must be"),
+        ({"rotation": 181}, r"rotation=181 must lie in \[0, 180\]"),
+        ({"zoom": float("nan")}, r"zoom=nan must lie in \[0, 1\]"),
+        ({"shear": -0.1}, r"shear=-0.1 must lie in \[0, 1\]"),
     ],
 )
 def test_augmentation_errors(arguments: dict, message: str) -> None:

@@ -159,6 +159,20 @@ def test_masked_patch_prediction() -> None:
     assert_same((its_history, its_score), (history, score), 1e-5)
 
 
+@as_in_one
+def test_distillation() -> None:
+    def job() -> Any:
+        task = keras_vit.Distillation(vit(dropout=0.1), vit(hidden_dim=32), weight=0.9)
+        task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        history = task.fit(IMAGES[:14], LABELS[:14], batch_size=7, epochs=2, verbose=0).history
+        return task, history, task.evaluate(IMAGES[:14], LABELS[:14], batch_size=7, verbose=0)
+
+    one, *expected = on(False, job)
+    two, *its = on(True, job)
+    assert_same(its, expected, 1e-5)
+    assert_same_weights(two, one, 1e-6)
+
+
 def test_pipelines_with_mixup() -> None:
     """Each process decodes its rows alone; a last batch that is not full comes whole."""
     digits = keras_vit.data.load("digits")

@@ -145,6 +145,19 @@ def test_masked_patch_prediction() -> None:
     assert_same_weights(on("fsdp", job), on(None, job), 1e-6)
 
 
+def test_distillation() -> None:
+    """The teacher is on the devices, too, and sees the rows of a batch that they do not divide."""
+
+    def job() -> keras.Model:
+        student, teacher = vit(dropout=0.1, input_shape=(16, 16, 3)), vit(mlp_dim=128)
+        task = keras_vit.Distillation(student, teacher, weight=0.9)
+        task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        task.fit(IMAGES[:12], LABELS[:12], batch_size=12, epochs=2, verbose=0)
+        return task
+
+    assert_same_weights(on("fsdp", job), on(None, job), 1e-6)
+
+
 def share(variables: list[keras.Variable]) -> float:
     """The part of some variables that one device holds."""
     held = (math.prod(v.value.sharding.shard_shape(v.shape)) for v in variables)

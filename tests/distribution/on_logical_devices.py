@@ -204,6 +204,19 @@ def test_masked_patch_prediction() -> None:
     assert_same_weights(two, one, 1e-6)
 
 
+def test_distillation() -> None:
+    def job() -> Any:
+        task = keras_vit.Distillation(vit(dropout=0.1), vit(hidden_dim=32), weight=0.9)
+        task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        history = task.fit(IMAGES[:14], LABELS[:14], batch_size=7, epochs=2, verbose=0).history
+        return task, history, task.evaluate(IMAGES[:14], LABELS[:14], batch_size=7, verbose=0)
+
+    one, *expected = on(None, job)
+    two, *its = on(2, job)
+    assert_same(its, expected, 1e-5)
+    assert_same_weights(two, one, 1e-6)
+
+
 def test_losses_and_metrics() -> None:
     """A loss that is not a mean, weights of examples, and metrics that are not means of rows."""
     weights = RANDOM.uniform(0.1, 2, 43).astype("float32")

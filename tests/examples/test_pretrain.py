@@ -46,7 +46,7 @@ for out in (killed, whole):
     keras.utils.clear_session()
     weights.append(keras.saving.load_model(out + "/model.keras", compile=False).get_weights())
 differ = [i for i, (one, other) in enumerate(zip(*weights)) if (one != other).any()]
-assert len(weights[0]) == len(weights[1]) > 50
+assert len(weights[0]) == len(weights[1]) > 30
 print("differ", differ)
 """
 

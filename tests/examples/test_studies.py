@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 
 import keras_vit
@@ -193,7 +195,7 @@ def test_plan(digits: data.Splits) -> None:
     assert study.plan([one], digits).splitlines() == [
         "| model | MMACs per image | images | share |",
         "|---|---:|---:|---:|",
-        "| small | 0.0 | 88,320 | 100% |",
+        "| small | 0.0 | 70,656 | 100% |",
     ]
 
 
@@ -263,6 +265,30 @@ class TestExamples:
         script.plot(rows, 0.02, tmp_path / "systems.png")
         text = script.tables(rows)
         assert "| Mixer | 50.0% | 50.0% | 50.0% | – |" in text
+
+    def test_small_data(self, tmp_path: Path) -> None:
+        script = load_example("small_data")
+        recipe = replace(recipes.get("small_data").scaled(steps=400), image_size=64)
+        trials = script.trials_of(recipe, 5)
+        work = [one.cost(5).macs * one.recipe.steps for one in trials]
+        assert max(work) < 1.01 * min(work)
+        counts = [one.cost(5).parameters for one in trials]
+        assert max(counts) < 1.1e6
+        for one in trials[2:5]:
+            model = one.build(5)
+            assert model.output_shape == (None, 5)
+        row = {"parameters": 1, "macs": 1, "images": 1, "accuracy": 0.5, "seconds": 1, "seed": 0}
+        script.plot([{"name": one.name, **row} for one in trials], tmp_path / "small.png")
+        assert (tmp_path / "small.png").exists()
+
+    def test_shifted_patches_are_the_image_moved_along_its_diagonals(self) -> None:
+        script = load_example("small_data")
+        image = np.random.default_rng(0).normal(size=(1, 8, 6, 2)).astype("float32")
+        seen = keras.ops.convert_to_numpy(script.ShiftedPatches(4)(image))
+        np.testing.assert_array_equal(seen[..., :2], image)
+        np.testing.assert_array_equal(seen[:, 2:, 2:, 2:4], image[:, :-2, :-2])
+        np.testing.assert_array_equal(seen[:, :-2, :-2, 8:], image[:, 2:, 2:])
+        assert not seen[:, :2, :, 2:4].any()
 
     def test_augreg_cell(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

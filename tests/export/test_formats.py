@@ -139,6 +139,19 @@ def test_a_hundred_photographs(format: str, kind: str, shared: Path, tmp_path: P
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("format", ["tf_saved_model", "onnx", "torch"])
+def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path) -> None:
+    model = build("token")
+    wake(model)
+    model.eval_transform = {"mode": "stretch", "views": "crops"}
+    file = exported(tmp_path, model, format)
+    assert file.eval_transform == {"mode": "stretch"}  # or the views would be averaged twice
+    averaged = keras_vit.average_views(model).predict(IMAGES.astype("float32"), verbose=0)
+    np.testing.assert_allclose(file.predict(IMAGES), softmax(averaged), atol=1e-4)
+    assert np.abs(softmax(averaged) - probabilities(model, IMAGES)).max() > 1e-4
+
+
+@pytest.mark.once
 def test_mixed_precision_is_written_in_float32(tmp_path: Path) -> None:
     model = build("token", dtype="mixed_bfloat16")
     file = exported(tmp_path, model, "litert")

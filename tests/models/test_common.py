@@ -49,6 +49,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "beit": {"position_embedding": "relative_2d", "key_bias": False, "layer_scale": 0.5},
     "beit_shared": {"position_embedding": "relative_2d_shared"},
     "hybrid": {"resnet": (1,), "resnet_width": 32, "patch_size": 2},
+    "conv_stem": {"conv_stem": ((8, 2), (12, 1)), "patch_size": 4, "pooling": "gap"},
     "mixer": {},
     "bit": {},
 }

@@ -72,6 +72,19 @@ def test_every_convolution_of_a_resnet_is_counted(
     assert found.parameters == hybrid.count_params()
 
 
+def test_every_parameter_and_convolution_of_a_conv_stem_is_counted() -> None:
+    stem = ((8, 2), (12, 1))
+    model = build("conv_stem", conv_stem=stem, patch_size=3, input_shape=(45, 29, 1))
+    sizes = {name: getattr(model, name) for name in ("hidden_dim", "depth", "num_heads", "mlp_dim")}
+    options = {"image_size": (45, 29), "channels": 1, "num_classes": 5, "class_token": False}
+    found = vit_cost(**sizes, patch_size=3, conv_stem=stem, pooling="gap", **options)
+    assert found.parameters == model.count_params()
+    # The maps are 23 x 15; patches of 3 x 3 x 12 values instead of 3 x 3 x 1 of the whole image.
+    plain = vit_cost(**sizes, patch_size=3, **{**options, "image_size": (23, 15)})
+    convolutions = 23 * 15 * 9 * (1 * 8 + 8 * 12)
+    assert found.macs - plain.macs == convolutions + 7 * 5 * 9 * 11 * model.hidden_dim
+
+
 def test_memory_falls_with_what_should_lower_it() -> None:
     whole = model_cost("ViT-B/16", batch_size=32)
     assert (

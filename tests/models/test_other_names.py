@@ -11,6 +11,7 @@ from keras_vit.models import model_cost, named_model
 from keras_vit.models.other_names import OTHER_NAMES
 from keras_vit.training import job as jobs
 from keras_vit.training.job import Job
+from keras_vit.training.job_recipe import recipe_of
 
 # As timm (its results-imagenet.csv and model cards) and Hugging Face publish them. DINOv2 of
 # Hugging Face also has a mask token, as wide as the tokens, which is no weight of the network.
@@ -190,10 +191,10 @@ def test_plan_and_train_take_the_names(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_training_has_the_image_size_and_rho_of_the_name(tmp_path: Any) -> None:
     job = Job(data="digits", out=tmp_path, model="vit_small_patch16_384", sam=True)
-    recipe = jobs._recipe(job)
+    recipe = recipe_of(job)
     assert (recipe.image_size, recipe.rho) == (384, 0.1)
     smaller = Job(data="digits", out=tmp_path, model="vit_tiny_patch16_384", image_size=32)
-    recipe = jobs._recipe(smaller)
+    recipe = recipe_of(smaller)
     assert recipe.image_size == 32
     model = jobs.build(smaller, recipe, 10, 1)
     assert (model.input_shape, model.num_classes) == ((None, 32, 32, 1), 10)

@@ -65,6 +65,12 @@ def test_a_hybrids_token_stands_for_the_stride_of_its_resnet() -> None:
         assert build("hybrid", input_shape=(33, 32, 3)).position_grid == (4, 4)
 
 
+def test_a_token_behind_a_conv_stem_stands_for_its_stride() -> None:
+    model = build("conv_stem", conv_stem=((8, 2), (8, 2)), patch_size=2, input_shape=(45, 32, 3))
+    assert model.patch_pixels == (8, 8)
+    assert model.position_grid == (6, 4)  # the feature map's height is rounded up
+
+
 def test_initial_values_are_the_released_codes() -> None:
     mixer = built("mixer").get_layer("block_0")
     for mixing, inputs in ((mixer.token_mixing, 16), (mixer.channel_mixing, 32)):

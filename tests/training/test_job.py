@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit.training.job import Job, build
+from keras_vit.training.job_recipe import recipe_name, recipe_of
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,44 @@ def test_a_recipes_rates_go_to_models_that_have_them(name: str, accepted: set[st
     }
     assert model.output_shape == (None, 5)
     assert not np.any(model.get_layer("head").get_weights()[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "eval_size"),
+    [
+        ({"recipe": "small_data"}, 64, 0),
+        ({"recipe": "small_data", "weights": "w"}, 224, 0),
+        ({"recipe": "small_data", "model": "ViT-B/16"}, 224, 0),
+        ({"recipe": "finetune", "weights": "w"}, 384, 0),
+        ({"recipe": "finetune", "weights": "w", "image_size": 32}, 32, 0),
+        ({"recipe": "finetune", "model": "vit_base_patch16_224"}, 224, 0),
+    ],
+)
+def test_the_size_of_the_images(options: dict[str, Any], size: int, eval_size: int) -> None:
+    recipe = recipe_of(Job("photos", Path("runs"), **options))
+    assert (recipe.image_size, recipe.eval_size) == (size, eval_size)
+
+
+def test_another_size_is_also_that_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    larger = replace(keras_vit.recipes.get("finetune_small"), image_size=256, eval_size=320)
+    monkeypatch.setitem(keras_vit.recipes.RECIPES, "finetune_small", larger)
+    job = Job("photos", Path("runs"), weights="w")
+    assert (recipe_of(job).image_size, recipe_of(job).eval_size) == (256, 320)
+    other = recipe_of(replace(job, image_size=384))
+    assert (other.image_size, other.eval_size) == (384, 0)
+
+
+@pytest.mark.parametrize(
+    ("images_per_class", "weights", "name"),
+    [(8, "w", "finetune_few"), (80, "w", "finetune_small"), (8, None, "from_scratch")],
+)
+def test_auto_follows_the_images_per_class(
+    images_per_class: int, weights: str | None, name: str
+) -> None:
+    for recipe in (None, "auto"):
+        job = Job("photos", Path("runs"), weights=weights, recipe=recipe)
+        chosen, reason = recipe_name(job, images_per_class)
+        assert chosen == name
+        assert reason
+    assert recipe_name(replace(job, recipe="deit"), images_per_class) == ("deit", None)
+    assert recipe_name(replace(job, data="digits/half"), images_per_class)[0] == "digits"

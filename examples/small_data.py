@@ -1,0 +1,184 @@
+"""What helps a ViT that is trained from scratch on a few thousand images, at equal compute?
+
+    python examples/small_data.py --data FOLDER --markdown docs/small_data.md
+    python examples/small_data.py                     # CIFAR-10 of TensorFlow Datasets
+
+Tries, one by one, what the literature proposes for little data: the augmentation of "Better plain
+ViT baselines" (Beyer et al. 2022), shifted patches (Lee et al. 2021), convolutions in front of the
+patches (Xiao et al. 2021) and attention pooling behind them, as in CCT (Hassani et al. 2021),
+3-Augment (DeiT III, Touvron et al. 2022) and CutMix. Every row takes as many multiply-accumulates
+as the plain ViT: one that costs more per image sees fewer images. Interrupted, it resumes where it
+stopped. Writes results.csv, table.md and table.png to --out. Needs keras3-vit[train].
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import matplotlib.pyplot as plt
+from keras import ops
+from study import (
+    Row,
+    Trial,
+    averaged,
+    plan,
+    run_study,
+    select,
+    study_parser,
+    to_markdown,
+    write_study,
+)
+
+from keras_vit import data, recipes
+from keras_vit.training.recipes import Recipe
+
+STEM = {"conv_stem": ((32, 2), (64, 2), (128, 2)), "patch_size": 2}
+# The stem without its first halving, for images of 32 pixels: as many tokens from either.
+SMALL_STEM = {"conv_stem": ((32, 1), (64, 2), (128, 2)), "patch_size": 2}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit_examples")
+class ShiftedPatches(keras.layers.Layer):
+    """The image and four copies shifted by half a patch along each diagonal, side by side.
+
+    Lee et al. 2021, "Vision Transformer for Small-Size Datasets", section 3.1. Takes
+    `(batch, height, width, channels)`, returns five times as many channels.
+    """
+
+    def __init__(self, patch_size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.patch_size = patch_size
+
+    def call(self, images: Any) -> Any:
+        half = self.patch_size // 2
+        height, width = images.shape[1:3]
+        padded = ops.pad(images, ((0, 0), (half, half), (half, half), (0, 0)))
+        shifted = [
+            padded[:, top : top + height, left : left + width]
+            for top in (0, 2 * half)
+            for left in (0, 2 * half)
+        ]
+        return ops.concatenate([images, *shifted], axis=-1)
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return *shape[:-1], 5 * shape[-1]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "patch_size": self.patch_size}
+
+
+@dataclass(frozen=True)
+class SmallDataTrial(Trial):
+    """A trial that may see shifted patches.
+
+    Attributes:
+        shifted: Whether the model sees the image and its four shifted copies.
+    """
+
+    shifted: bool = False
+
+    def build(self, num_classes: int, channels: int = 3) -> Any:
+        if not self.shifted:
+            return super().build(num_classes, channels)
+        vit = super().build(num_classes, 5 * channels)
+        size = self.recipe.image_size
+        images = keras.Input((size, size, channels))
+        shifted = ShiftedPatches(vit.patch_size[0])(images)
+        return keras.Model(images, vit(shifted), name="shifted_patches")
+
+    def cost(self, num_classes: int, channels: int = 3) -> Any:
+        return super().cost(num_classes, 5 * channels if self.shifted else channels)
+
+
+def trials_of(recipe: Recipe, num_classes: int) -> list[SmallDataTrial]:
+    """The plain ViT of a recipe, and the variants at its compute."""
+    sizes = dict(recipes.get("small_data").model)
+    if recipe.image_size < 64:
+        sizes["patch_size"] = 8
+    stem = STEM if recipe.image_size >= 64 else SMALL_STEM
+    augmentation = recipe.augmentation
+    rand = replace(augmentation, rand_augment=(2, 10))
+    three = replace(augmentation, three_augment=True)
+    variants: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+        "plain ViT": ({}, {}),
+        "RandAugment (better plain ViT)": ({}, {"augmentation": rand}),
+        "shifted patches": ({"shifted": True}, {}),
+        "conv stem": (stem, {}),
+        "conv stem, attention pooling (CCT)": (
+            {**stem, "pooling": "map", "position_embedding": "learned"},
+            {},
+        ),
+        "conv stem, RandAugment": (stem, {"augmentation": rand}),
+        "conv stem, 3-Augment": (stem, {"augmentation": three}),
+        "conv stem, CutMix": (stem, {"mixup": 0.0, "cutmix": 1.0}),
+        "conv stem, 3-Augment, CutMix": (
+            stem,
+            {"augmentation": three, "mixup": 0.0, "cutmix": 1.0},
+        ),
+    }
+    trials = []
+    for name, (changes, training) in variants.items():
+        shifted = bool(changes.get("shifted"))
+        model = {**sizes, **{k: v for k, v in changes.items() if k != "shifted"}}
+        trial = SmallDataTrial(
+            name, "ViT-Ti/16", model, replace(recipe, **training), {}, shifted=shifted
+        )
+        if trials:
+            ratio = trials[0].cost(num_classes).macs / trial.cost(num_classes).macs
+            scaled = replace(trial.recipe, steps=max(round(recipe.steps * ratio), 1))
+            trial = replace(trial, recipe=scaled)
+        trials.append(trial)
+    return trials
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """One bar per row with the spread of the seeds."""
+    means = averaged(rows)
+    figure, axes = plt.subplots(figsize=(8, 0.45 * len(means) + 1.2), layout="constrained")
+    accuracies = [100 * float(row["accuracy"]) for row in means]
+    spreads = [100 * float(row["spread"]) for row in means]
+    axes.barh([str(row["name"]) for row in means], accuracies, xerr=spreads, capsize=3)
+    axes.invert_yaxis()
+    axes.set(xlabel="accuracy, % (bars: standard deviation of the seeds)")
+    axes.set_xlim(min(accuracies) - 10, None)
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = study_parser(__doc__, out="runs/small_data", seeds=2, steps=1000, batch_size=64)
+    parser.add_argument("--image-size", type=int, default=32, help="pixels")
+    options = parser.parse_args()
+    recipe = replace(recipes.get("small_data"), image_size=options.image_size)
+    if options.image_size < 64:
+        recipe = replace(recipe, augmentation=data.AUGMENTATIONS["tiny"])
+    recipe = recipe.scaled(options.steps, options.batch_size)
+    splits = data.load(options.data, data_dir=options.data_dir)
+    trials = select(trials_of(recipe, splits.num_classes), options)
+    if options.plan:
+        print(plan(trials, splits))
+        return
+    rows = run_study(trials, splits, options.out)
+    columns = {
+        "": "{name}",
+        "accuracy": "{accuracy:.2%}",
+        "± (seeds)": "{spread:.2%}",
+        "parameters": "{parameters:,}",
+        "images seen": "{images:,}",
+        "seconds": "{seconds:.0f}",
+    }
+    text = (
+        f"# From scratch on {len(splits.train):,} images\n\n"
+        f"`examples/small_data.py`, {splits.num_classes} classes at {recipe.image_size} pixels, "
+        f"evaluated on {len(splits.val):,} other images; means of {options.seeds} seeds. Every row "
+        f"takes the multiply-accumulates of {recipe.steps:,} steps of the plain ViT with "
+        f"{recipe.batch_size} images.\n\n{to_markdown(averaged(rows), columns)}"
+    )
+    write_study(options, text, lambda path: plot(rows, path), "Accuracy by variant")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Test-time augmentation: probabilities averaged over several views of an image."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_vit.errors import check_choice
+
+ZOOM = 0.875  # the side of a corner's view, as a part of the image's
+
+
+class View(NamedTuple):
+    """What of a prepared image is seen, as parts of its height and width; and whether mirrored."""
+
+    top: float = 0.0
+    left: float = 0.0
+    side: float = 1.0
+    mirrored: bool = False
+
+
+_REST = 1 - ZOOM
+_CROPS = (View(), *(View(top, left, ZOOM) for top in (0.0, _REST) for left in (0.0, _REST)))
+
+# "flip": the image and its mirror image; "crops": those of the image and of its four corners.
+VIEWS: dict[str, tuple[View, ...]] = {
+    "one": (View(),),
+    "flip": (View(), View(mirrored=True)),
+    "crops": tuple(view._replace(mirrored=m) for view in _CROPS for m in (False, True)),
+}
+
+
+def average_views(model: Any, views: str | None = None) -> Any:
+    """A model from the same images to the mean of the probabilities of several views.
+
+    Takes what `model` takes, `(batch, height, width, channels)` of a fixed size, and returns
+    probabilities `(batch, classes)` where the model does, else their logarithms, which are logits.
+    The weights are shared; it takes as many times longer as there are views.
+
+    Args:
+        model: A classifier.
+        views: A key of `VIEWS`; None for that of the model's `eval_transform`.
+
+    Returns:
+        A `keras.Model`; the model itself for one view.
+
+    Raises:
+        ValueError: The name is unknown, or the model takes images of any size.
+
+    Example:
+
+    >>> import keras_vit, numpy as np
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=3,
+    ...     input_shape=(32, 32, 3))
+    >>> both = keras_vit.average_views(model, "flip")
+    >>> images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3))
+    >>> np.allclose(both(images), both(images[:, :, ::-1]), atol=1e-5)
+    True
+    """
+    name = views or getattr(model, "eval_transform", {}).get("views") or "one"
+    chosen = VIEWS[check_choice(name, "views", VIEWS)]
+    if len(chosen) == 1:
+        return model
+    shape = model.inputs[0].shape
+    first = getattr(model, "data_format", "channels_last") == "channels_first"
+    rows, columns = (2, 3) if first else (1, 2)
+    if None in (shape[rows], shape[columns]):
+        raise ValueError(
+            f'views="{name}" averages over parts of images of one size, and {model.name} takes '
+            "images of any size: give model.with_input_shape((224, 224, 3)), or "
+            'views="one".'
+        )
+    images = keras.Input(shape[1:], name="images")
+    is_logits = model.classifier_activation is None
+    probabilities = []
+    for view in chosen:
+        scores = model(_seen(images, view, rows, columns))
+        probabilities.append(ops.softmax(scores) if is_logits else scores)
+    mean = ops.mean(ops.stack(probabilities), axis=0)
+    if is_logits:
+        mean = ops.log(ops.maximum(mean, keras.config.epsilon()))
+    averaged = keras.Model(images, mean, name=model.name)
+    # What evaluation and export ask of a classifier.
+    averaged.classifier_activation = model.classifier_activation
+    return averaged
+
+
+def _seen(images: Any, view: View, rows: int, columns: int) -> Any:
+    """The part of the images that a view shows, at the size of the whole."""
+    height, width = images.shape[rows], images.shape[columns]
+    if view.side < 1:
+        part = [slice(None)] * 4
+        for axis, length, begin in ((rows, height, view.top), (columns, width, view.left)):
+            size = round(length * view.side)
+            start = round(length * begin)
+            part[axis] = slice(start, start + size)
+        data_format = "channels_first" if rows == 2 else "channels_last"
+        images = ops.image.resize(images[tuple(part)], (height, width), data_format=data_format)
+    return ops.flip(images, axis=columns) if view.mirrored else images

@@ -1,0 +1,62 @@
+"""Which recipe suits a data set, by the number of its images: `keras-vit train --recipe auto`."""
+
+import math
+from typing import NamedTuple
+
+from keras_vit.errors import check_above_zero
+
+AUTO = "auto"
+
+
+class Choice(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        below: Training images per class, on average, below which the row holds.
+        recipe: A name in `keras_vit.recipes`.
+        reason: Why, as the end of a sentence.
+    """
+
+    below: float
+    recipe: str
+    reason: str
+
+
+# docs/accuracy.md has the measurements that the rows follow.
+WITH_WEIGHTS = (
+    Choice(
+        25,
+        "finetune_few",
+        "so few images change the weights for the worse unless the head starts from a linear probe "
+        "and the learning rate is low",
+    ),
+    Choice(
+        math.inf,
+        "finetune_small",
+        "all weights are trained, at learning rates that fall towards the first blocks",
+    ),
+)
+FROM_SCRATCH = (
+    Choice(
+        math.inf,
+        "from_scratch",
+        "without pretrained weights a small ViT behind convolutions is trained",
+    ),
+)
+
+
+def choose(images_per_class: float, has_weights: bool) -> Choice:
+    """The row for that many training images per class.
+
+    Raises:
+        ValueError: The number is not above 0.
+
+    Example:
+
+    >>> from keras_vit.training.auto_recipe import choose
+    >>> choose(10, has_weights=True).recipe, choose(300, has_weights=True).recipe
+    ('finetune_few', 'finetune_small')
+    """
+    check_above_zero(images_per_class=images_per_class)
+    rows = WITH_WEIGHTS if has_weights else FROM_SCRATCH
+    return next(row for row in rows if images_per_class < row.below)

@@ -1,0 +1,139 @@
+"""Averages of weights: with those that training started from, and across runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.errors import check_finite
+
+Weights = list[np.ndarray]
+
+
+def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None) -> Any:
+    """A model whose weights are the mean of those of several, a "soup" (Wortsman et al. 2022).
+
+    The models must descend from one set of weights, such as fine-tunings of one pretrained model
+    with several seeds. The mean is one model of the same size and speed, often more accurate than
+    each. With the shares `(1 - alpha, alpha)` of the pretrained and the fine-tuned model, it is
+    WiSE-FT ("Robust fine-tuning of zero-shot models", Wortsman et al. 2022, equation 1).
+
+    Args:
+        models: Models of this package of one architecture; they stay as they are.
+        shares: How much each counts; None for all alike. Their sum must be 1.
+
+    Returns:
+        A copy of the first one, not compiled, with the mean of the weights.
+
+    Raises:
+        ValueError: There is no model, their weights have different names or shapes, or the shares
+            do not sum to 1.
+
+    Example:
+
+    >>> import keras_vit, numpy as np
+    >>> options = dict(patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+    >>> first, second = (keras_vit.VisionTransformer(**options) for _ in range(2))
+    >>> second.get_layer("head").set_weights([np.zeros((16, 1000)), np.ones(1000)])
+    >>> soup = keras_vit.average_weights([first, second])
+    >>> float(soup.get_layer("head").bias[0])
+    0.5
+    """
+    _check_alike(models)
+    if shares is None:
+        shares = [1 / len(models)] * len(models)
+    check_finite(**{f"shares[{i}]": share for i, share in enumerate(shares)})
+    if len(shares) != len(models) or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(
+            f"shares={tuple(shares)!r} for {len(models)} models: give one number per model, with "
+            "the sum 1."
+        )
+    average = models[0].copy()
+    average.set_weights(mean_of([model.get_weights() for model in models], shares))
+    return average
+
+
+def model_stock(start: Any, models: Sequence[Any]) -> Any:
+    """The mean of fine-tuned models, drawn towards the weights they started from.
+
+    How far follows, per tensor, from the angle between the changes (Jang et al. 2024, "Model
+    Stock", equation 5): where two runs changed a tensor in unrelated directions, most of the change
+    is noise. Two runs are enough, where a soup takes many. A new head starts from zeros, and stays
+    as the mean has it, like other tensors that were all zeros.
+
+    Args:
+        start: The model that all of them started from, under the same number of classes.
+        models: Two or more fine-tuned models.
+
+    Returns:
+        A copy of the first one, not compiled, with the average.
+
+    Raises:
+        ValueError: There are fewer than two models, or their weights differ in name or shape.
+
+    Example:
+
+    >>> import keras_vit
+    >>> options = dict(patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+    >>> start, first, second = (keras_vit.VisionTransformer(**options) for _ in range(3))
+    >>> keras_vit.model_stock(start, [first, second]).count_params() == start.count_params()
+    True
+    """
+    if len(models) < 2:
+        raise ValueError(f"Model Stock needs two or more fine-tuned models, not {len(models)}.")
+    _check_alike([start, *models])
+    stock = models[0].copy()
+    tuned = [model.get_weights() for model in models]
+    stock.set_weights(
+        [
+            _stock(origin, weights)
+            for origin, *weights in zip(start.get_weights(), *tuned, strict=True)
+        ]
+    )
+    return stock
+
+
+def mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
+    """The mean of several models' weights, tensor by tensor, each in its dtype."""
+    return [
+        sum(
+            share * tensor.astype(np.float64) for share, tensor in zip(shares, tensors, strict=True)
+        ).astype(tensors[0].dtype)
+        for tensors in zip(*weights, strict=True)
+    ]
+
+
+def _stock(origin: np.ndarray, tuned: Sequence[np.ndarray]) -> np.ndarray:
+    mean = np.mean([tensor.astype(np.float64) for tensor in tuned], axis=0)
+    if not origin.any():
+        return mean.astype(origin.dtype)
+    changes = np.stack([(tensor - origin).astype(np.float64).ravel() for tensor in tuned])
+    lengths = np.linalg.norm(changes, axis=1)
+    count, cosines = len(tuned), changes @ changes.T
+    pairs = np.outer(lengths, lengths)
+    upper = np.triu_indices(count, 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cosine = np.nan_to_num((cosines / pairs)[upper]).mean()
+    cosine = max(cosine, 0.0)  # runs that oppose each other: back to the start
+    ratio = count * cosine / (1 + (count - 1) * cosine)
+    return (ratio * mean + (1 - ratio) * origin).astype(origin.dtype)
+
+
+def _check_alike(models: Sequence[Any]) -> None:
+    if not models:
+        raise ValueError("There is no model to average: give one or more.")
+    shapes = [
+        {variable.path: tuple(variable.shape) for variable in model.weights} for model in models
+    ]
+    for number, other in enumerate(shapes[1:], 1):
+        if other != shapes[0]:
+            names = sorted(
+                name
+                for name in shapes[0].keys() | other.keys()
+                if shapes[0].get(name) != other.get(name)
+            )
+            raise ValueError(
+                f"Model {number} differs from the first one in {len(names)} tensors, such as "
+                f"{names[0]!r} ({shapes[0].get(names[0])} and {other.get(names[0])}): average "
+                "fine-tunings of one model, with the same classes and image size."
+            )

@@ -1,0 +1,108 @@
+"""What a recipe asks for before and after `fit`: a probe, an average, a larger size, a temperature.
+
+hold_out ─► start_from_probe ─► fit ─► refine: WiSE-FT ─► eval_size ─► views ─► temperature
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from keras_vit import evaluation
+from keras_vit.data import Split, Splits
+from keras_vit.data.splits import IndexedSplit
+from keras_vit.evaluation.prediction import predict_split
+from keras_vit.models.head import HEADS
+from keras_vit.training.averaging import mean_of
+from keras_vit.training.recipes import Recipe
+
+# Below this, a temperature says more about the few images than about the model.
+LEAST_HELD_OUT = 20
+
+
+def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Split | None]:
+    """Keeps a part of the training images from training, of each class in proportion.
+
+    Args:
+        splits: What `keras_vit.data.load` returned.
+        fraction: The part, from 0 (none) to below 1.
+        seed: Decides which images.
+
+    Returns:
+        The splits with the other training images, and the part; None for a fraction of 0.
+
+    Raises:
+        ValueError: The images are records, which do not have fixed places, or the part would have
+            fewer than 20 images, or a class would be left without one.
+    """
+    if not fraction:
+        return splits, None
+    train = splits.train
+    if not isinstance(train, IndexedSplit):
+        raise ValueError(
+            f"held_out={fraction} needs a folder of images, and {splits.source} has records: give "
+            "held_out=0 (--held-out 0), or fit the temperature yourself with "
+            "keras_vit.evaluation.fit_temperature."
+        )
+    from sklearn.model_selection import train_test_split
+
+    count, classes = round(fraction * len(train)), splits.num_classes
+    if count < max(LEAST_HELD_OUT, classes) or len(train) - count < classes:
+        raise ValueError(
+            f"held_out={fraction} of {len(train)} training images is {count}, and a temperature "
+            f"needs at least {max(LEAST_HELD_OUT, classes)} images, and training one per class: "
+            "give more images, or held_out=0 (--held-out 0)."
+        )
+    places = np.arange(len(train))
+    labels = train.labels()
+    stratify = labels if np.bincount(labels).min() > 1 else None
+    rest, part = train_test_split(places, test_size=count, random_state=seed, stratify=stratify)
+    rest.sort()
+    part.sort()
+    others = {**splits.splits, "train": train.take(rest)}
+    return replace(splits, splits=others), train.take(part)
+
+
+def set_head(model: Any, probe: evaluation.LinearProbe) -> None:
+    """Makes a linear probe the head of the model, also of one with two."""
+    # Beside a second head, which stays zero, the mean of both is half of this one.
+    number = sum(layer.name in HEADS for layer in model.layers)
+    model.get_layer("head").set_weights([number * probe.kernel, number * probe.bias])
+
+
+def refine(
+    model: Any,
+    recipe: Recipe,
+    start: list[np.ndarray] | None,
+    held_out: Split | None,
+    batch_size: int = 32,
+) -> tuple[Any, dict[str, Any]]:
+    """What follows training: the average with the start, the final size, views and temperature.
+
+    Args:
+        model: The trained model.
+        recipe: Its `tuned_share`, `eval_size` and `views` are applied.
+        start: The weights that training started from, for a `tuned_share` below 1.
+        held_out: Images for the temperature, or None.
+        batch_size: Images per batch of the prediction on them.
+
+    Returns:
+        The model, and facts for the report: `temperature` and `held_out`, the number of images that
+        it was fitted on.
+    """
+    if start is not None and recipe.tuned_share < 1:
+        shares = (1 - recipe.tuned_share, recipe.tuned_share)
+        model.set_weights(mean_of([start, model.get_weights()], shares))
+    if recipe.eval_size:
+        size = (recipe.eval_size, recipe.eval_size)
+        first = model.data_format == "channels_first"
+        shape = (model.channels, *size) if first else (*size, model.channels)
+        model = model.with_input_shape(shape)
+    if recipe.views != "one":
+        model.eval_transform = {**model.eval_transform, "views": recipe.views}
+    if held_out is None:
+        return model, {}
+    labels, scores = predict_split(model, held_out, batch_size)
+    temperature = evaluation.fit_temperature(labels, scores)
+    evaluation.divide_logits(model, temperature)
+    return model, {"temperature": temperature, "held_out": len(held_out)}

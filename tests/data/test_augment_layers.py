@@ -1,0 +1,373 @@
+"""Layers of Keras and KerasCV, and callables, in the pipeline: their changes and their seeds."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+import keras_vit.training.fit as fit_module
+from keras_vit import cli
+from keras_vit.data import ArraySplit, Augmentation, Splits, pipeline
+from keras_vit.data.augment_layers import _log_state, resolve_augment
+from keras_vit.data.layer_names import layer_from_text
+from keras_vit.training.job_recipe import recipe_of
+from keras_vit.version import install_command
+
+tf = pytest.importorskip("tensorflow")
+
+COUNT, SIZE = 8, 12
+CLASSES = tuple("abcdefgh")  # one per image, so that a label tells which images were mixed
+
+
+@pytest.fixture
+def split() -> ArraySplit:
+    images = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE, SIZE, 3), np.uint8)
+    return ArraySplit("train", CLASSES, images, np.arange(COUNT), augment="tiny")
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    _log_state.cache_clear()
+    caplog.set_level(logging.WARNING, "keras_vit.data")
+    return caplog
+
+
+def batches(split: ArraySplit, augment: Any, count: int | None = None, **options: Any) -> Any:
+    """Images and labels of one pass, or of `count` batches, as arrays."""
+    options = {"training": True, "num_classes": COUNT, "seed": 3, **options}
+    dataset = pipeline(split, SIZE, 4, augment=augment, **options)
+    assert {spec.dtype for spec in dataset.element_spec} == {tf.float32}
+    parts = list(dataset.take(-1 if count is None else count).as_numpy_iterator())
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def plain(split: ArraySplit) -> np.ndarray:
+    """The unchanged images, in the order of their classes."""
+    return split.as_arrays()[0].astype("float32")
+
+
+@pytest.mark.parametrize("make", [keras.layers.AutoContrast, keras.layers.RandomGrayscale])
+def test_images_equal_those_of_the_layer_itself(split: ArraySplit, make: Any) -> None:
+    layer = make() if make is keras.layers.AutoContrast else make(factor=1.0)
+    images, labels = batches(split, ["none", layer])
+    expected = keras.ops.convert_to_numpy(layer(plain(split), training=True))
+    np.testing.assert_allclose(images, expected[labels.argmax(-1)], atol=1e-3)
+
+
+def test_only_the_layer_changes_images(split: ArraySplit) -> None:
+    """Neither the flip nor the shift of the split's own augmentation is applied as well."""
+    images, labels = batches(split, keras.layers.RandomFlip("horizontal"), 20, repeat=True)
+    originals = plain(split)[labels.argmax(-1)]
+    same = (images == originals).all((1, 2, 3))
+    mirrored = (images == originals[:, :, ::-1]).all((1, 2, 3))
+    np.testing.assert_array_equal(same, ~mirrored)
+    assert 20 < mirrored.sum() < 60  # of 80: per image, not per batch
+    per_batch = mirrored.reshape(20, 4).sum(1)
+    assert set(per_batch) - {0, 4}
+
+
+SEEDED: dict[str, Callable[[], Any]] = {
+    "one": lambda: keras.layers.RandomRotation(0.1),
+    "sequential": lambda: keras.Sequential(
+        [keras.layers.RandomZoom(0.2), keras.layers.RandomBrightness(0.2)]
+    ),
+    "pipeline and mixing": lambda: [
+        keras.layers.Pipeline([keras.layers.RandomFlip(), keras.layers.RandomContrast(0.3)]),
+        keras.layers.MixUp(),
+        keras.layers.CutMix(),
+    ],
+    "text": lambda: ["transfer", "keras.layers.RandomErasing(factor=1.0)"],
+    "callable": lambda: lambda image: 255 - image,
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_numbers_follow_from_the_seed(
+    split: ArraySplit, name: str, log: pytest.LogCaptureFixture
+) -> None:
+    options = {"repeat": True}
+    first = batches(split, SEEDED[name](), 4, **options)
+    keras.utils.set_random_seed(7)
+    second = batches(split, SEEDED[name](), 4, **options)
+    resumed = batches(split, SEEDED[name](), 3, start_step=1, **options)
+    for before, after, late in zip(first, second, resumed, strict=True):
+        np.testing.assert_array_equal(after, before)
+        np.testing.assert_array_equal(late, before[4:])
+    assert not log.records
+    if name != "callable":
+        other, _ = batches(split, SEEDED[name](), 4, seed=4, **options)
+        assert not np.array_equal(np.sort(other, 0), np.sort(first[0], 0))
+
+
+def test_passes_differ(split: ArraySplit) -> None:
+    images, labels = batches(split, keras.layers.RandomBrightness(0.3), 4, repeat=True)
+    first, second = (
+        half[np.argsort(which.argmax(-1))]
+        for half, which in zip(np.split(images, 2), np.split(labels, 2), strict=True)
+    )
+    assert all(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_mixup_mixes_images_as_labels(split: ArraySplit, policy: str) -> None:
+    keras.config.set_dtype_policy(policy)
+    layer = keras.layers.MixUp(alpha=1.0)
+    images, labels = batches(split, ["none", layer], seed=5)
+    assert layer.dtype_policy.name == policy
+    assert "_get_seed_generator" not in vars(layer)
+    _check_mixed(split, images, labels)
+
+
+def _check_mixed(split: ArraySplit, images: np.ndarray, labels: np.ndarray) -> None:
+    np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
+    assert (labels.max(-1) < 0.999).any()
+    expected = labels @ plain(split).reshape(COUNT, -1)
+    np.testing.assert_allclose(images.reshape(len(images), -1), expected, atol=1e-2)
+
+
+def test_cutmix_pastes_as_much_as_labels_say(split: ArraySplit) -> None:
+    images, labels = batches(split, ["none", keras.layers.CutMix()], seed=5)
+    np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
+    for image, label in zip(images, labels, strict=True):
+        shares = [(image == original).all(-1).mean() for original in plain(split)]
+        np.testing.assert_allclose(shares, label, atol=0.2)  # whole pixels of 12 x 12
+
+
+def test_the_policy_changes_nothing(split: ArraySplit) -> None:
+    make = lambda: [keras.layers.RandomRotation(0.1), keras.layers.CutMix()]  # noqa: E731
+    expected = batches(split, make())
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    for value, former in zip(batches(split, make()), expected, strict=True):
+        np.testing.assert_array_equal(value, former)
+
+
+def test_a_random_state_is_logged_once(split: ArraySplit, log: pytest.LogCaptureFixture) -> None:
+    def shaken(image: Any) -> Any:
+        return tf.clip_by_value(image + tf.random.normal(image.shape, stddev=5.0), 0.0, 255.0)
+
+    images, _ = batches(split, ["none", shaken, keras.layers.RandomFlip()])
+    batches(split, ["none", shaken])
+    assert images.shape == (COUNT, SIZE, SIZE, 3)
+    (record,) = log.records
+    assert "shaken draws from a random state of its own" in record.getMessage()
+    assert "exact resume is lost" in record.getMessage()
+    assert "RandomFlip" not in record.getMessage()
+    batches(split, ["none", shaken], training=False)
+
+
+def test_a_callable_of_two_arguments_gets_batches(split: ArraySplit) -> None:
+    def blend(images: Any, labels: Any) -> tuple[Any, Any]:
+        return (images + images[::-1]) / 2, (labels + labels[::-1]) / 2
+
+    _check_mixed(split, *batches(split, ["none", blend]))
+
+
+def test_python_conditions_on_tensors_work(split: ArraySplit) -> None:
+    def brighten(image: Any) -> Any:
+        if tf.reduce_mean(image) > 300:  # AutoGraph, as in `Dataset.map`
+            return image
+        return image + 1
+
+    images, labels = batches(split, ["none", brighten])
+    expected = np.minimum(plain(split)[labels.argmax(-1)] + 1, 255)  # clipped
+    np.testing.assert_array_equal(images, expected)
+
+
+def test_rows_of_a_process(split: ArraySplit, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = ["none", keras.layers.RandomFlip(), keras.layers.MixUp()]
+    whole = batches(split, layers)
+    name = "keras_vit.data.input_pipeline.rows_of_process"
+    monkeypatch.setattr(name, lambda count: np.array([1, 2]))
+    images, labels = batches(split, layers)
+    np.testing.assert_array_equal(labels, whole[1])
+    np.testing.assert_array_equal(images, whole[0][[1, 2, 5, 6]])
+
+    def swap(images: Any, labels: Any) -> tuple[Any, Any]:
+        order = tf.random.shuffle(tf.range(tf.shape(images)[0]))
+        return tf.gather(images, order), tf.gather(labels, order)
+
+    with pytest.raises(ValueError, match=r"swap draws from .* differs between processes"):
+        batches(split, swap)
+
+
+def _returns(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def change(image: Any) -> Any:
+        return value(image)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("augment", "error", "words"),
+    [
+        (3, TypeError, "augment=3 is a int. Give an Augmentation"),
+        ("strong", ValueError, "Give one of: 'inception', .* or a layer, such as 'keras.layers"),
+        ([lambda image: image, "tiny"], ValueError, "'tiny' must come first"),
+        (_returns(lambda image: image[:3]), ValueError, r"shape \(3, 12, 3\) for \(12, 12, 3\)"),
+        (_returns(lambda image: image > 3), ValueError, "dtype bool: expected float32"),
+        (_returns(lambda image: "image"), ValueError, "dtype string|not a tensor"),
+        (_returns(lambda image: image / 255), ValueError, "pixels from 0 to 1 for an image"),
+        (_returns(lambda image: image * 255), ValueError, "pixels from 0 to 6.5e"),
+        (_returns(lambda image: image * float("nan")), ValueError, "pixels from nan to nan"),
+        (_returns(lambda image: image.numpy()), ValueError, "change cannot change images of"),
+        (lambda images, labels: images, ValueError, r"expected \(images, labels\)"),
+        ("keras.layers.RandomContrast(0.2, value_range=(0, 1))", ValueError, "value_range="),
+        ("keras.layers.MixUp(data_format='channels_first')", ValueError, "'channels_last'"),
+        (["keras.layers.MixUp", "keras.layers.RandomFlip"], ValueError, "give keras.*Flip first"),
+        ([Augmentation(mixup=0.2), "keras.layers.MixUp"], ValueError, "mixes twice"),
+    ],
+)
+def test_errors(split: ArraySplit, augment: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        batches(split, augment)
+
+
+def test_mixing_needs_classes(split: ArraySplit) -> None:
+    with pytest.raises(ValueError, match="MixUp mixes one-hot labels: give num_classes"):
+        pipeline(split, SIZE, 4, training=True, augment="keras.layers.MixUp")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("__import__('os').system('true')", "is not a layer"),
+        ("keras.layers.RandomFlip.__init__.__globals__", "is not a layer"),
+        ("keras.layers.RandomFlip(**{'seed': 1})", "is not a layer"),
+        ("keras.layers.RandomFlip(open('x'))", "is not a layer"),
+        ("keras.layers.RandomFlip(seed=1 + 1j + len)", "is not a layer"),
+        ("keras.utils.get_file('x')", "is not a layer"),
+        ("[keras.layers.RandomFlip()]", "is not a layer"),
+        ("keras.layers.", "is not a layer"),
+        ("keras.layers.Lambda('x')", "is not an image layer of keras. Known"),
+        ("keras.layers.TFSMLayer('x')", "is not an image layer of keras"),
+        ("keras.layers.RandomRotaton(1)", "Did you mean 'RandomRotation'"),
+        ("keras.layers.RandomRotation()", "cannot be made: .*factor"),
+        ("keras.layers.RandomZoom(0.1, fill_mode='sideways')", "cannot be made"),
+    ],
+)
+def test_texts_run_no_code(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        layer_from_text(text)
+
+
+def test_layers_of_texts_are_float32_whatever_the_policy() -> None:
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    layer = layer_from_text(" keras.layers.RandomZoom((0.1, 0.2), fill_value=-1.0) ")
+    assert isinstance(layer, keras.layers.RandomZoom)
+    assert (layer.height_factor, layer.compute_dtype) == ((0.1, 0.2), "float32")
+    assert keras.config.dtype_policy().name == "mixed_bfloat16"
+
+
+@pytest.mark.once
+def test_layers_replace_all_but_the_crop() -> None:
+    everything = Augmentation(min_area=0.3, rand_augment=(2, 10), mixup=0.2, erasing=0.1)
+    flip = keras.layers.RandomFlip()
+    assert resolve_augment(None, everything) == (everything, ())
+    assert resolve_augment(flip, everything) == (Augmentation(min_area=0.3, flip=False), (flip,))
+    assert resolve_augment([everything, flip], Augmentation()) == (everything, (flip,))
+    assert resolve_augment(["tiny"], everything)[0].shift == 4
+
+
+@pytest.mark.once
+def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "keras_cv", None)
+    with pytest.raises(ImportError) as caught:
+        layer_from_text("keras_cv.layers.RandomFlip()")
+    assert install_command("cv") in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_keras_cv(split: ArraySplit, policy: str, log: pytest.LogCaptureFixture) -> None:
+    keras_cv = pytest.importorskip("keras_cv")
+    keras.config.set_dtype_policy(policy)
+    layer = keras_cv.layers.MixUp(alpha=1.0)
+    images, labels = batches(split, ["none", keras_cv.layers.RandomFlip(rate=1.0), layer])
+    _check_mixed(split, images[:, :, ::-1], labels)
+    assert [record.getMessage().split()[1] for record in log.records] == [
+        "keras_cv.layers.RandomFlip",
+        "keras_cv.layers.MixUp",
+    ]
+    text = "keras_cv.layers.RandAugment((0, 255), augmentations_per_image=1, geometric=False)"
+    images, labels = batches(split, ["none", text])
+    assert (images == np.clip(images, 0, 255)).all()
+    assert not np.array_equal(images, plain(split)[labels.argmax(-1)])
+    np.testing.assert_array_equal(labels.sum(-1), 1)
+
+
+@pytest.mark.once
+def test_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    titles: list[str] = []
+    monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
+    layers = ["--augment", "keras.layers.RandomRotation(0.05)", "keras.layers.MixUp"]
+    plot = ["augment", "--data", "digits", "--recipe", "digits", "--images", "2"]
+    assert cli.main([*plot, "--versions", "1", "--out", str(tmp_path / "a.png"), *layers]) == 0
+    assert titles == ["resize, keras.layers.RandomRotation, keras.layers.MixUp"]
+    assert (tmp_path / "a.png").is_file()
+
+
+@pytest.mark.once
+def test_the_option_of_train(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs: list[Any] = []
+    monkeypatch.setattr(cli, "train", lambda job, print_fn: jobs.append(job))
+    layers = ("keras.layers.RandomRotation(0.05)", "keras.layers.MixUp")
+    assert cli.main(["train", "--data", "digits", "--augment", *layers]) == 0
+    assert cli.main(["train", "--data", "digits"]) == 0
+    job, other = jobs
+    assert job.augment == layers
+    assert "RandomRotation(0.05)" in job.identity["augment"]
+    assert other.identity["augment"] == "None"  # --resume compares them
+    recipe = recipe_of(replace(job, recipe="deit"))
+    assert recipe.augment == Augmentation(min_area=recipe.augmentation.min_area, flip=False)
+    named = recipe_of(replace(job, recipe="deit", augment=("tiny",)))
+    assert (named.augmentation.shift, named.mixup, named.cutmix) == (4, 0, 0)
+    with pytest.raises(ValueError, match="freeze_backbone computes features once"):
+        recipe_of(replace(job, freeze_backbone=True, weights="w"))
+    monkeypatch.undo()
+    assert cli.main(["train", "--data", "no/folder", "--augment", "keras.layers.Rotation"]) == 2
+    assert "is not an image layer of keras" in capsys.readouterr().err  # before the data
+
+
+def test_fit(split: ArraySplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with an interruption ends with the weights of one without."""
+    recipe = replace(keras_vit.recipes.get("digits"), image_size=SIZE, epochs=1, batch_size=4)
+    splits = Splits("arrays", CLASSES, {"train": split, "val": split})
+    lines: list[str] = []
+    # A checkpoint after every step: `keras_vit.training.fit` writes them by time.
+    often = partial(fit_module.ResumableRun, every_steps=1)
+    monkeypatch.setattr(fit_module, "ResumableRun", often)
+
+    def fit(folder: str, *callbacks: keras.callbacks.Callback) -> list[np.ndarray]:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(  # which compiles in a moment
+            [keras.Input((SIZE, SIZE, 3)), keras.layers.Flatten(), keras.layers.Dense(COUNT)]
+        )
+        layers = [keras.layers.RandomTranslation(0.2, 0.2), keras.layers.MixUp()]
+        options = {"augment": layers, "print_fn": lines.append, "callbacks": callbacks}
+        fit_module.fit(model, recipe, splits, tmp_path / folder, **options)
+        return model.get_weights()
+
+    class Interruption(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise KeyboardInterrupt  # the last checkpoint was before the second step
+
+    expected = fit("once")
+    with pytest.raises(KeyboardInterrupt):
+        fit("twice", Interruption())
+    for value, former in zip(fit("twice"), expected, strict=True):
+        np.testing.assert_array_equal(value, former)
+    assert "augment: resize, keras.layers.RandomTranslation, keras.layers.MixUp" in lines
+    assert any("continues with step 2" in line for line in lines)

@@ -1,0 +1,101 @@
+"""Test-time augmentation against views that are cut and resized by hand."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit.evaluation import predict_split
+from keras_vit.evaluation.prediction import predict_files, probabilities_of
+from keras_vit.models.views import VIEWS
+
+RNG = np.random.default_rng(0)
+SIZES = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
+
+
+def build(**options) -> keras_vit.VisionTransformer:
+    model = keras_vit.VisionTransformer(**{**SIZES, "input_shape": (32, 24, 3), **options})
+    for variable in model.weights:
+        variable.assign(RNG.normal(0, 0.3, variable.shape))
+    return model
+
+
+def folder_of_noise(folder: Path) -> Path:
+    """Two classes of eight images each."""
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        for i in range(8):
+            pixels = RNG.integers(0, 256, (40, 30, 3)).astype("uint8")
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
+    """Channels last. Corners of 28 x 21 of 32 x 24 pixels, enlarged again."""
+    seen = [images]
+    if views == "crops":
+        for top in (0, 4):
+            for left in (0, 3):
+                corner = images[:, top : top + 28, left : left + 21]
+                enlarged = keras.ops.image.resize(corner, (32, 24), data_format="channels_last")
+                seen.append(keras.ops.convert_to_numpy(enlarged))
+    return [view for image in seen for view in (image, image[:, :, ::-1])]
+
+
+@pytest.mark.parametrize("views", ["flip", "crops"])
+@pytest.mark.parametrize("options", [{}, {"classifier_activation": "softmax"}])
+def test_scores_are_the_mean_of_the_views_probabilities(views: str, options: dict) -> None:
+    model = build(**options)
+    images = RNG.uniform(0, 255, (2, 32, 24, 3)).astype("float32")
+    averaged = keras_vit.average_views(model, views)
+    expected = np.mean(
+        [probabilities_of(model, model(view)) for view in views_by_hand(images, views)], axis=0
+    )
+    scores = averaged.predict(images, verbose=0)
+    np.testing.assert_allclose(probabilities_of(model, scores), expected, atol=1e-5)
+    assert len(VIEWS[views]) == len(views_by_hand(images, views))
+
+
+def test_channels_first_sees_the_same() -> None:
+    last = build()
+    first = build(input_shape=(3, 32, 24), data_format="channels_first")
+    first.set_weights(last.get_weights())
+    images = RNG.uniform(0, 255, (2, 32, 24, 3)).astype("float32")
+    scores = keras_vit.average_views(last, "crops")(images)
+    others = keras_vit.average_views(first, "crops")(np.moveaxis(images, -1, 1))
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(scores), keras.ops.convert_to_numpy(others), atol=1e-5
+    )
+
+
+def test_one_view_is_the_model_and_names_are_checked() -> None:
+    model = build()
+    assert keras_vit.average_views(model) is model
+    with pytest.raises(ValueError, match="views='mirror' is not known"):
+        keras_vit.average_views(model, "mirror")
+    with pytest.raises(ValueError, match="images of any size"):
+        keras_vit.average_views(build(input_shape=(None, None, 3)), "flip")
+
+
+def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    model = build(num_classes=2)
+    model.class_names = ("a", "b")
+    model.eval_transform = {"mode": "stretch", "views": "crops"}
+    model.save(tmp_path / "model.keras")
+    loaded = keras_vit.from_checkpoint(tmp_path / "model.keras")
+    assert loaded.eval_transform == model.eval_transform
+    splits = keras_vit.data.load(str(folder_of_noise(tmp_path / "photos")))
+    _, scores = predict_split(loaded, splits.val)
+    single = model.copy()
+    single.eval_transform = {"mode": "stretch"}
+    batches = keras_vit.data.pipeline(splits.val, (32, 24), 2, eval_transform="stretch")
+    images = np.concatenate([images for images, _ in batches.as_numpy_iterator()])
+    expected = keras_vit.average_views(single, "crops").predict(images, verbose=0)
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert np.abs(scores - single.predict(images, verbose=0)).max() > 1e-3
+    ((_, prediction),) = predict_files(loaded, [splits.val.files[0]])
+    assert dict(prediction)["a"] == pytest.approx(probabilities_of(model, expected)[0, 0], abs=1e-4)

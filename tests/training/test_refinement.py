@@ -1,0 +1,146 @@
+"""What surrounds `fit` in a recipe: held-out images, probe, averages, size, views, temperature."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data, evaluation
+from keras_vit.data.array_splits import ArraySplit
+from keras_vit.evaluation.prediction import probabilities_of
+from keras_vit.training.fit import fit
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.refinement import hold_out, refine, set_head
+
+pytest.importorskip("tensorflow")
+
+RNG = np.random.default_rng(0)
+RECIPE = Recipe(source="", model={}, image_size=16, epochs=1, batch_size=8, learning_rate=1e-3)
+
+
+def splits_of(count: int, classes: int = 3) -> data.Splits:
+    names = tuple("abcdefgh"[:classes])
+    images = RNG.integers(0, 256, (count, 16, 16, 3)).astype("uint8")
+    train = ArraySplit("train", names, images, np.arange(count) % classes)
+    return data.Splits("arrays", names, {"train": train, "val": train})
+
+
+def build(**options) -> keras_vit.VisionTransformer:
+    sizes = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
+    model = keras_vit.VisionTransformer(**{**sizes, "input_shape": (16, 16, 3), **options})
+    for variable in model.weights:
+        variable.assign(RNG.normal(0, 0.3, variable.shape))
+    return model
+
+
+def test_a_part_of_every_class_is_kept_from_training() -> None:
+    splits = splits_of(90)
+    rest, part = hold_out(splits, 1 / 3)
+    assert (len(rest.train), len(part)) == (60, 30)
+    assert np.bincount(part.labels()).tolist() == [10, 10, 10]
+    pixels = [split.as_arrays()[0].reshape(len(split), -1) for split in (rest.train, part)]
+    both = {row.tobytes() for array in pixels for row in array}
+    assert len(both) == 90  # none is in both, and none is lost
+    again = hold_out(splits, 1 / 3)[1]
+    np.testing.assert_array_equal(again.as_arrays()[0], part.as_arrays()[0])
+    other = hold_out(splits, 1 / 3, seed=1)[1]
+    assert (other.as_arrays()[0] != part.as_arrays()[0]).any()
+    assert hold_out(splits, 0.0) == (splits, None)
+    assert len(splits.val) == 90
+
+
+def test_the_parts_of_a_folder_are_decoded(tmp_path: Path) -> None:
+    from tests.data.image_fixtures import flat_folder
+
+    splits = data.load(str(flat_folder(tmp_path / "photos", count=40)))
+    rest, part = hold_out(splits, 0.5)
+    assert not set(rest.train.files) & set(part.files)
+    for split in (rest.train, part):
+        batches = data.pipeline(split, 16, 8, eval_transform="stretch")
+        labels = np.concatenate([labels for _, labels in batches.as_numpy_iterator()])
+        np.testing.assert_array_equal(labels, split.labels())
+        assert [file.parent.name for file in split.files] == [
+            splits.class_names[label] for label in labels
+        ]
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "words"),
+    [(30, 0.1, ["held_out=0.1 of 30", "at least 20", "--held-out 0"]), (40, 0.97, ["0.97 of 40"])],
+)
+def test_too_few_images_are_refused(count: int, fraction: float, words: list[str]) -> None:
+    with pytest.raises(ValueError) as error:
+        hold_out(splits_of(count), fraction)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_probe_becomes_the_head() -> None:
+    for options in ({}, {"distilled": True}):
+        model = build(**options)
+        heads = [layer for layer in model.layers if layer.name.startswith("head")]
+        for head in heads:
+            head.set_weights([np.zeros((16, 3)), np.zeros(3)])
+        x = RNG.normal(size=(30, 16)).astype("float32")
+        probe = evaluation.linear_probe(x, np.arange(30) % 3, x, np.arange(30) % 3)
+        set_head(model, probe)
+        images = RNG.uniform(0, 255, (4, 16, 16, 3)).astype("float32")
+        features = model.feature_model("pre_logits").predict(images, verbose=0)
+        np.testing.assert_allclose(
+            model.predict(images, verbose=0), features @ probe.kernel + probe.bias, atol=1e-4
+        )
+
+
+def test_each_step_after_training() -> None:
+    model, splits = build(), splits_of(60)
+    start = [np.zeros_like(weights) for weights in model.get_weights()]
+    trained = model.get_weights()
+    recipe = replace(RECIPE, tuned_share=0.75, eval_size=24, views="flip")
+    refined, facts = refine(model, recipe, start, None)
+    assert facts == {}
+    assert refined.input_shape == (None, 24, 24, 3)
+    assert refined.eval_transform["views"] == "flip"
+    np.testing.assert_allclose(
+        refined.get_layer("head").get_weights()[0], 0.75 * trained[-2], atol=1e-6
+    )
+
+    labels, before = evaluation.predict_split(refined, splits.train)
+    scaled, facts = refine(refined, RECIPE, None, splits.train)
+    assert facts == {"temperature": evaluation.fit_temperature(labels, before), "held_out": 60}
+    _, after = evaluation.predict_split(scaled, splits.train)
+
+    def loss(scores: np.ndarray) -> float:
+        chosen = probabilities_of(refined, scores)[np.arange(60), labels]
+        return float(-np.log(chosen).mean())
+
+    assert loss(after) < loss(before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tuned_share": 0.0}, ["tuned_share=0.0", "(0, 1]"]),
+        ({"tuned_share": 1.5}, ["tuned_share=1.5"]),
+        ({"eval_size": 8}, ["eval_size=8", "image_size=16"]),
+        ({"views": "mirror"}, ["views='mirror'", "'flip'"]),
+        ({"held_out": 1.0}, ["held_out=1.0"]),
+    ],
+)
+def test_recipes_check_them(changes: dict, words: list[str]) -> None:
+    with pytest.raises(ValueError) as error:
+        replace(RECIPE, **changes)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_few_images_are_not_validated_after_each_pass(tmp_path: Path) -> None:
+    splits = data.load("digits")
+    part = replace(splits, splits={**splits.splits, "train": splits.train.take(range(32))})
+    recipe = replace(keras_vit.recipes.get("digits"), epochs=24, batch_size=16)
+    model = build(num_classes=10, input_shape=(8, 8, 1))
+    printed: list[str] = []
+    history = fit(model, recipe, part, tmp_path, print_fn=printed.append, monitor=None)
+    assert len(history["val_loss"]) == 2  # 24 passes over 32 images, 360 to validate on
+    assert "2 epochs of 24 steps of 16 images" in printed[0]
