@@ -133,12 +133,12 @@ def test_a_machine_without_tensorflow(run_python: Callable[..., str], tmp_path: 
 
 
 def test_importing_costs_little_beside_keras(run_python: Callable[..., str]) -> None:
-    """Less than 0.3 s more than `import keras`, of the processor: the machine is shared."""
+    """Less than a fifth of `import keras`, in time of the processor: machines differ in speed."""
     code = (
-        "import time, keras; t = time.process_time(); import keras_vit;"
-        "print(time.process_time() - t)"
+        "import time; start = time.process_time(); import keras; middle = time.process_time();"
+        "import keras_vit; print((time.process_time() - middle) / (middle - start))"
     )
-    assert min(float(run_python(code)) for _ in range(3)) < 0.3
+    assert min(float(run_python(code)) for _ in range(3)) < 0.2
 
 
 @pytest.mark.skipif(os.environ.get("CI") is None, reason="slow elsewhere than in CI")

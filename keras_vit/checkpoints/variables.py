@@ -55,6 +55,7 @@ TOP = {
     **_norm("stem.norm_layer", "stem/norm"),
     **_norm("norm"),
 }
+STAGE = {"convolution.kernel": ("kernel",), **_norm("norm")}
 UNIT = {
     **{f"conv_{i}.kernel": (f"conv_{i}/kernel",) for i in (1, 2, 3)},
     **_norm("norm_1"),
@@ -80,6 +81,7 @@ BLOCK = {
 }
 # Name of a layer that repeats -> what comes before its canonical names, and its table.
 REPEATED = (
+    (re.compile(r"conv_stem_(\d+)"), "conv_stem/{}/", STAGE),
     (re.compile(r"block_(\d+)"), "block_{}/", BLOCK),
     (re.compile(r"stage_(\d+)_unit_(\d+)"), "stage_{}/unit_{}/", UNIT),
 )

@@ -81,7 +81,7 @@ def write(
         for name, (function, spec) in signatures.items()
     }
     save_signatures(model, path, functions)
-    (path / DESCRIPTION).parent.mkdir()
+    (path / DESCRIPTION).parent.mkdir(exist_ok=True)  # left over from an attempt that failed
     write_text(path / DESCRIPTION, contract.to_text())
 
 

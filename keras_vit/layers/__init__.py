@@ -1,7 +1,7 @@
 """The layers of a Vision Transformer, in the order in which an image passes through them."""
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
-from keras_vit.layers.conv_stem import ConvStem
+from keras_vit.layers.conv_stem import ConvStemStage
 from keras_vit.layers.convolution import StandardizedConv2D
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
@@ -25,7 +25,7 @@ __all__ = [
     "MLP",
     "AttentionPooling",
     "ClassToken",
-    "ConvStem",
+    "ConvStemStage",
     "Dense",
     "Dropout",
     "EncoderBlock",

@@ -108,7 +108,7 @@ class ViTConfig(ModelConfig):
         resnet_width: Channels of that ResNet's stem: 64, or another multiple of 32.
         conv_stem: None, or channels and stride of each 3 x 3 convolution in front of the patches,
             such as `((32, 2), (64, 1))`, for training from scratch on little data (Xiao et al.
-            2021; see `keras_vit.layers.ConvStem`). `patch_size` is that on its feature map.
+            2021; see `keras_vit.layers.ConvStemStage`). `patch_size` is that on its feature map.
         hidden_dim: Width of the tokens.
         depth: Number of encoder blocks.
         num_heads: Attention heads per block; must divide `hidden_dim`.
@@ -184,7 +184,7 @@ class ViTConfig(ModelConfig):
         self._check_combinations()
         patch_size = as_pair(self.patch_size, "patch_size")
         resnet = None if self.resnet is None else stages(self.resnet, "resnet")
-        stem = None if self.conv_stem is None else conv_stages(self.conv_stem, "conv_stem")
+        stem = None if self.conv_stem is None else conv_stages(self.conv_stem)
         grid = (
             patch_grid(self.image_size, patch_size, feature_stride(resnet, stem))
             if self.position_grid is None

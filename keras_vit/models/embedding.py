@@ -6,7 +6,7 @@ import keras
 
 from keras_vit.layers import (
     ClassToken,
-    ConvStem,
+    ConvStemStage,
     Dropout,
     GridPositionBias,
     PatchDropout,
@@ -41,9 +41,12 @@ def image_patches(images: Any, config: ViTConfig, data_format: str | None = None
 def conv_stem_patches(images: Any, config: ViTConfig) -> dict[str, Any]:
     """`conv_stem`, the feature map of the convolutions in front, and the `patches` cut from it."""
     assert config.conv_stem is not None
-    images = channels_last(images, config.data_format)
-    stem = ConvStem(config.conv_stem, config.norm_epsilon, dtype=config.dtype, name="conv_stem")
-    maps = stem(images)
+    maps = channels_last(images, config.data_format)
+    for i, (filters, stride) in enumerate(config.conv_stem):
+        stage = ConvStemStage(
+            filters, stride, config.norm_epsilon, dtype=config.dtype, name=f"conv_stem_{i}"
+        )
+        maps = stage(maps)
     return {"conv_stem": maps, **image_patches(maps, config, "channels_last")}
 
 

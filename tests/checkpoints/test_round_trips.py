@@ -117,6 +117,7 @@ def test_the_same_model_makes_the_same_bytes(tmp_path: Path) -> None:
         ({"num_registers": 2}, "big_vision", "register_tokens"),
         ({"position_embedding": "learned_2d"}, "timm", "position_embedding/"),
         ({"mlp_norm": True}, "huggingface", "mlp/norm"),
+        ({"conv_stem": ((8, 2),), "patch_size": 4}, "timm", "conv_stem/0/kernel"),
     ],
 )
 def test_a_layout_that_cannot_hold_a_weight_says_so_and_writes_nothing(

@@ -127,7 +127,7 @@ CASES: dict[str, Case] = {
         num_prefix_tokens=2,
     ),
     "register_tokens": case(layers.RegisterTokens, num_tokens=3, after=2),
-    "conv_stem": case(layers.ConvStem, IMAGES, stages=((8, 2), (6, 1)), epsilon=1e-3),
+    "conv_stem_stage": case(layers.ConvStemStage, IMAGES, filters=8, stride=2, epsilon=1e-3),
     "relative_position_bias": case(layers.RelativePositionBias, QUERIES, max_length=9),
     "resnet_stem": case(layers.ResNetStem, IMAGES, width=32, version=1),
     "residual_unit": case(

@@ -102,7 +102,7 @@ SHAPES: dict[str, str] = {
     "position_embedding": "with_patches",
     "relative_position_bias": "queries",
     "residual_unit": "feature_maps",
-    "conv_stem": "images",
+    "conv_stem_stage": "images",
     "resnet_stem": "images",
     "standardized_conv": "images",
     "tokens_to_grid": "with_patches",

@@ -34,7 +34,7 @@ CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = 
     "mixer_block": (layers.MixerBlock(8, 64), TOKENS, TOKENS),
     "padded_patches": (layers.PatchEmbedding(32, (5, 7), padding="same"), IMAGES, (2, 7, 4, 32)),
     "standardized_conv": (layers.StandardizedConv2D(8, 3, 2), IMAGES, (2, 16, 12, 8)),
-    "conv_stem": (layers.ConvStem(((8, 2), (6, 1))), (2, 29, 21, 3), (2, 15, 11, 6)),
+    "conv_stem_stage": (layers.ConvStemStage(6, 2), (2, 29, 21, 3), (2, 15, 11, 6)),
     "stem_1": (layers.ResNetStem(32, version=1), (2, 30, 21, 3), (2, 8, 6, 32)),
     "stem_2": (layers.ResNetStem(32), (2, 30, 21, 3), (2, 8, 6, 32)),
     "unit_1": (layers.ResidualUnit(32, 2, version=1), (2, 7, 6, 128), (2, 4, 3, 128)),
