@@ -161,6 +161,29 @@ INHERITED_ARGUMENTS = (
 )
 
 
+def model_class(weights: str | Path) -> type[ImageModel]:
+    """The class whose models have such weights.
+
+    Args:
+        weights: A file, or `MODEL:TAG` of released weights.
+
+    Raises:
+        CheckpointError: The file is damaged or of something else.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> model = keras_vit.MLPMixer(patch_size=8, hidden_dim=8, depth=1, input_shape=(32, 32, 3))
+    >>> file = tempfile.mkdtemp() + "/model.npz"
+    >>> keras_vit.checkpoints.save_weights(model, file, layout="google")
+    >>> keras_vit.checkpoints.models.model_class(file).__name__
+    'MLPMixer'
+    """
+    path, layout, _ = resolve(weights, None, find_named)
+    with open_checkpoint(path, layout) as checkpoint:
+        return FAMILIES[checkpoint.family].model
+
+
 def arguments_for(
     weights: str | Path, /, *, num_classes: int = 1000, **arguments: Any
 ) -> dict[str, Any]:

@@ -27,11 +27,14 @@ from keras_vit.backend import (
 )
 from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
+from keras_vit.checkpoints.models import model_class
 from keras_vit.data import MAX_PIXELS
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.files import atomic_write, write_text
 from keras_vit.manifest import read_manifest
-from keras_vit.models import VisionTransformer
+from keras_vit.models import MLPMixer, VisionTransformer
+from keras_vit.models.families import family_of
+from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.output_folder import OutputFolder
 from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.fit import History, fit
@@ -362,9 +365,12 @@ def _whole(model: Any) -> Any:
 
 def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
     """The model of the job's name or weights, or that of the recipe."""
+    size = recipe.image_size
+    if job.weights is not None and job.image_size is None and _is_mixer(job):
+        size = DEFAULT_SIZE  # its weights mix the patches of one size
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
-        "input_shape": (recipe.image_size, recipe.image_size, channels),
+        "input_shape": (size, size, channels),
         "dtype": job.precision,
     }
     if job.model is not None:
@@ -387,6 +393,14 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
         # Tiny images do not have a border to crop in evaluation.
         model.eval_transform = {"mode": "stretch"}
     return model
+
+
+def _is_mixer(job: Job) -> bool:
+    """Whether the job's model, or else its weights, are an MLP-Mixer's."""
+    if job.model is not None:
+        return family_of(job.model).model is MLPMixer
+    assert job.weights is not None
+    return model_class(job.weights) is MLPMixer
 
 
 def trained_model(

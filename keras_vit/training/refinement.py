@@ -12,6 +12,7 @@ from keras_vit import evaluation
 from keras_vit.data import Split, Splits
 from keras_vit.data.splits import IndexedSplit
 from keras_vit.evaluation.prediction import predict_split
+from keras_vit.models import MLPMixer
 from keras_vit.models.head import HEADS
 from keras_vit.training.averaging import mean_of
 from keras_vit.training.recipes import Recipe
@@ -93,7 +94,7 @@ def refine(
     if start is not None and recipe.tuned_share < 1:
         shares = (1 - recipe.tuned_share, recipe.tuned_share)
         model.set_weights(mean_of([start, model.get_weights()], shares))
-    if recipe.eval_size:
+    if recipe.eval_size and not isinstance(model, MLPMixer):  # which has one size
         size = (recipe.eval_size, recipe.eval_size)
         first = model.data_format == "channels_first"
         shape = (model.channels, *size) if first else (*size, model.channels)
