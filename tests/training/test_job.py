@@ -38,13 +38,20 @@ def test_a_recipes_rates_go_to_models_that_have_them(name: str, accepted: set[st
         ({"recipe": "finetune", "weights": "w"}, 384, 0),
         ({"recipe": "finetune", "weights": "w", "image_size": 32}, 32, 0),
         ({"recipe": "finetune", "model": "vit_base_patch16_224"}, 224, 0),
-        ({"recipe": "finetune_small", "weights": "w"}, 256, 320),
-        ({"recipe": "finetune_small", "weights": "w", "image_size": 224}, 224, 0),
     ],
 )
 def test_the_size_of_the_images(options: dict[str, Any], size: int, eval_size: int) -> None:
     recipe = recipe_of(Job("photos", Path("runs"), **options))
     assert (recipe.image_size, recipe.eval_size) == (size, eval_size)
+
+
+def test_another_size_is_also_that_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    larger = replace(keras_vit.recipes.get("finetune_small"), image_size=256, eval_size=320)
+    monkeypatch.setitem(keras_vit.recipes.RECIPES, "finetune_small", larger)
+    job = Job("photos", Path("runs"), weights="w")
+    assert (recipe_of(job).image_size, recipe_of(job).eval_size) == (256, 320)
+    other = recipe_of(replace(job, image_size=384))
+    assert (other.image_size, other.eval_size) == (384, 0)
 
 
 @pytest.mark.parametrize("model", [None, "Mixer-S/16"])
