@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,6 +76,18 @@ def run(options: dict[str, Any]) -> int:
 def print_text(text: object) -> None:
     """Prints a text of one or more lines, with `printable` names of files and classes."""
     print("\n".join(map(printable, str(text).split("\n"))))
+
+
+def _print_next(*words: object) -> None:
+    """Prints a command that uses what was written; words in capitals are to be filled in."""
+    print_text(f"next: {shlex.join(['keras-vit', *map(str, words)])}")
+
+
+def _print_next_of_model(model: Any, path: Path) -> None:
+    if model.num_classes:
+        _print_next("predict", path, "photo.jpg")
+    else:  # features alone
+        _print_next("evaluate", path, "--data", "DATA", "--probe")
 
 
 def _train(out: Path | None, data: str, augment: list[str] | None, **options: Any) -> None:
@@ -203,7 +216,8 @@ def _inspect(model: Path, files: list[Path], out: Path, **options: Any) -> int:
     failed = inspect_files(_load_model(model), files, out, title=title, **options)
     for file, reason in failed.items():
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
-    print_text(f"written to {out / 'index.html'}")
+    page = out / "index.html"
+    print_text(f"written to {page}\nnext: open {shlex.quote(str(page))} in a browser")
     return 1 if failed else 0
 
 
@@ -216,6 +230,8 @@ def _export(model: Path, out: Path, data: str | None, data_dir: str | None, **op
     print_text(f"written to {out}")
     if splits:
         print_text(compare(classifier, load_exported(out), splits.val))
+    if classifier.num_classes:  # exported features are for the program that reads them
+        _print_next("predict", out, "photo.jpg")
 
 
 def _load_classifier(path: Path) -> Any:
@@ -238,6 +254,7 @@ def _convert(source: str, target: Path, layout: str | None, overwrite: bool) -> 
     print_text(model.load_report)
     save_weights(model, target, layout, overwrite=overwrite)
     print_text(f"written to {target}")
+    _print_next_of_model(model, target)
 
 
 def _average(models: list[Path], start: str | None, out: Path, overwrite: bool) -> None:
@@ -260,7 +277,8 @@ def _average(models: list[Path], start: str | None, out: Path, overwrite: bool) 
             origin = origin.with_input_shape(tuned[0].input_shape[1:])
         average = model_stock(origin, tuned)
     save_weights(average, out, overwrite=overwrite)
-    print_text(f"written to {out}: keras-vit evaluate {out} --data DATA prints its accuracy")
+    print_text(f"written to {out}")
+    _print_next("evaluate", out, "--data", "DATA")
 
 
 def _plan(
@@ -337,6 +355,9 @@ def _augment(
         **options,
     )
     print_text(f"written to {out}")
+    same = [] if data_dir is None else ["--data-dir", data_dir]
+    same += [] if augment is None else ["--augment", *augment]
+    _print_next("train", "--data", data, "--recipe", recipe, *same)
 
 
 def _list(pattern: str, weights: bool) -> None:

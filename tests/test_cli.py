@@ -263,9 +263,39 @@ def test_predict_leaves_large_images_out(
     assert cli.main([*words, "2000"]) == 0
 
 
+def test_commands_that_write_end_with_the_next_command(
+    run: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, photo = str(run / "model.keras"), str(photographs / "red" / "3.jpg")
+    weights, soup = tmp_path / "my weights.keras", tmp_path / "soup.keras"
+    features, pages = tmp_path / "features.keras", tmp_path / "pages"
+    backbone = keras.saving.load_model(model).with_classifier(0)
+    backbone.save(features)
+    bare = tmp_path / "bare.keras"
+    for words, command in (
+        (["convert", model, str(weights)], f"predict '{weights}' photo.jpg"),
+        (
+            ["convert", str(features), str(bare)],
+            f"evaluate {bare} --data DATA --probe",
+        ),
+        (["average", model, model, "--out", str(soup)], f"evaluate {soup} --data DATA"),
+        (["inspect", model, photo, "--out", str(pages)], None),
+    ):
+        assert cli.main(words) == 0, words
+        last = capsys.readouterr().out.splitlines()[-1]
+        expected = f"next: keras-vit {command}"
+        if command is None:
+            expected = f"next: open {pages / 'index.html'} in a browser"
+        assert last == expected
+    # The commands are right: the placeholders alone are filled in.
+    assert cli.main(["predict", str(soup), photo]) == 0
+    assert cli.main(["evaluate", str(soup), "--data", str(photographs)]) == 0
+
+
 def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "saved_models" / "colours" / "2"
     assert cli.main(["export", str(run), "--out", str(target)]) == 0
+    assert capsys.readouterr().out.endswith(f"next: keras-vit predict {target} photo.jpg\n")
     assert (target / "saved_model.pb").is_file()
     assert cli.main(["export", str(run), "--out", str(target)]) == 2
     assert "overwrite" in capsys.readouterr().err

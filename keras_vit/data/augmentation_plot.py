@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.errors import check_positive, printable
 from keras_vit.files import atomic_write, begins_with_mark
+from keras_vit.fonts import families_for, without_glyph_warnings
 from keras_vit.version import install_command
 
 from ._imports import require, tf
@@ -73,11 +74,15 @@ def plot_augmentations(
     augmentation, layers = resolve_augment(augment, get_augmentation(split.augment))
     mixed = augmentation.mixup or augmentation.cutmix or any(map(mixes, layers))
     options: dict[str, Any] = {"channels": channels, "num_classes": len(names)}
-    originals = pipeline(chosen, image_size, count, **options)
+    originals = list(pipeline(chosen, image_size, count, **options).as_numpy_iterator())
+    if not originals:
+        raise ValueError(f"None of {count} images of {split!r} can be decoded. Check its files.")
+    count = len(originals[0][0])  # files that cannot be decoded are skipped in every column
     options |= {"training": True, "seed": seed, "augment": [augmentation, *layers]}
     options["repeat"] = True
     augmented = pipeline(chosen, image_size, count, **options).take(versions)
-    columns = [*originals.as_numpy_iterator(), *augmented.as_numpy_iterator()]
+    columns = [*originals, *augmented.as_numpy_iterator()]
+    plain = {"parse_math": False, "fontfamily": families_for(map(printable, names))}
     figure = figure_class(figsize=(1.6 * len(columns), 1.8 * count), layout="constrained", dpi=100)
     axes = figure.subplots(count, len(columns), squeeze=False)
     for column, (pixels, labels) in enumerate(columns):
@@ -88,10 +93,10 @@ def plot_augmentations(
             cell.set_axis_off()
             if column == 0 or mixed:
                 title = printable(format_soft_label(labels[row], names))
-                cell.set_title(title, fontsize=6, parse_math=False)
+                cell.set_title(title, fontsize=6, **plain)
     title = printable(describe_augment(augmentation, layers))
     figure.suptitle(title, fontsize=7, wrap=True, parse_math=False)
-    with atomic_write(path) as temporary:
+    with atomic_write(path) as temporary, without_glyph_warnings():
         png = path.suffix.lower() == ".png"
         figure.savefig(temporary, metadata={"Software": _SOFTWARE} if png else None)
 

@@ -19,7 +19,8 @@ def checked_files(
 ) -> tuple[list[tuple[Path, str]], bool, bool]:
     """Decodes every file once, in threads, with a progress bar where stderr is a terminal.
 
-    One core decodes about 1,000 photographs of 300 x 200 pixels in a second.
+    A line there with the result takes the place of the bar. One core decodes about 1,000
+    photographs of 300 x 200 pixels in a second.
 
     Returns:
         `(path, reason)` of those that fail; whether all others are stored upright; and whether all
@@ -63,4 +64,7 @@ def checked_files(
             disable=not console.is_terminal,
         )
         unreadable = [(f, why) for f, why in zip(files, reasons, strict=True) if why]
+    if console.is_terminal:
+        result = f"{len(unreadable):,} cannot be decoded" if unreadable else "all can be decoded"
+        console.print(f"checked {len(files):,} files: {result}", highlight=False)
     return unreadable, orientations <= {1}, jpeg == {True}

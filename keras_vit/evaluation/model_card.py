@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 from keras_vit.errors import printable
-from keras_vit.evaluation.calibration import Calibration
+from keras_vit.evaluation.calibration import Calibration, wilson_interval
 from keras_vit.evaluation.markdown import code, inline, table
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
@@ -84,11 +84,8 @@ def model_card(
 
 
 def _interval(rate: float, count: int) -> str:
-    """Wilson's 95 % confidence interval of an accuracy."""
-    z = 1.96
-    centre = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * (rate * (1 - rate) / count + (z / (2 * count)) ** 2) ** 0.5
-    return f"95 % confidence interval {centre - half:.1%} to {centre + half:.1%}"
+    low, high = wilson_interval(rate, count)
+    return f"95 % confidence interval {low:.1%} to {high:.1%}"
 
 
 def _limitations(

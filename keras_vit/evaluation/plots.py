@@ -7,11 +7,18 @@ from typing import Any
 import numpy as np
 
 from keras_vit.errors import printable
-from keras_vit.evaluation.calibration import Calibration
+from keras_vit.evaluation.calibration import Calibration, wilson_interval
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
 from keras_vit.files import atomic_write
+from keras_vit.fonts import families_for, without_glyph_warnings
 from keras_vit.version import install_command
+
+# With fewer images in a bin, chance moves its accuracy by up to 18 points (Wilson's 95 % interval).
+FEW_IMAGES = 30
+TILE = 2.1  # inches: width of an image among the mistakes
+MANY_EPOCHS = 40  # beyond that a dot per epoch would hide the line
+SOFT, FAINT = "0.4", "0.94"  # greys of what stands back: notes, and the tiles behind images
 
 
 def new_figure(width: float, height: float, dpi: int = 120) -> Any:
@@ -30,27 +37,91 @@ def new_figure(width: float, height: float, dpi: int = 120) -> Any:
 
 
 def _save(figure: Any, path: str | Path) -> None:
-    with atomic_write(path) as temporary:
+    with atomic_write(path) as temporary, without_glyph_warnings():
         figure.savefig(temporary)
 
 
 def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> None:
-    """The history of `fit` as a PNG file: loss and accuracy of training and validation."""
-    figure = new_figure(9, 3.6)
-    for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-        for key, label in ((name, "training"), (f"val_{name}", "validation")):
-            if key in history:
-                axes.plot(range(1, len(history[key]) + 1), history[key], label=label)
-        axes.set(xlabel="epoch", ylabel=name)
-        axes.grid(alpha=0.3)
-        if axes.lines:
-            axes.legend()
-    _save(figure, path)
+    """The figure of `draw_curves` as a PNG file."""
+    _save(draw_curves(history), path)
+
+
+def draw_curves(history: Mapping[str, Sequence[float]]) -> Any:
+    """The history of `fit` as a matplotlib Figure.
+
+    One panel each for loss and accuracy of training and validation, and one for `learning_rate` if
+    the history has it. With a `val_loss`, the best epoch is marked: the one of `best.keras`.
+    """
+    epochs = max(map(len, history.values()), default=0)
+    losses = _by_epoch(history, "val_loss", epochs)
+    best = min(losses, key=lambda epoch: losses[epoch], default=None)  # the first of equal ones
+    widths = {"loss": 3, "accuracy": 3, "learning_rate": 2}
+    names = [name for name in widths if name in history or name != "learning_rate"]
+    figure = new_figure(1.45 * sum(widths[name] for name in names), 3.9)
+    panels = figure.subplots(1, len(names), width_ratios=[widths[name] for name in names])
+    for axes, name in zip(panels, names, strict=True):
+        _draw_epochs(axes, history, name, epochs)
+        if best is not None:
+            axes.axvline(best, c=SOFT, lw=1, ls=":", zorder=0)
+            _mark_best(axes, name, best, _by_epoch(history, f"val_{name}", epochs))
+    handles, labels = panels[0].get_legend_handles_labels()
+    if labels:
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def _by_epoch(history: Mapping[str, Sequence[float]], name: str, epochs: int) -> dict[int, float]:
+    """A metric by epoch, from 1; one that a resumed run gained later has the last epochs alone."""
+    values = history.get(name, ())
+    return dict(enumerate(values, epochs - len(values) + 1))
+
+
+def _draw_epochs(axes: Any, history: Mapping[str, Sequence[float]], name: str, epochs: int) -> None:
+    """The curves of a metric against the epochs, which are integers."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+    is_rate = name == "learning_rate"
+    marker = "o" if epochs <= MANY_EPOCHS else None
+    for key, label, colour in (
+        (name, "training", "0.3" if is_rate else "C0"),
+        (f"val_{name}", "validation", "C1"),
+    ):
+        if values := _by_epoch(history, key, epochs):
+            axes.plot(list(values), list(values.values()), colour, label=label, marker=marker, ms=3)
+    axes.set_title(name.replace("_", " "), loc="left", fontsize=12, weight="bold")
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    margin = max(0.03 * epochs, 0.15)
+    axes.set_xlim(1 - margin, max(epochs, 1) + margin)
+    if name == "accuracy":
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    elif is_rate:
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:.2g}"))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _mark_best(axes: Any, name: str, best: int, values: Mapping[int, float]) -> None:
+    """A ring around the validation's value in the best epoch, and the value above the panel."""
+    if best not in values:
+        return
+    label = f"best epoch: {best} (lowest validation loss)"
+    axes.plot([best], [values[best]], "o", ms=9, mfc="none", mec="black", label=label)
+    shown = f"{values[best]:.1%}" if name == "accuracy" else f"{values[best]:.3g}"
+    axes.set_title(f"{shown} in epoch {best}", loc="right", fontsize=10, c=SOFT)
 
 
 def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
-    """The confusion matrix as a PNG file: colours are shares of a row, numbers are counts."""
+    """The figure of `draw_confusion` as a PNG file."""
+    _save(draw_confusion(report), path)
+
+
+def draw_confusion(report: ClassificationReport) -> Any:
+    """The confusion matrix as a matplotlib Figure: colours are shares of a row, numbers counts."""
     names = [printable(scores.name) for scores in report.classes]
+    font = {"family": families_for(names), "size": 10}
+    names = [_shorten(name, 200, font) for name in names]
     counts = report.confusion
     shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
     side = max(4.0, 0.42 * len(names) + 1.8)
@@ -60,34 +131,86 @@ def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
     figure.colorbar(image, ax=axes, label="share of the label", shrink=0.85)
     ticks = range(len(names))
     # Names are plain text: matplotlib would typeset what stands between dollars, or fail at it.
-    axes.set_xticks(ticks, names, rotation=45, ha="right", parse_math=False)
-    axes.set_yticks(ticks, names, parse_math=False)
-    axes.set(xlabel="predicted", ylabel="label", title=f"accuracy {report.accuracy:.1%}")
+    plain = {"parse_math": False, "fontfamily": font["family"]}
+    slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    is_short = max(map(len, names)) <= 3
+    axes.set_xticks(ticks, names, **({} if is_short else slant), **plain)
+    axes.set_yticks(ticks, names, **plain)
+    axes.set(xlabel="predicted", ylabel="label")
+    axes.set_title(f"accuracy {report.accuracy:.1%}", weight="bold")
     if len(names) <= 30:  # beyond that the numbers are too small to read
         for row, column in np.argwhere(counts):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, counts[row, column], ha="center", va="center", c=colour)
-    _save(figure, path)
+    return figure
 
 
 def plot_calibration(calibration: Calibration, path: str | Path) -> None:
-    """The reliability diagram as a PNG file: accuracy against confidence, and a histogram.
+    """The figure of `draw_calibration` as a PNG file."""
+    _save(draw_calibration(calibration), path)
 
-    Bars below the diagonal are overconfident.
+
+def draw_calibration(calibration: Calibration) -> Any:
+    """The reliability diagram as a matplotlib Figure: accuracy against confidence, by bin.
+
+    Bars below the diagonal are overconfident. Each has its 95 % confidence interval and, below it,
+    its number of images; with fewer than `FEW_IMAGES` it is pale.
     """
-    bins = len(calibration.counts)
-    edges = np.arange(bins) / bins
-    figure = new_figure(4.6, 5.4)
+    from matplotlib.ticker import MaxNLocator
+
+    counts, accuracy, bins = calibration.counts, calibration.accuracy, len(calibration.counts)
+    edges, few = np.arange(bins) / bins, counts < FEW_IMAGES
+    figure = new_figure(6, 6.8)
     diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    diagram.bar(edges, np.nan_to_num(calibration.accuracy), 1 / bins, align="edge", ec="white")
+    for chosen, alpha, label in (
+        (~few, 1.0, "accuracy of a bin"),
+        (
+            few & (counts > 0),
+            0.35,
+            f"accuracy of a bin with fewer than {FEW_IMAGES} images: may be chance",
+        ),
+    ):
+        if not chosen.any():
+            continue
+        style = {"width": 1 / bins, "align": "edge", "ec": "white", "color": "C0", "alpha": alpha}
+        diagram.bar(edges[chosen], accuracy[chosen], label=label, **style)
+        bars = histogram.bar(edges[chosen], counts[chosen], **style)
+        histogram.bar_label(bars, map(_compact, counts[chosen]), fontsize=8, padding=1)
+    filled = np.flatnonzero(counts)
+    low, high = np.transpose([wilson_interval(accuracy[i], counts[i]) for i in filled])
+    diagram.errorbar(
+        calibration.confidence[filled],
+        accuracy[filled],
+        # Rounding must not turn an interval that ends at the accuracy into a negative length.
+        np.maximum([accuracy[filled] - low, high - accuracy[filled]], 0),
+        fmt="o",
+        c="C1",
+        ms=5,
+        ecolor=SOFT,
+        elinewidth=1.2,
+        label="at the bin's mean confidence, with a 95% interval",
+    )
     diagram.plot((0, 1), (0, 1), "--", c="black", lw=1, label="perfectly calibrated")
-    diagram.plot(calibration.confidence, calibration.accuracy, "o", c="C1", label="bins")
-    diagram.set(ylabel="accuracy", ylim=(0, 1), xlim=(0, 1))
-    diagram.set_title(f"expected calibration error {calibration.error:.1%}, {bins} bins")
-    diagram.legend(loc="upper left")
-    histogram.bar(edges, calibration.counts, 1 / bins, align="edge", ec="white")
-    histogram.set(xlabel="confidence of the prediction", ylabel="predictions")
-    _save(figure, path)
+    diagram.set(ylabel="accuracy", ylim=(0, 1.02), xlim=(0, 1))
+    histogram.set(xlabel="confidence of the prediction", ylabel="images")
+    histogram.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    histogram.margins(y=0.22)  # room for the numbers above the bars
+    for axes in (diagram, histogram):
+        axes.spines[["top", "right"]].set_visible(False)
+    diagram.set_title(
+        f"expected calibration error {calibration.error:.1%}, {counts.sum():,} images",
+        weight="bold",
+    )
+    handles, labels = diagram.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: "calibrated" in labels[i])  # bars first
+    figure.legend(
+        [handles[i] for i in order],
+        [labels[i] for i in order],
+        loc="outside lower center",
+        fontsize=9,
+        frameon=False,
+    )
+    return figure
 
 
 def plot_mistakes(
@@ -97,34 +220,115 @@ def plot_mistakes(
     path: str | Path,
     columns: int = 6,
 ) -> None:
-    """The images of mistakes as a PNG file, with label, predicted class and probability.
+    """The figure of `draw_mistakes` as a PNG file."""
+    _save(draw_mistakes(mistakes, images, class_names, columns), path)
+
+
+def draw_mistakes(
+    mistakes: Sequence[Mistake],
+    images: Sequence[np.ndarray],
+    class_names: Sequence[str],
+    columns: int = 6,
+) -> Any:
+    """The images of mistakes as a matplotlib Figure, with classes, probability and file name.
 
     Args:
-        mistakes: As from `worst_mistakes`; without any, the plot says so.
+        mistakes: As from `worst_mistakes`; without any, the figure says so.
         images: The image of each, uint8 `(height, width, 1 or 3)`.
         class_names: The name of every class.
-        path: The file to write.
-        columns: Images per row.
+        columns: Images per row, at most.
     """
-    rows = max(-(-len(mistakes) // columns), 1)
-    figure = new_figure(1.9 * columns, 2.35 * rows)
-    for axes in (cells := figure.subplots(rows, columns, squeeze=False)).flat:
-        axes.axis("off")
     if not mistakes:
-        figure.suptitle("no mistakes", y=0.5)
-    for axes, mistake, image in zip(cells.flat, mistakes, images, strict=False):
-        # A digit of 8 x 8 pixels should show its pixels, not a blur.
-        interpolation = "nearest" if max(image.shape[:2]) < 64 else None
-        axes.imshow(image, "gray", interpolation=interpolation)
-        axes.set_title(
-            f"{_short(class_names[mistake.label])}\n"
-            f"predicted {_short(class_names[mistake.prediction])} {mistake.probability:.0%}",
-            fontsize=8,
-            parse_math=False,
-        )
-    _save(figure, path)
+        figure = new_figure(4, 3)
+        figure.text(0.5, 0.5, "no mistakes", ha="center", va="center", fontsize=12)
+        return figure
+    rows = -(-len(mistakes) // columns)
+    columns = max(-(-len(mistakes) // rows), 2)  # rows of equal length; the heading needs two
+    figure = new_figure(TILE * columns, (TILE + 0.52) * rows + 0.4)
+    figure.suptitle("The most confident mistakes", weight="bold")
+    files = [_file_name(mistake) for mistake in mistakes]
+    families = families_for(map(printable, (*class_names, *files)))
+    cells = figure.subplots(rows, columns, squeeze=False)
+    for axes in cells.flat:
+        axes.set(xticks=[], yticks=[], facecolor=FAINT, aspect="equal")
+        axes.spines[:].set_visible(False)
+    for axes in cells.flat[len(mistakes) :]:
+        axes.set_visible(False)
+    for axes, mistake, image, file in zip(cells.flat, mistakes, images, files, strict=False):
+        _show_in_square(axes, image)
+        prediction, label = class_names[mistake.prediction], class_names[mistake.label]
+        heading = ("predicted ", prediction, f" ({mistake.probability:.0%})")
+        _caption(axes, (1, 17), heading, families, fontsize=8.5, weight="bold")
+        _caption(axes, (1, 5), ("labelled ", label, ""), families, fontsize=8.5)
+        _caption(axes, (0, -11), ("", file, ""), families, fontsize=7, c=SOFT)
+    return figure
 
 
-def _short(name: str, length: int = 16) -> str:
-    name = printable(name)
-    return name if len(name) <= length else name[: length - 1] + "…"
+def _caption(
+    axes: Any,
+    position: tuple[int, int],
+    words: tuple[str, str, str],
+    families: Sequence[str],
+    **style: Any,
+) -> None:
+    """A line, its middle a name, above an image (1 and points) or below it (0 and points)."""
+    before, name, after = words
+    edge, offset = position
+    font = {"family": families, "size": style["fontsize"], "weight": style.get("weight")}
+    axes.annotate(
+        _shorten(name, 72 * TILE - 8, font, before, after),
+        (0.5, edge),
+        (0, offset),  # of the baseline: the height of a line depends on the letters in it
+        xycoords="axes fraction",
+        textcoords="offset points",
+        ha="center",
+        parse_math=False,
+        fontfamily=families,
+        **style,
+    )
+
+
+def _show_in_square(axes: Any, image: np.ndarray) -> None:
+    """An image in the middle of a square, so that titles stand at one height whatever its shape."""
+    height, width = image.shape[:2]
+    # A digit of 8 x 8 pixels should show its pixels, not a blur.
+    interpolation = "nearest" if max(height, width) < 64 else None
+    axes.imshow(image, "gray", interpolation=interpolation)
+    half = max(height, width) / 2
+    x, y = width / 2 - 0.5, height / 2 - 0.5  # pixels have their centres at integers
+    axes.set(xlim=(x - half, x + half), ylim=(y + half, y - half))
+
+
+def _file_name(mistake: Mistake) -> str:
+    """The name of a mistake's file, or its number in the split where there are no files."""
+    return f"image {mistake.index}" if mistake.file is None else Path(mistake.file).name
+
+
+def _shorten(
+    name: str, room: float, font: Mapping[str, Any], before: str = "", after: str = ""
+) -> str:
+    """A printable name between two texts, without its middle where that is wider than `room`.
+
+    The end of a file's name distinguishes it as often as its beginning does.
+    """
+    name = shown = printable(name)
+    letters = len(name)
+    while letters > 2 and _width(before + shown + after, font) > room:
+        letters -= 1
+        shown = f"{name[: -(-letters // 2)]}…{name[len(name) - letters // 2 :]}"
+    return before + shown + after
+
+
+def _width(text: str, font: Mapping[str, Any]) -> float:
+    """The width of a line in points."""
+    from matplotlib.backends.backend_agg import RendererAgg
+    from matplotlib.font_manager import FontProperties
+
+    with without_glyph_warnings():
+        points = RendererAgg(1, 1, 72)
+        return points.get_text_width_height_descent(text, FontProperties(**font), False)[0]
+
+
+def _compact(count: int) -> str:
+    """`950`, `9500` or `95k`, which fits above a bar."""
+    return f"{count / 1000:.0f}k" if count >= 10_000 else str(count)

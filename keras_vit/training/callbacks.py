@@ -125,10 +125,10 @@ class StopAtNonFiniteLoss(_StepCounter):
 class Progress(_StepCounter):
     """Prints the step, images per second, the remaining time and the metrics as one line.
 
-    In a terminal the line is rewritten in place, and each epoch leaves one. Elsewhere (a file, a
-    pipe, CI) there is a line per epoch, and one per minute within long epochs. Call `fit` with
-    `verbose=0`, which switches Keras's own bar off. Validation is timed separately, so the
-    remaining time is right from the second epoch on.
+    In a terminal the line has a bar and is rewritten in place, and each epoch leaves one without.
+    Elsewhere (a file, a pipe, CI) there is a line per epoch, and one per minute within long epochs.
+    Call `fit` with `verbose=0`, which switches Keras's own bar off. Validation is timed separately,
+    so the remaining time is right from the second epoch on.
 
     Args:
         images_per_step: Images in a batch, for the images per second.
@@ -176,33 +176,114 @@ class Progress(_StepCounter):
         self.last_step = now
         if now - self.shown >= self.interval:
             self.shown = now
-            self._show(self.line(logs or {}))
+            self._show(logs or {})
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.shown = time.monotonic()
-        self._show(self.line(logs or {}), end="\n")
+        self._show(logs or {}, is_last=True)
 
     def line(self, logs: Mapping[str, float]) -> str:
         """`epoch 3/60  step 12/40  512 images/s  1:10 left  loss 0.612  accuracy 0.81`."""
-        epochs = self.params["epochs"]
-        parts = [f"epoch {self.epoch + 1}/{epochs}", f"step {self.done}/{self.steps or '?'}"]
-        if self.step_seconds:
-            parts.append(f"{self.images_per_step / self.step_seconds:,.0f} images/s")
-            if self.steps:
-                steps = (epochs - self.epoch) * self.steps - self.done
-                epoch_ends = epochs - self.epoch - (self.done == self.steps)
-                seconds = steps * self.step_seconds + epoch_ends * self.epoch_end_seconds
-                parts.append(f"{_clock(seconds)} left")
-        return "  ".join(parts + [f"{name} {value:.4g}" for name, value in logs.items()])
+        return _joined(self._epoch, self._step, self._speed, self._time_left, *_metrics(logs))
 
-    def _show(self, line: str, end: str = "") -> None:
+    @property
+    def _epoch(self) -> str:
+        return f"epoch {self.epoch + 1}/{self.params['epochs']}"
+
+    @property
+    def _step(self) -> str:
+        return f"step {self.done}/{self.steps or '?'}"
+
+    @property
+    def _speed(self) -> str:
+        if not self.step_seconds:
+            return ""
+        return f"{self.images_per_step / self.step_seconds:,.0f} images/s"
+
+    @property
+    def _time_left(self) -> str:
+        if not self.step_seconds or not self.steps:
+            return ""
+        epochs = self.params["epochs"] - self.epoch
+        steps = epochs * self.steps - self.done
+        epoch_ends = epochs - (self.done == self.steps)
+        seconds = steps * self.step_seconds + epoch_ends * self.epoch_end_seconds
+        return f"{_clock(seconds)} left"
+
+    def _terminal_line(self, logs: Mapping[str, float], width: int, is_last: bool) -> str:
+        """The richest line that fits into a terminal; what is left out first matters least."""
+        epoch, step, metrics = self._epoch, self._step, _metrics(logs)
+        if is_last:  # the numbers of finished epochs stand below each other, and all of them count
+            lines = [self.line(logs), _joined(epoch, *metrics)]
+        else:
+            long, short = (_bar(self.done, self.steps, cells) for cells in (24, 12))
+            lines = [
+                _joined(epoch, long, step, self._speed, self._time_left, *metrics),
+                _joined(epoch, short, step, self._speed, self._time_left, *metrics),
+                _joined(epoch, short, step, self._time_left, *metrics),
+                _joined(epoch, short, self._time_left, *metrics),
+            ]
+        return next((line for line in lines if len(line) <= width), lines[-1])
+
+    def _show(self, logs: Mapping[str, float], is_last: bool = False) -> None:
         if not backend.is_first_process():
             return
-        if self.terminal:
-            width = shutil.get_terminal_size().columns - 1
-            print(f"\r{line[:width]:{width}}", end=end, flush=True)
+        if not self.terminal:
+            self.print_fn(self.line(logs))
+            return
+        width = shutil.get_terminal_size().columns - 1
+        line = self._terminal_line(logs, width, is_last)
+        if is_last:  # it may wrap, as it is not rewritten
+            print(f"\r{line:{width}}", flush=True)
         else:
-            self.print_fn(line)
+            print(f"\r{line[:width]:{width}}", end="", flush=True)
+
+
+def _metrics(logs: Mapping[str, float]) -> list[str]:
+    """The learning rate is in `history.csv`: here it would push the metrics out of the line."""
+    return [f"{name} {value:.4g}" for name, value in logs.items() if name != LearningRate.KEY]
+
+
+def _joined(*parts: str) -> str:
+    return "  ".join(filter(None, parts))
+
+
+def _bar(done: int, steps: int | None, cells: int) -> str:
+    """`████████░░░░`, or `########....` where the terminal cannot show that."""
+    if not steps:
+        return ""
+    full, empty = "█░"
+    try:
+        (full + empty).encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        full, empty = "#."
+    count = round(cells * min(done / steps, 1.0))
+    return full * count + empty * (cells - count)
+
+
+class LearningRate(keras.callbacks.Callback):
+    """Adds the `learning_rate` after the last step of each epoch to the metrics of `fit`.
+
+    It must come before the callbacks that log it. Keras's `LearningRateScheduler` uses the same
+    name; schedules in an optimizer are in no history otherwise.
+
+    Example:
+
+    >>> import keras, numpy
+    >>> from keras_vit.training.callbacks import LearningRate
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile(keras.optimizers.SGD(0.25), "mse", run_eagerly=True, jit_compile=False)
+    >>> x = numpy.zeros((4, 3))
+    >>> model.fit(x, x[:, :1], verbose=0, callbacks=[LearningRate()]).history["learning_rate"]
+    [0.25]
+    """
+
+    KEY = "learning_rate"
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if logs is not None:
+            # On JAX, `self.model` brings the step that the schedule counts by up to date.
+            logs[self.KEY] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
 
 class HistoryLog(keras.callbacks.CSVLogger):
@@ -315,7 +396,7 @@ def default_callbacks(
     >>> from keras_vit.training.callbacks import default_callbacks
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [type(callback).__name__ for callback in default_callbacks(folder, 32, patience=5)]
-    ['StopAtNonFiniteLoss', 'HistoryLog', 'BestModel', 'EarlyStopping', 'Progress']
+    ['StopAtNonFiniteLoss', 'LearningRate', 'HistoryLog', 'BestModel', 'EarlyStopping', 'Progress']
     """
     if patience is not None:
         check_positive(patience=patience)
@@ -325,7 +406,8 @@ def default_callbacks(
     folder.mkdir(parents=True, exist_ok=True)
     # StopAtNonFiniteLoss first: a diverged epoch is neither logged nor saved. Progress last, after
     # what the others print.
-    callbacks: list[Any] = [StopAtNonFiniteLoss(), HistoryLog(folder / "history.csv")]
+    log = HistoryLog(folder / "history.csv")
+    callbacks: list[Any] = [StopAtNonFiniteLoss(), LearningRate(), log]
     if monitor is not None:
         callbacks.append(BestModel(folder / "best.keras", monitor))
     if patience is not None:

@@ -56,6 +56,17 @@ def test_command(tmp_path: Path, capsys) -> None:
     assert path.read_bytes() != written
 
 
+def test_the_command_ends_with_the_next_one_and_skips_broken_files(tmp_path: Path, capsys) -> None:
+    folder, path = flat_folder(tmp_path / "my photos"), tmp_path / "plot.png"
+    first = sorted(folder.glob("*/*"))[0]
+    first.write_bytes(b"not an image")
+    words = ["augment", "--data", str(folder), "--out", str(path), "--image-size", "16"]
+    assert cli.main([*words, "--recipe", "deit", "--images", "100", "--versions", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"next: keras-vit train --data '{folder}' --recipe deit"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [

@@ -1,6 +1,7 @@
 """`load`: digits, and folders in every layout and in every disorder."""
 
 import os
+import re
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -366,8 +367,19 @@ def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatc
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # Rich then takes any file for a terminal
     monkeypatch.setenv("TERM", "xterm")
+    files = len(load(tmp_path).train) + len(load(tmp_path).val)
+    capsys.readouterr()
     load(tmp_path)
-    assert "checking files" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "checking files" in shown
+    # The bar gives way to a finished line with the result.
+    assert re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown).endswith(
+        f"checked {files} files: all can be decoded\n"
+    )
+    next(tmp_path.glob("*/*.*")).write_bytes(b"broken")
+    with pytest.warns(UserWarning, match="cannot be decoded"):
+        load(tmp_path)
+    assert f"checked {files} files: 1 cannot be decoded\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("source", ["./flowers", "photos/flowers", "~/no such folder", Path("x")])

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from keras_vit.training import callbacks
 from keras_vit.training.callbacks import (
+    LearningRate,
     NonFiniteLossError,
     Progress,
     StopAtNonFiniteLoss,
@@ -155,6 +157,60 @@ def test_a_terminal_has_one_line_per_epoch(
     assert {len(part.rstrip("\n")) for part in out.split("\r")[1:]} == {59}
 
 
+def lines_in_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> tuple[list[str], list[str]]:
+    """What a terminal shows during the epochs, and the lines that stay."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    fit(
+        small_model(),
+        Clock(monkeypatch).callback(),
+        Progress(BATCH),
+        validation_data=next(batches(0)),
+    )
+    shown = capsys.readouterr().out.split("\r")[1:]
+    return [x for x in shown if "\n" not in x], [x.rstrip() for x in shown if "\n" in x]
+
+
+@pytest.mark.parametrize("columns", [50, 80, 120])
+def test_a_terminal_shows_a_bar_that_grows(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running, _ = lines_in_terminal(monkeypatch, capsys, columns)
+    assert {len(line) for line in running} == {columns - 1}
+    cells = [(line.count("█"), line.count("░")) for line in running]
+    assert {full + empty for full, empty in cells} <= {12, 24}
+    fractions = [full / (full + empty) for full, empty in cells]
+    assert fractions == [step / STEPS for step in range(1, STEPS + 1)] * EPOCHS
+    assert all("loss" in line for line in running)
+
+
+@pytest.mark.parametrize("columns", [20, 50, 80])
+def test_a_finished_epoch_shows_every_metric(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the validation come last, and were cut off in a narrow terminal."""
+    _, finished = lines_in_terminal(monkeypatch, capsys, columns)
+    assert len(finished) == EPOCHS
+    for epoch, line in enumerate(finished, 1):
+        assert line.startswith(f"epoch {epoch}/3")
+        assert re.search(r"  loss [\d.e-]+  val_loss [\d.e-]+$", line)
+        assert "█" not in line
+
+
+def test_a_terminal_without_block_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Ascii:
+        encoding = "ascii"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks.sys, "stdout", Ascii())
+        assert callbacks._bar(1, 4, 12) == "###........."
+    assert callbacks._bar(5, None, 12) == ""  # `fit` does not know the number of steps
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(7.4, "0:07"), (59.9, "1:00"), (750, "12:30"), (11045, "3:04:05")]
 )
@@ -185,6 +241,10 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
     with (tmp_path / "logs" / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
+    assert (
+        [float(row["learning_rate"]) for row in rows] == history["learning_rate"] == [1] * stopped
+    )
+    assert "learning_rate" not in lines[0]
     best = keras.saving.load_model(tmp_path / "logs" / "best.keras")
     expected = weights_by_epoch[int(np.argmin(history["val_loss"]))]
     for actual, value in zip(best.get_weights(), expected, strict=True):
@@ -199,6 +259,14 @@ def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     chosen = default_callbacks(tmp_path, BATCH, tensorboard=True)
     assert any(isinstance(callback, keras.callbacks.TensorBoard) for callback in chosen)
+
+
+def test_the_learning_rate_of_a_schedule_is_in_the_history() -> None:
+    schedule = keras.optimizers.schedules.PolynomialDecay(0.5, EPOCHS * STEPS, 0.1)
+    model = small_model(optimizer=keras.optimizers.SGD(schedule), run_eagerly=False)
+    rates = fit(model, LearningRate()).history["learning_rate"]
+    expected = [float(schedule(epoch * STEPS)) for epoch in range(1, EPOCHS + 1)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

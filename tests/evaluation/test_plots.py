@@ -1,0 +1,235 @@
+"""What a person sees in the plots of a run: ticks, marks, names and legends, by their boxes."""
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_vit.evaluation import calibration, classification_report
+from keras_vit.evaluation.mistakes import Mistake
+from keras_vit.evaluation.plots import (
+    draw_calibration,
+    draw_confusion,
+    draw_curves,
+    draw_mistakes,
+    plot_mistakes,
+)
+from keras_vit.fonts import families_for, without_glyph_warnings
+
+pytest.importorskip("matplotlib")
+
+NAMES = ("daisy", "rose $a$", "W" * 60)
+SHAPES = ((20, 90, 3), (90, 20, 3), (40, 40, 3), (8, 8, 1), (30, 60, 3), (60, 30, 3), (9, 9, 3))
+
+
+def drawn(figure: Any) -> Any:
+    """The renderer, after everything has its place."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return canvas.get_renderer()
+
+
+def history(epochs: int) -> dict[str, list[float]]:
+    falling = [2.0 / (epoch + 1) for epoch in range(epochs)]
+    worse = [1 + abs(epoch - epochs // 2) for epoch in range(epochs)]
+    return {
+        "loss": falling,
+        "val_loss": [float(loss) for loss in worse],
+        "accuracy": [1 - 0.4 * loss for loss in falling],
+        "val_accuracy": [1 / loss for loss in worse],
+        "learning_rate": [1e-4 * loss for loss in falling],
+    }
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 7, 60, 1000])
+def test_epochs_are_integers_and_the_best_one_is_marked(epochs: int) -> None:
+    figure = draw_curves(history(epochs))
+    drawn(figure)
+    best = epochs // 2 + 1
+    assert [axes.get_title("left") for axes in figure.axes] == ["loss", "accuracy", "learning rate"]
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+        assert ticks
+        assert ticks == [round(tick) for tick in ticks]
+        vertical = [line for line in axes.lines if len(set(line.get_xdata())) == 1]
+        assert {float(line.get_xdata()[0]) for line in vertical[-1:]} == {best}
+    for axes, value in zip(figure.axes, ("1 in epoch", "100.0% in epoch"), strict=False):
+        assert axes.get_title("right") == f"{value} {best}"
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == ["training", "validation", f"best epoch: {best} (lowest validation loss)"]
+
+
+def test_curves_of_what_there_is() -> None:
+    figure = draw_curves({"loss": [2.0, 1.0], "accuracy": [0.1, 0.2]})
+    assert len(figure.axes) == 2
+    assert all(len(axes.lines) == 1 for axes in figure.axes)  # no best epoch without validation
+    # A metric that a resumed run gained later belongs to its last epochs.
+    resumed = draw_curves({"loss": [3.0, 2.0, 1.0], "learning_rate": [0.1]}).axes[2]
+    assert list(resumed.lines[0].get_xdata()) == [3]
+    drawn(draw_curves({}))
+
+
+def test_the_first_of_equal_epochs_is_the_best() -> None:
+    figure = draw_curves({"loss": [3.0, 2.0, 1.0], "val_loss": [2.0, 1.0, 1.0]})
+    assert figure.axes[0].get_title("right") == "1 in epoch 2"
+
+
+def calibrated(images: int) -> Any:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, images)
+    logits = 3 * random.normal(size=(images, 3)) + 2 * np.eye(3)[labels]
+    return calibration(labels, np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("images", [1, 30, 400, 200_000])
+def test_calibration_shows_how_few_images_there_are(images: int) -> None:
+    result = calibrated(images)
+    figure = draw_calibration(result)
+    renderer = drawn(figure)
+    diagram, histogram = figure.axes
+    assert f"{images:,} images" in diagram.get_title()
+
+    counts = result.counts[result.counts > 0]
+    numbers = [text for text in histogram.texts if text.get_text()]
+    assert len(numbers) == len(counts)
+    if images < 10_000:
+        assert sorted(int(text.get_text()) for text in numbers) == sorted(counts)
+    boxes = [text.get_window_extent(renderer) for text in numbers]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+    # Bars of few images are pale, and the legend explains them.
+    pale = [bar for bars in histogram.containers for bar in bars if bar.get_alpha() < 1]
+    assert len(pale) == (counts < 30).sum()
+    (legend,) = figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert any("fewer than 30" in text for text in texts) == bool(pale)
+    assert len(texts) == len(set(texts))
+
+
+@pytest.mark.parametrize("images", [30, 400])
+def test_the_legend_of_the_calibration_covers_nothing(images: int) -> None:
+    figure = draw_calibration(calibrated(images))
+    renderer = drawn(figure)
+    (legend,) = figure.legends
+    box = legend.get_window_extent(renderer)
+    assert figure.bbox.x0 <= box.x0
+    assert box.x1 <= figure.bbox.x1
+    for axes in figure.axes:
+        assert axes.get_legend() is None
+        assert not box.overlaps(axes.get_tightbbox(renderer))
+
+
+def mistakes(files: bool = True) -> list[Mistake]:
+    names = [
+        "daisy/a.jpg",
+        "rose/$x$ & y.jpg",
+        f"rose/{'W' * 80}.jpg",
+        "rose/IMG_2019_05_03_in_the_garden_of_my_grandmother_0042.jpg",
+        "daisy/g y q.jpg",
+        "daisy/\x1b[31m.jpg",
+        "daisy/b.png",
+    ]
+    return [
+        Mistake(i, i % 3, (i + 1) % 3, 0.9 - i / 100, 0.1, file if files else None)
+        for i, file in enumerate(names)
+    ]
+
+
+IMAGES = [np.full(shape, 60, np.uint8) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_titles_of_mistakes_stand_at_one_height(count: int) -> None:
+    figure = draw_mistakes(mistakes()[:count], IMAGES[:count], NAMES, columns=4)
+    renderer = drawn(figure)
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(shown) == count
+    rows: dict[int, list[Any]] = {}
+    for axes in shown:
+        rows.setdefault(axes.get_subplotspec().rowspan.start, []).append(axes)
+    for row in rows.values():
+        for part in range(3):
+            # The baselines, as letters such as "y" make boxes of different heights.
+            heights = {
+                round(
+                    axes.texts[part].get_transform().transform((0, 0))[1]
+                    + axes.texts[part].xyann[1],
+                    3,
+                )
+                for axes in row
+            }
+            assert len(heights) == 1
+        assert len({round(axes.get_window_extent(renderer).height) for axes in row}) == 1
+    texts = [text for axes in shown for text in axes.texts]
+    boxes = [text.get_window_extent(renderer) for text in texts]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    for text, box in zip(texts, boxes, strict=True):
+        assert figure.bbox.x0 <= box.x0, text
+        assert box.x1 <= figure.bbox.x1, text
+        for axes in shown:
+            assert not box.overlaps(axes.get_window_extent(renderer)), text
+
+
+def test_mistakes_name_their_files() -> None:
+    figure = draw_mistakes(mistakes(), IMAGES, NAMES)
+    lines = [[text.get_text() for text in axes.texts] for axes in figure.axes if axes.texts]
+    assert lines[0] == ["predicted rose $a$ (90%)", "labelled daisy", "a.jpg"]
+    assert lines[1][2] == "$x$ & y.jpg"
+    assert re.fullmatch(r"IMG_2019_05.*….*_0042\.jpg", lines[3][2])
+    assert lines[5][2] == r"\x1b[31m.jpg"
+    assert all(not text.get_parse_math() for axes in figure.axes for text in axes.texts)
+    assert max(len(line) for texts in lines for line in texts) <= 40
+    without = draw_mistakes(mistakes(files=False), IMAGES, NAMES)
+    assert [axes.texts[2].get_text() for axes in without.axes if axes.texts][:2] == [
+        "image 0",
+        "image 1",
+    ]
+
+
+def test_images_keep_their_shape_in_a_square() -> None:
+    figure = draw_mistakes(mistakes(), IMAGES, NAMES)
+    renderer = drawn(figure)
+    for axes, image in zip(figure.axes, IMAGES, strict=False):
+        box, tile = axes.images[0].get_window_extent(renderer), axes.get_window_extent(renderer)
+        assert tile.width == pytest.approx(tile.height, rel=0.01)
+        assert box.width / box.height == pytest.approx(image.shape[1] / image.shape[0], rel=0.03)
+        assert max(box.width, box.height) == pytest.approx(tile.width, rel=0.03)
+
+
+def test_names_in_any_script_give_one_warning_at_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each box would be a warning of its own: here one says which characters no font has."""
+    names = ("菊", "ばら", "\U000f0000")  # a private character, which no font has
+    files = [Mistake(0, 0, 1, 0.9, 0.1, "菊/ばら.jpg"), Mistake(1, 2, 1, 0.9, 0.1, "x/菊.jpg")]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plot_mistakes(files, IMAGES[:2], names, tmp_path / "mistakes.png")
+        plot_mistakes(files, IMAGES[:2], names, tmp_path / "mistakes.png")
+        with without_glyph_warnings():
+            drawn(draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
+    assert not caplog.records  # such as a font that does not come in bold
+    messages = [str(warning.message) for warning in caught]
+    assert not any("Glyph" in message for message in messages)
+    assert len(messages) <= 2  # for mistakes, which have file names too, and for the matrix
+    assert all("No installed font has" in message for message in messages)
+
+
+def test_a_font_that_has_the_characters_is_found() -> None:
+    """matplotlib's own fonts suffice: STIX has mathematical letters that DejaVu Sans lacks."""
+    from matplotlib.font_manager import findfont, get_font
+
+    default, other = (get_font(findfont(name)) for name in ("DejaVu Sans", "STIXGeneral"))
+    extra = min(set(other.get_charmap()) - set(default.get_charmap()))
+    assert families_for(["daisy"]) == families_for(["Gänseblümchen"]) == ["DejaVu Sans"]
+    families = families_for(["daisy", chr(extra)])
+    assert families[0] == "DejaVu Sans"
+    assert len(families) == 2
+    assert extra in get_font(findfont(families[1])).get_charmap()
