@@ -3,7 +3,10 @@
 
 PYTHON ?= python3
 
-.PHONY: digits test check
+.PHONY: digits test check docs guides diagrams
+
+# The folder of `site/` that `make docs` writes: `make docs VERSION=0.1.0` for a release.
+VERSION ?= dev
 
 digits: .venv/train
 	.venv/bin/python examples/digits.py --out runs/digits --overwrite
@@ -19,9 +22,23 @@ check: .venv/dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
+docs: .venv/docs
+	KERAS_BACKEND=jax .venv/bin/python -m docs.tools.build --version $(VERSION)
+
+guides: .venv/docs
+	KERAS_BACKEND=jax .venv/bin/python -m docs.tools.guides $(GUIDES)
+
+diagrams: .venv/docs
+	.venv/bin/python -m docs.tools.diagrams
+
 .venv/train: pyproject.toml
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --editable '.[train]'
+	touch $@
+
+.venv/docs: pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --editable '.[docs]'
 	touch $@
 
 # torch first and by version: a plain `torch` brings gigabytes of GPU libraries.

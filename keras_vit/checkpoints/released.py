@@ -49,7 +49,7 @@ class Weights:
 
     @property
     def name(self) -> str:
-        """`"MODEL:TAG"`, which `from_checkpoint` takes."""
+        """Model and tag, joined by a colon, as `from_checkpoint` takes them."""
         return f"{self.model}:{self.tag}"
 
     @property

@@ -40,7 +40,7 @@ def load(
               orientation is applied;
             - TFRecord or ArrayRecord files of `tf.train.Example` with an encoded image and an
               integer label (`image/encoded` and `image/class/label`, or `image` and `label`): a
-              folder, or "records:" and a folder or a pattern, such as "records:/data/train-*".
+              folder, or "records:" and a folder or a pattern, such as `"records:/data/train-*"`.
               Their names determine the split; `labels.txt` has the class names, one per line;
             - a TFDS data set such as "tf_flowers" or "tfds:cifar10", prepared or downloadable, or
               the folder of a prepared one.

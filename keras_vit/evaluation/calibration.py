@@ -39,7 +39,7 @@ class Calibration:
 def calibration(labels: Any, probabilities: Any, bins: int = 15) -> Calibration:
     """Expected calibration error of the predicted class, in bins of equal width.
 
-    The mean over predictions of |accuracy - confidence| of their bin (Guo et al. 2017, "On
+    The mean over predictions of `|accuracy - confidence|` of their bin (Guo et al. 2017, "On
     Calibration of Modern Neural Networks", equation 3).
 
     Args:

@@ -1,0 +1,79 @@
+"""Shows docstrings as they were meant: named models briefly, flow charts with their line breaks."""
+
+from typing import Any
+
+import keras_vit
+
+# The constructors of the table of sizes: their signature and arguments are those of the class.
+NAMED_MODELS = {
+    f"keras_vit.{name}"
+    for name in keras_vit.__all__
+    if hasattr(getattr(keras_vit, name), "__wrapped__")
+    and getattr(keras_vit, name).__module__ == "keras_vit.models"
+    and name != "create"
+}
+
+
+def shorten_named_models(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Keeps the sizes of `ViTB16` and so on, and links the class that has the arguments."""
+    if name in NAMED_MODELS:
+        model = obj.__wrapped__.__name__
+        lines[:] = [lines[0], "", f"Takes every argument of :class:`keras_vit.{model}`, by name."]
+
+
+def shorten_signatures(
+    app: Any, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Shows the arguments of named models as `(**arguments)`."""
+    return ("(**arguments)", returns) if name in NAMED_MODELS else None
+
+
+def keep_flow_charts(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Turns paragraphs drawn with lines and arrows, and listings, into literal blocks."""
+    paragraphs = "\n".join(lines).split("\n\n")
+    shown = []
+    for paragraph in paragraphs:
+        drawn = any(sign in paragraph for sign in ("──", "►", "keras.distribution.set_d"))
+        if drawn and what == "module":
+            body = "\n".join(f"    {line}" for line in paragraph.splitlines())
+            paragraph = f".. code-block:: text\n\n{body}"
+        shown.append(paragraph)
+    lines[:] = "\n\n".join(shown).split("\n")
+
+
+def convert_tables(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Turns Markdown tables into tables of reStructuredText."""
+    shown: list[str] = []
+    for number, line in enumerate(lines):
+        if not line.startswith("|"):
+            shown.append(line)
+        elif not set(line) <= set("|-: "):  # all but the rule under the head
+            if not (number and lines[number - 1].startswith("|")):
+                shown += [".. list-table::", "   :header-rows: 1", ""]
+            first, *others = (cell.strip() for cell in line.strip("|").split("|"))
+            shown += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
+    lines[:] = shown
+
+
+def forget_modules_without_source(app: Any) -> list[Any]:
+    """Keeps `builtins` out of viewcode's index, where its link would be dead."""
+    modules = getattr(app.env, "_viewcode_modules", {})
+    for name in [name for name, entry in modules.items() if not entry]:
+        del modules[name]
+    return []
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Registers the hooks with autodoc."""
+    app.connect("autodoc-process-docstring", shorten_named_models, priority=400)
+    app.connect("autodoc-process-docstring", keep_flow_charts, priority=401)
+    app.connect("autodoc-process-docstring", convert_tables, priority=402)
+    app.connect("autodoc-process-signature", shorten_signatures)
+    app.connect("html-collect-pages", forget_modules_without_source, priority=400)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,92 @@
+"""Writes the parts of pages that the package itself knows, into `docs/generated`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras_vit
+from docs.tools import zoo
+from keras_vit.models import FAMILIES, model_cost
+from keras_vit.training import recipes
+from keras_vit_arguments import COMMANDS, RANGES, Option
+
+FOLDER = Path(__file__).resolve().parents[1] / "generated"
+
+
+def models() -> str:
+    """The named models: constructor, parameters and operations at 224 pixels, 1000 classes."""
+    lines = ["| name | constructor | M parameters | GMACs |", "|---|---|---:|---:|"]
+    for family in FAMILIES.values():
+        for name in family.names:
+            constructor = name.replace("/", "").replace("-", "").replace("+", "")
+            cost = model_cost(name)
+            link = f"[`{constructor}`](#keras_vit.{constructor})"
+            size = f"{cost.parameters / 1e6:,.1f} | {cost.macs / 1e9:,.1f}"
+            lines.append(f"| `{name}` | {link} | {size} |")
+    return "\n".join(lines)
+
+
+def constructors() -> str:
+    """An entry of the reference per named model."""
+    names = (name for name in keras_vit.__all__ if name not in ("create", "list_models"))
+    named = [n for n in names if hasattr(getattr(keras_vit, n), "__wrapped__")]
+    return "\n".join(f".. autofunction:: keras_vit.{n}" for n in named if n[0].isupper())
+
+
+def recipe_table() -> str:
+    """The training recipes with their source and hardware."""
+    lines = ["| recipe | image size | batch size | source | meant for |", "|---|---:|---:|---|---|"]
+    for name, recipe in recipes.RECIPES.items():
+        numbers = f"{recipe.image_size} | {recipe.batch_size:,}"
+        lines.append(f"| `{name}` | {numbers} | {recipe.source} | {recipe.hardware or '–'} |")
+    return "\n".join(lines)
+
+
+def commands() -> str:
+    """The options of every command."""
+    lines = []
+    for name, command in COMMANDS.items():
+        lines += [f"## {name}\n", f"{command.help[0].upper()}{command.help[1:]}.\n"]
+        lines += [f"```bash\n{command.example}\n```\n", "| option | what it does |", "|---|---|"]
+        lines += [_option(row) for options in command.groups.values() for row in options]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _option(row: Option) -> str:
+    settings, text = row.settings, row.help
+    if choices := settings.get("choices"):
+        text += f": {', '.join(f'`{choice}`' for choice in choices)}"
+    elif row.name in RANGES:
+        limits = RANGES[row.name]
+        text += f"; {limits.low:,} to {limits.high:,}"
+    default = settings.get("default")
+    if default not in (None, False) and "default" not in row.help:
+        text += f" (default: `{default}`)"
+    if settings.get("required"):
+        text += " (required)"
+    return f"| `{row.name}` | {text} |".replace("*", "\\*")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "zoo.md": zoo.markdown,
+    "models.md": models,
+    "constructors.rst": constructors,
+    "recipes.md": recipe_table,
+    "commands.md": commands,
+}
+
+
+def write(app: Any = None) -> None:
+    """Writes every page that has changed."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, content in PAGES.items():
+        file, text = FOLDER / name, content() + "\n"
+        if not file.exists() or file.read_text("utf-8") != text:
+            file.write_text(text, "utf-8")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Writes the pages before Sphinx reads them."""
+    app.connect("builder-inited", write)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,174 @@
+"""What the code blocks of the documentation take for granted, small: models, files, images."""
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit.checkpoints import cache
+from keras_vit.checkpoints.released import Weights
+from keras_vit.models import variants
+from keras_vit.models.other_names import of_other_package
+from keras_vit.training import recipes
+
+CLASSES = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
+SMALL = variants.Width(hidden_dim=24, depth=2, num_heads=3, mlp_dim=48)
+
+# Text that is replaced in a block before it runs, and its replacement.
+REPLACED = {
+    '["block_3", "block_11"]': '["block_0", "block_1"]',
+    '(model, "file")': '(model, "model.safetensors")',
+    "fit(...)": "fit(images, labels, batch_size=4, verbose=0)",
+    "class_names=[...]": f"class_names={list(CLASSES)}",
+    '"/data/': '"data/',
+    '("digits")': '("digits", val_fraction=0.9)',
+}
+
+
+@contextmanager
+def small_models(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes every named ViT small: the blocks show calls, and other tests the sizes."""
+    for name in [*variants.WIDTHS]:
+        patch.setitem(variants.WIDTHS, name, SMALL)
+    patch.setattr(cache, "cached_file", released_file)
+    try:
+        yield
+    finally:
+        patch.undo()
+        keras.distribution.set_distribution(None)
+
+
+def released_file(row: Weights) -> Path:
+    """A small file with random weights in the layout of a row, in place of the download."""
+    name = "/".join(row.url.split("/")[3:5])
+    named = of_other_package(name) if "huggingface.co" in row.url else None
+    shape = (row.pixels, row.pixels, 3)
+    arguments = {**row.arguments, "num_classes": row.num_classes, "input_shape": shape}
+    model = keras_vit.create(name if named else row.model, **arguments)
+    fill(model)
+    family = row.layout.split("_")[0]
+    layout = family if family in ("timm", "huggingface") else row.layout
+    file = Path(row.file_name)
+    file.unlink(missing_ok=True)
+    keras_vit.save_weights(model, file, layout=layout)
+    return file
+
+
+def fill(model: keras.Model, seed: int = 0) -> None:
+    """Gives every weight a random value."""
+    random = np.random.default_rng(seed)
+    for variable in model.weights:
+        if "float" in variable.dtype:
+            variable.assign(random.normal(0, 0.05, variable.shape).astype("float32"))
+
+
+def classifier(**arguments: Any) -> Any:
+    """A small classifier of five flowers."""
+    model = keras_vit.ViTTi16(num_classes=5, **{"input_shape": (32, 32, 3), **arguments})
+    model.class_names = CLASSES
+    fill(model)
+    return model
+
+
+def names(folder: Path, page: str) -> dict[str, Any]:
+    """The names that the blocks of a page use and do not define; writes the files they read."""
+    random = np.random.default_rng(0)
+    write_photographs(folder)
+    model = classifier(input_shape=(224, 224, 3))
+    images = random.integers(0, 256, (8, 224, 224, 3)).astype("uint8")
+    labels = np.arange(8) % 5
+    values: dict[str, Any] = {
+        **{"keras": keras, "keras_vit": keras_vit, "np": np, "model": model},
+        **{"images": images, "pixels": images, "labels": labels},
+    }
+    return values | OF_PAGE.get(page, lambda folder: {})(folder)
+
+
+def write_photographs(folder: Path) -> None:
+    """`photo.jpg`, and `photos/` with some of every class."""
+    random = np.random.default_rng(1)
+    for name in CLASSES:
+        (folder / "photos" / name).mkdir(parents=True)
+        for number in range(4):
+            pixels = random.integers(0, 256, (40, 48, 3)).astype("uint8")
+            Image.fromarray(pixels).save(folder / "photos" / name / f"{number}.jpg")
+    Image.open(folder / "photos" / "daisy" / "0.jpg").save(folder / "photo.jpg")
+
+
+def _readme(folder: Path) -> dict[str, Any]:
+    source = keras_vit.ViTTi16(num_classes=5)
+    keras_vit.save_weights(source, "Ti_16.npz", layout="google")
+    keras_vit.save_weights(source, "model.safetensors", layout="timm")
+    return {}
+
+
+def _accuracy(folder: Path) -> dict[str, Any]:
+    models = {n: classifier() for n in ("first", "second", "start", "tuned")}
+    for seed, model in enumerate(models.values()):
+        fill(model, seed)
+    logits = np.random.default_rng(2).normal(0, 2, (8, 5))
+    images = np.zeros((8, 32, 32, 3), "uint8")
+    return {**models, "logits": logits, "images": images, "model": classifier()}
+
+
+def _data(folder: Path) -> dict[str, Any]:
+    (folder / "data" / "imagenet21k").mkdir(parents=True)
+    return {"images": [((folder / "photo.jpg").read_bytes(), 0)]}
+
+
+def _distillation(folder: Path) -> dict[str, Any]:
+    recipe = recipes.get("finetune_small").scaled(steps=2, batch_size=4)
+    images = np.zeros((8, 32, 32, 3), "uint8")
+    trained = {"student": classifier(), "teacher": classifier()}
+    return {**trained, "recipe": recipe, "total_steps": 20, "images": images}
+
+
+def _export(folder: Path) -> dict[str, Any]:
+    for module in ("onnxruntime", "ai_edge_litert", "openvino", "torch"):
+        pytest.importorskip(module)
+    sizes = {"patch_size": 16, "hidden_dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 8}
+    model = keras_vit.VisionTransformer(num_classes=5, input_shape=(32, 32, 3), **sizes)
+    files = {"onnx": "photos.onnx", "litert": "photos.tflite", "torch": "photos.pt2"}
+    for format, file in {**files, "openvino": "photos/1"}.items():
+        keras_vit.export_model(model, file, format)
+    return {"pixels": np.zeros((1, 32, 32, 3), "uint8")}
+
+
+def _folders(folder: Path) -> dict[str, Any]:
+    import transformers
+
+    keras_vit.save_weights(classifier(input_shape=(224, 224, 3)), "FOLDER", layout="huggingface")
+    hub = folder / ".cache/huggingface/hub/models--google--vit-base-patch16-224"
+    (hub / "refs").mkdir(parents=True)
+    (hub / "refs" / "main").write_text("0" * 40)
+    source = classifier(input_shape=(224, 224, 3))
+    keras_vit.save_weights(source, hub / "snapshots" / ("0" * 40), layout="huggingface")
+    values: dict[str, Any] = {"transformers": transformers}
+    if importlib.util.find_spec("timm") is None:  # tests/checkpoints/test_folders.py opens them
+        values["timm"] = SimpleNamespace(create_model=lambda *_, **__: None)
+    return values
+
+
+def _weights(folder: Path) -> dict[str, Any]:
+    keras_vit.save_weights(classifier(), "FOLDER", layout="huggingface")
+    np.save("texts.npy", np.random.default_rng(3).normal(0, 1, (2, 512)))
+    return {"images": np.zeros((1, 518, 518, 3), "uint8")}
+
+
+OF_PAGE = {
+    "README.md": _readme,
+    "docs/accuracy.md": _accuracy,
+    "docs/data.md": _data,
+    "docs/distillation.md": _distillation,
+    "docs/export.md": _export,
+    "docs/folders.md": _folders,
+    "docs/weights.md": _weights,
+}

@@ -1,0 +1,64 @@
+"""Every Python block of the documentation runs, and every command line is one that is accepted."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from keras_vit_arguments import parse
+from tests.conftest import REPOSITORY
+from tests.docs import stand_ins
+from tests.docs.blocks import blocks_of, commands, pages, python_blocks
+
+SLOW = ("docs/export.md",)  # four exports, each in a process of its own
+IS_JAX = keras.backend.backend() == "jax"  # which has all three kinds of distribution
+
+
+def _pages_with_python() -> list[Any]:
+    names = [(page, page.relative_to(REPOSITORY).as_posix()) for page in pages()]
+    return [
+        pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for page, name in names
+        if python_blocks(page)
+    ]
+
+
+@pytest.mark.skipif(not IS_JAX, reason="the blocks are run once, on JAX")
+@pytest.mark.parametrize("page", _pages_with_python())
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page by page, in one namespace, as a reader would: a block may use names of earlier ones."""
+    pytest.importorskip("tensorflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with stand_ins.small_models(monkeypatch):
+        names = stand_ins.names(tmp_path, page.relative_to(REPOSITORY).as_posix())
+        for block in python_blocks(page):
+            if block.reason:
+                continue
+            code = block.code
+            for text, replacement in stand_ins.REPLACED.items():
+                code = code.replace(text, replacement)
+            exec(compile("\n" * (block.line - 1) + code, str(page), "exec"), names)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
+def test_commands_are_accepted(page: Path) -> None:
+    for block, words in commands(page):
+        if words[0] == "keras-vit":
+            parse(words[1:])
+        elif words[0].endswith("python") and words[1:2] == ["-m"]:
+            assert words[2] in ("pytest", "pip", "benchmarks", "docs.tools.zoo"), block
+            if words[2] == "benchmarks":
+                assert (REPOSITORY / "benchmarks" / f"{words[3]}.py").exists(), block
+        elif words[0].endswith("python") and len(words) > 1:
+            assert (REPOSITORY / words[1]).exists(), block
+
+
+@pytest.mark.once
+def test_every_fence_says_what_it_is() -> None:
+    """A reader and the highlighter both need the language; plain blocks are output."""
+    known = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}
+    for page in pages():
+        assert {block.language for block in blocks_of(page)} <= known, page

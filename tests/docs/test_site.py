@@ -1,0 +1,130 @@
+"""The tools of the site, and the built pages in a browser where both are there."""
+
+import functools
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+import keras_vit
+from docs.tools import diagrams, guides, zoo
+from docs.tools.build import versions, write_versions
+from docs.tools.links import dead_links, external_links
+from keras_vit.checkpoints.released import RELEASED
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.once
+
+SITE = REPOSITORY / "site" / "dev"
+BROWSER = os.environ.get("KERAS_VIT_BROWSER") or shutil.which("chromium")
+WIDTHS = (390, 1440)
+
+
+def test_every_released_row_is_in_the_zoo() -> None:
+    text = zoo.markdown()
+    assert all(f"| `{row.name}` |" in text for row in RELEASED)
+    assert text.count("| `") == len(RELEASED)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ViT-S/14:dinov2_reg4", "ViT-B/16:siglip", "ViT-Ti/16:deit_distilled", "ViT-S/14:eva02_*",
+     "ViT-B/16:beit_*", "ViT-B/16:clip_openai", "ViT-S/16:dinov3", "ViT-giant/14:dinov2"],
+)  # fmt: skip
+def test_parameters_in_the_zoo_are_those_of_the_model(name: str) -> None:
+    (row,) = keras_vit.list_weights(name)
+    repository = "/".join(row.url.split("/")[3:5])
+    size = (row.pixels, row.pixels, 3)
+    with keras.StatelessScope(initialize_variables=False):
+        model = keras_vit.create(repository, num_classes=row.num_classes, input_shape=size)
+    assert zoo.cost_of(row)[0] == model.count_params()
+
+
+def test_pre_logits_are_counted() -> None:
+    (row,) = keras_vit.list_weights("ViT-B/16:orig_in21k")
+    assert zoo.cost_of(row)[0] == 103_186_515  # tests/models/test_variants.py
+
+
+def test_diagrams_are_drawn() -> None:
+    """The images that the site shows are those of the blocks in the pages."""
+    pages = sorted(diagrams.DOCS.rglob("*.md"))
+    blocks = [text for page in pages for text in diagrams.mermaid_blocks(page.read_text("utf-8"))]
+    names = {diagrams.image_name(text, theme) for text in blocks for theme in diagrams.THEMES}
+    assert names == {file.name for file in diagrams.FOLDER.glob("*.svg")}, "run `make diagrams`"
+
+
+@pytest.mark.parametrize("script", sorted(guides.FOLDER.glob("*.py")), ids=lambda s: s.stem)
+def test_guides_have_the_outputs_of_their_scripts(script: Path) -> None:
+    assert guides.is_current(script), f"run `make guides GUIDES={script.stem}`"
+    assert script.stem in (guides.FOLDER / "index.md").read_text("utf-8")
+
+
+def test_dead_links(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "index.html").write_text('<h1 id="top"></h1><a href="../a.html#b">')
+    (tmp_path / "a.html").write_text(
+        '<a href="sub/"><a href="sub/#top"><a href="#c"><a href="sub/#low"><img src="no.png">'
+        '<p id="b"><a href="https://example.org/x"><a name="c">'
+    )
+    assert dead_links(tmp_path) == ["a.html: no.png", "a.html: sub/#low"]
+    assert external_links(tmp_path) == ["https://example.org/x"]
+
+
+def test_versions(tmp_path: Path) -> None:
+    for name in ("dev", "0.9.0", "0.10.0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").touch()
+    assert versions(tmp_path) == ["0.10.0", "0.9.0", "dev"]
+    write_versions(tmp_path)
+    assert 'href="0.10.0/index.html"' in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "switcher.json").read_text().count('"url"') == 3
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The built site behind HTTP."""
+    if not (SITE / "index.html").exists():
+        pytest.skip("site/dev is missing: run `make docs`")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(SITE.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/dev/"
+        server.shutdown()
+
+
+def test_links_of_the_built_site(address: str) -> None:
+    assert not dead_links(SITE)
+
+
+@pytest.mark.skipif(not BROWSER, reason="needs Chromium")
+def test_no_page_scrolls_sideways(address: str) -> None:
+    """On a phone and on a wide screen; figures load, and nothing is asked from another server."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    pages = [page for page in sorted(SITE.rglob("*.html")) if "_modules" not in page.parts]
+    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=options)
+        page = browser.new_page()
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        for file in pages:
+            page.goto(address + file.relative_to(SITE).as_posix())
+            broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
+            assert page.evaluate(broken) == 0, file
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": 900})
+                shown = page.evaluate("document.documentElement.scrollWidth")
+                assert shown <= width, f"{file} is {shown} pixels wide on a screen of {width}"
+        browser.close()
+    assert not [url for url in requests if not url.startswith(("http://127.0.0.1", "data:"))]
