@@ -65,6 +65,7 @@ def test_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="runs on JAX")
+@pytest.mark.slow
 def test_slurm(tmp_path: Path) -> None:
     program(tmp_path, "srun", SRUN)
     assert run(tmp_path, "slurm.sbatch").count("written to run") == 1
