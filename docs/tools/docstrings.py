@@ -5,13 +5,13 @@ from typing import Any
 import keras_vit
 
 # The constructors of the table of sizes: their signature and arguments are those of the class.
-NAMED_MODELS = {
+NAMED_MODELS = [
     f"keras_vit.{name}"
     for name in keras_vit.__all__
     if hasattr(getattr(keras_vit, name), "__wrapped__")
     and getattr(keras_vit, name).__module__ == "keras_vit.models"
     and name != "create"
-}
+]
 
 
 def shorten_named_models(

@@ -45,13 +45,17 @@ def external_links(site: Path) -> list[str]:
 
 
 def _external(links: list[str]) -> Iterator[str]:
-    return (link for link in links if urlsplit(link).scheme or link.startswith("//"))
+    return (link for link in links if _is_external(link))
+
+
+def _is_external(link: str) -> bool:
+    return bool(urlsplit(link).scheme) or link.startswith("//")
 
 
 def _leads_somewhere(link: str, file: Path, pages: dict[Path, _Page]) -> bool:
-    address = urlsplit(link)
-    if address.scheme or link.startswith("//"):
+    if _is_external(link):
         return True
+    address = urlsplit(link)
     target = (file.parent / unquote(address.path)).resolve() if address.path else file
     if target.is_dir():
         target /= "index.html"

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras_vit
 from docs.tools import zoo
+from docs.tools.docstrings import NAMED_MODELS
 from keras_vit.models import FAMILIES, model_cost
 from keras_vit.training import recipes
 from keras_vit_arguments import COMMANDS, RANGES, Option
@@ -28,9 +28,7 @@ def models() -> str:
 
 def constructors() -> str:
     """An entry of the reference per named model."""
-    names = (name for name in keras_vit.__all__ if name not in ("create", "list_models"))
-    named = [n for n in names if hasattr(getattr(keras_vit, n), "__wrapped__")]
-    return "\n".join(f".. autofunction:: keras_vit.{n}" for n in named if n[0].isupper())
+    return "\n".join(f".. autofunction:: {name}" for name in NAMED_MODELS)
 
 
 def recipe_table() -> str:

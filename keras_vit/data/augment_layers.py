@@ -77,10 +77,8 @@ def crop_only(augmentation: Augmentation) -> Augmentation:
 
 
 def _settings(part: Any) -> Augmentation | None:
-    return AUGMENTATIONS.get(part) if isinstance(part, str) else _as_augmentation(part)
-
-
-def _as_augmentation(part: Any) -> Augmentation | None:
+    if isinstance(part, str):
+        return AUGMENTATIONS.get(part)
     return part if isinstance(part, Augmentation) else None
 
 

@@ -17,6 +17,7 @@ from keras_vit.evaluation.markdown import table
 from keras_vit.evaluation.prediction import to_data_format
 from keras_vit.evaluation.vtab_tasks import GROUPS, TASKS, Task, task_splits
 from keras_vit.files import write_text
+from keras_vit.models.geometry import image_shape
 
 
 @dataclass(frozen=True)
@@ -268,8 +269,7 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
     def train(task: Task, train_split: Split, test_split: Split, setting: Setting) -> float:
         keras.utils.set_random_seed(setting.seed)
         size, steps = (setting.image_size, setting.image_size), setting.steps
-        first = model.data_format == "channels_first"
-        shape = (model.channels, *size) if first else (*size, model.channels)
+        shape = image_shape(size, model.channels, model.data_format)
         copy = model.with_input_shape(shape).with_classifier(task.classes)
 
         def batches(split: Split, **options: Any) -> Any:

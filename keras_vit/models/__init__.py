@@ -18,6 +18,7 @@ from keras_vit.models.families import (
     model_cost,
     named_model,
 )
+from keras_vit.models.geometry import image_shape
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer
 from keras_vit.models.resnet import BiTResNet
@@ -83,8 +84,8 @@ def create(name: str, *, sha256: str | None = None, **arguments: Any) -> ImageMo
     """
     sizes = model_arguments(name)
     if (size := named_model(name).image_size) is not None:
-        first = (arguments.get("data_format") or image_data_format()) == "channels_first"
-        sizes["input_shape"] = (3, size, size) if first else (size, size, 3)
+        data_format = arguments.get("data_format") or image_data_format()
+        sizes["input_shape"] = image_shape((size, size), 3, data_format)
     if arguments.get("num_classes", 0) != sizes.get("num_classes", 0):
         sizes.pop("representation_size", None)  # belongs to the head, as in `arguments_for`
     weights = arguments.get("weights")

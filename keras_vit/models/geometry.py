@@ -24,7 +24,7 @@ def image_layout(
     """
     data_format = check_data_format(data_format)
     last = data_format == "channels_last"
-    default = (DEFAULT_SIZE, DEFAULT_SIZE, 3) if last else (3, DEFAULT_SIZE, DEFAULT_SIZE)
+    default = image_shape((DEFAULT_SIZE, DEFAULT_SIZE), 3, data_format)
     if input_shape is None:
         return default, data_format
     shape = tuple(input_shape) if isinstance(input_shape, Sequence) else ()
@@ -39,6 +39,11 @@ def image_layout(
             f"Give for example {default}; height and width may be None."
         )
     return (shape[0], shape[1], shape[2]), data_format
+
+
+def image_shape(size: tuple[int, int], channels: int, data_format: str) -> tuple[int, int, int]:
+    """The `input_shape` of images of that height and width."""
+    return (*size, channels) if data_format == "channels_last" else (channels, *size)
 
 
 def image_size(input_shape: Sequence[int | None], data_format: str) -> Size:

@@ -366,7 +366,7 @@ def _whole(model: Any) -> Any:
 def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
     """The model of the job's name or weights, or that of the recipe."""
     size = recipe.image_size
-    if job.weights is not None and job.image_size is None and _is_mixer(job):
+    if size != DEFAULT_SIZE and job.weights and job.image_size is None and _is_mixer(job):
         size = DEFAULT_SIZE  # its weights mix the patches of one size
     arguments: dict[str, Any] = {
         "num_classes": num_classes,

@@ -13,6 +13,7 @@ from keras_vit.data import Split, Splits
 from keras_vit.data.splits import IndexedSplit
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.models import MLPMixer
+from keras_vit.models.geometry import image_shape
 from keras_vit.models.head import HEADS
 from keras_vit.training.averaging import mean_of
 from keras_vit.training.recipes import Recipe
@@ -96,8 +97,7 @@ def refine(
         model.set_weights(mean_of([start, model.get_weights()], shares))
     if recipe.eval_size and not isinstance(model, MLPMixer):  # which has one size
         size = (recipe.eval_size, recipe.eval_size)
-        first = model.data_format == "channels_first"
-        shape = (model.channels, *size) if first else (*size, model.channels)
+        shape = image_shape(size, model.channels, model.data_format)
         model = model.with_input_shape(shape)
     if recipe.views != "one":
         model.eval_transform = {**model.eval_transform, "views": recipe.views}
