@@ -103,6 +103,20 @@ def mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
     ]
 
 
+def towards_start(start: Weights, tuned: Weights, share: float) -> Weights:
+    """WiSE-FT's average of fine-tuned weights, which count `share`, with those before.
+
+    A new head starts from zeros, and stays as it was trained, like other tensors that were all
+    zeros: a share of it would be the same head with less confidence.
+    """
+    shares = (1 - share, share)
+    averages = mean_of([start, tuned], shares)
+    return [
+        average if before.any() else after
+        for before, after, average in zip(start, tuned, averages, strict=True)
+    ]
+
+
 def _stock(origin: np.ndarray, tuned: Sequence[np.ndarray]) -> np.ndarray:
     mean = np.mean([tensor.astype(np.float64) for tensor in tuned], axis=0)
     if not origin.any():

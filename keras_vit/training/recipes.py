@@ -75,7 +75,8 @@ class Recipe:
         probe_first: Whether the head starts from a linear probe on the frozen features instead of
             from zeros (LP-FT, Kumar et al. 2022).
         tuned_share: Share of the trained weights in the average with those that training started
-            from (alpha of WiSE-FT, Wortsman et al. 2022); 1 for the trained weights alone.
+            from (alpha of WiSE-FT, Wortsman et al. 2022), but for a new head; 1 for the trained
+            weights alone.
         eval_size: Height and width of the images after training, larger than `image_size`: a crop
             shows a flower larger than the whole photograph does (FixRes, Touvron et al. 2019). 0
             for `image_size`.
@@ -284,15 +285,17 @@ RECIPES = {
     ),
     "finetune_small": Recipe(
         source="Tuned here for pretrained models and a few thousand photographs.",
-        hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 1,800 photographs.",
+        hardware="Two CPU cores: ten to twenty minutes with ViT-Ti/16 and 1,800 photographs.",
         model=size_arguments("ViT-Ti/16"),
-        image_size=224,
+        image_size=256,
+        eval_size=320,
         epochs=6,
         batch_size=32,
         learning_rate=6e-4,
         warmup=0.1,
         layer_decay=0.65,
-        mixup=0.2,
+        label_smoothing=0.0,
+        mixup=0.1,
         scaling="sqrt",
         augmentation=Augmentation(min_area=0.3),
     ),

@@ -13,7 +13,7 @@ import keras
 import pytest
 
 import keras_vit
-from docs.tools import diagrams, guides, zoo
+from docs.tools import diagrams, zoo
 from docs.tools.build import versions, write_versions
 from docs.tools.links import dead_links, external_links
 from keras_vit.checkpoints.released import RELEASED
@@ -57,12 +57,6 @@ def test_diagrams_are_drawn() -> None:
     blocks = [text for page in pages for text in diagrams.mermaid_blocks(page.read_text("utf-8"))]
     names = {diagrams.image_name(text, theme) for text in blocks for theme in diagrams.THEMES}
     assert names == {file.name for file in diagrams.FOLDER.glob("*.svg")}, "run `make diagrams`"
-
-
-@pytest.mark.parametrize("script", sorted(guides.FOLDER.glob("*.py")), ids=lambda s: s.stem)
-def test_guides_have_the_outputs_of_their_scripts(script: Path) -> None:
-    assert guides.is_current(script), f"run `make guides GUIDES={script.stem}`"
-    assert script.stem in (guides.FOLDER / "index.md").read_text("utf-8")
 
 
 def test_dead_links(tmp_path: Path) -> None:

@@ -35,6 +35,9 @@ def test_a_recipes_rates_go_to_models_that_have_them(name: str, accepted: set[st
         ({"recipe": "small_data"}, 64, 0),
         ({"recipe": "small_data", "weights": "w"}, 224, 0),
         ({"recipe": "small_data", "model": "ViT-B/16"}, 224, 0),
+        ({"recipe": "finetune_small", "weights": "w"}, 256, 320),
+        ({"recipe": "finetune_small", "weights": "w", "image_size": 224}, 224, 0),
+        ({"recipe": "finetune_small", "model": "vit_base_patch16_384"}, 384, 0),
         ({"recipe": "finetune", "weights": "w"}, 384, 0),
         ({"recipe": "finetune", "weights": "w", "image_size": 32}, 32, 0),
         ({"recipe": "finetune", "model": "vit_base_patch16_224"}, 224, 0),
@@ -45,21 +48,13 @@ def test_the_size_of_the_images(options: dict[str, Any], size: int, eval_size: i
     assert (recipe.image_size, recipe.eval_size) == (size, eval_size)
 
 
-def test_another_size_is_also_that_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    larger = replace(keras_vit.recipes.get("finetune_small"), image_size=256, eval_size=320)
-    monkeypatch.setitem(keras_vit.recipes.RECIPES, "finetune_small", larger)
-    job = Job("photos", Path("runs"), weights="w")
-    assert (recipe_of(job).image_size, recipe_of(job).eval_size) == (256, 320)
-    other = recipe_of(replace(job, image_size=384))
-    assert (other.image_size, other.eval_size) == (384, 0)
-
-
 @pytest.mark.parametrize("model", [None, "Mixer-S/16"])
 def test_a_mixers_weights_are_for_one_size(model: str | None, tmp_path: Path) -> None:
     trained = keras_vit.create("Mixer-S/16", num_classes=5)
     keras_vit.save_weights(trained, tmp_path / "mixer.npz", layout="google")
     job = Job("photos", Path("runs"), weights=str(tmp_path / "mixer.npz"), model=model)
-    recipe = replace(recipe_of(job), image_size=256, eval_size=320)
+    recipe = recipe_of(job)
+    assert (recipe.image_size, recipe.eval_size) == (256, 320)
     mixer = build(job, recipe, 5, 3)
     refined, _ = refine(mixer, recipe, None, None)
     assert refined.input_shape == (None, 224, 224, 3)

@@ -95,15 +95,18 @@ def test_a_probe_becomes_the_head() -> None:
 
 def test_each_step_after_training() -> None:
     model, splits = build(), splits_of(60)
-    start = [np.zeros_like(weights) for weights in model.get_weights()]
     trained = model.get_weights()
+    start = [np.ones_like(weights) for weights in trained]
+    start[-2:] = np.zeros_like(trained[-2]), np.zeros_like(trained[-1])
     recipe = replace(RECIPE, tuned_share=0.75, eval_size=24, views="flip")
     refined, facts = refine(model, recipe, start, None)
     assert facts == {}
     assert refined.input_shape == (None, 24, 24, 3)
     assert refined.eval_transform["views"] == "flip"
+    np.testing.assert_array_equal(refined.get_layer("head").get_weights()[0], trained[-2])
+    kernel = next(i for i, weights in enumerate(trained) if weights.ndim == 2)
     np.testing.assert_allclose(
-        refined.get_layer("head").get_weights()[0], 0.75 * trained[-2], atol=1e-6
+        refined.get_weights()[kernel], 0.25 + 0.75 * trained[kernel], atol=1e-6
     )
 
     labels, before = evaluation.predict_split(refined, splits.train)
