@@ -73,14 +73,12 @@ def write_page(
             f"{pixels[0]} × {pixels[1]} pixels"
         ),
         reader=escape(reader),
+        depth=depth,
         last=depth + 1,
         head_options="".join(f'<option value="{h}">head {h}</option>' for h in range(1, heads + 1)),
         overlay=f"width:{100 * covered[1] / width:.3f}%;height:{100 * covered[0] / height:.3f}%",
         cards="\n".join(_card(i, image) for i, image in enumerate(images)),
-        failed="".join(
-            f"<p class=note>{escape(printable(file))} cannot be read: {escape(reason)}</p>"
-            for file, reason in failed.items()
-        ),
+        failed=_failed(failed),
         plots="\n".join(map(_figure, plots)),
         # "</script>" or "<!--" in a file's name would change where the element ends.
         data=json.dumps(data).replace("<", "\\u003c"),
@@ -122,6 +120,20 @@ def _card(index: int, image: InspectedImage) -> str:
         f"<p class=peak id=peak-{index}>&nbsp;</p>"
         + (f'<ol aria-label="Predicted classes of {name}">{rows}</ol>' if rows else "")
         + "</article>"
+    )
+
+
+def _failed(files: dict[Path, str]) -> str:
+    """Files that are not among the images, folded away below them; nothing without any."""
+    if not files:
+        return ""
+    what = "1 file is" if len(files) == 1 else f"{len(files)} files are"
+    rows = "".join(
+        f"<li>{escape(printable(file))}: {escape(reason)}</li>" for file, reason in files.items()
+    )
+    return (
+        f"<details class=failed><summary>{what} not shown: cannot be read</summary>"
+        f"<ul>{rows}</ul></details>"
     )
 
 

@@ -116,9 +116,9 @@ def inspect_files(
 
     out.mkdir(parents=True, exist_ok=True)
     makers: dict[str, Callable[[], Any]] = {
-        "attention": lambda: draw_attention(attention[0]),
         "rollout": lambda: draw_rollout(pixels, rollout, covered),
         "attention_distance": lambda: draw_attention_distance(distances.mean(0), pixels.shape[2]),
+        "attention": lambda: draw_attention(attention[0]),
         "position_similarity": lambda: plot_position_similarity(model),
         "embedding_filters": lambda: plot_embedding_filters(model),
     }

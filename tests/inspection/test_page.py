@@ -73,8 +73,8 @@ def test_names_are_text(written, files: list[Path]) -> None:
     elements = Elements((written[0] / "index.html").read_text("utf-8"))
     assert not elements.all("b")
     assert files[0].name in elements.text
-    assert "What <Ti/16> looks at" in elements.text
-    reason = "broken.jpg cannot be read: not a JPEG, PNG, BMP, GIF or WebP file"
+    assert "Where <Ti/16> looks" in elements.text
+    reason = "broken.jpg: not a JPEG, PNG, BMP, GIF or WebP file"
     assert elements.text.count(reason) == 1
 
 
@@ -139,7 +139,7 @@ def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
     assert list(inspect_files(model_of("token"), [file, missing], tmp_path / "out")) == [missing]
     page = (tmp_path / "out" / "index.html").read_text("utf-8")
     assert page_data(page)["images"][0]["name"] == r"p\xff\n.png"
-    assert r"missing\xfe.png cannot be read: No such file or directory" in Elements(page).text
+    assert r"missing\xfe.png: No such file or directory" in Elements(page).text
 
 
 def test_the_page_explains_a_missing_plot(files: list[Path], tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
     captured = capsys.readouterr()
     assert str(out / "index.html") in captured.out
     assert "broken.jpg cannot be read" in captured.err
-    assert "What small looks at" in (out / "index.html").read_text("utf-8")
+    assert "Where small looks" in (out / "index.html").read_text("utf-8")
     assert cli.main(["inspect", str(model), names[0], "--out", str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert cli.main(["inspect", str(model), *names[:3], "--out", str(out), "--overwrite"]) == 0
