@@ -233,6 +233,33 @@ def test_an_interrupted_run_is_resumed(
     assert "nothing to resume" in capsys.readouterr().out
 
 
+@once
+def test_layers_of_keras_augment_a_run_and_belong_to_it(
+    photographs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "colours"
+    words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", "1"]
+    words += ["--image-size", "16", "--batch-size", "8", "--augment"]
+    layers = ["keras.layers.RandomRotation(0.05)", "keras.layers.MixUp"]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_vit.training.job.predict_split", interrupted)
+        assert cli.main([*words, *layers]) == 130
+    capsys.readouterr()
+    assert cli.main([*words, layers[0], "--resume"]) == 2
+    assert "augment was" in capsys.readouterr().err
+    assert cli.main([*words, *layers, "--resume"]) == 0
+    assert (out / "model.keras").is_file()
+    config = json.loads((out / "config.json").read_text("utf-8"))
+    assert config["job"]["augment"] == layers
+
+
 def test_predict(run: Path, photographs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(photographs / "green/0.jpg"), str(photographs / "red/3.jpg")]
     assert cli.main(["predict", str(run), *files, "--top", "1"]) == 0

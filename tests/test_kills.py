@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +13,14 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.manifest import read_manifest, sha256
 from tests.conftest import REPOSITORY
 
 image = pytest.importorskip("PIL.Image")
 pytest.importorskip("tensorflow")
 
-KILLS = 50
+KILLS = {(): 50, ("--teacher", "teacher.keras"): 5}  # by what `train` gets besides
 # Checkpoints are written all the time, so that kills meet them, too.
 CODE = """
 import functools, sys, keras_vit_command
@@ -77,27 +79,37 @@ def finished_weights(folder: Path) -> list[np.ndarray]:
     return keras.saving.load_model(folder / "run/model.keras", compile=False).get_weights()
 
 
+def prepare(folder: Path, teacher: Path) -> None:
+    photographs(folder / "photos")
+    shutil.copy(teacher, folder / teacher.name)
+
+
 @pytest.mark.slow
-def test_fifty_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", KILLS, ids=["alone", "with a teacher"])
+def test_kills(more: tuple[str, ...], tmp_path: Path) -> None:
     """At random moments of start, training, report and export; each chain ends the same."""
-    chance, whole = random.Random(), tmp_path / "whole"
-    photographs(whole / "photos")
+    chance, whole, teacher = random.Random(), tmp_path / "whole", tmp_path / "teacher.keras"
+    sizes = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8}
+    vit = keras_vit.VisionTransformer(num_classes=2, input_shape=(16, 16, 3), **sizes)
+    vit.class_names = ["green", "red"]
+    vit.save(teacher)
+    prepare(whole, teacher)
     began = time.monotonic()
-    process = start(whole)
+    process = start(whole, *more)
     printed, _ = process.communicate()
     seconds = time.monotonic() - began
     assert process.returncode == 0, printed
     wanted = finished_weights(whole)
     kills, chains, moments = 0, 0, []
-    while kills < KILLS:
+    while kills < KILLS[more]:
         folder = tmp_path / f"chain{chains}"
-        photographs(folder / "photos")
+        prepare(folder, teacher)
         (folder / "run.txt").write_text("mine")
         photos = {path: sha256(path) for path in sorted((folder / "photos").rglob("*.jpg"))}
         while True:
-            process = start(folder, *mode(folder))
+            process = start(folder, *more, *mode(folder))
             # Late enough to be in the work, and at times so late that it ends by itself.
-            wait = chance.uniform(0, 1.15 * seconds) if kills < KILLS else 600
+            wait = chance.uniform(0, 1.15 * seconds) if kills < KILLS[more] else 600
             try:
                 printed, _ = process.communicate(timeout=wait)
             except subprocess.TimeoutExpired:
