@@ -285,9 +285,9 @@ RECIPES = {
     ),
     "finetune_small": Recipe(
         source="Tuned here for pretrained models and a few thousand photographs.",
-        hardware="Two CPU cores: about fifteen minutes with ViT-Ti/16 and 1,800 photographs.",
+        hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 1,800 photographs.",
         model=size_arguments("ViT-Ti/16"),
-        image_size=320,
+        image_size=224,
         epochs=6,
         batch_size=32,
         learning_rate=6e-4,
