@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A first model: handwritten digits
 #
-# A Vision Transformer trained from scratch on scikit-learn's 1,797 handwritten digits: about a
-# minute on two CPU cores, without a download. You see how a model is made, trained with
-# `model.fit`, evaluated, and looked into.
+# A Vision Transformer trained from scratch on scikit-learn's 1,797 handwritten digits, by
+# `make guides GUIDES=digits`: about a minute on two CPU cores, without a download, to at least 97 %
+# of the digits that it has not seen. You see how a model is made, trained with `model.fit`,
+# evaluated, looked into and saved.
 
 # %%
 import os
@@ -131,3 +132,10 @@ file = Path(tempfile.mkdtemp()) / "digits.keras"
 model.save(file)
 again = keras.saving.load_model(file)
 bool((keras.ops.argmax(again.predict(val_images, verbose=0), -1) == predicted).all())
+
+# %% [markdown]
+# The number that a test of this package compares with the 97 % above:
+
+# %%
+result = {"accuracy": float((predicted == val_labels).mean())}
+result

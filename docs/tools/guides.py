@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "guides"
-LONGEST = 600  # seconds per cell
+LONGEST = 3600  # seconds per cell
 
 
 def script_hash(script: Path) -> str:

@@ -103,7 +103,7 @@ def write_photographs(folder: Path) -> None:
     Image.open(folder / "photos" / "daisy" / "0.jpg").save(folder / "photo.jpg")
 
 
-def _readme(folder: Path) -> dict[str, Any]:
+def _models(folder: Path) -> dict[str, Any]:
     source = keras_vit.ViTTi16(num_classes=5)
     keras_vit.save_weights(source, "Ti_16.npz", layout="google")
     keras_vit.save_weights(source, "model.safetensors", layout="timm")
@@ -164,10 +164,10 @@ def _weights(folder: Path) -> dict[str, Any]:
 
 
 OF_PAGE = {
-    "README.md": _readme,
     "docs/accuracy.md": _accuracy,
     "docs/data.md": _data,
     "docs/distillation.md": _distillation,
+    "docs/models.md": _models,
     "docs/export.md": _export,
     "docs/folders.md": _folders,
     "docs/weights.md": _weights,

@@ -11,9 +11,19 @@ import pytest
 from docs.tools import guides
 from tests.conftest import SHARED
 
-# The numbers of a guide's `result`, and the least that each may be on any processor.
+# Numbers of a guide's `result`, and what its first paragraph promises that they are at least.
 RESULTS = {
     "digits": {"accuracy": 0.97},
+    "finetune_folder": {"accuracy": 0.94},
+    "report": {"accuracy": 0.93, "agrees_with_scikit_learn": 1, "evaluate_agrees": 1},
+    "weights": {"comparisons_that_agree": 1, "damaged_files_refused": 1},
+    "resolutions": {"worst accuracy at a new size": 0.93},
+    "dense": {"mean IoU": 0.6},
+    "inspection": {"rollout on the orange digit": 0.65},
+    "distribution": {"equal_decimal_places": 4, "fsdp_saves": 5, "accuracy": 0.8},
+    "serve": {"same_class": 1, "accuracy": 0.93},
+    "resume": {"weights_equal": 1, "history_equal": 1, "checksums_hold": 1},
+    "own_parts": {"fourier_accuracy": 0.9, "saved_model_agrees": 1, "foreign_weights_agree": 1},
 }
 SLOW = ("finetune_folder",)  # trains on photographs
 WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
@@ -64,6 +74,5 @@ def test_guides_keep_their_promises(name: str) -> None:
     )
     assert run.returncode == 0, run.stderr[-3000:]
     result = json.loads(run.stdout.splitlines()[-1])
-    assert {*result} == {*RESULTS[name]}
     for number, least in RESULTS[name].items():
         assert result[number] >= least, number
