@@ -42,7 +42,14 @@ def execute(script: Path) -> float:
 
     notebook = jupytext.read(script, fmt="py:percent")
     start = time.perf_counter()
-    NotebookClient(notebook, timeout=LONGEST, kernel_name="python3").execute()
+    client = NotebookClient(
+        notebook,
+        timeout=LONGEST,
+        kernel_name="python3",
+        # What native libraries print is not a part of a guide.
+        extra_arguments=["--IPKernelApp.capture_fd_output=False"],
+    )
+    client.execute()
     seconds = time.perf_counter() - start
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # random ids and times would be differences without a meaning

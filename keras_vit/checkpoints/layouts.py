@@ -139,7 +139,10 @@ def recognise(container: Container) -> Layout:
             if layout.recognises(container.tensors):
                 return layout
         shown = ", ".join(map(repr, names[:4])) or "none"
-        family = f"in no layout that is known ({', '.join(LAYOUTS)}); its tensors are {shown}"
+        raise CheckpointError(
+            f"{container.path} is in no layout that is known: its first tensors are {shown}. Rename "
+            f"them to those of a layout, or add one: {', '.join(LAYOUTS)}."
+        )
     raise CheckpointError(
         f"{container.path} is {family}: its weights do not fit a model of this package."
     )

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.adaptation import Grid, adapt
+from keras_vit.checkpoints.architecture import HEADS
 from keras_vit.checkpoints.cache import resolve
 from keras_vit.checkpoints.catalogue import find_for_model
 from keras_vit.checkpoints.checkpoint_file import open_checkpoint
@@ -144,4 +145,8 @@ def _differences(model: Any, checkpoint: Checkpoint) -> list[str]:
         is_free = value == "swiglu" or value is False  # follows from shapes, or is asked for
         if name in arguments and arguments[name] != value and not is_free:
             notes.append(f"the weights are for {name}={arguments[name]!r}, the model has {value!r}")
+    heads, has_table = config.get("num_heads"), "relative" in config.get("position_embedding", "")
+    if heads and "num_heads" not in arguments and config["hidden_dim"] not in HEADS:
+        if not has_table:  # whose columns are the heads
+            notes.append(f"the file does not state num_heads: {heads} is not checked")
     return notes

@@ -26,6 +26,12 @@ class Calibration:
     confidence: np.ndarray
     accuracy: np.ndarray
 
+    @property
+    def overconfidence(self) -> float:
+        """Mean probability of the predicted class minus accuracy: below 0 for too low ones."""
+        gaps = np.nan_to_num(self.confidence - self.accuracy)
+        return float(np.average(gaps, weights=self.counts))
+
     def to_dict(self) -> dict[str, Any]:
         """The values as JSON accepts them: None in empty bins."""
         return {
@@ -54,8 +60,8 @@ def calibration(labels: Any, probabilities: Any, bins: int = 15) -> Calibration:
 
     >>> from keras_vit.evaluation import calibration
     >>> certain_and_half_correct = calibration([0, 1], [[1.0, 0.0], [1.0, 0.0]])
-    >>> certain_and_half_correct.error
-    0.5
+    >>> certain_and_half_correct.error, certain_and_half_correct.overconfidence
+    (0.5, 0.5)
     """
     check_positive(bins=bins)
     labels, probabilities = check_probabilities(labels, probabilities)

@@ -103,8 +103,8 @@ def _limitations(
         lines.append(f"- Not tested, as there are no validation images: {', '.join(untested)}.")
     if calibration is not None:
         lines.append(
-            f"- Its probabilities are off by {calibration.error:.1%} on average (see the "
-            "reliability diagram)."
+            f"- Its probabilities are off by {calibration.error:.1%} on average, mostly too "
+            f"{'high' if calibration.overconfidence > 0 else 'low'} (see the reliability diagram)."
         )
     if mistakes:
         worst, names = mistakes[0], [inline(scores.name) for scores in report.classes]

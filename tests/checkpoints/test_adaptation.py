@@ -241,6 +241,20 @@ def test_options_other_than_the_weights_are_noted(tmp_path: Path) -> None:
     assert "norm_epsilon=1e-12" in notes
 
 
+def test_heads_that_nothing_states_are_noted(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    file = saved(tmp_path, "timm")
+    safetensors.save_file(safetensors.load_file(file), file)  # without keras_vit's metadata
+    model = from_checkpoint(file)
+    assert f"does not state num_heads: {model.num_heads}" in " ".join(model.load_report.notes)
+    named = small(hidden_dim=192, num_heads=3)
+    save_weights(named, tmp_path / "named.safetensors", layout="timm")
+    safetensors.save_file(
+        safetensors.load_file(tmp_path / "named.safetensors"), tmp_path / "named.safetensors"
+    )
+    assert not from_checkpoint(tmp_path / "named.safetensors").load_report.notes
+
+
 def test_names_of_classes_come_with_the_weights(tmp_path: Path) -> None:
     model = small(num_classes=3)
     model.class_names = ("one", "two", "three")
