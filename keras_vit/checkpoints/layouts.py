@@ -140,8 +140,8 @@ def recognise(container: Container) -> Layout:
                 return layout
         shown = ", ".join(map(repr, names[:4])) or "none"
         raise CheckpointError(
-            f"{container.path} is in no layout that is known: its first tensors are {shown}. Rename "
-            f"them to those of a layout, or add one: {', '.join(LAYOUTS)}."
+            f"{container.path} is in no layout that is known: its first tensors are {shown}. "
+            f"Rename them to those of one of these, or add one: {', '.join(LAYOUTS)}."
         )
     raise CheckpointError(
         f"{container.path} is {family}: its weights do not fit a model of this package."

@@ -145,8 +145,9 @@ def _differences(model: Any, checkpoint: Checkpoint) -> list[str]:
         is_free = value == "swiglu" or value is False  # follows from shapes, or is asked for
         if name in arguments and arguments[name] != value and not is_free:
             notes.append(f"the weights are for {name}={arguments[name]!r}, the model has {value!r}")
-    heads, has_table = config.get("num_heads"), "relative" in config.get("position_embedding", "")
-    if heads and "num_heads" not in arguments and config["hidden_dim"] not in HEADS:
-        if not has_table:  # whose columns are the heads
-            notes.append(f"the file does not state num_heads: {heads} is not checked")
+    heads = config.get("num_heads")
+    is_known = "num_heads" in arguments or config.get("hidden_dim") in HEADS
+    if heads and not is_known and "relative" not in config["position_embedding"]:
+        # The columns of relative positions are the heads; otherwise no tensor shows them.
+        notes.append(f"the file does not state num_heads: {heads} is not checked")
     return notes
