@@ -11,11 +11,9 @@ import os
 
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Eight devices from one CPU. With GPUs or TPUs, leave these lines out: JAX finds them.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
-)
-os.environ["PJRT_NPROC"] = "32"  # threads: with few, devices that wait for others block them
+# Eight devices from one CPU. With GPUs or TPUs, leave both lines out: JAX finds them.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["PJRT_NPROC"] = "32"  # threads: with two, devices that wait for others block them
 
 import keras
 import numpy as np

@@ -3,8 +3,8 @@
 #
 # 1,800 photographs of five kinds of flowers, a released ViT-Ti/16 and one command reach at least
 # 94 % of 450 photographs that the model has not seen: `make guides GUIDES=finetune_folder`, less
-# than ten minutes on two CPU cores. It downloads TensorFlow Datasets' `tf_flowers` and 22 MB of weights,
-# unless `KERAS_VIT_FLOWERS` and `KERAS_VIT_TI16` name a folder and a file that you have.
+# than ten minutes on two CPU cores. It downloads `tf_flowers` of TensorFlow Datasets and 22 MB of
+# weights, unless `KERAS_VIT_FLOWERS` and `KERAS_VIT_TI16` name a folder and a file that you have.
 
 # %%
 import os
@@ -31,12 +31,13 @@ if Path(weights).is_file():
 data = "photos" if photos else "tf_flowers"
 
 
-def run(command: str, shown: int = 12) -> None:
-    """Runs a command of the command line, and shows it and the end of what it prints."""
+def run(command: str) -> None:
+    """Runs a command of the command line, and shows it and what it prints, but for progress."""
     words = shlex.split(command)
     words[0] = str(Path(sys.executable).with_name(words[0]))
     done = subprocess.run(words, cwd=work, capture_output=True, text=True, check=False)
-    print("$", command, *done.stdout.splitlines()[-shown:], sep="\n")
+    lines = (line for line in done.stdout.splitlines() if "val_" in line or " step " not in line)
+    print(f"$ {command}", *lines, sep="\n")
     if done.returncode:
         raise SystemExit(done.stderr)
 
@@ -50,11 +51,11 @@ def run(command: str, shown: int = 12) -> None:
 # photographs are enough for a first result, and the recipe's six for the last percent.
 
 # %%
+os.environ["TERM"] = "dumb"  # no colours
 os.environ["KERAS_BACKEND"] = "torch"  # the fastest of the three on such CPUs
 run(
     f"keras-vit train --data {data} --model ViT-Ti/16 --weights {weights} "
-    "--epochs 2 --precision mixed_bfloat16 --out runs/photos",
-    shown=40,
+    "--epochs 2 --precision mixed_bfloat16 --out runs/photos"
 )
 
 # %% [markdown]
@@ -88,7 +89,7 @@ first = next((folder.parent.parent / "photos").glob("roses/*.jpg"), None) if pho
 if first is not None:
     (work / "new.jpg").symlink_to(first)
     run("keras-vit predict runs/photos new.jpg")
-run("keras-vit export runs/photos --format onnx --out photos.onnx", shown=3)
+run("keras-vit export runs/photos --format onnx --out photos.onnx")
 
 # %% [markdown]
 # `keras-vit serve runs/photos` answers over HTTP ([ship and serve](serve.ipynb)), and

@@ -218,8 +218,11 @@ plt.show()
 # only files that are listed there and unchanged.
 
 # %%
+import shutil
+
 run_folder = folder / "runs/digits"
-checksums_hold = run("sha256sum --check SHA256SUMS", cwd=run_folder) == 0
+check = "sha256sum --check" if shutil.which("sha256sum") else "shasum -a 256 --check"  # macOS
+checksums_hold = run(f"{check} SHA256SUMS", cwd=run_folder) == 0
 
 # %% [markdown]
 # One byte more, and it shows:
@@ -227,7 +230,7 @@ checksums_hold = run("sha256sum --check SHA256SUMS", cwd=run_folder) == 0
 # %%
 with (run_folder / "history.csv").open("a") as file:
     file.write("\n")
-change_shows = run("sha256sum --check --quiet SHA256SUMS", cwd=run_folder) == 1
+change_shows = run(f"{check} --quiet SHA256SUMS", cwd=run_folder) == 1
 
 # %% [markdown]
 # `config.json` has the options, versions and settings of the run, and `report.json` what came out.

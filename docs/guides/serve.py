@@ -198,21 +198,24 @@ def computed():
     return np.array([float(count[1]) for count in counts])
 
 
-numbers, speeds, sizes = (1, 2, 4, 8, 16), [], []
-for number in numbers:
-    before, began = computed(), time.perf_counter()
-    with ThreadPoolExecutor(number) as clients:
-        [*clients.map(post, files)]
-    speeds.append(len(files) / (time.perf_counter() - began))
-    images_served, batches = computed() - before
-    sizes.append(images_served / batches)
+numbers = (1, 2, 4, 8, 16)
+speeds, sizes = ({number: [] for number in numbers} for _ in range(2))
+for _ in range(3):  # in turns, as other programs may slow down one of them
+    for number in numbers:
+        before, began = computed(), time.perf_counter()
+        with ThreadPoolExecutor(number) as clients:
+            [*clients.map(post, files[:120])]
+        speeds[number].append(120 / (time.perf_counter() - began))
+        images_served, batches = computed() - before
+        sizes[number].append(images_served / batches)
 
 figure, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
-bars = axis.bar([str(number) for number in numbers], speeds)
-pairs = zip(speeds, sizes, strict=True)
+best = [max(speeds[number]) for number in numbers]
+bars = axis.bar([str(number) for number in numbers], best)
+pairs = zip(best, map(np.mean, sizes.values()), strict=True)
 axis.bar_label(bars, [f"{speed:.0f}\n{size:.1f} per batch" for speed, size in pairs])
-axis.set(xlabel="clients at a time", ylabel="requests per second", ylim=(0, 1.25 * max(speeds)))
-axis.set_title("Answered requests per second, and images per batch")
+axis.set(xlabel="clients at a time", ylabel="requests per second", ylim=(0, 1.25 * max(best)))
+axis.set_title("Requests per second, the best of three turns, and images per batch")
 plt.show()
 
 # %% [markdown]

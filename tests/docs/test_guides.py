@@ -18,7 +18,6 @@ RESULTS = {
     "report": {"accuracy": 0.93, "agrees_with_scikit_learn": 1, "evaluate_agrees": 1},
     "weights": {"comparisons_that_agree": 1, "damaged_files_refused": 1},
     "resolutions": {"worst accuracy at a new size": 0.8},
-    "dense": {"mean IoU": 0.6},
     "inspection": {"rollout on the orange digit": 0.65},
     "distribution": {"equal_decimal_places": 4, "fsdp_saves": 5, "accuracy": 0.8},
     "serve": {"same_class": 1, "accuracy": 0.93},
