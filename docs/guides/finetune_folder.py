@@ -61,8 +61,8 @@ run(
 # %% [markdown]
 # ## How good is it?
 #
-# (The seconds above are those of a busy machine: the recipe's six epochs take about twelve minutes on
-# one core of an idle one.)
+# (The seconds above are those of a busy machine: the recipe's six epochs take about twelve minutes
+# on one core of an idle one.)
 #
 # The run's folder has a report for people, `report.md`, and one for programs, `report.json`.
 

@@ -19,7 +19,7 @@ RESULTS = {
     "weights": {"comparisons_that_agree": 1, "damaged_files_refused": 1},
     "resolutions": {"worst accuracy at a new size": 0.8},
     "inspection": {"rollout on the orange digit": 0.65},
-    "distribution": {"equal_decimal_places": 4, "fsdp_saves": 5, "accuracy": 0.8},
+    "distribution": {"equal_decimal_places": 5, "fsdp_saves": 5, "accuracy": 0.9},
     "serve": {"same_class": 1, "accuracy": 0.93},
     "resume": {"weights_equal": 1, "history_equal": 1, "checksums_hold": 1},
     "own_parts": {"fourier_accuracy": 0.9, "saved_model_agrees": 1, "foreign_weights_agree": 1},
