@@ -24,7 +24,8 @@ RESULTS = {
     "resume": {"weights_equal": 1, "history_equal": 1, "checksums_hold": 1},
     "own_parts": {"fourier_accuracy": 0.9, "saved_model_agrees": 1, "foreign_weights_agree": 1},
 }
-SLOW = ("finetune_folder",)  # trains on photographs
+# More than a minute, mostly of processes that start and compile.
+SLOW = ("finetune_folder", "weights", "report", "serve", "resume", "distribution")
 WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
 NEEDS_SHARED = {
     "weights": {"KERAS_VIT_TI16": WEIGHTS},
