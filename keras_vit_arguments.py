@@ -73,6 +73,7 @@ class Numbers:
 RANGES: dict[str, Integers | Numbers] = {
     "--accumulate": Integers(1, 4096),
     "--batch-size": Integers(1, 65_536),
+    "--checkpoint-every": Numbers(0, 1_000_000, or_low=True),
     "--devices": Integers(1, 65_536),
     "--epochs": Integers(1, 1_000_000),
     "--fewshot": Integers(1, 100_000),
@@ -102,6 +103,7 @@ RANGES: dict[str, Integers | Numbers] = {
 
 METAVARS = {  # N for all others
     "--accumulate": "PARTS",
+    "--checkpoint-every": "SECONDS",
     "--held-out": "FRACTION",
     "--image-size": "PIXELS",
     "--knn": "K",
@@ -320,6 +322,12 @@ COMMANDS: dict[str, Command] = {
             "run": [
                 option(
                     "--out", "folder to write (default: runs/DATA)", type=Path, metavar="FOLDER"
+                ),
+                option(
+                    "--checkpoint-every",
+                    "seconds between checkpoints, from which --resume continues",
+                    default=60.0,
+                    dest="checkpoint_seconds",
                 ),
                 flag("--resume", "continue an interrupted run", exclusive="start"),
                 flag("--overwrite", "replace the earlier run in --out", exclusive="start"),

@@ -28,6 +28,7 @@ NEVER = ("nan", "inf", "-1", "1e400", "many", "")
 # Every option that is a number, and values that it refuses besides `NEVER`.
 REFUSED = {
     ("train", "--batch-size"): ("0", "1.5", "65537"),
+    ("train", "--checkpoint-every"): ("-0.5", "1e6"),
     ("train", "--epochs"): ("0", "0.5", "1000000000000"),
     ("train", "--image-size"): ("0", "100000", "224x224"),
     ("train", "--learning-rate"): ("0", "-1e-3", "100"),

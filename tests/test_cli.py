@@ -234,6 +234,35 @@ def test_an_interrupted_run_is_resumed(
 
 
 @once
+def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
+    photographs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "colours"
+    words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", "1"]
+    words += ["--image-size", "16", "--batch-size", "8"]
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_vit.training.job.fit", interrupted)
+        patch.setattr("sys.argv", ["keras-vit", *words])
+        assert cli.main(words) == 130
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", ["keras-vit", *words, "--resume"])
+    assert cli.main([*words, "--seed", "1", "--resume"]) == 2
+    assert "was started with seed=0, not 1" in capsys.readouterr().err
+    assert cli.main([*words, "--checkpoint-every", "0", "--resume"]) == 0
+    assert "no checkpoint yet" in capsys.readouterr().out
+    config = json.loads((out / "config.json").read_text("utf-8"))
+    assert config["command"].endswith("--batch-size 8"), "the command that started the run"
+    assert not config["job"]["resume"]
+
+
+@once
 def test_layers_of_keras_augment_a_run_and_belong_to_it(
     photographs: Path,
     tmp_path: Path,
@@ -253,7 +282,7 @@ def test_layers_of_keras_augment_a_run_and_belong_to_it(
         assert cli.main([*words, *layers]) == 130
     capsys.readouterr()
     assert cli.main([*words, layers[0], "--resume"]) == 2
-    assert "augment was" in capsys.readouterr().err
+    assert "was started with augment=" in capsys.readouterr().err
     assert cli.main([*words, *layers, "--resume"]) == 0
     assert (out / "model.keras").is_file()
     config = json.loads((out / "config.json").read_text("utf-8"))

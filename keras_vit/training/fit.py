@@ -18,6 +18,8 @@ from keras_vit.training.resume import ResumableRun
 # Training images are few where there are this many times more to validate on.
 FEW = 4
 
+CHECKPOINT_SECONDS = 60.0
+
 History = dict[str, list[float]]
 
 
@@ -31,6 +33,7 @@ def fit(
     print_fn: Callable[[str], None] = print,
     identity: Any = None,
     augment: Any = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     **callback_options: Any,
 ) -> History:
@@ -51,6 +54,7 @@ def fit(
         identity: What else must agree for a checkpoint to belong to the run, as JSON values.
         augment: As in `keras_vit.data.pipeline`, in place of the recipe's augmentation, Mixup and
             CutMix; layers follow the recipe's crop. None for the recipe's.
+        checkpoint_seconds: Time between checkpoints; see `ResumableRun`.
         callbacks: Further callbacks.
         **callback_options: Options of `default_callbacks`.
 
@@ -59,7 +63,8 @@ def fit(
 
     Raises:
         FloatingPointError: The loss is not finite; the message names the step.
-        ValueError: `augment` is unknown, or does not suit the images.
+        ValueError: `augment` is unknown, or does not suit the images; or `checkpoint_seconds` is
+            below 0.
     """
     images = len(splits.train)
     batch_size = min(recipe.batch_size // recipe.accumulation, images)
@@ -101,7 +106,9 @@ def fit(
             start_step=start_step,
         )
 
-    run = ResumableRun(folder / "checkpoints", recipe=identity, print_fn=print_fn)
+    run = ResumableRun(
+        folder / "checkpoints", checkpoint_seconds, recipe=identity, print_fn=print_fn
+    )
     history = run.fit(
         model,
         training_batches,

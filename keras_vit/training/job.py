@@ -37,7 +37,7 @@ from keras_vit.models.families import family_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.output_folder import OutputFolder
 from keras_vit.training.distillation import Distillation, check_classifier
-from keras_vit.training.fit import History, fit
+from keras_vit.training.fit import CHECKPOINT_SECONDS, History, fit
 from keras_vit.training.job_recipe import (
     check_processes,
     recipe_name,
@@ -91,6 +91,7 @@ class Job:
         held_out: Fraction of the training images that sets the temperature of the probabilities.
         views: What predictions are averaged over; a key of `keras_vit.models.views.VIEWS`.
         max_pixels: Height times width that an image may have; larger ones are bad files.
+        checkpoint_seconds: Time between the checkpoints of `resume`.
         distribution: A kind of `keras_vit.distribution.create`; None for one device.
         devices: How many devices; None for all.
         resume: Continue an interrupted run.
@@ -126,6 +127,7 @@ class Job:
     held_out: float | None = None
     views: str | None = None
     max_pixels: int = MAX_PIXELS
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
     distribution: str | None = None
     devices: int | None = None
     resume: bool = False
@@ -152,10 +154,11 @@ class Job:
     def identity(self) -> dict[str, str]:
         """The options that must agree for two calls to belong to one run.
 
-        Devices need not: a run may continue on others.
+        Devices need not: a run may continue on others, and with other checkpoints.
         """
         options = asdict(replace(self, resume=False, overwrite=False, out=Path()))
-        del options["distribution"], options["devices"]
+        for name in ("distribution", "devices", "checkpoint_seconds"):
+            del options[name]
         return {name: str(value) for name, value in options.items()}
 
 
@@ -201,13 +204,12 @@ def _train_and_publish(
         from_all_processes(False)
         return _stored_report(output.place)[0]
     with output.opened(overwrite=job.overwrite, resume=job.resume) as folder:
+        _begin(job, folder, print_fn)
         to_train = not output.is_finished()
         from_all_processes(to_train)  # the others follow
         if to_train:
             _write_run(job, recipe, folder, print_fn)
             output.finish()
-        else:
-            _check_identity(job, folder)
         output.publish(print_fn)
     report, facts = _stored_report(output.place)
     print_fn(f"\n{report}\n")
@@ -251,15 +253,25 @@ def _stored_report(folder: Path) -> tuple[evaluation.ClassificationReport, dict[
     return evaluation.ClassificationReport.from_dict(facts["report"]), facts
 
 
-def _check_identity(job: Job, folder: Path) -> None:
-    """Raises a RunMismatchError where a finished run was made with other options."""
-    stored = json.loads((folder / "config.json").read_text("utf-8"))["identity"]
+def _begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
+    """Records the options of a new run, or compares them with those of the run to resume.
+
+    Checkpoints have them, too, but the first one comes after a while.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        command = shlex.join(["keras-vit", *sys.argv[1:]])
+        write_text(path, json.dumps({"command": command, "identity": job.identity}, indent=2))
+        return
+    stored = json.loads(path.read_text("utf-8"))["identity"]
     for name, value in job.identity.items():
         if stored.get(name) != value:
             raise RunMismatchError(
-                f"The run at {folder} was made with {name}={stored.get(name)}, not {value}. Give "
-                "the same options with --resume, or --overwrite."
+                f"The run of {job.out} was started with {name}={stored.get(name)}, not {value}. "
+                "Give the same options with --resume, or --overwrite."
             )
+    if not any([*folder.glob("checkpoints/step-*"), *folder.glob("report.json")]):
+        print_fn("there is no checkpoint yet: the run starts from its first step")
 
 
 def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str], None]) -> None:
@@ -301,7 +313,7 @@ def _write_files(
 ) -> None:
     """The trained model, its report and its SavedModel."""
     report = evaluation.classification_report(labels, scores, splits.class_names)
-    config = _config(job, recipe, model)
+    config = _config(job, recipe, model, folder)
     with atomic_write(folder / "model.keras") as temporary:
         model.save(temporary)
     write_text(folder / "config.json", json.dumps(config, indent=2, default=str))
@@ -460,6 +472,7 @@ def _fitted(
         print_fn=print_fn,
         identity=identity,
         augment=job.augment,
+        checkpoint_seconds=job.checkpoint_seconds,
         patience=job.patience,
         tensorboard=job.tensorboard,
     )
@@ -485,11 +498,12 @@ def _probe_features(
     return probe
 
 
-def _config(job: Job, recipe: Recipe, model: Any) -> dict[str, Any]:
+def _config(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, Any]:
     """How the model was made, for `config.json` and the model card."""
+    started = json.loads((folder / "config.json").read_text("utf-8"))
     return {
-        "command": shlex.join(["keras-vit", *sys.argv[1:]]),
-        "job": asdict(job),
+        "command": started["command"],  # of the first process, if it was resumed
+        "job": asdict(replace(job, resume=False)),
         "identity": job.identity,
         "recipe": asdict(recipe),
         "model": keras.saving.serialize_keras_object(model)["config"],
