@@ -35,6 +35,7 @@ myst_enable_extensions = ["colon_fence", "attrs_inline", "html_image"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "gfm"  # tables in outputs
 
 # The reference is the docstrings: Google's style, with single backquotes for code.
 default_role = "code"

@@ -311,21 +311,26 @@ def _plan_step(
 ) -> dict[str, StepCost]:
     """A training step on a TPU by its compiler, where it is installed, beside the arithmetic."""
     expected = expected_cost(model, distribution, tpu, image_size=image_size, **options)
-    costs, note = {"by arithmetic": expected}, None
+    costs, notes = {"by arithmetic": expected}, []
+    if distribution == "fsdp" and (expected.held or 0) > 2 / expected.devices:
+        notes.append(
+            f"Each chip holds {expected.held:.1%} of the weights, as {expected.devices} divides no "
+            "axis of the others: a number of chips that divides the model's width cuts all of them."
+        )
     shape = (image_size, image_size, 3)
     try:
         compiled = step_cost(model, distribution, tpu, input_shape=shape, **options)
         costs = {"compiled": compiled, **costs}
         if compiled.loops:
-            note = (
+            notes.append(
                 f"The program has {compiled.loops} loops, and XLA counts one turn of each: "
                 "operations, memory traffic and collectives are at least these."
             )
     except (ImportError, DoesNotFitError) as error:
-        note = f"Not compiled: {error}"
+        notes.append(f"Not compiled: {error}")
     print(f"\na training step on {tpu}, {distribution}: each of {expected.devices} chips")
     print_text(cost_table(costs))
-    if note:
+    for note in notes:
         print_text(note)
     return costs
 

@@ -18,7 +18,7 @@ import keras
 
 from keras_vit.backend import compile_step, tpu_devices
 from keras_vit.distribution.kinds import create, distribution_over
-from keras_vit.distribution.layouts import KINDS, cut_axes
+from keras_vit.distribution.layouts import KINDS, held_parameters
 from keras_vit.errors import check_choice, check_positive
 from keras_vit.models import create as create_model
 from keras_vit.models import model_cost, named_model
@@ -71,6 +71,7 @@ class StepCost:
         loops: Loops of the program. XLA counts one turn of each, so that operations, traffic and
             collectives are at least these: with FSDP, it computes products in turns over the TPU's
             chips while it exchanges weights.
+        held: Share of the parameters that the device holds; None where nobody counted.
     """
 
     devices: int
@@ -81,6 +82,7 @@ class StepCost:
     moved: float | None
     collectives: int | None
     loops: int = 0
+    held: float | None = None
 
     @property
     def memory(self) -> int:
@@ -273,11 +275,8 @@ def expected_cost(
     classes = {k: v for k, v in options.items() if k == "num_classes"}
     with keras.StatelessScope(initialize_variables=False):
         model = create_model(name, input_shape=(size, size, 3), **classes)
-    total = held = 0
-    for variable in model.trainable_variables:
-        number = math.prod(variable.shape)
-        cut = any(cut_axes(kind, variable.path, variable.shape, count))
-        total, held = total + number, held + number // (count if cut else 1)
+    shapes = [(variable.path, variable.shape) for variable in model.trainable_variables]
+    total, held = (held_parameters(shapes, kind, n) for n in (1, count))
     cost = model_cost(name, batch_size=batch_size, precision=precision, remat=remat, **options)
     activations = cost.training_bytes - 16 * cost.parameters
     # Data parallel: the sum of the gradients. FSDP: the weights twice, and its gradients' sum.
@@ -291,6 +290,7 @@ def expected_cost(
         6 * cost.macs * batch_size / count,  # forward, and twice that backward
         None,
         collectives if count > 1 else 0,
+        held=held / total,
     )
 
 

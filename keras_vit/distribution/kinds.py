@@ -142,9 +142,11 @@ _INSTEAD = {
 
 
 _SIMULATED = {
-    "jax": "set XLA_FLAGS=--xla_force_host_platform_device_count={} before Python starts.",
+    # With fewer threads than devices, XLA can wait for itself.
+    "jax": "set XLA_FLAGS=--xla_force_host_platform_device_count={0} and PJRT_NPROC={1} before "
+    "Python starts.",
     "tensorflow": "call tf.config.set_logical_device_configuration(tf.config.list_physical_devices("
-    "'CPU')[0], {} * [tf.config.LogicalDeviceConfiguration()]) first.",
+    "'CPU')[0], {0} * [tf.config.LogicalDeviceConfiguration()]) first.",
 }
 
 
@@ -195,9 +197,10 @@ def _names(devices: int | Sequence[str] | None) -> list[str]:
     if isinstance(devices, int):
         check_positive(devices=devices)
         if devices > len(available):
+            simulated = _SIMULATED[keras.backend.backend()].format(devices, 4 * devices)
             raise ValueError(
                 f"devices={devices}, and there are {len(available)}: {', '.join(available)}. To "
-                f"try it on a CPU, {_SIMULATED[keras.backend.backend()].format(devices)}"
+                f"try it on a CPU, {simulated}"
             )
         return available[:devices]
     unknown = [name for name in devices if name not in available]

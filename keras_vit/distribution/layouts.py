@@ -8,7 +8,7 @@ tensor parallel  the two products of attention and of each MLP, by columns and b
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from keras_vit.backend import MODEL
 
@@ -71,6 +71,21 @@ def tensor_parallel_axes(path: str, shape: Sequence[int], devices: int) -> Axes:
             )
         return axes
     return (None,) * len(shape)
+
+
+def held_parameters(shapes: Iterable[tuple[str, Sequence[int]]], kind: str, devices: int) -> int:
+    """Parameters that each device holds, of variables given by path and shape.
+
+    Example:
+
+    >>> from keras_vit.distribution.layouts import held_parameters
+    >>> held_parameters([("dense/kernel", (256, 512)), ("dense/bias", (512,))], "fsdp", 8)
+    16896
+    """
+    return sum(
+        math.prod(shape) // (devices if any(cut_axes(kind, path, shape, devices)) else 1)
+        for path, shape in shapes
+    )
 
 
 def cut_axes(kind: str, path: str, shape: Sequence[int], devices: int) -> Axes:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import keras
 
-from keras_vit.distribution.layouts import KINDS, Axes, cut_axes
+from keras_vit.distribution.layouts import KINDS, Axes, cut_axes, held_parameters
 from keras_vit.errors import check_choice, check_positive
 
 
@@ -36,15 +36,14 @@ def layout_table(model: keras.Model, kind: str, devices: int) -> str:
     check_positive(devices=devices)
     variables = [(v.path, tuple(v.shape)) for v in model.trainable_variables]
     rows: dict[tuple[str, str], int] = {}
-    total = held = 0
     for path, shape in variables:
         axes = cut_axes(kind, path, shape, devices)
-        size = math.prod(shape)
-        total, held = total + size, held + size // (devices if any(axes) else 1)
         key = re.sub(r"(block_|unit_)\d+", r"\1*", path), _cut(shape, axes)
         rows[key] = rows.get(key, 0) + 1
     width = max(len(path) for path, _ in rows)
     lines = [f"{path:{width}}  {count:3} x  {cut}" for (path, cut), count in rows.items()]
+    total = sum(math.prod(shape) for _, shape in variables)
+    held = held_parameters(variables, kind, devices)
     share = f"{total:,} parameters, {held / total:.1%} of them on each of {devices} devices"
     return "\n".join([*lines, share.replace("%", " %")])
 

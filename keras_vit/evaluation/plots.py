@@ -49,22 +49,25 @@ def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> Non
 def draw_curves(history: Mapping[str, Sequence[float]]) -> Any:
     """The history of `fit` as a matplotlib Figure.
 
-    One panel each for loss and accuracy of training and validation, and one for `learning_rate` if
-    the history has it. With a `val_loss`, the best epoch is marked: the one of `best.keras`.
+    One panel each for loss and accuracy of training and validation, and a low one below them for
+    `learning_rate` if the history has it. With a `val_loss`, the best epoch is marked: the one of
+    `best.keras`.
     """
     epochs = max(map(len, history.values()), default=0)
     losses = _by_epoch(history, "val_loss", epochs)
     best = min(losses, key=lambda epoch: losses[epoch], default=None)  # the first of equal ones
-    widths = {"loss": 3, "accuracy": 3, "learning_rate": 2}
-    names = [name for name in widths if name in history or name != "learning_rate"]
-    figure = new_figure(1.45 * sum(widths[name] for name in names), 3.9)
-    panels = figure.subplots(1, len(names), width_ratios=[widths[name] for name in names])
-    for axes, name in zip(panels, names, strict=True):
+    rows = [["loss", "accuracy"]]
+    if "learning_rate" in history:
+        rows.append(2 * ["learning_rate"])
+    heights = [3.9, 1.5][: len(rows)]
+    figure = new_figure(8.7, sum(heights))
+    panels = figure.subplot_mosaic(rows, height_ratios=heights)
+    for name, axes in panels.items():
         _draw_epochs(axes, history, name, epochs)
         if best is not None:
             axes.axvline(best, c=SOFT, lw=1, ls=":", zorder=0)
             _mark_best(axes, name, best, _by_epoch(history, f"val_{name}", epochs))
-    handles, labels = panels[0].get_legend_handles_labels()
+    handles, labels = panels["loss"].get_legend_handles_labels()
     if labels:
         figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
     return figure
@@ -97,6 +100,7 @@ def _draw_epochs(axes: Any, history: Mapping[str, Sequence[float]], name: str, e
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     elif is_rate:
         axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=3))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:.2g}"))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -218,7 +222,7 @@ def plot_mistakes(
     images: Sequence[np.ndarray],
     class_names: Sequence[str],
     path: str | Path,
-    columns: int = 6,
+    columns: int = 4,
 ) -> None:
     """The figure of `draw_mistakes` as a PNG file."""
     _save(draw_mistakes(mistakes, images, class_names, columns), path)
@@ -228,7 +232,7 @@ def draw_mistakes(
     mistakes: Sequence[Mistake],
     images: Sequence[np.ndarray],
     class_names: Sequence[str],
-    columns: int = 6,
+    columns: int = 4,
 ) -> Any:
     """The images of mistakes as a matplotlib Figure, with classes, probability and file name.
 

@@ -13,7 +13,11 @@ from tests.distribution.helpers import PYTEST
 EIGHT = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 # By backend: the tests, and the environment that they need.
 SUITES: dict[str, tuple[str, dict[str, str]]] = {
-    "jax": ("on_eight_devices.py", {"XLA_FLAGS": EIGHT, "JAX_PLATFORMS": "cpu"}),
+    "jax": (
+        "on_eight_devices.py",
+        # Threads: with fewer of them than devices, XLA can wait for itself.
+        {"XLA_FLAGS": EIGHT, "JAX_PLATFORMS": "cpu", "PJRT_NPROC": "32"},
+    ),
     "tensorflow": ("on_logical_devices.py", {"CUDA_VISIBLE_DEVICES": ""}),
 }
 

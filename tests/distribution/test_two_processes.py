@@ -47,6 +47,7 @@ def start(
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} "
         "--xla_backend_optimization_level=0",
+        "PJRT_NPROC": "32",
         "TEST_FOLDER": str(folder),
     }
     environment.pop("PYTEST_XDIST_WORKER", None)
