@@ -35,8 +35,12 @@ from keras_vit import data, recipes
 from keras_vit.training.recipes import Recipe
 
 STEM = {"conv_stem": ((32, 2), (64, 2), (128, 2)), "patch_size": 2}
-# The stem without its first halving, for images of 32 pixels: as many tokens from either.
-SMALL_STEM = {"conv_stem": ((32, 1), (64, 2), (128, 2)), "patch_size": 2}
+# That of the recipe `from_scratch`: twice as many convolutions, four times as many tokens.
+DEEP_STEM = {
+    "conv_stem": ((32, 2), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1)),
+    "patch_size": 1,
+    "depth": 3,
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit_examples")
@@ -95,9 +99,6 @@ class SmallDataTrial(Trial):
 def trials_of(recipe: Recipe, num_classes: int) -> list[SmallDataTrial]:
     """The plain ViT of a recipe, and the variants at its compute."""
     sizes = dict(recipes.get("small_data").model)
-    if recipe.image_size < 64:
-        sizes["patch_size"] = 8
-    stem = STEM if recipe.image_size >= 64 else SMALL_STEM
     augmentation = recipe.augmentation
     rand = replace(augmentation, rand_augment=(2, 10))
     three = replace(augmentation, three_augment=True)
@@ -105,18 +106,16 @@ def trials_of(recipe: Recipe, num_classes: int) -> list[SmallDataTrial]:
         "plain ViT": ({}, {}),
         "RandAugment (better plain ViT)": ({}, {"augmentation": rand}),
         "shifted patches": ({"shifted": True}, {}),
-        "conv stem": (stem, {}),
+        "conv stem": (STEM, {}),
         "conv stem, attention pooling (CCT)": (
-            {**stem, "pooling": "map", "position_embedding": "learned"},
+            {**STEM, "pooling": "map", "position_embedding": "learned"},
             {},
         ),
-        "conv stem, RandAugment": (stem, {"augmentation": rand}),
-        "conv stem, 3-Augment": (stem, {"augmentation": three}),
-        "conv stem, CutMix": (stem, {"mixup": 0.0, "cutmix": 1.0}),
-        "conv stem, 3-Augment, CutMix": (
-            stem,
-            {"augmentation": three, "mixup": 0.0, "cutmix": 1.0},
-        ),
+        "conv stem, RandAugment": (STEM, {"augmentation": rand}),
+        "conv stem, 3-Augment": (STEM, {"augmentation": three}),
+        "conv stem, CutMix": (STEM, {"mixup": 0.0, "cutmix": 1.0}),
+        "deep stem": (DEEP_STEM, {}),
+        "deep stem, CutMix (from_scratch)": (DEEP_STEM, {"cutmix": 0.5}),
     }
     trials = []
     for name, (changes, training) in variants.items():
@@ -150,12 +149,8 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 def main() -> None:
     parser = study_parser(__doc__, out="runs/small_data", seeds=2, steps=1000, batch_size=64)
-    parser.add_argument("--image-size", type=int, default=32, help="pixels")
     options = parser.parse_args()
-    recipe = replace(recipes.get("small_data"), image_size=options.image_size)
-    if options.image_size < 64:
-        recipe = replace(recipe, augmentation=data.AUGMENTATIONS["tiny"])
-    recipe = recipe.scaled(options.steps, options.batch_size)
+    recipe = recipes.get("small_data").scaled(options.steps, options.batch_size)
     splits = data.load(options.data, data_dir=options.data_dir)
     trials = select(trials_of(recipe, splits.num_classes), options)
     if options.plan:
