@@ -273,7 +273,7 @@ COMMANDS: dict[str, Command] = {
                 option(
                     "--recipe",
                     "name of a training recipe, or auto: the one that suits the weights and the "
-                    "number of images per class; prints which and why (default: auto)",
+                    "images; prints which and why (default: auto)",
                 ),
                 option(
                     "--epochs",

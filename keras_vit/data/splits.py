@@ -111,6 +111,11 @@ class Split(ABC):
             decoded = decoded.filter(lambda valid, *_: valid)
         return decoded.map(lambda _, *rest: rest)
 
+    def typical_side(self, images: int = 9) -> int:
+        """The smaller side of most images in pixels: the median of the first ones."""
+        decoded = self.images(self.dataset(), self.channels).take(images)
+        return int(np.median([min(image.shape[:2]) for image, *_ in decoded]))
+
     def with_decoder(self, decoder: str) -> Split:
         """The same images, of which JPEG files are decoded as `decode_image(decoder=...)` does."""
         changed = copy.copy(self)

@@ -1,4 +1,4 @@
-"""Which recipe suits a data set, by the number of its images: `keras-vit train --recipe auto`."""
+"""Which recipe suits a data set, by its images: `keras-vit train --recipe auto`."""
 
 import math
 from typing import NamedTuple
@@ -12,7 +12,8 @@ class Choice(NamedTuple):
     """A row of the table.
 
     Attributes:
-        below: Training images per class, on average, below which the row holds.
+        below: Training images per class, on average, or with `FROM_SCRATCH` pixels of their smaller
+            side, below which the row holds.
         recipe: A name in `keras_vit.recipes`.
         reason: Why, as the end of a sentence.
     """
@@ -38,6 +39,12 @@ WITH_WEIGHTS = (
 )
 FROM_SCRATCH = (
     Choice(
+        48,
+        "from_scratch_tiny",
+        "without pretrained weights a small ViT behind convolutions is trained, here for images "
+        "below 48 pixels",
+    ),
+    Choice(
         math.inf,
         "from_scratch",
         "without pretrained weights a small ViT behind convolutions is trained",
@@ -45,11 +52,11 @@ FROM_SCRATCH = (
 )
 
 
-def choose(images_per_class: float, has_weights: bool) -> Choice:
-    """The row for that many training images per class.
+def choose(images_per_class: float, has_weights: bool, side: int = 224) -> Choice:
+    """The row for that many training images per class with weights, or of that side without.
 
     Raises:
-        ValueError: The number is not above 0.
+        ValueError: A number is not above 0.
 
     Example:
 
@@ -57,6 +64,6 @@ def choose(images_per_class: float, has_weights: bool) -> Choice:
     >>> choose(10, has_weights=True).recipe, choose(300, has_weights=True).recipe
     ('finetune_few', 'finetune_small')
     """
-    check_above_zero(images_per_class=images_per_class)
-    rows = WITH_WEIGHTS if has_weights else FROM_SCRATCH
-    return next(row for row in rows if images_per_class < row.below)
+    check_above_zero(images_per_class=images_per_class, side=side)
+    rows, number = (WITH_WEIGHTS, images_per_class) if has_weights else (FROM_SCRATCH, side)
+    return next(row for row in rows if number < row.below)

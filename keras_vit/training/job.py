@@ -40,7 +40,6 @@ from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.fit import CHECKPOINT_SECONDS, History, fit
 from keras_vit.training.job_recipe import (
     check_processes,
-    recipe_name,
     recipe_of,
     suited_recipe,
 )
@@ -227,7 +226,7 @@ def _follow(job: Job, recipe: Recipe) -> evaluation.ClassificationReport | None:
         return None
     teacher = _load_teacher(job)
     splits = _load(job)
-    recipe = suited_recipe(job, recipe, splits, lambda line: None)
+    _, recipe = suited_recipe(job, recipe, splits, lambda line: None)
     model, *_ = trained_model(job, recipe, splits, job.output.workspace, lambda line: None, teacher)
     labels, scores = predict_split(model, splits.val, recipe.batch_size)
     _whole(model)
@@ -282,7 +281,7 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str],
     print_fn(f"{splits!r}")
     if splits.report.unreadable or splits.report.ignored:
         print_fn(f"left out: {splits.report}")
-    recipe = suited_recipe(job, recipe, splits, print_fn)
+    name, recipe = suited_recipe(job, recipe, splits, print_fn)
     model, history, more = trained_model(job, recipe, splits, folder, print_fn, teacher)
     labels, scores = predict_split(model, splits.val, recipe.batch_size)
     several = current_processes() is not None
@@ -290,7 +289,7 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str],
     facts = {
         "seconds": round(time.time() - started, 1),
         "parameters": model.count_params(),
-        "recipe": recipe_name(job, len(splits.train) / splits.num_classes)[0],
+        "recipe": name,
         **more,
         "data": {name: len(split) for name, split in splits.items()},
         "bad_files": [[str(path), reason] for path, reason in splits.report],

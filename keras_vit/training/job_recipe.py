@@ -29,11 +29,11 @@ MANY = 1e9
 RECIPE_OPTIONS = ("epochs", "batch_size", "learning_rate", "image_size", "held_out", "views")
 
 
-def recipe_of(job: Job, images_per_class: float = MANY) -> Recipe:
+def recipe_of(job: Job, images_per_class: float = MANY, side: int = DEFAULT_SIZE) -> Recipe:
     """The recipe with the options of the job, of which a rule may choose by the images."""
     _check_combinations(job)
     named = None if job.model is None else named_model(job.model)
-    recipe = recipes.get(recipe_name(job, images_per_class)[0])
+    recipe = recipes.get(recipe_name(job, images_per_class, side)[0])
     changes = {
         name: getattr(job, name) for name in RECIPE_OPTIONS if getattr(job, name) is not None
     }
@@ -80,31 +80,33 @@ def _check_combinations(job: Job) -> None:
         )
 
 
-def recipe_name(job: Job, images_per_class: float) -> tuple[str, str | None]:
+def recipe_name(
+    job: Job, images_per_class: float, side: int = DEFAULT_SIZE
+) -> tuple[str, str | None]:
     """The name of the recipe, and why it was chosen where the job leaves that open."""
     if job.recipe not in (None, AUTO):
         return str(job.recipe), None
     if job.data.startswith("digits"):
         return "digits", "it is made for these images"
-    chosen = choose(images_per_class, job.weights is not None)
+    chosen = choose(images_per_class, job.weights is not None, job.image_size or side)
     return chosen.recipe, chosen.reason
 
 
 def suited_recipe(
     job: Job, recipe: Recipe, splits: data.Splits, print_fn: Callable[[str], None]
-) -> Recipe:
-    """The recipe for these images, where the job leaves the choice open; says which and why."""
-    images_per_class = len(splits.train) / splits.num_classes
-    name, reason = recipe_name(job, images_per_class)
+) -> tuple[str, Recipe]:
+    """The recipe for these images and its name, and where it was chosen a line that says why."""
+    images_per_class, side = len(splits.train) / splits.num_classes, splits.train.typical_side()
+    name, reason = recipe_name(job, images_per_class, side)
     if reason is None:
-        return recipe
+        return name, recipe
     print_fn(
         f"recipe {name}: {splits.num_classes} classes of about {images_per_class:,.0f} training "
         f"images each, and {reason}"
     )
-    recipe = recipe_of(job, images_per_class)
+    recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)
-    return recipe
+    return name, recipe
 
 
 def check_processes(job: Job, recipe: Recipe) -> None:

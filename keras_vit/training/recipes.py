@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keras_vit.data import Augmentation
+from keras_vit.data import AUGMENTATIONS, Augmentation
 from keras_vit.data.preprocessing import VIEW_NAMES
 from keras_vit.errors import (
     check_above_zero,
@@ -391,6 +391,21 @@ RECIPES["from_scratch"] = replace(
     },
     epochs=130,
     cutmix=0.5,
+)
+
+RECIPES["from_scratch_tiny"] = replace(
+    RECIPES["from_scratch"],
+    source="Tuned here for a few thousand pictures of about 32 pixels, such as CIFAR-10's: "
+    "`from_scratch` with a stem that keeps their size at first.",
+    hardware="Two CPU cores: about a quarter of an hour with 4,000 pictures.",
+    model={
+        **RECIPES["from_scratch"].model,
+        "conv_stem": ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1)),
+    },
+    image_size=32,
+    epochs=50,
+    cutmix=0.0,
+    augmentation=AUGMENTATIONS["tiny"],
 )
 
 # ViT paper, table 3: epochs, peak, decay, weight decay, dropout, clipping, images, head's bias.

@@ -18,6 +18,7 @@ RESULTS = {
     "report": {"accuracy": 0.93, "agrees_with_scikit_learn": 1, "evaluate_agrees": 1},
     "weights": {"comparisons_that_agree": 1, "damaged_files_refused": 1},
     "resolutions": {"worst accuracy at a new size": 0.8},
+    "dense": {"mean_iou": 0.75, "f1": 0.85},
     "inspection": {"rollout on the orange digit": 0.65},
     "distribution": {"equal_decimal_places": 5, "fsdp_saves": 5, "accuracy": 0.9},
     "serve": {"same_class": 1, "accuracy": 0.93},
@@ -25,7 +26,7 @@ RESULTS = {
     "own_parts": {"fourier_accuracy": 0.9, "saved_model_agrees": 1, "foreign_weights_agree": 1},
 }
 # More than a minute, mostly of processes that start and compile.
-SLOW = ("finetune_folder", "weights", "report", "serve", "resume", "distribution")
+SLOW = ("dense", "finetune_folder", "weights", "report", "serve", "resume", "distribution")
 WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
 NEEDS_SHARED = {
     "weights": {"KERAS_VIT_TI16": WEIGHTS},

@@ -70,5 +70,8 @@ def test_auto_follows_the_images_per_class(
         chosen, reason = recipe_name(job, images_per_class)
         assert chosen == name
         assert reason
+        tiny = "from_scratch_tiny" if weights is None else name
+        assert recipe_name(job, images_per_class, side=32)[0] == tiny
+        assert recipe_name(replace(job, image_size=32), images_per_class)[0] == tiny
     assert recipe_name(replace(job, recipe="deit"), images_per_class) == ("deit", None)
     assert recipe_name(replace(job, data="digits/half"), images_per_class)[0] == "digits"
