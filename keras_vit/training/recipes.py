@@ -395,9 +395,9 @@ RECIPES["from_scratch"] = replace(
 
 RECIPES["from_scratch_tiny"] = replace(
     RECIPES["from_scratch"],
-    source="Tuned here for a few thousand pictures of about 32 pixels, such as CIFAR-10's: "
+    source="Tuned here for a few thousand images of about 32 pixels, such as CIFAR-10's: "
     "`from_scratch` with a stem that keeps their size at first.",
-    hardware="Two CPU cores: about a quarter of an hour with 4,000 pictures.",
+    hardware="Two CPU cores: about a quarter of an hour with 4,000 images.",
     model={
         **RECIPES["from_scratch"].model,
         "conv_stem": ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1)),
