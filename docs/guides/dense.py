@@ -234,6 +234,8 @@ plt.show()
 # Nothing above depends on the small model. For photographs, take weights that were trained for
 # dense features, at a size that your objects need; freeze them where images are few:
 #
+# <!-- not run: downloads the weights -->
+#
 # ```python
 # vit = keras_vit.from_checkpoint("ViT-S/14:dinov2_reg4", input_shape=(518, 518, 3))
 # backbone = vit.feature_model(["block_5", "encoder_norm"], format="grid")  # 37 by 37 patches
