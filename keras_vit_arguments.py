@@ -18,6 +18,7 @@ DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
 DISTILLATIONS = ("soft", "hard")  # as in keras_vit.Distillation
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
+CHECKPOINT_SECONDS = 60.0  # as in keras_vit.training.resume
 
 
 class UsageError(ValueError):
@@ -326,7 +327,7 @@ COMMANDS: dict[str, Command] = {
                 option(
                     "--checkpoint-every",
                     "seconds between checkpoints, from which --resume continues",
-                    default=60.0,
+                    default=CHECKPOINT_SECONDS,
                     dest="checkpoint_seconds",
                 ),
                 flag("--resume", "continue an interrupted run", exclusive="start"),

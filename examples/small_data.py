@@ -35,12 +35,6 @@ from keras_vit import data, recipes
 from keras_vit.training.recipes import Recipe
 
 STEM = {"conv_stem": ((32, 2), (64, 2), (128, 2)), "patch_size": 2}
-# That of the recipe `from_scratch`: twice as many convolutions, four times as many tokens.
-DEEP_STEM = {
-    "conv_stem": ((32, 2), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1)),
-    "patch_size": 1,
-    "depth": 3,
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit_examples")
@@ -99,6 +93,7 @@ class SmallDataTrial(Trial):
 def trials_of(recipe: Recipe, num_classes: int) -> list[SmallDataTrial]:
     """The plain ViT of a recipe, and the variants at its compute."""
     sizes = dict(recipes.get("small_data").model)
+    deep = recipes.get("from_scratch")  # twice as many convolutions, four times as many tokens
     augmentation = recipe.augmentation
     rand = replace(augmentation, rand_augment=(2, 10))
     three = replace(augmentation, three_augment=True)
@@ -114,8 +109,8 @@ def trials_of(recipe: Recipe, num_classes: int) -> list[SmallDataTrial]:
         "conv stem, RandAugment": (STEM, {"augmentation": rand}),
         "conv stem, 3-Augment": (STEM, {"augmentation": three}),
         "conv stem, CutMix": (STEM, {"mixup": 0.0, "cutmix": 1.0}),
-        "deep stem": (DEEP_STEM, {}),
-        "deep stem, CutMix (from_scratch)": (DEEP_STEM, {"cutmix": 0.5}),
+        "deep stem": (deep.model, {}),
+        "deep stem, CutMix (from_scratch)": (deep.model, {"cutmix": deep.cutmix}),
     }
     trials = []
     for name, (changes, training) in variants.items():

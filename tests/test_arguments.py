@@ -11,6 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit import cli
+from keras_vit.training.resume import CHECKPOINT_SECONDS
 from keras_vit_arguments import COMMANDS, RANGES, UsageError, make_parser, parse
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +118,7 @@ def test_the_ends_of_a_range_are_accepted() -> None:
     options = parse(["train", "--data", "x", "--learning-rate", "1e-3", "--seed", "0"])
     assert (options["learning_rate"], options["seed"]) == (1e-3, 0)
     assert parse(["predict", "m", "x.png"])["max_pixels"] == keras_vit.data.MAX_PIXELS
+    assert parse(["train", "--data", "x"])["checkpoint_seconds"] == CHECKPOINT_SECONDS
 
 
 @pytest.mark.parametrize(

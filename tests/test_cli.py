@@ -205,6 +205,24 @@ def test_average(
     assert "'blue'" in capsys.readouterr().err
 
 
+def colours(photographs: Path, out: Path) -> list[str]:
+    """The words of a short training."""
+    words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", "1"]
+    return [*words, "--image-size", "16", "--batch-size", "8"]
+
+
+def interrupt(words: list[str], function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a training that is interrupted where the job calls this function."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"keras_vit.training.job.{function}", interrupted)
+        patch.setattr("sys.argv", ["keras-vit", *words])
+        assert cli.main(words) == 130
+
+
 @once
 def test_an_interrupted_run_is_resumed(
     photographs: Path,
@@ -213,15 +231,8 @@ def test_an_interrupted_run_is_resumed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "colours"
-    words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", "1"]
-    words += ["--image-size", "16", "--batch-size", "8", "--sam", "--patience", "3"]
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("keras_vit.training.job.predict_split", interrupted)
-        assert cli.main(words) == 130
+    words = [*colours(photographs, out), "--sam", "--patience", "3"]
+    interrupt(words, "predict_split", monkeypatch)
     assert not out.exists()
     capsys.readouterr()
     assert cli.main(words) == 2
@@ -241,16 +252,8 @@ def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "colours"
-    words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", "1"]
-    words += ["--image-size", "16", "--batch-size", "8"]
-
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("keras_vit.training.job.fit", interrupted)
-        patch.setattr("sys.argv", ["keras-vit", *words])
-        assert cli.main(words) == 130
+    words = colours(photographs, out)
+    interrupt(words, "fit", monkeypatch)
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["keras-vit", *words, "--resume"])
     assert cli.main([*words, "--seed", "1", "--resume"]) == 2
@@ -270,16 +273,9 @@ def test_layers_of_keras_augment_a_run_and_belong_to_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "colours"
-    words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", "1"]
-    words += ["--image-size", "16", "--batch-size", "8", "--augment"]
+    words = [*colours(photographs, out), "--augment"]
     layers = ["keras.layers.RandomRotation(0.05)", "keras.layers.MixUp"]
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("keras_vit.training.job.predict_split", interrupted)
-        assert cli.main([*words, *layers]) == 130
+    interrupt([*words, *layers], "predict_split", monkeypatch)
     capsys.readouterr()
     assert cli.main([*words, layers[0], "--resume"]) == 2
     assert "was started with augment=" in capsys.readouterr().err

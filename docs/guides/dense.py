@@ -90,8 +90,8 @@ backbone.output_shape
 # %% [markdown]
 # ## Segmentation
 #
-# The decoder enlarges the map of the last layer to that of the stem, adds both, and enlarges again
-# to pixels: eleven logits for each, of ten digits and the ground.
+# The decoder enlarges the map of the last layer to that of the stem, sets both side by side, and
+# enlarges them to pixels: eleven logits for each, of ten digits and the ground.
 
 # %%
 maps = backbone.output

@@ -13,12 +13,10 @@ from keras_vit.evaluation.prediction import image_shape, pipeline_arguments, to_
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import compile_model
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.resume import ResumableRun
+from keras_vit.training.resume import CHECKPOINT_SECONDS, ResumableRun
 
 # Training images are few where there are this many times more to validate on.
 FEW = 4
-
-CHECKPOINT_SECONDS = 60.0
 
 History = dict[str, list[float]]
 

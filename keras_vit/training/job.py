@@ -37,7 +37,7 @@ from keras_vit.models.families import family_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.output_folder import OutputFolder
 from keras_vit.training.distillation import Distillation, check_classifier
-from keras_vit.training.fit import CHECKPOINT_SECONDS, History, fit
+from keras_vit.training.fit import History, fit
 from keras_vit.training.job_recipe import (
     check_processes,
     recipe_of,
@@ -46,6 +46,7 @@ from keras_vit.training.job_recipe import (
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import hold_out, refine, set_head
+from keras_vit.training.resume import CHECKPOINT_SECONDS
 from keras_vit.training.run_identity import RunMismatchError
 
 K_NEIGHBOURS = 20

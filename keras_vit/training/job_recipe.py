@@ -96,10 +96,12 @@ def suited_recipe(
     job: Job, recipe: Recipe, splits: data.Splits, print_fn: Callable[[str], None]
 ) -> tuple[str, Recipe]:
     """The recipe for these images and its name, and where it was chosen a line that says why."""
-    images_per_class, side = len(splits.train) / splits.num_classes, splits.train.typical_side()
-    name, reason = recipe_name(job, images_per_class, side)
+    images_per_class = len(splits.train) / splits.num_classes
+    name, reason = recipe_name(job, images_per_class)
     if reason is None:
         return name, recipe
+    side = splits.train.typical_side()
+    name, reason = recipe_name(job, images_per_class, side)
     print_fn(
         f"recipe {name}: {splits.num_classes} classes of about {images_per_class:,.0f} training "
         f"images each, and {reason}"

@@ -32,6 +32,8 @@ from keras_vit.training.state_file import StateFile, is_state, open_state, write
 
 __all__ = ["DamagedCheckpointWarning", "ResumableRun", "RunMismatchError"]
 
+CHECKPOINT_SECONDS = 60.0
+
 # Checkpoints by time take at most this share of it.
 MAX_SAVING_SHARE = 0.05
 
@@ -97,7 +99,7 @@ class ResumableRun:
     """
 
     folder: str | os.PathLike[str]
-    every_seconds: float | None = 60.0
+    every_seconds: float | None = CHECKPOINT_SECONDS
     every_steps: int | None = None
     keep: int = 2
     recipe: Any = None
