@@ -47,7 +47,7 @@ from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.training.resume import CHECKPOINT_SECONDS
-from keras_vit.training.run_identity import RunMismatchError
+from keras_vit.training.run_identity import RunMismatchError, differences
 
 K_NEIGHBOURS = 20
 
@@ -264,12 +264,12 @@ def _begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
         write_text(path, json.dumps({"command": command, "identity": job.identity}, indent=2))
         return
     stored = json.loads(path.read_text("utf-8"))["identity"]
-    for name, value in job.identity.items():
-        if stored.get(name) != value:
-            raise RunMismatchError(
-                f"The run of {job.out} was started with {name}={stored.get(name)}, not {value}. "
-                "Give the same options with --resume, or --overwrite."
-            )
+    found = list(differences(stored, job.identity))
+    if found:
+        raise RunMismatchError(
+            f"The run of {job.out} was started with other options: {'; '.join(found[:3])}. "
+            "Give the same options with --resume, or --overwrite."
+        )
     if not any([*folder.glob("checkpoints/step-*"), *folder.glob("report.json")]):
         print_fn("there is no checkpoint yet: the run starts from its first step")
 

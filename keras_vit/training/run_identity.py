@@ -53,10 +53,10 @@ def identity(model: keras.Model, epochs: int, steps_per_epoch: int, recipe: Any)
 
 def check_identity(checkpoint: StateFile, current: dict[str, Any]) -> None:
     """Raises a RunMismatchError where the checkpoint is of another run."""
-    differences = list(_differences(checkpoint.state["identity"], current))
-    if differences:
+    found = list(differences(checkpoint.state["identity"], current))
+    if found:
         raise RunMismatchError(
-            f"{checkpoint.path} belongs to another run: {'; '.join(differences[:3])}. "
+            f"{checkpoint.path} belongs to another run: {'; '.join(found[:3])}. "
             "Give the same values, or another folder, or delete its checkpoints."
         )
 
@@ -79,11 +79,11 @@ def check_variables(checkpoint: StateFile, variables: dict[str, Any]) -> None:
         variable_key(name): describe(name, v.shape, keras.backend.standardize_dtype(v.dtype))
         for name, v in variables.items()
     }
-    differences = list(_differences(stored, current))
-    if differences:
+    found = list(differences(stored, current))
+    if found:
         raise RunMismatchError(
             f"{checkpoint.path} holds the variables of another model or optimizer: "
-            f"{'; '.join(differences[:3])}. Give the same model, or another folder."
+            f"{'; '.join(found[:3])}. Give the same model, or another folder."
         )
 
 
@@ -101,12 +101,19 @@ def _without_counters(text: str) -> str:
     return re.sub(r"_\d+(?=_|\b)", "", text)
 
 
-def _differences(stored: Any, current: Any, name: str = "") -> Iterator[str]:
+def differences(stored: Any, current: Any, name: str = "") -> Iterator[str]:
+    """The values in which two trees of plain JSON differ, one sentence each.
+
+    Example:
+
+    >>> list(differences({"seed": 0, "epochs": 5}, {"seed": 1, "epochs": 5}))
+    ['seed was 0, is 1']
+    """
     if isinstance(stored, dict) and isinstance(current, dict):
         for key in dict.fromkeys([*stored, *current]):
-            yield from _differences(stored.get(key), current.get(key), f"{name}.{key}".lstrip("."))
+            yield from differences(stored.get(key), current.get(key), f"{name}.{key}".lstrip("."))
     elif isinstance(stored, list) and isinstance(current, list) and len(stored) == len(current):
         for i, pair in enumerate(zip(stored, current, strict=True)):
-            yield from _differences(*pair, f"{name}[{i}]")
+            yield from differences(*pair, f"{name}[{i}]")
     elif stored != current:
         yield f"{name} was {stored!r:.80}, is {current!r:.80}"
