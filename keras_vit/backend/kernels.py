@@ -11,6 +11,10 @@ from keras_vit.backend.devices import is_cut_by_heads, replica_count
 from keras_vit.backend.platform import jax_device, jax_is_accelerated, jax_platform
 from keras_vit.backend.tpu_attention import fits_vector_memory, self_attention
 
+# Up to as many tokens, training in bfloat16 on CPUs attends in float32: the derivative of torch's
+# operator is slower in bfloat16, several times with few tokens, and no longer with some hundreds.
+SHORT = 256
+
 
 def has_fused_attention() -> bool:
     """Whether `fused_attention` works here: on torch, and on JAX's GPUs and TPUs."""
@@ -35,9 +39,13 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, dropout: float)
         return keras.ops.dot_product_attention(query, key, value, bias=bias)
     import torch
 
+    dtype = query.dtype
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    if query.requires_grad and query.device.type == "cpu" and query.shape[2] <= SHORT:
+        query, key, value = (x.float() for x in (query, key, value))
+        bias = None if bias is None else bias.float()
     operator = torch.nn.functional.scaled_dot_product_attention
-    return operator(query, key, value, bias, dropout).transpose(1, 2)
+    return operator(query, key, value, bias, dropout).transpose(1, 2).to(dtype)
 
 
 def _attention_on_tpu(query: Any, key: Any, value: Any, bias: Any) -> Any:

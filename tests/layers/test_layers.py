@@ -12,6 +12,7 @@ from keras_vit import layers
 from keras_vit.backend import DropoutStrategy
 from keras_vit.layers.activations import gelu, gelu_tanh
 from keras_vit.layers.attention import attention
+from tests.backend import gradients
 
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
 CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = {
@@ -165,6 +166,33 @@ def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
     tolerance = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
     found = numpy(ops.cast(found, "float32"))
     np.testing.assert_allclose(found, numpy(wanted), atol=tolerance)
+
+
+@pytest.mark.parametrize("length", [9, 300])
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, length: int) -> None:
+    """With few tokens and with many, which torch's operator takes in other precisions."""
+    relative = {"relative_length": length} if biased else {}
+    tokens = values(2, length, 16).astype("float32")
+    models = [
+        keras.Sequential(
+            [
+                keras.Input(tokens.shape[1:]),
+                layers.MultiHeadSelfAttention(2, **relative, dtype=dtype),
+                keras.layers.Activation("linear", dtype="float32"),
+            ],
+            name="model",
+        )
+        for dtype in ("float32", "mixed_bfloat16")
+    ]
+    models[1].set_weights(models[0].get_weights())
+    weights = values(2, length, 16).astype("float32")
+    exact, rounded = (
+        np.concatenate([x.ravel() for x in gradients(model, tokens, True, weights).values()])
+        for model in models
+    )
+    error = np.linalg.norm(rounded - exact) / np.linalg.norm(exact)
+    assert error < 2**-6  # bfloat16 rounds to 2**-9, at each of a few steps
 
 
 # How masks for attention probabilities are drawn: torch has two ways.
