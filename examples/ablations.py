@@ -126,8 +126,8 @@ def main() -> None:
     text = (
         "# Positions and pooling\n\n"
         f"`examples/ablations.py`, on {len(splits.train):,} images of {splits.num_classes} classes "
-        f"at {recipe.image_size} pixels, evaluated on {len(splits.val):,} others. Every model sees "
-        f"{rows[0]['images']:,} images.\n\n"
+        f"at {recipe.image_size} pixels in {options.precision}, evaluated on {len(splits.val):,} "
+        f"others. Every model sees {rows[0]['images']:,} images.\n\n"
     )
     for ablation in ("positions", "pooling"):
         means = averaged(row for row in rows if row["ablation"] == ablation)

@@ -162,9 +162,9 @@ def main() -> None:
     }
     text = (
         f"# From scratch on {len(splits.train):,} images\n\n"
-        f"`examples/small_data.py`, {splits.num_classes} classes at {recipe.image_size} pixels, "
-        f"evaluated on {len(splits.val):,} other images; means of {options.seeds} seeds. Every row "
-        f"takes the multiply-accumulates of {recipe.steps:,} steps of the plain ViT with "
+        f"`examples/small_data.py`, {splits.num_classes} classes at {recipe.image_size} pixels in "
+        f"{options.precision}, evaluated on {len(splits.val):,} other images; means of "
+        f"{options.seeds} seeds. Every row takes the multiply-accumulates of {recipe.steps:,} steps of the plain ViT with "
         f"{recipe.batch_size} images.\n\n{to_markdown(averaged(rows), columns)}"
     )
     write_study(options, text, lambda path: plot(rows, path), "Accuracy by variant")

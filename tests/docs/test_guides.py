@@ -25,8 +25,8 @@ RESULTS = {
     "resume": {"weights_equal": 1, "history_equal": 1, "checksums_hold": 1},
     "own_parts": {"fourier_accuracy": 0.9, "saved_model_agrees": 1, "foreign_weights_agree": 1},
 }
-# More than a minute, mostly of processes that start and compile.
-SLOW = ("dense", "finetune_folder", "weights", "report", "serve", "resume", "distribution")
+# The others take more than a minute, mostly of processes that start and compile.
+QUICK = ("resolutions", "inspection", "own_parts")
 WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
 NEEDS_SHARED = {
     "weights": {"KERAS_VIT_TI16": WEIGHTS},
@@ -57,7 +57,7 @@ def test_guides_have_the_outputs_of_their_scripts(name: str) -> None:
     keras.backend.backend() != "jax", reason="guides run on JAX, as their committed outputs did"
 )
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in RESULTS]
+    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in RESULTS]
 )
 def test_guides_keep_their_promises(name: str) -> None:
     files = NEEDS_SHARED.get(name, {})
