@@ -164,8 +164,9 @@ def main() -> None:
         f"# From scratch on {len(splits.train):,} images\n\n"
         f"`examples/small_data.py`, {splits.num_classes} classes at {recipe.image_size} pixels in "
         f"{options.precision}, evaluated on {len(splits.val):,} other images; means of "
-        f"{options.seeds} seeds. Every row takes the multiply-accumulates of {recipe.steps:,} steps of the plain ViT with "
-        f"{recipe.batch_size} images.\n\n{to_markdown(averaged(rows), columns)}"
+        f"{options.seeds} seeds. Every row takes the multiply-accumulates of "
+        f"{recipe.steps:,} steps of the plain ViT with {recipe.batch_size} images.\n\n"
+        f"{to_markdown(averaged(rows), columns)}"
     )
     write_study(options, text, lambda path: plot(rows, path), "Accuracy by variant")
 
