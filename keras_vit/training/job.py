@@ -264,10 +264,10 @@ def _begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
         write_text(path, json.dumps({"command": command, "identity": job.identity}, indent=2))
         return
     stored = json.loads(path.read_text("utf-8"))["identity"]
-    found = list(differences(stored, job.identity))
-    if found:
+    mismatches = list(differences(stored, job.identity))
+    if mismatches:
         raise RunMismatchError(
-            f"The run of {job.out} was started with other options: {'; '.join(found[:3])}. "
+            f"The run of {job.out} was started with other options: {'; '.join(mismatches[:3])}. "
             "Give the same options with --resume, or --overwrite."
         )
     if not any([*folder.glob("checkpoints/step-*"), *folder.glob("report.json")]):

@@ -53,10 +53,10 @@ def identity(model: keras.Model, epochs: int, steps_per_epoch: int, recipe: Any)
 
 def check_identity(checkpoint: StateFile, current: dict[str, Any]) -> None:
     """Raises a RunMismatchError where the checkpoint is of another run."""
-    found = list(differences(checkpoint.state["identity"], current))
-    if found:
+    mismatches = list(differences(checkpoint.state["identity"], current))
+    if mismatches:
         raise RunMismatchError(
-            f"{checkpoint.path} belongs to another run: {'; '.join(found[:3])}. "
+            f"{checkpoint.path} belongs to another run: {'; '.join(mismatches[:3])}. "
             "Give the same values, or another folder, or delete its checkpoints."
         )
 
@@ -79,11 +79,11 @@ def check_variables(checkpoint: StateFile, variables: dict[str, Any]) -> None:
         variable_key(name): describe(name, v.shape, keras.backend.standardize_dtype(v.dtype))
         for name, v in variables.items()
     }
-    found = list(differences(stored, current))
-    if found:
+    mismatches = list(differences(stored, current))
+    if mismatches:
         raise RunMismatchError(
             f"{checkpoint.path} holds the variables of another model or optimizer: "
-            f"{'; '.join(found[:3])}. Give the same model, or another folder."
+            f"{'; '.join(mismatches[:3])}. Give the same model, or another folder."
         )
 
 
