@@ -158,7 +158,6 @@ def main() -> None:
         "± (seeds)": "{spread:.2%}",
         "parameters": "{parameters:,}",
         "images seen": "{images:,}",
-        "seconds": "{seconds:.0f}",
     }
     text = (
         f"# From scratch on {len(splits.train):,} images\n\n"
