@@ -11,12 +11,11 @@ minutes per seed on two CPU cores; writes runs/digits and runs/digits_half. Need
 
 import argparse
 import json
-import statistics
-from collections.abc import Sequence
 from pathlib import Path
 
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
+from study import mean_and_spread
 
 from keras_vit import data
 from keras_vit.training.job import Job, train
@@ -36,12 +35,6 @@ def sklearn_accuracies(splits: data.Splits) -> dict[str, float]:
         name: float(classifier.fit(train_x, train_y).score(val_x, val_y))
         for name, classifier in classifiers.items()
     }
-
-
-def mean_and_spread(values: Sequence[float]) -> str:
-    """`99.06%`; of several values, `99.06% ± 0.31` with their standard deviation (n - 1)."""
-    spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2%}{spread}"
 
 
 def main(arguments: list[str] | None = None) -> None:

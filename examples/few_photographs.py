@@ -14,13 +14,12 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study import Row, to_markdown
+from study import Row, mean_and_spread, to_markdown
 
 from keras_vit import data
 from keras_vit.evaluation import calibration, predict_split
@@ -92,12 +91,6 @@ def run(
     }
 
 
-def with_spread(values: Sequence[float]) -> str:
-    """`91.2% ± 0.8` in percent."""
-    spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * statistics.fmean(values):.1f}%{spread}"
-
-
 def main() -> None:
     options = parser.parse_args()
     splits = data.load(options.data)
@@ -120,8 +113,8 @@ def main() -> None:
                 {
                     "shots": shots,
                     "name": name,
-                    "accuracy": with_spread([row["accuracy"] for row in results]),
-                    "error": with_spread([row["error"] for row in results]),
+                    "accuracy": mean_and_spread([row["accuracy"] for row in results]),
+                    "error": mean_and_spread([row["error"] for row in results]),
                     "minutes": statistics.fmean(row["minutes"] for row in results),
                     "auto": "chosen" if chosen.recipe == name else "",
                 }

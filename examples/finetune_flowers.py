@@ -2,23 +2,64 @@
 
     python examples/finetune_flowers.py                    # downloads tf_flowers, 3,670 photographs
     python examples/finetune_flowers.py --data FOLDER      # FOLDER/<class>/*.jpg
-    python examples/finetune_flowers.py --data FOLDER --weights model.keras --model ViT-Ti/16
+    python examples/finetune_flowers.py --data FOLDER --weights FILE --model ViT-Ti/16 --seeds 3
 
-From scratch, a small ViT at 64 pixels: about seven minutes on two CPU cores, 63 % of the held-out
-photographs of five classes of flowers (with 1,800 to train on). Needs keras3-vit[train].
+Trains once per seed as `keras-vit train` does, and prints the accuracy and the calibration error on
+the validation split: means and standard deviations, which docs/photographs.md has for 1,800
+photographs with and without weights. With ViT-Ti/16 about ten minutes per seed on two CPU cores,
+from scratch at 64 pixels about twenty. Several seeds write --out_0, --out_1 and so on; --resume
+leaves finished ones as they are, and continues an interrupted one. Needs keras3-vit[train].
 """
 
 import argparse
+import json
+from dataclasses import fields
 from pathlib import Path
 
+from study import mean_and_spread
+
+from keras_vit.errors import check_positive
 from keras_vit.training.job import Job, train
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS name")
 parser.add_argument("--model", help="such as ViT-Ti/16; the recipe's small one by default")
-parser.add_argument("--weights", help="a .keras or .weights.h5 file to start from")
+parser.add_argument("--weights", help="a file or MODEL:TAG to start from")
+parser.add_argument("--recipe", help="a name of keras_vit.recipes; by default the one that suits")
+parser.add_argument("--image-size", type=int, help="pixels; the recipe's by default")
 parser.add_argument("--epochs", type=int, help="passes over the photographs")
+parser.add_argument("--teacher", help="a trained model to learn from as well")
+parser.add_argument("--precision", default="float32", help="dtype policy of the training")
+parser.add_argument("--seeds", type=int, default=1, help="number of trainings")
 parser.add_argument("--out", type=Path, default=Path("runs/flowers"), help="folder to write")
-parser.add_argument("--overwrite", action="store_true", help="replace a former run in --out")
+parser.add_argument("--resume", action="store_true", help="continue what was interrupted")
+parser.add_argument("--overwrite", action="store_true", help="replace former runs")
 
-train(Job(**vars(parser.parse_args())))
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parser.parse_args(arguments)
+    check_positive(seeds=options.seeds)
+    given = {f.name: getattr(options, f.name) for f in fields(Job) if f.name in options}
+    accuracies, errors = [], []
+    for seed in range(options.seeds):
+        several = options.seeds > 1
+        out = options.out.with_name(f"{options.out.name}_{seed}") if several else options.out
+        job = Job(**{**given, "out": out, "seed": seed})
+        if several and options.resume and not (out.exists() or job.output.workspace.exists()):
+            job = Job(**{**given, "out": out, "seed": seed, "resume": False})
+        report = train(job)
+        assert report is not None  # there is one process
+        facts = json.loads((out / "report.json").read_text("utf-8"))
+        accuracies.append(report.accuracy)
+        errors.append(facts["calibration"]["expected_calibration_error"])
+    seeds = f"; seeds 0 to {options.seeds - 1}" if options.seeds > 1 else ""
+    print(
+        f"\naccuracy {mean_and_spread(accuracies)}, calibration error {mean_and_spread(errors)}"
+        f"{seeds}"
+    )
+    for seed, accuracy in enumerate(accuracies):
+        print(f"seed {seed}: {accuracy:.2%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,10 +14,11 @@ import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import keras
+from study import mean_and_spread
 
 import keras_vit
 from keras_vit import data, evaluation, recipes
@@ -80,8 +81,8 @@ def main() -> None:
         f"ResNet {'from scratch' if resnet_weights is None else 'from ' + options.resnet_weights}. "
         "By class: seed 0.\n\n"
     )
-    text += "| model | parameters | accuracy | ± (seeds) | macro F1 | time, ViT = 1 |\n"
-    text += "|---|---:|---:|---:|---:|---:|\n"
+    text += "| model | parameters | accuracy | macro F1 | time, ViT = 1 |\n"
+    text += "|---|---:|---:|---:|---:|\n"
     tables, vit_seconds = "", 0.0
     for name, build in builders.items():
         reports, started = [], time.time()
@@ -96,10 +97,9 @@ def main() -> None:
         vit_seconds = vit_seconds or seconds
         accuracies = [report.accuracy for report in reports]
         macro_f1 = fmean(report.macro.f1 for report in reports)
-        spread = f"{stdev(accuracies):.2%}" if len(accuracies) > 1 else ""
         tables += f"\n## {name}\n\n{reports[0].to_markdown()}\n"
         text += (
-            f"| {model.name} | {model.count_params():,} | {fmean(accuracies):.2%} | {spread} "
+            f"| {model.name} | {model.count_params():,} | {mean_and_spread(accuracies)} "
             f"| {macro_f1:.3f} | {seconds / vit_seconds:.1f} |\n"
         )
     print(text)

@@ -295,6 +295,12 @@ def averaged(rows: Iterable[Row], over: str = "seed") -> list[Row]:
     return means
 
 
+def mean_and_spread(values: Sequence[float]) -> str:
+    """`99.06%`; of several values, `99.06% ± 0.31` with their standard deviation (n - 1)."""
+    spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2%}{spread}"
+
+
 def to_markdown(rows: Iterable[Mapping[str, Value]], columns: Mapping[str, str]) -> str:
     """A Markdown table of rows.
 

@@ -51,8 +51,8 @@ def test_the_table_has_means_and_what_auto_chooses(
     monkeypatch.setattr("sys.argv", words)
     script.main()
     text = (tmp_path / "table.md").read_text()
-    assert "| 8 | finetune_few | 91.0% ± 1.4 | 1.0% ± 0.0 | 2.0 | chosen |" in text
-    assert "| 8 | probe | 91.0% ± 1.4 | 1.0% ± 0.0 | 2.0 |  |" in text
+    assert "| 8 | finetune_few | 91.00% ± 1.41 | 1.00% ± 0.00 | 2.0 | chosen |" in text
+    assert "| 8 | probe | 91.00% ± 1.41 | 1.00% ± 0.00 | 2.0 |  |" in text
     assert text in capsys.readouterr().out
     assert len(calls) == 4
     script.main()  # all rows are there
