@@ -116,8 +116,9 @@ def one_line(error: Exception) -> str:
         files = [os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str)]
         text = ": ".join([error.strerror, *files])
     text = re.sub(STACK, "", text, flags=re.MULTILINE)
-    if isinstance(error, MemoryError) or (memory := re.search(NO_MEMORY, text)):
-        detail = text if isinstance(error, MemoryError) else memory[0]
+    memory = re.search(NO_MEMORY, text)
+    if memory or isinstance(error, MemoryError):
+        detail = memory[0] if memory else text
         text = f"Out of memory. Give a smaller batch, image size or model. {detail}"
     elif not isinstance(error, EXPECTED) or not text:
         name = type(error).__name__
