@@ -121,6 +121,23 @@ METAVARS = {  # N for all others
 }
 
 
+# What other training scripts call an option.
+NAMES_ELSEWHERE = {
+    "-b": "--batch-size",
+    "--bs": "--batch-size",
+    "-d": "--data",
+    "--dataset": "--data",
+    "--img-size": "--image-size",
+    "--input-size": "--image-size",
+    "--lr": "--learning-rate",
+    "-o": "--out",
+    "--output": "--out",
+    "--output-dir": "--out",
+    "--pretrained": "--weights",
+    "--checkpoint": "--weights",
+}
+
+
 def image_file(text: str) -> Path:
     """The path of an image file to write, as the type of an option."""
     path = Path(text)
@@ -697,7 +714,10 @@ def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     {'command': 'list', 'pattern': 'ViT-B*', 'weights': False}
     """
     parser = make_parser()
-    options = vars(parser.parse_args(arguments))
+    known, unknown = parser.parse_known_args(arguments)
+    options = vars(known)
+    if unknown:
+        raise UsageError(_unrecognized(options["command"], unknown))
     if options["command"] is None:
         # Status 2, as for every incomplete command: a script whose words came out empty has not
         # done its work.
@@ -707,6 +727,19 @@ def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     if options["command"] == "train" and options["distillation"] and not options["teacher"]:
         raise UsageError("--distill has no effect without --teacher (see keras-vit train -h).")
     return options
+
+
+def _unrecognized(command: str | None, words: Sequence[str]) -> str:
+    """The message for arguments that a command does not have, with those of similar names."""
+    program = f"keras-vit {command}" if command else "keras-vit"
+    groups = COMMANDS[command].groups.values() if command else ()
+    names = [option.name for group in groups for option in group if option.name[0] == "-"]
+    near: list[str] = []
+    for word in (word.split("=")[0] for word in words):
+        elsewhere = NAMES_ELSEWHERE.get(word)
+        near += [elsewhere] if elsewhere in names else difflib.get_close_matches(word, names, n=1)
+    proposal = f" Did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
+    return f"unrecognized arguments: {' '.join(words)} (see {program} --help).{proposal}"
 
 
 def _check_evaluate(options: dict[str, Any]) -> None:

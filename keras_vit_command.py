@@ -1,6 +1,7 @@
 """Starts `keras-vit`. A module of its own, since importing keras_vit imports the backend."""
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 from keras_vit_arguments import parse
 
@@ -22,12 +24,20 @@ for line in iter(sys.stdin.buffer.readline, b""):
         sys.stdout.buffer.flush()
 """
 
+BACKENDS = ("tensorflow", "jax", "torch")
+
 # Commands that read their data by tf.data.
 DATA_COMMANDS = ("train", "evaluate", "augment")
 
 # Errors whose message is written for a reader; others are bugs, or damaged files that no check saw.
 EXPECTED = (ValueError, OSError, ImportError, RuntimeError, FloatingPointError)
 LONGEST_MESSAGE = 2000
+
+# How the backends word that memory is exhausted; TensorFlow adds where each operation was defined.
+NO_MEMORY = (
+    r"OOM when allocating.*|RESOURCE_EXHAUSTED.*|.*(?:[Oo]ut of memory|can't allocate memory).*"
+)
+STACK = r"^(?:\s*File \".*\", line \d+, in .*|Detected at node .*|\s*\[\[\{\{node .*)$"
 
 
 def main() -> int:
@@ -41,6 +51,7 @@ def _start() -> int:
         os.environ["KERAS_BACKEND"] = "jax"  # only JAX compiles for a TPU that is elsewhere
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
+    check_backend()
     with without_noise():
         from keras_vit.cli import run
 
@@ -49,6 +60,32 @@ def _start() -> int:
 
             require("tensorflow", "")  # with any backend: it reads the data
     return run(options)
+
+
+def check_backend() -> None:
+    """Raises an ImportError with the fix if the backend that Keras will choose is not installed."""
+    name = os.environ.get("KERAS_BACKEND") or _configured_backend()
+    if find_spec(name):
+        return
+    installed = [backend for backend in BACKENDS if find_spec(backend)]
+    others = " or ".join(f"KERAS_BACKEND={backend}" for backend in installed)
+    if name not in BACKENDS:
+        raise ImportError(
+            f"KERAS_BACKEND={name} is not a backend. Give one of {', '.join(BACKENDS)}."
+        )
+    raise ImportError(
+        f"The backend {name} is not installed: "
+        + (f"set {others}, or " if others else "")
+        + f"pip install 'keras3-vit[{name}]'"
+    )
+
+
+def _configured_backend() -> str:
+    """The backend of Keras's configuration file, or its default."""
+    folder = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
+    with suppress(OSError, ValueError, AttributeError):
+        return str(json.loads((folder / "keras.json").read_text("utf-8")).get("backend"))
+    return "tensorflow"
 
 
 def exit_status(command: Callable[[], int]) -> int:
@@ -78,7 +115,12 @@ def one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.strerror is not None:
         files = [os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str)]
         text = ": ".join([error.strerror, *files])
-    if not isinstance(error, EXPECTED) or not text:
+    text = re.sub(STACK, "", text, flags=re.MULTILINE)
+    memory = re.search(NO_MEMORY, text)
+    if memory or isinstance(error, MemoryError):
+        detail = memory[0] if memory else text
+        text = f"Out of memory. Give a smaller batch, image size or model. {detail}"
+    elif not isinstance(error, EXPECTED) or not text:
         name = type(error).__name__
         text = f"{name}: {text}" if text else name
         text += " (KERAS_VIT_TRACEBACK=1 shows where)"

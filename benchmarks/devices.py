@@ -41,6 +41,7 @@ def _measure(model: str, kind: str, devices: int, images: int) -> dict[str, floa
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "PJRT_NPROC": "32",  # threads: with fewer than devices, XLA can wait for itself
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }
     command = [sys.executable, str(Path(__file__)), model, kind, str(images * devices)]

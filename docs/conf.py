@@ -57,6 +57,7 @@ html_theme = "furo"
 html_title = f"keras_vit {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
 html_js_files = ["versions.js"]
 html_show_sphinx = False
 html_copy_source = False

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import keras_vit
+import keras_vit_command
 from keras_vit import cli
 from keras_vit.training.resume import CHECKPOINT_SECONDS
 from keras_vit_arguments import COMMANDS, RANGES, UsageError, make_parser, parse
@@ -146,6 +147,9 @@ def test_the_ends_of_a_range_are_accepted() -> None:
         (["train"], "required: --data"),
         (["train", "--data", "x", "--sam\x1b[2J"], "--sam\\x1b[2J"),
         (["train", "--data", "x", "--two\nlines"], "unrecognized arguments: --two lines"),
+        (["train", "--data", "x", "--epocs", "3"], "Did you mean --epochs?"),
+        (["train", "--data", "x", "--lr=3"], "(see keras-vit train --help). Did you mean --learni"),
+        (["predict", "x", "y", "--lr=3"], "(see keras-vit predict --help)."),
         (["plan", "ViT-B/16", "--precision", "int4"], "'int4'"),
     ],
 )
@@ -210,8 +214,60 @@ def test_a_failing_import_is_one_line() -> None:
     _, error = process.communicate()
     assert process.returncode == 2
     assert error.startswith("keras-vit: ")
-    assert "teapot" in error
+    assert "KERAS_BACKEND=teapot is not a backend. Give one of tensorflow, jax, torch." in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "fix"),
+    [("jax", "set KERAS_BACKEND=jax, or pip install 'keras3-vit[torch]'"),
+     ("", "torch is not installed: pip install 'keras3-vit[torch]'")],
+)  # fmt: skip
+def test_a_missing_backend_is_an_error_with_the_fix(
+    installed: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    monkeypatch.setattr(keras_vit_command, "find_spec", lambda name: name == installed or None)
+    with pytest.raises(ImportError) as error:
+        keras_vit_command.check_backend()
+    assert fix in str(error.value)
+
+
+def test_the_backend_of_the_configuration_file_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keras.json").write_text('{"backend": "coffee"}')
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    with pytest.raises(ImportError, match="coffee is not a backend"):
+        keras_vit_command.check_backend()
+    (tmp_path / "keras.json").write_text("not JSON")
+    monkeypatch.setattr(keras_vit_command, "find_spec", lambda name: name == "tensorflow")
+    keras_vit_command.check_backend()
+
+
+TENSORFLOW_ERROR = """Graph execution error:
+
+Detected at node StatefulPartitionedCall defined at (most recent call last):
+  File "/usr/bin/keras-vit", line 8, in <module>
+
+  File "/lib/keras/trainer.py", line 399, in fit
+
+OOM when allocating tensor with shape[64,12,577,577] and type float
+  [[{{node StatefulPartitionedCall}}]]
+"""
+
+
+def test_exhausted_memory_is_a_short_line() -> None:
+    line = keras_vit_command.one_line(RuntimeError(TENSORFLOW_ERROR))
+    assert line == (
+        "Out of memory. Give a smaller batch, image size or model. "
+        "OOM when allocating tensor with shape[64,12,577,577] and type float"
+    )
+    other = keras_vit_command.one_line(RuntimeError(TENSORFLOW_ERROR.replace("OOM when", "No")))
+    assert other.startswith("Graph execution error: No allocating")
+    for message in ("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes", "CUDA out of memory."):
+        assert message in keras_vit_command.one_line(RuntimeError(message))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows does not send SIGINT to one process")
@@ -275,7 +331,7 @@ def test_options_stand_in_groups() -> None:
         (ValueError("a\n  b\x1b[0m"), "a b\\x1b[0m"),
         (OSError(28, "No space left on device", "a/b"), "No space left on device: a/b"),
         (FileNotFoundError("There is no model."), "There is no model."),
-        (MemoryError(), "MemoryError (KERAS_VIT_TRACEBACK=1 shows where)"),
+        (MemoryError(), "Out of memory. Give a smaller batch, image size or model."),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "'utf-8' codec can't decode"),
     ],
 )

@@ -7,7 +7,7 @@
 # A test holds the masks to a mean IoU of at least 0.75 and the boxes to an F1 of at least 0.85, on
 # scenes of digits that the model has not seen.
 
-# %%
+# %% tags=["hide-input"]
 import os
 
 os.environ["KERAS_BACKEND"] = "tensorflow"  # or "torch"; on CPUs, JAX is slow at convolutions
@@ -26,7 +26,7 @@ import keras_vit
 # Three of scikit-learn's handwritten digits, 14 to 20 pixels high, on a noisy ground of 48 by 48
 # pixels. The scenes to evaluate on are made of other digits.
 
-# %%
+# %% tags=["hide-input"]
 SIZE, PER_SCENE, SIDES = 48, 3, range(14, 21)
 
 

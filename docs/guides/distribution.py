@@ -6,7 +6,7 @@
 # downloaded. A test promises that all four end with the same weights and logits to five decimal
 # places, and with at least 90 % accuracy, and that FSDP keeps less than a fifth on each device.
 
-# %%
+# %% tags=["hide-input"]
 import os
 
 os.environ["KERAS_BACKEND"] = "jax"

@@ -6,7 +6,7 @@
 # than ten minutes on two CPU cores. It downloads `tf_flowers` of TensorFlow Datasets and 22 MB of
 # weights, unless `KERAS_VIT_FLOWERS` and `KERAS_VIT_TI16` name a folder and a file that you have.
 
-# %%
+# %% tags=["hide-input"]
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -6,7 +6,7 @@
 # minute on two CPU cores, without a download. The figures come with measurements: at least 65 % of
 # the attention rollout falls on the orange digit (50 % would be chance), and a test checks that.
 
-# %%
+# %% tags=["hide-input"]
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # or "tensorflow", "torch"
@@ -26,7 +26,7 @@ keras.utils.set_random_seed(0)
 # Two digits side by side, one orange and one blue; the label is that of the orange one. So we know
 # which half of each image decides, and can check whether a map shows it.
 
-# %%
+# %% tags=["hide-input"]
 ORANGE, BLUE = (255, 150, 30), (30, 150, 255)
 
 

@@ -7,7 +7,7 @@
 # the new model to a mean accuracy of at least 90 % on 360 digits that it has not seen, and its
 # saved file and the foreign weights to the same logits.
 
-# %%
+# %% tags=["hide-input"]
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # or "tensorflow", "torch"

@@ -6,7 +6,7 @@
 # download. After two epochs at each new size it reads at least 80 % of the held-out digits, and a
 # test checks that.
 
-# %%
+# %% tags=["hide-input"]
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # or "tensorflow", "torch"

@@ -6,7 +6,7 @@
 # downloaded. A test promises that all weights and the whole history are equal, bit for bit, and
 # that the files of a finished run have the checksums that it lists.
 
-# %%
+# %% tags=["hide-input"]
 import os
 
 os.environ["KERAS_BACKEND"] = "tensorflow"  # or "jax", "torch"

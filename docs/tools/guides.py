@@ -1,10 +1,11 @@
 """Executes the guides and stores their outputs: `make guides`, `make guides GUIDES=digits`.
 
-    python -m docs.tools.guides            # those whose script has changed
+    python -m docs.tools.guides            # those whose code has changed; new text alone is copied
     python -m docs.tools.guides digits     # these, in any case
 
 A guide is a script `docs/guides/NAME.py` in the percent format: `# %%` begins a cell of code,
-`# %% [markdown]` one of text. This writes `docs/guides/NAME.ipynb`, which is committed: the site
+`# %% [markdown]` one of text; `# %% tags=["hide-input"]` folds preparations, so that the first
+result is on the first screen. This writes `docs/guides/NAME.ipynb`, which is committed: the site
 shows it without executing it, and a test compares the hash of the script in it.
 """
 
@@ -33,6 +34,27 @@ def is_current(script: Path) -> bool:
     return notebook.exists() and script_hash(script) in notebook.read_text("utf-8")
 
 
+def update_text(script: Path) -> bool:
+    """Writes a guide's new text beside its outputs, if the code of every cell is as it was.
+
+    Returns whether it was, so that the guide does not have to be executed.
+    """
+    import jupytext
+    import nbformat
+
+    if not script.with_suffix(".ipynb").exists():
+        return False
+    new = jupytext.read(script, fmt="py:percent")
+    old = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    cells, executed = ([c for c in n.cells if c.cell_type == "code"] for n in (new, old))
+    if [cell.source for cell in cells] != [cell.source for cell in executed]:
+        return False
+    for cell, earlier in zip(cells, executed, strict=True):
+        cell.outputs, cell.execution_count = earlier.outputs, earlier.execution_count
+    _write(new, script)
+    return True
+
+
 def execute(script: Path) -> float:
     """Runs a guide from its first cell to its last, writes the notebook, and returns the seconds.
 
@@ -40,7 +62,6 @@ def execute(script: Path) -> float:
         CellExecutionError: A cell failed; the earlier notebook stays.
     """
     import jupytext
-    import nbformat
     from nbclient import NotebookClient
 
     notebook = jupytext.read(script, fmt="py:percent")
@@ -58,16 +79,22 @@ def execute(script: Path) -> float:
         if output.output_type == "stream":  # of processes that a guide starts
             lines = output.text.splitlines(keepends=True)
             output.text = "".join(line for line in lines if not re.match(NOISE, line))
+    _write(notebook, script)
+    return seconds
+
+
+def _write(notebook: Any, script: Path) -> None:
+    import nbformat
+
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # random ids and times would be differences without a meaning
-        cell.metadata = {}
+        cell.metadata = {name: tags for name, tags in cell.metadata.items() if name == "tags"}
     notebook.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
         "language_info": {"name": "python"},
         "script_sha256": script_hash(script),
     }
     nbformat.write(notebook, script.with_suffix(".ipynb"))
-    return seconds
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,8 +105,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := sorted({*options.guides} - {*scripts}):
         parser.error(f"no guide {', '.join(unknown)}. Give some of {', '.join(scripts)}.")
     for name in options.guides or scripts:
-        if options.guides or not is_current(scripts[name]):
-            print(f"{name}: {execute(scripts[name]):.0f} seconds", flush=True)
+        if not options.guides and (is_current(scripts[name]) or update_text(scripts[name])):
+            continue
+        print(f"{name}: {execute(scripts[name]):.0f} seconds", flush=True)
     return 0
 
 

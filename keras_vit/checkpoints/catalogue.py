@@ -82,8 +82,11 @@ def find_named(name: str) -> Weights | None:
     names = [row.name for row in RELEASED]
     if ":" not in name:  # a tag alone: propose the models that have it
         names = [known for known in names if known.split(":")[1] == name] or names
+    similar = did_you_mean(name, names)
+    if similar.startswith("Known") and len(names) == len(RELEASED):
+        similar = "Is it the name of a file?"  # a hundred names would hide what follows
     raise ValueError(
-        f"No file and no released weights {name!r}. {did_you_mean(name, names)} "
+        f"No file and no released weights {name!r}. {similar} "
         "Give MODEL:TAG, as in 'ViT-B/16:augreg_in21k'; list_weights() shows all."
     )
 

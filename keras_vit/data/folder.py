@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import warnings
@@ -22,10 +23,11 @@ from .listings import read_listing, refuse_overlap
 from .splits import FileReport, IndexedSplit, Splits
 from .verification import checked_files
 
-LAYOUTS = """a folder of photographs is one of
-    FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg
-    FOLDER/<class>/*.jpg with FOLDER/train.txt and FOLDER/val.txt that list <class>/1.jpg and so on
-    FOLDER/<class>/*.jpg, split by val_fraction and seed"""
+LAYOUTS = (
+    "Give FOLDER/<class>/*.jpg, which is split by val_fraction and seed; or FOLDER/<class>/*.jpg "
+    "with FOLDER/train.txt and FOLDER/val.txt, which list paths such as <class>/1.jpg; or "
+    "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg."
+)
 
 # The names of each split's folder or listing, by priority; "val" is required, "test" is optional.
 _SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "test"), "test": ("test",)}
@@ -118,7 +120,7 @@ def load_folder(
 ) -> Splits:
     """Detects the layout of `folder`, checks its files and makes the splits."""
     if not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file: {LAYOUTS}")
+        raise NotADirectoryError(f"{folder} is a file, not a folder of images. {LAYOUTS}")
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
     unreadable: Files = []
     upright = jpeg = False
@@ -190,9 +192,29 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     names = tuple(path.name for path in _folders(folder))
     if len(names) < 2:
         raise ValueError(
-            f"{folder} has {len(names)} class folders and a classifier needs two or more: {LAYOUTS}"
+            f"{folder} has {len(names)} class folders and a classifier needs two or more. "
+            f"{_is_one_class(folder)}{LAYOUTS}"
         )
     return names
+
+
+def near_folders(name: str) -> list[str]:
+    """Folders with nearly this path: most misspelt names are those of a folder."""
+    around = Path(name).expanduser().parent
+    if not around.is_dir():
+        return []
+    folders = {path.name: str(path) for path in around.iterdir() if path.is_dir()}
+    return [folders[near] for near in difflib.get_close_matches(Path(name).name, folders, n=3)]
+
+
+def _is_one_class(folder: Path) -> str:
+    """A proposal for whoever gave one of the class folders instead of the folder around them."""
+    parent = folder.absolute().parent
+    if not any(path.suffix.lower() in IMAGE_SUFFIXES for path in folder.iterdir()):
+        return ""
+    if len(_folders(parent)) < 2:
+        return "Its images have to lie in a folder per class. "
+    return f"Is {folder.name} one of the classes? Then give the folder around it, {parent}. "
 
 
 def _split_sources(folder: Path, available: dict[str, Path]) -> dict[str, Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from keras_vit.errors import check_choice, check_positive
 
 from .digits import load_digits
-from .folder import LAYOUTS, load_folder
+from .folder import LAYOUTS, load_folder, near_folders
 from .headers import MAX_PIXELS
 from .record_files import holds_records, load_records
 from .splits import Splits
@@ -97,7 +97,10 @@ def load(
     if path.exists():
         return load_folder(path, val_fraction, seed, on_bad_file, verify, max_pixels)
     if isinstance(source, os.PathLike) or _looks_like_a_path(name, tfds_dir):
-        raise FileNotFoundError(f"There is no {name}: {LAYOUTS}")
+        near = " or ".join(near_folders(name))
+        raise FileNotFoundError(
+            f"There is no {name}. {f'Did you mean {near}? ' if near else ''}{LAYOUTS}"
+        )
     return load_tfds(name, tfds_dir, val_fraction, **options)
 
 

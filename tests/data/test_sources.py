@@ -390,8 +390,17 @@ def test_missing_folder(source) -> None:
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     file = write(tmp_path, {"a.png": plain(1)}) / "a.png"
-    with pytest.raises(NotADirectoryError, match=r"a\.png is a file: a folder of photographs is"):
+    with pytest.raises(NotADirectoryError, match=r"a\.png is a file, not a folder of images"):
         load(file)
+
+
+def test_a_class_folder_is_not_the_folder_of_classes(tmp_path: Path) -> None:
+    folder = write(tmp_path, {f"{name}/1.png": plain(1) for name in "ab"})
+    with pytest.raises(ValueError, match=f"Then give the folder around it, {folder}. Give FOLDER"):
+        load(folder / "a")
+    alone = write(tmp_path / "one", {"images/1.png": plain(1)})
+    with pytest.raises(ValueError, match="have to lie in a folder per class"):
+        load(alone / "images")
 
 
 DISORDER = {

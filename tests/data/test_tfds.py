@@ -165,6 +165,17 @@ def test_a_failed_download_is_one_error(tmp_path: Path, monkeypatch) -> None:
         load("tf_flowers", data_dir=tmp_path)
 
 
+def test_a_misspelt_folder_is_proposed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"did you mean photos\?"):
+        load("photo")
+    with pytest.raises(FileNotFoundError, match=r"Did you mean .*photos\? Give FOLDER"):
+        load(f"{tmp_path}/phots")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

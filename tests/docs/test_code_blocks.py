@@ -56,6 +56,22 @@ def test_commands_are_accepted(page: Path) -> None:
             assert (REPOSITORY / words[1]).exists(), block
 
 
+# Commands whose effect the continuous integration has: environments, installations, make targets.
+RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
+def test_what_no_test_checks_is_marked(page: Path) -> None:
+    """Commands of other programs, and files for them, have the reason why they are not run."""
+    for block, words in commands(page):
+        if block.language != "indented" or "keras-vit" in block.code:
+            known = words[0] in ("keras-vit", *RUN_BY_CI) or words[0].endswith("python")
+            assert known or block.reason, f"{block}: {words[0]} needs <!-- not run: REASON -->"
+    for block in blocks_of(page):
+        assert block.language not in ("yaml", "dockerfile") or block.reason, block
+
+
 @pytest.mark.once
 def test_every_fence_says_what_it_is() -> None:
     """A reader and the highlighter both need the language; plain blocks are output."""

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import pytest
@@ -51,6 +52,26 @@ def test_guides_have_the_outputs_of_their_scripts(name: str) -> None:
     script = guides.FOLDER / f"{name}.py"
     assert guides.is_current(script), f"run `make guides GUIDES={name}`"
     assert f"\n{name}\n" in (guides.FOLDER / "index.md").read_text("utf-8")
+
+
+@pytest.mark.once
+def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("jupytext")
+    script = tmp_path / "guide.py"
+    script.write_text("# %% [markdown]\n# Old text.\n\n# %%\n1 + 1\n")
+    cell = nbformat.v4.new_code_cell("1 + 1", execution_count=1)
+    cell.outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "2"})]
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), script.with_suffix(".ipynb"))
+    script.write_text('# %% [markdown]\n# New text.\n\n# %% tags=["hide-input"]\n1 + 1\n')
+    assert guides.update_text(script)
+    assert guides.is_current(script)
+    text, code = nbformat.read(script.with_suffix(".ipynb"), as_version=4).cells
+    assert (text.source, code.metadata.tags) == ("New text.", ["hide-input"])
+    assert code.outputs[0].data == {"text/plain": "2"}
+    script.write_text("# %%\n1 + 2\n")
+    assert not guides.update_text(script)
+    assert not guides.is_current(script)
 
 
 @pytest.mark.skipif(
