@@ -1,14 +1,16 @@
 """Fixtures of the whole suite."""
 
+import gc
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.xla_flags import QUICK_XLA
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# The suite compiles hundreds of small graphs once each: half its time goes without this.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("XLA_FLAGS", QUICK_XLA)
 
 import keras
 import pytest
@@ -42,6 +44,16 @@ def _fresh_keras() -> Iterator[None]:
     keras.config.set_dtype_policy("float32")
     keras.config.set_image_data_format("channels_last")
     keras.utils.clear_session(free_memory=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_garbage_to_look_through() -> None:
+    """Keras collects garbage once per kernel that it quantizes: a third of a second each.
+
+    What other modules have left is not looked through again.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -132,6 +132,7 @@ def test_a_machine_without_tensorflow(run_python: Callable[..., str], tmp_path: 
     assert install_command("tensorflow") in run_python(code, None, str(tmp_path))
 
 
+@pytest.mark.once
 def test_importing_costs_little_beside_keras(run_python: Callable[..., str]) -> None:
     """Less than a fifth of `import keras`, in time of the processor: machines differ in speed."""
     code = (

@@ -315,6 +315,7 @@ def test_predict_leaves_large_images_out(
     assert cli.main([*words, "2000"]) == 0
 
 
+@pytest.mark.once
 def test_commands_that_write_end_with_the_next_command(
     run: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +345,7 @@ def test_commands_that_write_end_with_the_next_command(
     assert cli.main(["evaluate", str(soup), "--data", str(photographs)]) == 0
 
 
+@pytest.mark.once
 def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "saved_models" / "colours" / "2"
     assert cli.main(["export", str(run), "--out", str(target)]) == 0

@@ -13,6 +13,8 @@ from keras_vit.checkpoints.resampling import resample_grid
 from keras_vit.checkpoints.variables import canonical_values
 from tests.checkpoints.models import assert_same_weights, outputs, pixels, saved, small
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:

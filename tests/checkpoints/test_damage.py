@@ -26,6 +26,8 @@ from keras_vit.checkpoints.variables import canonical_values
 from keras_vit.manifest import all_files, write_manifest
 from tests.checkpoints.models import assert_same_weights, saved, small
 
+pytestmark = pytest.mark.once
+
 # Every layout that is written, in every container.
 WRITTEN = {
     "m.npz": ("google", {}),

@@ -26,6 +26,8 @@ from keras_vit.data.preprocessing import PILLOW_MODES
 from keras_vit.evaluation.prediction import read_images
 from tests.checkpoints.models import assert_same_weights, outputs, small
 
+pytestmark = pytest.mark.once
+
 Image = pytest.importorskip("PIL.Image")
 torch = pytest.importorskip("torch")
 

@@ -11,6 +11,7 @@ import pytest
 
 from keras_vit.checkpoints import from_checkpoint
 from keras_vit.models import ImageModel
+from tests.backend import at_once
 from tests.checkpoints.models import assert_same_weights
 from tests.golden_cases import COMMITTED, golden_case
 
@@ -74,7 +75,7 @@ def compare(model: ImageModel, recorded: dict[str, np.ndarray], atol: dict[str, 
     names = own_names(recorded, model)
     blocks = [name for name in model.feature_names if name.startswith(("block_", "stage_"))]
     assert {*blocks, "pre_logits"} <= set(names.values())
-    features = model.feature_model([*names.values()])(recorded["images"])
+    features = at_once(model.feature_model([*names.values()]))(recorded["images"])
     for name, layer in names.items():
         features_of_layer = keras.ops.convert_to_numpy(features[layer])
         assert np.abs(features_of_layer - recorded[name]).max() <= atol[name], name

@@ -17,6 +17,8 @@ from keras_vit.checkpoints import CheckpointError, from_checkpoint, load_weights
 from keras_vit.checkpoints.variables import canonical_values
 from tests.checkpoints.models import saved, small
 
+pytestmark = pytest.mark.once
+
 # Python's own objects for headers and messages, whatever the size of the file.
 SLACK = 1_000_000
 

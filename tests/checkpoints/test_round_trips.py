@@ -11,6 +11,8 @@ from tests.checkpoints.models import assert_same_weights, outputs, pixels, small
 from tests.checkpoints.test_golden import CASES, RESAMPLED
 from tests.golden_cases import golden_case
 
+pytestmark = pytest.mark.once
+
 GOOGLE_CASES = [name for name in (*CASES, *RESAMPLED) if name.startswith(("vit_", "interp_"))]
 THERE_AND_BACK = [
     ("b.safetensors", "timm"),

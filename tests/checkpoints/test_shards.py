@@ -22,6 +22,8 @@ from keras_vit.checkpoints import (
 from keras_vit.checkpoints.checkpoint_file import open_container
 from tests.checkpoints.models import assert_same_weights, outputs, pixels, saved, small
 
+pytestmark = pytest.mark.once
+
 SAFETENSORS = "model.safetensors.index.json"
 BIN = "pytorch_model.bin.index.json"
 

@@ -70,6 +70,7 @@ def test_shapes_types_and_number(split) -> None:
     assert pipeline(split, 8, 6, channels=1).element_spec[0].shape == (None, 8, 8, 1)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_the_policy_changes_nothing(folder_split, policy: str) -> None:
     options = {**EVERYTHING, "training": True}
@@ -94,6 +95,7 @@ def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: boo
         np.testing.assert_array_equal(images[:, -1], folder_split.labels())
 
 
+@pytest.mark.once
 def test_training_follows_from_the_seed(folder_split, cache: bool) -> None:
     def train(seed: int) -> list[np.ndarray]:
         return passes(pipeline(folder_split, 8, 10, training=True, seed=seed, cache=cache), 2)
@@ -266,6 +268,7 @@ def test_array_errors(images: np.ndarray, labels: list[int], message: str) -> No
         ArraySplit("train", ("a", "b"), images, np.array(labels))
 
 
+@pytest.mark.once
 def test_an_augmentation_object_is_used(array_split) -> None:
     augment = Augmentation("resize", shift=3, flip=False)
     shifted = pipeline(array_split, 8, 20, training=True, augment=augment)
@@ -273,6 +276,7 @@ def test_an_augmentation_object_is_used(array_split) -> None:
     assert sum(black) > 0  # rows that came in from outside
 
 
+@pytest.mark.once
 def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch) -> None:
     split = load("digits").train
     module = importlib.import_module("keras_vit.data.input_pipeline")

@@ -17,6 +17,7 @@ def folder(tmp_path_factory) -> Path:
     return disorderly_folder(tmp_path_factory.mktemp("wüst"))
 
 
+@pytest.mark.once
 def test_faults_are_left_out_and_reported(folder: Path) -> None:
     with (
         pytest.warns(UserWarning, match="4 of 72 files cannot be decoded and are skipped"),
@@ -45,7 +46,7 @@ def test_faults_are_left_out_and_reported(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:4 of 72 files", "ignore:2 classes")
-@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("verify", [True, pytest.param(False, marks=pytest.mark.once)])
 def test_it_is_iterated_to_the_end(folder: Path, verify: bool, capfd) -> None:
     splits = load(folder, verify=verify)
     training = pipeline(splits.train, 16, 8, True, augment=Augmentation(mixup=0.2), num_classes=3)

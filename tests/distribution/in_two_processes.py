@@ -25,7 +25,7 @@ from tests.distribution.helpers import (
 )
 
 ON_JAX = keras.backend.backend() == "jax"
-KINDS = ["data_parallel", "fsdp"] if ON_JAX else ["data_parallel"]
+KIND = "fsdp" if ON_JAX else "data_parallel"
 RANK = int(os.environ.get("RANK", 0))
 FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
 CLASSES = 5
@@ -79,12 +79,13 @@ def on(several: bool, job: Callable[[], Any], seed: int = 1, kind: str = "data_p
         keras.distribution.set_distribution(None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_fit_evaluate_and_predict(kind: str) -> None:
+def test_fit_evaluate_and_predict() -> None:
+    """On JAX by FSDP; other tests here train, evaluate and predict in data parallel."""
+
     def job() -> Any:
         return whole_training(vit, sgd, IMAGES, LABELS)
 
-    assert_same_training(on(False, job), on(True, job, kind=kind))
+    assert_same_training(on(False, job), on(True, job, kind=KIND))
 
 
 @as_in_one
@@ -316,8 +317,7 @@ class Stop(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("kind", KINDS[-1:])
-def test_the_first_process_writes(kind: str) -> None:
+def test_the_first_process_writes() -> None:
     """Stopped in both processes, continued in both: the files and weights of one process."""
 
     def job(folder: Path, *callbacks: keras.callbacks.Callback) -> Any:
@@ -328,11 +328,11 @@ def test_the_first_process_writes(kind: str) -> None:
         written = run.fit(model, endless, 2, 5, [*logs, *callbacks], verbose=0).history
         return model, written
 
-    alone, together = FOLDER / f"{kind}-alone-{RANK}", FOLDER / kind
+    alone, together = FOLDER / f"alone-{RANK}", FOLDER / "together"
     one, history = on(False, lambda: job(alone))
     with pytest.raises(KeyboardInterrupt):
-        on(True, lambda: job(together, Stop()), kind=kind)
-    two, its_history = on(True, lambda: job(together), kind=kind)
+        on(True, lambda: job(together, Stop()), kind=KIND)
+    two, its_history = on(True, lambda: job(together), kind=KIND)
     assert_same_weights(two, one, 2e-6)
     assert_same(its_history, history, 1e-5)
     assert {path.name for path in together.iterdir()} == {
@@ -342,10 +342,10 @@ def test_the_first_process_writes(kind: str) -> None:
     }
     assert len((together / "history.csv").read_text().splitlines()) == 3
     assert (alone / "best.keras").exists() == (RANK == 0)
-    two.save(FOLDER / f"{kind}.keras")
+    two.save(FOLDER / "together.keras")
     keras_vit.distribution.initialize()  # again: does nothing
     if RANK == 0:
-        saved = keras.models.load_model(FOLDER / f"{kind}.keras")
+        saved = keras.models.load_model(FOLDER / "together.keras")
         assert_same(saved.predict(IMAGES, verbose=0), one.predict(IMAGES, verbose=0), 1e-5)
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import keras
@@ -75,7 +74,7 @@ def on(kind: str | None, job: Callable[[], Any], **options: Any) -> Any:
 
 
 def training() -> Any:
-    return whole_training(partial(vit, depth=2), sgd, IMAGES, LABELS)
+    return whole_training(vit, sgd, IMAGES, LABELS)
 
 
 def scores_of_1003() -> Any:
@@ -111,7 +110,7 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     "mixer": lambda: with_head(mixer()),
     "merging": lambda: vit(depth=2, token_merging=2),
     "remat": lambda: vit(remat=True, dropout=0.1),
-    "hybrid": lambda: vit(resnet=(1, 1), patch_size=2),
+    "hybrid": lambda: vit(resnet=(1,), patch_size=4),
     "bit": lambda: with_head(
         keras_vit.BiTResNet(depths=(1,), width=64, num_classes=CLASSES, input_shape=SHAPE)
     ),

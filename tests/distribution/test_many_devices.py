@@ -9,8 +9,9 @@ import keras
 import pytest
 
 from tests.distribution.helpers import PYTEST
+from tests.xla_flags import QUICK_XLA
 
-EIGHT = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+EIGHT = f"--xla_force_host_platform_device_count=8 {QUICK_XLA}"
 # By backend: the tests, and the environment that they need.
 SUITES: dict[str, tuple[str, dict[str, str]]] = {
     "jax": (

@@ -15,6 +15,7 @@ import pytest
 
 from tests.distribution.helpers import PYTEST
 from tests.distribution.resumable_in_processes import train
+from tests.xla_flags import QUICK_XLA
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -45,8 +46,7 @@ def start(
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} "
-        "--xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {QUICK_XLA}",
         "PJRT_NPROC": "32",
         "TEST_FOLDER": str(folder),
     }

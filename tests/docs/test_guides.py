@@ -27,7 +27,7 @@ RESULTS = {
     "own_parts": {"fourier_accuracy": 0.9, "saved_model_agrees": 1, "foreign_weights_agree": 1},
 }
 # The others take more than a minute, mostly of processes that start and compile.
-QUICK = ("resolutions", "inspection", "own_parts")
+QUICK = ("inspection", "own_parts")
 WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
 NEEDS_SHARED = {
     "weights": {"KERAS_VIT_TI16": WEIGHTS},

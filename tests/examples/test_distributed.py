@@ -10,6 +10,7 @@ import pytest
 
 from keras_vit.manifest import read_manifest
 from tests.conftest import REPOSITORY
+from tests.xla_flags import QUICK_XLA
 
 EXAMPLES = REPOSITORY / "examples" / "distributed"
 OPTIONS = ["--data", "digits", "--epochs", "1", "--distribution", "data_parallel"]
@@ -41,7 +42,7 @@ def run(folder: Path, script: str, *arguments: str, **environment: str) -> str:
         "JAX_PLATFORMS": "cpu",
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=2 {QUICK_XLA}",
     }
     command = ["bash", str(EXAMPLES / script), *OPTIONS, "--out", "run", *arguments]
     process = subprocess.run(

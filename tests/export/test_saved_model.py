@@ -104,6 +104,7 @@ def test_serves_every_kind_as_predict_does(
     assert set(answer["top_classes"][4]) == {b""}
 
 
+@pytest.mark.once
 def test_a_model_of_any_size(
     photographs: list[Path], tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_model_of_any_size(
     np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
 
 
+@pytest.mark.once
 def test_a_hundred_real_photographs(
     shared: Path, tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
