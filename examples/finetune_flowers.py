@@ -39,14 +39,14 @@ parser.add_argument("--overwrite", action="store_true", help="replace former run
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     check_positive(seeds=options.seeds)
-    given = {f.name: getattr(options, f.name) for f in fields(Job) if f.name in options}
+    job_options = {f.name: getattr(options, f.name) for f in fields(Job) if f.name in options}
     accuracies, errors = [], []
     for seed in range(options.seeds):
         several = options.seeds > 1
         out = options.out.with_name(f"{options.out.name}_{seed}") if several else options.out
-        job = Job(**{**given, "out": out, "seed": seed})
+        job = Job(**{**job_options, "out": out, "seed": seed})
         if several and options.resume and not (out.exists() or job.output.workspace.exists()):
-            job = Job(**{**given, "out": out, "seed": seed, "resume": False})
+            job = Job(**{**job_options, "out": out, "seed": seed, "resume": False})
         report = train(job)
         assert report is not None  # there is one process
         facts = json.loads((out / "report.json").read_text("utf-8"))
