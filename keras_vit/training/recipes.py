@@ -294,8 +294,9 @@ RECIPES = {
         warmup=0.1,
         layer_decay=0.65,
         label_smoothing=0.0,
+        mixup=0.1,
         scaling="sqrt",
-        augmentation=Augmentation(min_area=0.3, rand_augment=(2, 9)),
+        augmentation=Augmentation(min_area=0.3),
     ),
     "finetune_few": Recipe(
         source="A linear probe first, then all weights at a low learning rate (LP-FT, Kumar et al. "
