@@ -150,6 +150,7 @@ FOLDED = [n for n in SUPPORTED if n.startswith("timm_vit_reg") and n != "timm_vi
 WITH_ZEROS = ["hf_dinov3_biases"]  # biases that the file leaves out
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", [n for n in SUPPORTED if n not in (*FOLDED, *WITH_ZEROS)])
 def test_round_trip(name: str, tmp_path: Path) -> None:
     """What we write in the package's layout is the file that we read, but for its masks."""
