@@ -27,14 +27,23 @@ def folder_of_images(path: Path) -> Path:
     return path
 
 
-def test_the_table_has_the_mean_and_spread_of_the_seeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = load_example("flowers_vit_vs_resnet")
-    start = keras_vit.VisionTransformer(
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """A tiny ViT to start from."""
+    model = keras_vit.VisionTransformer(
         patch_size=16, hidden_dim=16, depth=1, num_heads=2, mlp_dim=16, num_classes=0
     )
-    start.save(tmp_path / "start.keras")
+    model.save(tmp_path / "start.keras")
+    return tmp_path / "start.keras"
+
+
+def test_the_table_has_the_mean_and_spread_of_the_seeds(
+    start: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = load_example("flowers_vit_vs_resnet")
     images = keras.Input((32, 32, 3))
     outputs = keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(images))
     monkeypatch.setattr(script, "resnet", lambda *_: keras.Model(images, outputs, name="resnet"))
@@ -53,16 +62,14 @@ def test_the_table_has_the_mean_and_spread_of_the_seeds(
     monkeypatch.setattr(script.evaluation, "predict_split", predict)
     page = tmp_path / "page.md"
     words = ["flowers_vit_vs_resnet.py", "--data", str(folder_of_images(tmp_path / "photos"))]
-    words += ["--weights", str(tmp_path / "start.keras"), "--image-size", "32", "--epochs", "2"]
+    words += ["--weights", str(start), "--image-size", "32", "--epochs", "2"]
     words += ["--seeds", "2", "--out", str(tmp_path / "out"), "--markdown", str(page)]
     monkeypatch.setattr("sys.argv", words)
     script.main()
     assert calls == [("ViT-0", 0, 2), ("ViT-1", 1, 2), ("ResNet-0", 0, 2), ("ResNet-1", 1, 2)]
     text = page.read_text("utf-8")
     # The ViT has one of two right, twice.
-    tuned = keras_vit.from_checkpoint(
-        tmp_path / "start.keras", num_classes=2, input_shape=(32, 32, 3)
-    )
+    tuned = keras_vit.from_checkpoint(start, num_classes=2, input_shape=(32, 32, 3))
     assert f" | {tuned.count_params():,} | 50.00% ± 0.00 | 0.333 | 1.0 |" in text
     assert "| resnet | 8 | 100.00% ± 0.00 | 1.000 |" in text
     assert (tmp_path / "out" / "table.md").read_text("utf-8") == text
@@ -70,14 +77,12 @@ def test_the_table_has_the_mean_and_spread_of_the_seeds(
 
 
 @pytest.mark.slow
-def test_both_models_are_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_models_are_trained(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = load_example("flowers_vit_vs_resnet")
-    start = keras_vit.VisionTransformer(
-        patch_size=16, hidden_dim=16, depth=1, num_heads=2, mlp_dim=16, num_classes=0
-    )
-    start.save(tmp_path / "start.keras")
     words = ["flowers_vit_vs_resnet.py", "--data", str(folder_of_images(tmp_path / "photos"))]
-    words += ["--weights", str(tmp_path / "start.keras"), "--resnet-weights", "none"]
+    words += ["--weights", str(start), "--resnet-weights", "none"]
     words += ["--image-size", "32", "--epochs", "1", "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", words)
     script.main()
