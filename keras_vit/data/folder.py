@@ -203,7 +203,7 @@ def near_folders(name: str) -> list[str]:
     around = Path(name).expanduser().parent
     if not around.is_dir():
         return []
-    folders = {path.name: str(path) for path in around.iterdir() if path.is_dir()}
+    folders = {path.name: str(path) for path in _folders(around)}
     return [folders[near] for near in difflib.get_close_matches(Path(name).name, folders, n=3)]
 
 

@@ -127,7 +127,7 @@ def _builder(name: str, data_dir: str | None) -> Any:
         return tensorflow_datasets.builder(name, data_dir=data_dir)
     except tensorflow_datasets.core.DatasetNotFoundError:
         known = ["digits", "digits/half", *tensorflow_datasets.list_builders()]
-        close = near_folders(name) or difflib.get_close_matches(name, known, n=3)
+        close = difflib.get_close_matches(name, [*near_folders(name), *known], n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "tfds.list_builders() lists all."
         raise ValueError(
             f"{name!r} is neither 'digits', nor a TFDS data set, nor a folder here: {hint}"

@@ -169,8 +169,9 @@ def test_a_misspelt_folder_is_proposed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "photos").mkdir()
+    (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"did you mean photos\?"):
+    with pytest.raises(ValueError, match=r"did you mean photos\b"):
         load("photo")
     with pytest.raises(FileNotFoundError, match=r"Did you mean .*photos\? Give FOLDER"):
         load(f"{tmp_path}/phots")
