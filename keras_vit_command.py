@@ -67,12 +67,12 @@ def check_backend() -> None:
     name = os.environ.get("KERAS_BACKEND") or _configured_backend()
     if find_spec(name):
         return
-    installed = [backend for backend in BACKENDS if find_spec(backend)]
-    others = " or ".join(f"KERAS_BACKEND={backend}" for backend in installed)
     if name not in BACKENDS:
         raise ImportError(
             f"KERAS_BACKEND={name} is not a backend. Give one of {', '.join(BACKENDS)}."
         )
+    installed = [backend for backend in BACKENDS if find_spec(backend)]
+    others = " or ".join(f"KERAS_BACKEND={backend}" for backend in installed)
     raise ImportError(
         f"The backend {name} is not installed: "
         + (f"set {others}, or " if others else "")

@@ -13,7 +13,7 @@ leaves finished ones as they are, and continues an interrupted one. Needs keras3
 
 import argparse
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from study import mean_and_spread
@@ -40,19 +40,18 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     check_positive(seeds=options.seeds)
     job_options = {f.name: getattr(options, f.name) for f in fields(Job) if f.name in options}
-    accuracies, errors = [], []
+    accuracies, errors, several = [], [], options.seeds > 1
     for seed in range(options.seeds):
-        several = options.seeds > 1
         out = options.out.with_name(f"{options.out.name}_{seed}") if several else options.out
         job = Job(**{**job_options, "out": out, "seed": seed})
-        if several and options.resume and not (out.exists() or job.output.workspace.exists()):
-            job = Job(**{**job_options, "out": out, "seed": seed, "resume": False})
+        if several and not (out.exists() or job.output.workspace.exists()):
+            job = replace(job, resume=False)  # a seed that was not begun
         report = train(job)
         assert report is not None  # there is one process
         facts = json.loads((out / "report.json").read_text("utf-8"))
         accuracies.append(report.accuracy)
         errors.append(facts["calibration"]["expected_calibration_error"])
-    seeds = f"; seeds 0 to {options.seeds - 1}" if options.seeds > 1 else ""
+    seeds = f"; seeds 0 to {options.seeds - 1}" if several else ""
     print(
         f"\naccuracy {mean_and_spread(accuracies)}, calibration error {mean_and_spread(errors)}"
         f"{seeds}"

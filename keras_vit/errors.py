@@ -7,6 +7,7 @@ import os
 import unicodedata
 from collections.abc import Iterable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 # Format characters that words need (Persian, Indic scripts, emoji); others can deceive.
@@ -47,11 +48,20 @@ def did_you_mean(name: str, known: Iterable[str], listed: Iterable[str] | None =
     The list has the names of `listed`; None for all that are known.
     """
     names = list(known)
-    folded = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.6)
-    if close:
-        return "Did you mean " + " or ".join(repr(folded[name]) for name in close) + "?"
+    if close := similar_names(name, names):
+        return f"Did you mean {' or '.join(map(repr, close))}?"
     return "Known: " + ", ".join(names if listed is None else listed) + "."
+
+
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three of the known names, the most similar first, whatever their case."""
+    folded = {name.lower(): name for name in known}
+    return [folded[near] for near in difflib.get_close_matches(name.lower(), folded)]
+
+
+def similar_paths(path: Path, names: Iterable[str]) -> list[str]:
+    """Paths beside `path` of up to three of the names, the most similar first."""
+    return [str(path.with_name(near)) for near in difflib.get_close_matches(path.name, names)]
 
 
 def check_choice(value: Any, argument: str, known: Iterable[Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_vit.checkpoints.released import RELEASED, Weights
 from keras_vit.checkpoints.sums import INDEX_SUFFIX
-from keras_vit.errors import did_you_mean
+from keras_vit.errors import did_you_mean, similar_names
 
 # Arguments that distinguish the architectures; None where a family does not have one.
 ARCHITECTURE_KEYS = (
@@ -82,11 +82,12 @@ def find_named(name: str) -> Weights | None:
     names = [row.name for row in RELEASED]
     if ":" not in name:  # a tag alone: propose the models that have it
         names = [known for known in names if known.split(":")[1] == name] or names
-    similar = did_you_mean(name, names)
-    if similar.startswith("Known") and len(names) == len(RELEASED):
-        similar = "Is it the name of a file?"  # a hundred names would hide what follows
+    if len(names) < len(RELEASED) or similar_names(name, names):
+        hint = did_you_mean(name, names)
+    else:
+        hint = "Is it the name of a file?"  # a hundred names would hide what follows
     raise ValueError(
-        f"No file and no released weights {name!r}. {similar} "
+        f"No file and no released weights {name!r}. {hint} "
         "Give MODEL:TAG, as in 'ViT-B/16:augreg_in21k'; list_weights() shows all."
     )
 

@@ -7,7 +7,6 @@ twice beside it, as key and in the value, so that no flipped bit can make a file
 carries no sum: it leaves one of the two whole.
 """
 
-import difflib
 import hashlib
 import os
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.errors import similar_paths
 from keras_vit.manifest import MANIFEST, read_sums
 from keras_vit.manifest import sha256 as sha256_of
 
@@ -53,9 +53,8 @@ def irregular_type(path: Path) -> str | None:
 def check_regular(path: Path) -> None:
     """Refuses what is not a regular file: opening a named pipe would wait forever."""
     if not path.exists():
-        beside = [other.name for other in path.absolute().parent.glob("*")]
-        near = [repr(str(path.with_name(n))) for n in difflib.get_close_matches(path.name, beside)]
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        near = similar_paths(path, [other.name for other in path.absolute().parent.glob("*")])
+        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise FileNotFoundError(f"There is no file {str(path)!r}.{hint}")
     if file_type := irregular_type(path):
         raise CheckpointError(f"{path} is {file_type}: give a regular file.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import warnings
@@ -12,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+
+from keras_vit.errors import similar_paths
 
 from ._imports import tf
 from .decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
@@ -200,11 +201,10 @@ def _class_names(folder: Path) -> tuple[str, ...]:
 
 def near_folders(name: str) -> list[str]:
     """Folders with nearly this path: most misspelt names are those of a folder."""
-    around = Path(name).expanduser().parent
-    if not around.is_dir():
+    path = Path(name).expanduser()
+    if not path.parent.is_dir():
         return []
-    folders = {path.name: str(path) for path in _folders(around)}
-    return [folders[near] for near in difflib.get_close_matches(Path(name).name, folders, n=3)]
+    return similar_paths(path, [folder.name for folder in _folders(path.parent)])
 
 
 def _is_one_class(folder: Path) -> str:

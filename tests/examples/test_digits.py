@@ -1,14 +1,12 @@
 """The comparison with scikit-learn that `make digits` prints."""
 
-import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.examples import load_example
+from tests.examples import load_example, recorded_train
 
 pytest.importorskip("tensorflow")
 
@@ -29,15 +27,7 @@ def test_the_printed_lines_are_those_of_the_readme(
     """The accuracies of scikit-learn are computed; those of the ViT take its training."""
     digits = load_example("digits")
     jobs: list[Any] = []
-
-    def train(job: Any) -> Any:
-        jobs.append(job)
-        accuracy, error = RESULTS[job.data][job.seed]
-        job.out.mkdir(parents=True)
-        calibration = {"calibration": {"expected_calibration_error": error}}
-        (job.out / "report.json").write_text(json.dumps(calibration))
-        return SimpleNamespace(accuracy=accuracy)
-
+    train = recorded_train(jobs, lambda job: RESULTS[job.data][job.seed])
     monkeypatch.setattr(digits, "train", train)
     digits.main(["--out", str(tmp_path / "runs"), "--overwrite", "--seeds", "5"])
     *printed, last = capsys.readouterr().out.strip().splitlines()

@@ -1,13 +1,11 @@
 """The example that prints the means of docs/photographs.md."""
 
-import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.examples import load_example
+from tests.examples import load_example, recorded_train
 
 pytest.importorskip("tensorflow")
 
@@ -19,14 +17,7 @@ def test_several_seeds_are_several_runs(
 ) -> None:
     script = load_example("finetune_flowers")
     jobs: list[Any] = []
-
-    def train(job: Any) -> Any:
-        jobs.append(job)
-        job.out.mkdir(parents=True, exist_ok=True)
-        calibration = {"calibration": {"expected_calibration_error": 0.02 + 0.01 * job.seed}}
-        (job.out / "report.json").write_text(json.dumps(calibration))
-        return SimpleNamespace(accuracy=0.95 + 0.02 * job.seed)
-
+    train = recorded_train(jobs, lambda job: (0.95 + 0.02 * job.seed, 0.02 + 0.01 * job.seed))
     monkeypatch.setattr(script, "train", train)
     words = ["--data", "photos", "--image-size", "64", "--out", str(tmp_path / "runs")]
     script.main([*words, "--seeds", "2"])
