@@ -139,6 +139,8 @@ def test_offline_says_so_at_once(tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # the discard port: nobody answers
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
+    # urllib keeps the first opener of a process, proxies included: not this one.
+    monkeypatch.setattr("urllib.request._opener", None)
     start = time.monotonic()
     with pytest.raises(DatasetUnavailableError, match=r"is not prepared .* cannot be downloaded"):
         load("tf_flowers", data_dir=tmp_path)
