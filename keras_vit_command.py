@@ -84,7 +84,8 @@ def _configured_backend() -> str:
     """The backend of Keras's configuration file, or its default."""
     folder = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
     with suppress(OSError, ValueError, AttributeError):
-        return str(json.loads((folder / "keras.json").read_text("utf-8")).get("backend"))
+        configured = json.loads((folder / "keras.json").read_text("utf-8"))
+        return str(configured.get("backend", "tensorflow"))
     return "tensorflow"
 
 

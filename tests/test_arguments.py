@@ -241,9 +241,10 @@ def test_the_backend_of_the_configuration_file_is_checked(
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     with pytest.raises(ImportError, match="coffee is not a backend"):
         keras_vit_command.check_backend()
-    (tmp_path / "keras.json").write_text("not JSON")
     monkeypatch.setattr(keras_vit_command, "find_spec", lambda name: name == "tensorflow")
-    keras_vit_command.check_backend()
+    for without_a_backend in ("not JSON", '{"floatx": "float32"}'):
+        (tmp_path / "keras.json").write_text(without_a_backend)
+        keras_vit_command.check_backend()
 
 
 TENSORFLOW_ERROR = """Graph execution error:
