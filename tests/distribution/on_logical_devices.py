@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def trained(model: keras.Model, examples: int = 14, **options: Any) -> keras.Mod
 
 def test_fit_evaluate_and_predict() -> None:
     def job() -> Any:
-        return whole_training(partial(vit, depth=2), sgd, IMAGES, LABELS)
+        return whole_training(vit, sgd, IMAGES, LABELS)
 
     assert_same_training(on(None, job), on(3, job))
 
