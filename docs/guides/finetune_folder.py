@@ -55,7 +55,7 @@ os.environ["TERM"] = "dumb"  # no colours
 os.environ["KERAS_BACKEND"] = "torch"  # the fastest of the three on such CPUs
 run(
     f"keras-vit train --data {data} --model ViT-Ti/16 --weights {weights} "
-    "--epochs 2 --precision mixed_bfloat16 --out runs/photos"
+    "--precision mixed_bfloat16 --out runs/photos"
 )
 
 # %% [markdown]

@@ -1,0 +1,123 @@
+"""Every line with `keras-vit` in the documentation runs, on small models and few photographs."""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit import cli
+from keras_vit_arguments import COMMANDS, parse
+from tests.docs import stand_ins
+from tests.docs.blocks import commands, pages
+from tests.serving.helpers import jpeg, request
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "jax",
+    reason="the commands are run once, on JAX, which has all three kinds of distribution",
+)
+PER_CLASS = 52  # `--held-out 0.1` of the training images has to be at least 20
+FILES = {"FILE": "model.safetensors", "FLOWERS": "photos"}  # what a reader fills in
+LESS = {"train": ["--epochs", "1", "--batch-size", "32"]}  # of the same work
+
+Lines = tuple[tuple[str, ...], ...]
+
+
+def _blocks() -> list[Any]:
+    """The `keras-vit` lines of every block, each set of lines once, with the first block's name."""
+    found: dict[Lines, str] = {}
+    of_block: dict[str, list[tuple[str, ...]]] = {}
+    for page in pages():
+        for block, words in commands(page):
+            if words[0] == "keras-vit" and not block.reason:
+                line = tuple(FILES.get(word, word) for word in words[1:])
+                of_block.setdefault(str(block), []).append(line)
+    for command in COMMANDS.values():
+        words = command.example.split()
+        of_block[f"docs/commands.md:{words[1]}"] = [tuple(words[1:])]
+    for name, lines in of_block.items():
+        found.setdefault(tuple(lines), name)
+    return [pytest.param(lines, id=name) for lines, name in found.items()]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs, a trained run, its copies, and weights in the formats that the lines name."""
+    pytest.importorskip("tensorflow")
+    folder = tmp_path_factory.mktemp("commands")
+    random = np.random.default_rng(0)
+    for number, name in enumerate(stand_ins.CLASSES):
+        (folder / "photos" / name).mkdir(parents=True)
+        for i in range(PER_CLASS):
+            pixels = random.integers(0, 80, (40, 48, 3)).astype("uint8")
+            pixels[..., number % 3] += 30 * number
+            Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.jpg")
+    for name in ("photo.jpg", "new.jpg"):
+        shutil.copy(folder / "photos" / "roses" / "0.jpg", folder / name)
+    with pytest.MonkeyPatch.context() as patch, stand_ins.small_models(patch):
+        patch.chdir(folder)
+        _run(("train", "--data", "photos", "--model", "ViT-Ti/16", "--out", "runs/photos"))
+        for name in ("seed0", "seed1", "seed2", "teacher"):
+            shutil.copytree("runs/photos", f"runs/{name}")
+        for name, layout in (("ViT-B_16.npz", "google"), ("model.safetensors", "timm")):
+            keras_vit.save_weights(keras_vit.ViTB16(num_classes=5), name, layout=layout)
+        keras_vit.save_weights(keras_vit.ViTB16(), "FOLDER", layout="huggingface")
+    return folder
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of what is prepared, as the working directory."""
+    shutil.copytree(prepared, tmp_path / "home", copy_function=os.link)
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with stand_ins.small_models(monkeypatch):
+        yield tmp_path / "home"
+
+
+@pytest.mark.parametrize("lines", _blocks())
+def test_the_lines_of_a_block_run(lines: Lines, folder: Path) -> None:
+    for words in lines:
+        if (made := _output(words)) is not None:
+            _remove(made)  # of what is prepared: a block does not find what it makes
+    for words in lines:
+        _run(words)
+
+
+def _run(words: Sequence[str]) -> None:
+    command, *arguments = words
+    if command == "serve":
+        _serve(arguments)
+        return
+    assert cli.main([command, *arguments, *LESS.get(command, [])]) == 0, words
+    if (made := _output(words)) is not None:
+        assert made.exists(), words
+
+
+def _output(words: Sequence[str]) -> Path | None:
+    """What a command writes."""
+    options = parse(words)
+    if words[0] == "convert":
+        return Path(options["target"])
+    default = Path("runs") / Path(options["data"]).name if words[0] == "train" else None
+    return options.get("out") or default
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+def _serve(arguments: list[str]) -> None:
+    pytest.importorskip("uvicorn")
+    server = pytest.importorskip("benchmarks.serving").start_server(*arguments, "--port", "0")
+    status, answer, _ = request(server.port, "/predict", jpeg())
+    assert (status, server.stop()) == (200, 0)
+    assert {row["class"] for row in answer["predictions"]} == {*stand_ins.CLASSES}
