@@ -18,14 +18,16 @@ Results = dict[str, list[Result]]
 
 HEAD = """# Performance
 
+<!-- scripts not run: they measure for minutes to hours; a short comparison runs in CI -->
+
 Written by `python -m benchmarks performance` from the measurements in `docs/performance`. Every
 contestant runs in a process of its own and all take turns; ratios are taken within a round, and
 this page shows their median. `of limit` is the share of the rate at which this machine multiplies
 matrices in the same run and dtype, by the published model's count of operations; keras_vit computes
-6 % fewer for S/16 and B/16, since its last block encodes only the class token. `first step` is
-building, tracing and compiling; `start` is that and the import. Nobody normalises pixels, and every
-step waits for its result. On TensorFlow's CPUs, keras_vit computes with XLA here, as its `fit` and
-`predict` do when many steps are ahead.
+6 % fewer for S/16 and B/16, since the last of its twelve blocks computes only queries, keys and
+values for every token. `first step` is building, tracing and compiling; `start` is that and the
+import. Nobody normalises pixels, and every step waits for its result. On TensorFlow's CPUs,
+keras_vit computes with XLA here, as its `fit` and `predict` do when many steps are ahead.
 """
 
 # Of each measurement: its title, and what to know before reading its table.
@@ -62,8 +64,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "Huge pages",
         f"All contestants run with `GLIBC_TUNABLES={TUNABLES}` in their environment: memory comes "
         "in huge pages and is kept when freed. By default, JAX and torch take new pages of 4 KiB "
-        "for large arrays in every step. In a real `keras-vit train` of ViT-S/16 at batch 32 on "
-        "JAX, the settings gained nothing: it leaves them alone.",
+        "for large arrays in every step. `keras-vit train` leaves the settings alone.",
     ),
     "px384": ("384 pixels", "577 tokens per image."),
     "exported": (

@@ -20,6 +20,7 @@ from study import (
     Row,
     Trial,
     averaged,
+    command_line,
     curve_of,
     plan,
     run_study,
@@ -125,7 +126,7 @@ def main() -> None:
     }
     text = (
         "# Positions and pooling\n\n"
-        f"`examples/ablations.py`, on {len(splits.train):,} images of {splits.num_classes} classes "
+        f"`{command_line()}`, on {len(splits.train):,} images of {splits.num_classes} classes "
         f"at {recipe.image_size} pixels in {options.precision}, evaluated on {len(splits.val):,} "
         f"others. Every model sees {rows[0]['images']:,} images.\n\n"
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study import Row, mean_and_spread, to_markdown
+from study import Row, command_line, mean_and_spread, to_markdown
 
 from keras_vit import data
 from keras_vit.evaluation import calibration, predict_split
@@ -34,7 +34,9 @@ OTHERS = 600  # training images that a choice is evaluated on, at most
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS name")
-parser.add_argument("--weights", default="ViT-Ti/16:augreg_in21k", help="a file, or MODEL:TAG")
+parser.add_argument(
+    "--weights", default="ViT-Ti/16:augreg_in21k_ft_in1k", help="a file, or MODEL:TAG"
+)
 parser.add_argument("--shots", type=int, nargs="+", default=[8, 80], help="images per class")
 parser.add_argument(
     "--recipes", nargs="+", default=[PROBE, "finetune_few", "finetune_small"], help="names"
@@ -129,7 +131,7 @@ def main() -> None:
     }
     evaluated = "the validation split" if options.final else f"up to {OTHERS} other training images"
     text = (
-        f"`examples/few_photographs.py`, {splits.num_classes} classes: the mean of {options.seeds} "
+        f"`{command_line()}`, {splits.num_classes} classes: the mean of {options.seeds} "
         f"seeds and their standard deviation, evaluated on {evaluated}.\n\n"
         f"{to_markdown(rows, columns)}\n"
     )

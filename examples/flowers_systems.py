@@ -20,6 +20,7 @@ from study import (
     Row,
     Trial,
     averaged,
+    command_line,
     plan,
     run_study,
     select,
@@ -173,7 +174,7 @@ def main() -> None:
     sam = "SAM half as many" if options.same_compute else "SAM computes two gradients per step"
     text = (
         "# Flowers from scratch: four systems, four ways to train them\n\n"
-        f"`examples/flowers_systems.py`, on {len(splits.train):,} photographs of "
+        f"`{command_line()}`, on {len(splits.train):,} photographs of "
         f"{splits.num_classes} classes at {options.image_size} pixels, evaluated on "
         f"{len(splits.val)} others; {seeds}. Every model sees equally many images; {sam}. The "
         f"standard error of one accuracy is up to {error:.1%}, from the choice of the photographs "

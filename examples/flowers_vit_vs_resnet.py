@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 import keras
-from study import mean_and_spread
+from study import command_line, mean_and_spread
 
 import keras_vit
 from keras_vit import data, evaluation, recipes
@@ -29,7 +29,7 @@ from keras_vit.training.fit import fit
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS name")
 parser.add_argument(
-    "--weights", default="ViT-Ti/16:augreg_in21k", help="weights of the ViT: file or tag"
+    "--weights", default="ViT-Ti/16:augreg_in21k_ft_in1k", help="weights of the ViT: file or tag"
 )
 parser.add_argument("--resnet", default="BiT-R50x1", help="a BiT, or ResNet50 of Keras")
 parser.add_argument("--resnet-weights", default="bit_m_in21k", help="tag, file, imagenet or none")
@@ -75,7 +75,7 @@ def main() -> None:
     }
     text = (
         f"# A ViT and a ResNet on {len(splits.train):,} photographs\n\n"
-        f"`examples/flowers_vit_vs_resnet.py`, {classes} classes at {size} pixels, evaluated on "
+        f"`{command_line()}`, {classes} classes at {size} pixels, evaluated on "
         f"{len(splits.val):,} other photographs; seeds: {options.seeds}. Both are trained by the "
         f"recipe `{options.recipe}`, {recipe.epochs} epochs; the ViT from released weights, the "
         f"ResNet {'from scratch' if resnet_weights is None else 'from ' + options.resnet_weights}. "

@@ -20,6 +20,7 @@ import matplotlib.pyplot as plt
 from study import (
     Row,
     Trial,
+    command_line,
     plan,
     run_study,
     select,
@@ -208,7 +209,7 @@ def main() -> None:
     recipe = setup.recipe
     text = (
         "# Which size of a ViT is worth its compute\n\n"
-        f"`examples/scaling_study.py`, on {len(splits.train):,} images of {splits.num_classes} "
+        f"`{command_line()}`, on {len(splits.train):,} images of {splits.num_classes} "
         f"classes at {recipe.image_size} pixels, evaluated on {len(splits.val):,} others. Depth, "
         "width, patch size, MLP and all together are varied around one ViT, which is compared with "
         f"hybrids, BiT and Mixer. Every model sees {rows[0]['images']:,} images.\n\n{table}"

@@ -23,6 +23,7 @@ from study import (
     Row,
     Trial,
     averaged,
+    command_line,
     plan,
     run_study,
     select,
@@ -161,7 +162,7 @@ def main() -> None:
     }
     text = (
         f"# From scratch on {len(splits.train):,} images\n\n"
-        f"`examples/small_data.py`, {splits.num_classes} classes at {recipe.image_size} pixels in "
+        f"`{command_line()}`, {splits.num_classes} classes at {recipe.image_size} pixels in "
         f"{options.precision}, evaluated on {len(splits.val):,} other images; means of "
         f"{options.seeds} seeds. Every row takes the multiply-accumulates of "
         f"{recipe.steps:,} steps of the plain ViT with {recipe.batch_size} images.\n\n"

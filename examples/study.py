@@ -14,7 +14,9 @@ import io
 import json
 import math
 import re
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -359,6 +361,18 @@ def study_parser(description: str | None, out: str, **defaults: Any) -> argparse
     add("--markdown", type=Path, help="another file for table and plot, such as docs/NAME.md")
     parser.set_defaults(**{"data": "cifar10", "seeds": 1, **defaults})
     return parser
+
+
+def command_line() -> str:
+    """The command that this process was started with, as a page shows it.
+
+    Files that are written are left out, and of paths the last name is kept.
+    """
+    words, written = [], ("--out", "--markdown")
+    for before, word in zip(["", *sys.argv], sys.argv, strict=False):
+        if word not in written and before not in written:
+            words.append(Path(word).name if "/" in word else word)
+    return shlex.join(["python", f"examples/{words[0]}", *words[1:]])
 
 
 def write_study(

@@ -188,7 +188,7 @@ run(
 
 # %% [markdown]
 # These are sums over the shapes of the model. With the extra `tpu`, a second column has the counts
-# of the TPU's own compiler, which runs without a TPU; for ViT-G/14 it takes minutes.
+# of the TPU's own compiler, which runs without a TPU.
 #
 # The same arithmetic for other numbers of chips, with 16 images on each. At 256 the curve turns:
 # they do not divide the widths of attention, 1664 and 4992, so its kernels stay whole. The layout
@@ -228,7 +228,9 @@ plt.show()
 # keras.distribution.set_distribution(keras_vit.distribution.create("fsdp"))
 # ```
 #
-# On the command line, `--distribution KIND` does both. Not run here, since they need the machines:
+# On the command line, `--distribution KIND` does both:
+#
+# <!-- not run: needs the machines -->
 #
 # ```bash
 # # torch on one machine with eight GPUs, a process per GPU

@@ -281,7 +281,8 @@ same_table = evaluate_output.strip() in train_output
 # ## What a report cannot show
 #
 # **Leakage.** A random split puts images that belong together on both sides. These digits are an
-# example: 13 people wrote them, and images that stand side by side in the file are often by the
+# example: few people wrote them
+# (`load_digits().DESCR`), and images that stand side by side in the file are often by the
 # same hand.
 
 # %%

@@ -40,7 +40,7 @@ def run(command, first=""):
 run("keras-vit train --data digits --epochs 6 --out runs/digits", first="accuracy   ")
 
 # %% [markdown]
-# Your images: `--data photos/ --weights ViT-Ti/16:augreg_in21k`. Nothing below changes.
+# Your images: `--data photos/ --weights ViT-Ti/16:augreg_in21k_ft_in1k`. Nothing below changes.
 #
 # ## Files for other engines
 #
@@ -253,7 +253,9 @@ print((folder / "server.log").read_text().splitlines()[-1], "with exit status", 
 # %% [markdown]
 # ## In a container
 #
-# Not run here, since it needs Docker. The SavedModel in TensorFlow Serving:
+# The SavedModel in TensorFlow Serving:
+#
+# <!-- not run: there is no Docker where the tests run -->
 #
 # ```bash
 # docker run -p 127.0.0.1:8501:8501 -e MODEL_NAME=digits \

@@ -20,6 +20,7 @@ from keras_vit.data import read_image
 from keras_vit.inspection.plots import upsample
 
 HERE = Path(__file__).parent
+OTHERS = 16  # photographs of each class to compare with
 
 
 def boxes() -> dict[str, tuple[int, int, int, int]]:
@@ -36,6 +37,16 @@ def fractions(
     left, top, right, bottom = box
     mass = float(pixels[top:bottom, left:right].sum())
     return mass, (right - left) * (bottom - top) / pixels.size
+
+
+def others(folder: Path, per_class: int = OTHERS) -> list[str]:
+    """Further photographs of each class, whatever they show: what any image's rollout has.
+
+    Attention prefers the corners, and photographers the centre.
+    """
+    classes = dict.fromkeys(name.split("/")[0] for name in boxes())
+    files = [file for c in classes for file in sorted((folder / c).glob("*.jpg"))[200:][:per_class]]
+    return [file.relative_to(folder).as_posix() for file in files]
 
 
 def rollouts(model: Any, folder: Path, names: list[str]) -> np.ndarray:
@@ -56,6 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     model = keras_vit.from_checkpoint(options.weights)
     maps = rollouts(model, options.photographs, list(boxes()))
+    usual = rollouts(model, options.photographs, others(options.photographs)).mean(axis=0)
 
     figure = Figure(figsize=(11, 2.75), layout="constrained", dpi=100)
     axes = figure.subplots(1, len(maps))
@@ -67,9 +79,15 @@ def main() -> None:
             Rectangle((left, top), right - left, bottom - top, fill=False, ec="cyan", lw=2)
         )
         mass, area = fractions(rollout, box, model.patch_size[0])
-        print(f"{name}: {mass:.1%} of the mass on {area:.1%} of the area, {mass / area:.2f} times")
+        usual_times = fractions(usual, box, model.patch_size[0])[0] / area
+        print(
+            f"{name}: {mass:.1%} of the mass on {area:.1%} of the area, {mass / area:.2f} times; "
+            f"in others {usual_times:.2f}"
+        )
         axis.set_title(f"{name.split('_')[0]}\n{mass:.0%} of mass, {area:.0%} of area", fontsize=9)
         axis.axis("off")
+    corners = ", ".join(f"{usual[y, x] / usual.mean():.2f}" for y in (0, -1) for x in (0, -1))
+    print(f"corners in others: {corners} times the average patch")
     figure.savefig(options.out)
     print(f"written to {options.out}")
 

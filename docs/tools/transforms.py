@@ -9,7 +9,7 @@ from sphinx.transforms import SphinxTransform
 
 from docs.tools.diagrams import FOLDER, THEMES, image_name
 
-MARK = re.compile(r"\s*<!-- not run: (?P<reason>.+?) -->\s*")
+MARK = re.compile(r"\s*<!-- (?P<scripts>scripts )?not run: (?P<reason>.+?) -->\s*")
 
 
 class DrawnDiagrams(SphinxTransform):
@@ -42,14 +42,18 @@ class DrawnDiagrams(SphinxTransform):
 
 
 class NotRun(SphinxTransform):
-    """Shows `<!-- not run: REASON -->` above a block of code as a line that a reader sees."""
+    """Shows `<!-- not run: REASON -->` above a block of code as a line that a reader sees.
+
+    `<!-- scripts not run: REASON -->` holds for all scripts and benchmarks of its page.
+    """
 
     default_priority = 10
 
     def apply(self, **_: Any) -> None:
         for raw in list(self.document.findall(nodes.raw)):
             if match := MARK.fullmatch(raw.astext()):
-                text = f"Not run by the tests: {match['reason']}"
+                what = "Scripts of this page are not run" if match["scripts"] else "Not run"
+                text = f"{what} by the tests: {match['reason']}"
                 raw.replace_self(nodes.paragraph("", text, classes=["not-run"]))
 
 

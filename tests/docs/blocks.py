@@ -1,19 +1,22 @@
-"""The code blocks of README.md and docs/**/*.md."""
+"""The code blocks of README.md, docs/**/*.md and the text of the guides."""
 
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.conftest import REPOSITORY
 
-# `<!-- not run: REASON -->` directly above a block; the site shows the reason.
+# `<!-- not run: REASON -->` above a block; the site shows the reason. In the text of a guide, an
+# empty line has to follow it.
 BLOCK = re.compile(
-    r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?"
+    r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n\n?)?"
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```",
     re.S | re.M,
 )
+# The reason for all Python scripts and benchmarks of a page.
+OF_SCRIPTS = re.compile(r"^<!-- scripts not run: (?P<reason>[^\n]+?) -->$", re.M)
 INDENTED = re.compile(r"(?<=\n\n)(?: {4}\S[^\n]*\n)(?: {4}[^\n]*\n|\n(?= {4}))*")
 
 
@@ -32,15 +35,29 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every page that is written by hand."""
+    """Every page that is written by hand, and the scripts of the guides."""
     docs = REPOSITORY / "docs"
     written = (page for page in sorted(docs.rglob("*.md")) if "generated" not in page.parts)
-    return [REPOSITORY / "README.md", *written]
+    return [REPOSITORY / "README.md", *written, *sorted((docs / "guides").glob("*.py"))]
+
+
+def text_of(page: Path) -> str:
+    """A page; of a guide, only the text between its cells of code, on the same lines."""
+    text = page.read_text("utf-8")
+    if page.suffix != ".py":
+        return text
+    lines, is_text = [], False
+    for line in text.splitlines():
+        if line.startswith("# %%"):
+            is_text = "[markdown]" in line
+            line = ""
+        lines.append(line[2:] if is_text else "")
+    return "\n".join(lines) + "\n"
 
 
 def blocks_of(page: Path) -> list[Block]:
     """The fenced and the indented blocks of a page, in their order."""
-    text, name = page.read_text("utf-8"), page.relative_to(REPOSITORY).as_posix()
+    text, name = text_of(page), page.relative_to(REPOSITORY).as_posix()
     found_at = {
         match.start("code"): Block(
             name,
@@ -66,13 +83,24 @@ def python_blocks(page: Path) -> list[Block]:
 
 def commands(page: Path) -> Iterator[tuple[Block, list[str]]]:
     """The words of each shell command of a page, without variables in front of it."""
+    of_scripts = OF_SCRIPTS.search(text_of(page))
     for block in blocks_of(page):
         if block.language not in ("bash", "sh", "indented"):
             continue
         for line in block.code.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True) if "keras-vit" in line else line.split()
+            is_ours = "keras-vit" in line or "python " in line  # output may have any quotes
+            words = shlex.split(line, comments=True) if is_ours else line.split()
             for command in _simple_commands(words):
-                yield block, command
+                if of_scripts and is_script(command):
+                    yield replace(block, reason=of_scripts["reason"]), command
+                else:
+                    yield block, command
+
+
+def is_script(command: list[str]) -> bool:
+    """Whether a command is a Python script or a benchmark."""
+    tools = (["-m", "pytest"], ["-m", "pip"])
+    return command[0].endswith("python") and command[1:3] not in tools
 
 
 def _simple_commands(words: list[str]) -> Iterator[list[str]]:

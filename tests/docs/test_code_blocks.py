@@ -1,5 +1,7 @@
 """Every Python block of the documentation runs, and every command line is one that is accepted."""
 
+import argparse
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from keras_vit_arguments import parse
 from tests.conftest import REPOSITORY
 from tests.docs import stand_ins
-from tests.docs.blocks import blocks_of, commands, pages, python_blocks
+from tests.docs.blocks import blocks_of, commands, is_script, pages, python_blocks
 
 SLOW = ("docs/export.md",)  # four exports, each in a process of its own
 IS_JAX = keras.backend.backend() == "jax"  # which has all three kinds of distribution
@@ -42,18 +44,36 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
             exec(compile("\n" * (block.line - 1) + code, str(page), "exec"), names)
 
 
+class Accepted(Exception):
+    """Raised where a script would begin its work."""
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
-def test_commands_are_accepted(page: Path) -> None:
+def test_commands_are_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parse_alone(*arguments: Any) -> None:
+        parse_args(*arguments)
+        raise Accepted
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_alone)
+    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
     for block, words in commands(page):
         if words[0] == "keras-vit":
-            parse(words[1:])
-        elif words[0].endswith("python") and words[1:2] == ["-m"]:
-            assert words[2] in ("pytest", "pip", "benchmarks", "docs.tools.zoo"), block
-            if words[2] == "benchmarks":
-                assert (REPOSITORY / "benchmarks" / f"{words[3]}.py").exists(), block
-        elif words[0].endswith("python") and len(words) > 1:
-            assert (REPOSITORY / words[1]).exists(), block
+            parse(words[1:])  # tests/docs/test_commands.py runs them
+        elif words[0].endswith("python") and is_script(words):
+            _parse_script(words[1:], monkeypatch, str(block))
+
+
+def _parse_script(words: list[str], patch: pytest.MonkeyPatch, block: str) -> None:
+    patch.setattr("sys.argv", words)
+    if words[0] == "-m":
+        assert words[1] in ("benchmarks", "docs.tools.zoo"), block
+        patch.setattr("sys.argv", words[1:])
+        words = [words[1].replace(".", "/")]
+    with pytest.raises(Accepted):
+        runpy.run_path(str(REPOSITORY / words[0]), run_name="__main__")
 
 
 # Commands whose effect the continuous integration has: environments, installations, make targets.
@@ -62,12 +82,13 @@ RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
 
 @pytest.mark.once
 @pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
-def test_what_no_test_checks_is_marked(page: Path) -> None:
-    """Commands of other programs, and files for them, have the reason why they are not run."""
+def test_what_no_test_runs_is_marked(page: Path) -> None:
+    """Scripts, commands of other programs, and files for them, say why they are not run."""
     for block, words in commands(page):
-        if block.language != "indented" or "keras-vit" in block.code:
-            known = words[0] in ("keras-vit", *RUN_BY_CI) or words[0].endswith("python")
-            assert known or block.reason, f"{block}: {words[0]} needs <!-- not run: REASON -->"
+        is_python = words[0].endswith("python")
+        is_run = words[0] in ("keras-vit", *RUN_BY_CI) or (is_python and not is_script(words))
+        is_output = block.language == "indented" and not (is_run or is_python)
+        assert is_run or is_output or block.reason, f"{block}: {words[0]} needs a reason"
     for block in blocks_of(page):
         assert block.language not in ("yaml", "dockerfile") or block.reason, block
 

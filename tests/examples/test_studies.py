@@ -143,6 +143,16 @@ def test_an_unknown_model() -> None:
         Trial("x", "ResNeXt", {}, RECIPE, {}).cost(10)
 
 
+def test_a_page_names_the_command_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["/here/examples/small_data.py", "--data", str(tmp_path), "--steps", "20"]
+    monkeypatch.setattr("sys.argv", [*words, "--markdown", "docs/page.md", "--only", "ViT base"])
+    assert study.command_line() == (
+        f"python examples/small_data.py --data {tmp_path.name} --steps 20 --only 'ViT base'"
+    )
+
+
 def test_a_full_disk_leaves_the_page_that_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
