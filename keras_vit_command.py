@@ -1,7 +1,6 @@
 """Starts `keras-vit`. A module of its own, since importing keras_vit imports the backend."""
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -9,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from pathlib import Path
 
 from keras_vit_arguments import parse
 
@@ -23,8 +21,6 @@ for line in iter(sys.stdin.buffer.readline, b""):
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 """
-
-BACKENDS = ("tensorflow", "jax", "torch")
 
 # Commands that read their data by tf.data.
 DATA_COMMANDS = ("train", "evaluate", "augment")
@@ -51,7 +47,6 @@ def _start() -> int:
         os.environ["KERAS_BACKEND"] = "jax"  # only JAX compiles for a TPU that is elsewhere
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
-    check_backend()
     with without_noise():
         from keras_vit.cli import run
 
@@ -60,33 +55,6 @@ def _start() -> int:
 
             require("tensorflow", "")  # with any backend: it reads the data
     return run(options)
-
-
-def check_backend() -> None:
-    """Raises an ImportError with the fix if the backend that Keras will choose is not installed."""
-    name = os.environ.get("KERAS_BACKEND") or _configured_backend()
-    if find_spec(name):
-        return
-    if name not in BACKENDS:
-        raise ImportError(
-            f"KERAS_BACKEND={name} is not a backend. Give one of {', '.join(BACKENDS)}."
-        )
-    installed = [backend for backend in BACKENDS if find_spec(backend)]
-    others = " or ".join(f"KERAS_BACKEND={backend}" for backend in installed)
-    raise ImportError(
-        f"The backend {name} is not installed: "
-        + (f"set {others}, or " if others else "")
-        + f"pip install 'keras3-vit[{name}]'"
-    )
-
-
-def _configured_backend() -> str:
-    """The backend of Keras's configuration file, or its default."""
-    folder = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
-    with suppress(OSError, ValueError, AttributeError):
-        configured = json.loads((folder / "keras.json").read_text("utf-8"))
-        return str(configured.get("backend", "tensorflow"))
-    return "tensorflow"
 
 
 def exit_status(command: Callable[[], int]) -> int:

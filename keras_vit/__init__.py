@@ -6,6 +6,13 @@
 5525381
 """
 
+import sys
+
+from keras_vit.installation import check_backend
+
+if "keras" not in sys.modules:
+    check_backend()  # Keras's own error does not say what to do
+
 from keras_vit import data, distribution, evaluation, inspection, layers
 from keras_vit.checkpoints import (
     CheckpointError,

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import keras_vit
 import keras_vit_command
-from keras_vit import cli
+from keras_vit import cli, installation
 from keras_vit.training.resume import CHECKPOINT_SECONDS
 from keras_vit_arguments import COMMANDS, RANGES, UsageError, make_parser, parse
 
@@ -218,6 +219,18 @@ def test_a_failing_import_is_one_line() -> None:
     assert error.count("\n") == 1
 
 
+def test_importing_the_package_says_that_the_backend_is_missing(
+    run_python: Callable[..., str],
+) -> None:
+    code = """
+try:
+    import keras_vit
+except ImportError as error:
+    print(error)
+"""
+    assert run_python(code, "teapot").startswith("KERAS_BACKEND=teapot is not a backend. Give one")
+
+
 @pytest.mark.parametrize(
     ("installed", "fix"),
     [("jax", "set KERAS_BACKEND=jax, or pip install 'keras3-vit[torch]'"),
@@ -227,9 +240,9 @@ def test_a_missing_backend_is_an_error_with_the_fix(
     installed: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    monkeypatch.setattr(keras_vit_command, "find_spec", lambda name: name == installed or None)
+    monkeypatch.setattr(installation, "find_spec", lambda name: name == installed or None)
     with pytest.raises(ImportError) as error:
-        keras_vit_command.check_backend()
+        installation.check_backend()
     assert fix in str(error.value)
 
 
@@ -240,11 +253,11 @@ def test_the_backend_of_the_configuration_file_is_checked(
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     with pytest.raises(ImportError, match="coffee is not a backend"):
-        keras_vit_command.check_backend()
-    monkeypatch.setattr(keras_vit_command, "find_spec", lambda name: name == "tensorflow")
+        installation.check_backend()
+    monkeypatch.setattr(installation, "find_spec", lambda name: name == "tensorflow")
     for without_a_backend in ("not JSON", '{"floatx": "float32"}'):
         (tmp_path / "keras.json").write_text(without_a_backend)
-        keras_vit_command.check_backend()
+        installation.check_backend()
 
 
 TENSORFLOW_ERROR = """Graph execution error:
