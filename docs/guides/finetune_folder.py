@@ -2,8 +2,8 @@
 # # Fine-tune on your folder in ten minutes
 #
 # 1,800 photographs of five kinds of flowers, a released ViT-Ti/16 and one command reach at least
-# 94 % of 450 photographs that the model has not seen: `make guides GUIDES=finetune_folder`, less
-# than ten minutes on two CPU cores. It downloads `tf_flowers` of TensorFlow Datasets and 23 MB of
+# 94 % of 450 photographs that the model has not seen: `make guides GUIDES=finetune_folder`, after
+# `.venv/bin/pip install torch==2.13.0`, less than ten minutes on two CPU cores. It downloads `tf_flowers` of TensorFlow Datasets and 23 MB of
 # weights, unless `KERAS_VIT_FLOWERS` and `KERAS_VIT_TI16` name a folder and a file that you have.
 
 # %% tags=["hide-input"]
