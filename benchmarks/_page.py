@@ -4,6 +4,7 @@ import json
 import math
 import shlex
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ HEAD = """# Performance
 Written by `python -m benchmarks performance` from the measurements in `docs/performance`. Every
 contestant runs in a process of its own and all take turns; ratios are taken within a round, and
 this page shows their median. `of limit` is the share of the rate at which this machine multiplies
-matrices in the same run and dtype, by the published model's count of operations; keras_vit computes
-6 % fewer for S/16 and B/16, since the last of its twelve blocks computes only queries, keys and
-values for every token. `first step` is building, tracing and compiling; `start` is that and the
-import. Nobody normalises pixels, and every step waits for its result. On TensorFlow's CPUs,
-keras_vit computes with XLA here, as its `fit` and `predict` do when many steps are ahead.
+matrices in the same run and dtype, by the published model's count of operations (`-` where no such
+product of that dtype took part); keras_vit computes 6 % fewer for S/16 and B/16, since the last of
+its twelve blocks computes only queries, keys and values for every token. `first step` is building,
+tracing and compiling; `start` is that and the import. Nobody normalises pixels, and every step
+waits for its result. On TensorFlow's CPUs, keras_vit computes with XLA here, as its `fit` and
+`predict` do when many steps are ahead.
 """
 
 # Of each measurement: its title, and what to know before reading its table.
@@ -97,14 +99,18 @@ SECTIONS: dict[str, tuple[str, str]] = {
 
 
 def page(folder: Path, measurements: Mapping[str, Sequence[str]]) -> str:
-    """The whole page, without the measurements that `folder` lacks."""
+    """The whole page and its plots, without the measurements that `folder` lacks."""
     measured = {
         name: _report.read(folder / name / "compare.json")
         for name in measurements
         if (folder / name / "compare.json").exists()
     }
+    # Drawn each time, so that a change of the plot needs no measuring.
+    for name, results in measured.items():
+        _report.plot(results, folder / name / "compare.png")
     sections = [HEAD, _machine(folder, measured)]
-    sections += ["## Advice\n", "\n".join(f"- {line}" for line in advice(folder, measured)) + "\n"]
+    if advised := advice(folder, measured):
+        sections.append(f"## Advice\n\n{advised}")
     for name, (title, introduction) in SECTIONS.items():
         if (folder / name).is_dir():
             sections.append(_section(folder, name, title, introduction, measured, measurements))
@@ -135,6 +141,7 @@ def _section(
         lines.append(f"{introduction}\n")
     if name.startswith("merging_"):
         facts = json.loads((folder / name / "merging.json").read_text())
+        merging.plot(facts["rows"], folder / name / "merging.png")
         run = f"KERAS_BACKEND={name.partition('_')[2]} python -m benchmarks merging"
         lines.append(f"    {run} runs/flowers --data FLOWERS\n")
         lines.append(f"```text\n{facts['title']}\n{merging.table(facts['rows'])}\n```\n")
@@ -151,33 +158,58 @@ def _section(
         lines.append(f"    python -m benchmarks tpu\n\nWith {versions}.\n")
         lines.append(f"```text\n{tpu.table(counted)}\n```\n")
         return "\n".join(lines)
-    lines.append(f"    {command(measurements[name])}\n")
+    lines.append(f"{_indented(command(measurements[name]))}\n")
     for task, results in measured[name].items():
         lines.append(f"```text\n{_report.table(task, results)}\n```\n")
         lines += [f"{line}\n" for line in conclusions(task, results)]
-    if (folder / name / "compare.png").exists():
-        lines.append(f"![{title}]({folder.name}/{name}/compare.png)\n")
+    lines.append(f"![{title}]({folder.name}/{name}/compare.png)\n")
     return "\n".join(lines)
 
 
-def command(arguments: Sequence[str]) -> str:
-    return f"python -m benchmarks compare {shlex.join(arguments)}"
+def command(arguments: Sequence[str], columns: int = 100) -> str:
+    """The command of a measurement, continued after a backslash where a line would be too long."""
+    words = ["python", "-m", "benchmarks", "compare", *map(shlex.quote, arguments)]
+    lines = [words[0]]
+    for word in words[1:]:
+        # Room for the page's indentation of four and for the backslash.
+        if len(lines[-1]) + len(word) + 1 <= columns - 6:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"    {word}")
+    return " \\\n".join(lines)
+
+
+def _indented(code: str) -> str:
+    return textwrap.indent(code, "    ")
 
 
 def conclusions(task: str, results: Sequence[Result]) -> list[str]:
-    """Our best in relation to the best of the others, and to the limit."""
-    ours = [r for r in results if r.ours and ":" not in r.name]
-    others = [r for r in results if not r.ours and r.work.system != "limit"]
-    best, other = (next(iter(_report.fastest(all_)), None) for all_ in (ours, others))
-    limit = _report.limit_of(results)
-    if best is None:
-        return []
-    parts = [f"{task.capitalize()}: the best of keras_vit is `{best.name}`"]
-    if other is not None:
-        parts.append(f"{_report.ratio(best, other):.2f} × `{other.name}`, the best of the others")
-    if limit is not None:
-        parts.append(f"{_report.ratio(best, limit):.0%} of the limit (`{limit.name}`)")
-    return [", ".join(parts) + "."] if len(parts) > 1 else []
+    """Per dtype: our best in relation to the best of the others, and to the limit."""
+    dtypes = _report.dtypes_of(results)
+    sentences = []
+    first: Result | None = None  # our best in the first dtype, which other dtypes are compared with
+    for dtype in dtypes:
+        here = [r for r in results if r.work.dtype == dtype]
+        ours = [r for r in here if r.ours and r.name.partition(":")[2] in ("", f"dtype={dtype}")]
+        others = [r for r in here if not r.ours and r.work.system != "limit"]
+        best, other = (next(iter(_report.fastest(all_)), None) for all_ in (ours, others))
+        if best is None:
+            continue
+        limit = _report.limit_of(results, dtype)
+        where = f" in {dtype}" if len(dtypes) > 1 else ""
+        parts = [f"{task.capitalize()}{where}: the best of keras_vit is `{best.name}`"]
+        if other is not None:
+            parts.append(
+                f"{_report.ratio(best, other):.2f} × `{other.name}`, the best of the others"
+            )
+        if limit is not None:
+            parts.append(f"{_report.ratio(best, limit):.0%} of the limit (`{limit.name}`)")
+        if first is not None:
+            faster = _report.ratio(best, first)
+            parts.append(f"{faster:.2f} × `{first.name}`, the best in {first.work.dtype}")
+        first = first or best
+        sentences += [", ".join(parts) + "."] if len(parts) > 1 else []
+    return sentences
 
 
 # What is varied, and by what it is read from a contestant.
@@ -223,7 +255,7 @@ def _growth(
         "included, whose memory does not grow with tokens or width; first step is building, "
         "tracing and compiling.\n",
     ]
-    lines += [f"    {command(measurements[name])}" for name in growths]
+    lines += [_indented(command(measurements[name])) for name in growths]
     lines += ["", f"| | varied | {' | '.join(GROWN)} |", f"|---|---|{'---:|' * len(GROWN)}"]
     for name, tasks in growths.items():
         _, what, backend = name.split("_")
@@ -238,7 +270,7 @@ def _growth(
 
 
 def _plot(growths: Mapping[str, Results], file: Path) -> None:
-    """One row per backend, one column per varied size: measured and counted."""
+    """One row per varied size, one column per backend: measured and counted."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -248,27 +280,31 @@ def _plot(growths: Mapping[str, Results], file: Path) -> None:
     for name, tasks in growths.items():
         _, what, backend = name.split("_")
         of_backend.setdefault(backend, {})[what] = tasks
-    columns = [what for what in VARIED if any(what in measured for measured in of_backend.values())]
+    rows = [what for what in VARIED if any(what in measured for measured in of_backend.values())]
     figure, axes = plt.subplots(
+        len(rows),
         len(of_backend),
-        len(columns),
-        figsize=(4.2 * len(columns), 3.6 * len(of_backend)),
+        figsize=(2.7 * len(of_backend), 2.3 * len(rows) + 1.2),
         layout="constrained",
         squeeze=False,
         sharey=True,
     )
-    for row, (backend, measured) in zip(axes, of_backend.items(), strict=True):
-        for axis, what in zip(row, columns, strict=True):
-            axis.set(xscale="log", yscale="log", xlabel=what)
+    for column, (backend, measured) in zip(axes.T, of_backend.items(), strict=True):
+        column[0].set_title(backend, fontsize=10)
+        for axis, what in zip(column, rows, strict=True):
+            axis.set(xscale="log", yscale="log")
+            axis.set_xlabel(what, fontsize=9)
             for task, results in measured.get(what, {}).items():
                 _lines(axis, task, grown(what, results))
             ticks = (0.25, 0.5, 1, 2, 4)
             axis.set_yticks(ticks, [f"{y:g}" for y in ticks])
+            axis.tick_params(labelsize=9)
             axis.minorticks_off()
             axis.grid(alpha=0.3)
-        row[0].set_ylabel(f"{backend}: of the geometric mean")
-    axes[0, 0].legend(fontsize=7)
-    figure.savefig(file, dpi=120)
+    figure.supylabel("relative to the geometric mean", fontsize=9)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=9, frameon=False)
+    figure.savefig(file, dpi=144)
     plt.close(figure)
 
 
@@ -277,7 +313,8 @@ def _lines(axis: Any, task: str, growth: Mapping[str, Sequence[float]]) -> None:
     colours = {"seconds": "tab:blue", "bytes": "tab:orange"}
     for measured, counted in (("seconds", "operations"), ("bytes", "bytes counted")):
         colour = colours[measured] if task == "training" else "0.6"
-        for of, style in ((measured, "o-" if measured == "seconds" else "s-"), (counted, ":")):
+        styles = ("o-", ":") if measured == "seconds" else ("s-", "-.")
+        for of, style in zip((measured, counted), styles, strict=True):
             middle = math.exp(statistics.fmean(map(math.log, growth[of])))
             y = [value / middle for value in growth[of]]
             axis.plot(growth["x"], y, style, color=colour, label=f"{of}, {task}", markersize=4)

@@ -5,7 +5,7 @@ import json
 import math
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,28 @@ def fastest(results: Sequence[Result]) -> list[Result]:
     return sorted(done, key=lambda r: -statistics.median(r.images_per_second))
 
 
-def limit_of(results: Sequence[Result]) -> Result | None:
-    """The fastest of the backends' matrix products."""
-    return next(iter(fastest([r for r in results if r.work.system == "limit"])), None)
+def limit_of(results: Sequence[Result], dtype: str) -> Result | None:
+    """The fastest of the backends' matrix products in a dtype."""
+    limits = [r for r in results if r.work.system == "limit" and r.work.dtype == dtype]
+    return next(iter(fastest(limits)), None)
+
+
+def dtypes_of(results: Sequence[Result]) -> list[str]:
+    """The dtypes of those that have finished, in their order."""
+    return list(dict.fromkeys(r.work.dtype for r in results if r.seconds))
+
+
+def setting(results: Sequence[Result]) -> str:
+    """Image size, batch size and dtype of those that have finished: `224 px, batch 8, float32`."""
+    works = [r.work for r in results if r.seconds]
+    sizes = _listed(sorted({work.image_size for work in works}))
+    batches = _listed(sorted({work.batch_size for work in works}))
+    return f"{sizes} px, batch {batches}, {_listed(dtypes_of(results))}"
+
+
+def _listed(values: Sequence[Any]) -> str:
+    *most, last = map(str, values)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def table(task: str, results: Sequence[Result]) -> str:
@@ -59,22 +78,23 @@ def table(task: str, results: Sequence[Result]) -> str:
     if not done:
         return f"{task}: no contestant has finished"
     work = next(r.work for r in results if r.seconds)
-    limit = limit_of(results)
+    limits = {dtype: limit_of(results, dtype) for dtype in dtypes_of(results)}
     peers = [r for r in done if r.work.system != "limit"]
     width = max(len(r.name) for r in done)
     optimizer = f"{work.optimizer}, " if work.task == "training" else ""
+    columns = ("  of best", *(["  of limit"] if any(limits.values()) else []))
     lines = [
-        f"{task}: {work.model}, {work.image_size} px, batch {work.batch_size}, {work.dtype}, "
-        f"dropout {work.dropout}, {optimizer}{len(done[0].seconds)} rounds",
-        f"{'':<{width}}  images/s   spread  of best  of limit  first step  import  peak memory",
+        f"{task}: {work.model}, {setting(results)}, dropout {work.dropout}, {optimizer}"
+        f"{len(done[0].seconds)} rounds",
+        f"{'':<{width}}  images/s   spread{''.join(columns)}  first step  import  peak memory",
     ]
     for r in done:
-        rate = r.images_per_second
+        rate, limit = r.images_per_second, limits[r.work.dtype]
         cells = [
             f"{statistics.median(rate):8.2f}",
             f"{_spread(rate):7.0%}",
             f"{ratio(r, peers[0]):7.2f}" if peers else " " * 7,
-            f"{ratio(r, limit):8.1%}" if limit else " " * 8,
+            *([f"{ratio(r, limit):8.1%}" if limit else f"{'-':>8}"] if len(columns) > 1 else []),
             f"{r.seconds_of('build', 'first_step'):8.1f} s",
             f"{r.seconds_of('import'):5.1f} s",
             f"{peak(r) / 2**20:8.0f} MiB",
@@ -119,12 +139,10 @@ def write(results: dict[str, list[Result]], folder: Path, options: dict[str, Any
     (folder / "compare.json").write_text(json.dumps(record, indent=1) + "\n")
     print(f"Written: {folder / 'compare.json'}")
     try:
-        import matplotlib
-    except ImportError:
+        plot(results, folder / "compare.png")
+    except ModuleNotFoundError:
         print("matplotlib is not installed: no plot.")
         return
-    matplotlib.use("Agg")
-    _plot(results, folder / "compare.png")
     print(f"Written: {folder / 'compare.png'}")
 
 
@@ -167,32 +185,69 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
     return versions
 
 
-def _plot(results: dict[str, list[Result]], file: Path) -> None:
+def plot(results: Mapping[str, Sequence[Result]], file: Path) -> None:
+    """A panel per task, one below the other: a page is read on a phone too."""
+    import matplotlib
+
+    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    tall = max(len(task) for task in results.values())
+    bars = {
+        task: fastest([r for r in all_ if r.work.system != "limit"])
+        for task, all_ in results.items()
+    }
+    bars = {task: done for task, done in bars.items() if done}
+    if not bars:
+        return
+    counts = [len(done) for done in bars.values()]
     figure, axes = plt.subplots(
-        1, len(results), figsize=(6.5 * len(results), 1.5 + 0.32 * tall), squeeze=False
+        len(bars),
+        figsize=(5, sum(0.38 * count + 1.2 for count in counts) + 0.7),
+        height_ratios=[count + 1 for count in counts],
+        squeeze=False,
+        layout="constrained",
     )
-    for axis, (task, all_) in zip(axes[0], results.items(), strict=True):
-        for r in reversed(fastest([r for r in all_ if r.work.system != "limit"])):
-            rate, colour = r.images_per_second, "tab:blue" if r.ours else "0.7"
-            axis.barh(r.name, statistics.median(rate), color=colour)
-            axis.plot([min(rate), max(rate)], [r.name] * 2, color="black", linewidth=1)
-        limit = limit_of(all_)
-        if limit is not None:
-            axis.axvline(
-                statistics.median(limit.images_per_second),
-                color="tab:red",
-                linestyle="--",
-                label=f"matrix products ({limit.work.variant})",
-            )
-            axis.legend(loc="lower right")
-        axis.set_xlabel("images per second (line: slowest to fastest round)")
-        work = all_[0].work
-        axis.set_title(
-            f"{task}: {work.model}, {work.image_size} px, batch {work.batch_size}, {work.dtype}"
-        )
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
+    entries: dict[str, Any] = {}  # of the legend, by label
+    for axis, (task, done) in zip(axes[:, 0], bars.items(), strict=True):
+        _draw_task(axis, task, done, results[task])
+        handles, labels = axis.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    figure.get_layout_engine().set(hspace=0.06)
+    order = sorted(entries, key=lambda label: (label.startswith("matrix"), label))
+    # Outside the axes, where it covers neither bars nor lines.
+    figure.legend(
+        [entries[label] for label in order],
+        order,
+        loc="outside upper left",
+        ncols=2,
+        fontsize=9,
+        frameon=False,
+    )
+    figure.savefig(file, dpi=144)
     plt.close(figure)
+
+
+def _draw_task(axis: Any, task: str, done: Sequence[Result], all_: Sequence[Result]) -> None:
+    """Bars from the fastest down, each below its name, and a line at the limit of each dtype."""
+    for place, r in enumerate(done):
+        rate = r.images_per_second
+        label, colour = ("keras_vit", "tab:blue") if r.ours else ("others", "0.7")
+        axis.barh(place, statistics.median(rate), 0.34, color=colour, label=label)
+        axis.plot([min(rate), max(rate)], [place] * 2, color="black", linewidth=1)
+        axis.annotate(
+            r.name, (0, place - 0.26), (2, 0), textcoords="offset points", fontsize=9, zorder=4
+        )
+    for dtype, style in zip(dtypes_of(all_), ("--", ":"), strict=False):
+        if (limit := limit_of(all_, dtype)) is not None:
+            rate, label = statistics.median(limit.images_per_second), f"matrix products, {dtype}"
+            axis.axvline(rate, color="tab:red", linestyle=style, label=label)
+    axis.set_ylim(len(done) - 0.6, -0.75)
+    axis.set_yticks([])
+    axis.tick_params(labelsize=9)
+    axis.set_xlabel("images per second (black line: slowest to fastest round)", fontsize=9)
+    axis.spines[["top", "right"]].set_visible(False)
+    work = done[0].work
+    dropout = f", dropout {work.dropout}" if work.dropout else ""
+    optimizer = f", {work.optimizer}" if work.task == "training" else ""
+    title = f"{task}: {work.model}{optimizer}\n{setting(all_)}{dropout}"
+    axis.set_title(title, loc="left", fontsize=10)

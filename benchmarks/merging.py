@@ -88,24 +88,31 @@ def plot(rows: Sequence[Row], file: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+    figure, axis = plt.subplots(figsize=(5, 3.8), layout="constrained")
     faster = [statistics.median(rounds) for rounds in speedups(rows)]
     accuracies = [100 * row["accuracy"] for row in rows]
-    axis.plot(faster[:-1], accuracies[:-1], "o-")
-    axis.plot(faster[-1:], accuracies[-1:], "s")
-    for row, x in zip(rows, faster, strict=True):
+    axis.plot(faster[:-1], accuracies[:-1], "o-", label="r patches merged per block")
+    axis.plot(faster[-1:], accuracies[-1:], "s", label="bfloat16, r = 0")
+    for number, (row, x, y) in enumerate(zip(rows[:-1], faster, accuracies, strict=False)):
+        # Away from the line; on a level stretch by turns, as points are close to each other.
+        level = statistics.fmean(accuracies[:-1][max(number - 1, 0) : number + 2])
+        above = y > level or (y == level and number % 2 == 1)
         axis.annotate(
-            title_of(row),
-            (x, 100 * row["accuracy"]),
-            (0, 6),
+            str(row["merged"]),
+            (x, y),
+            (0, 6 if above else -6),
             textcoords="offset points",
-            rotation=60,  # labels are close to each other
-            fontsize=8,
+            ha="center",
+            va="bottom" if above else "top",
+            fontsize=9,
         )
-    axis.margins(y=0.25)
-    axis.set(xlabel="times the images per second without merging", ylabel="accuracy, %")
+    axis.margins(y=0.15)
+    axis.set_xlabel("times the images per second without merging", fontsize=9)
+    axis.set_ylabel("accuracy, %", fontsize=9)
+    axis.tick_params(labelsize=9)
     axis.grid(alpha=0.3)
-    figure.savefig(file, dpi=120)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=9, frameon=False)
+    figure.savefig(file, dpi=144)
     plt.close(figure)
 
 
@@ -147,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     print(f"{title}\n{table(rows)}")
     options.out.mkdir(parents=True, exist_ok=True)
-    record = {"title": title, "rows": rows}
+    record = {"title": title, "images": len(images), "rows": rows}
     (options.out / "merging.json").write_text(json.dumps(record, indent=1) + "\n")
     plot(rows, options.out / "merging.png")
     print(f"Written: {options.out}: merging.json, merging.png")

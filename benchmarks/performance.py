@@ -2,7 +2,7 @@
 
 `python -m benchmarks performance --run runs/flowers --data FLOWERS`: one and a half hours on two
 cores, one measurement after the other; what `docs/performance` has already is not measured again
-(delete a folder, or name it with `--only`). `--page` only writes the page.
+(delete a folder, or name it with `--only`). `--page` only writes the page and its plots.
 """
 
 import argparse
@@ -130,7 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=names, help="measure these, also again")
     parser.add_argument("--run", type=Path, help="a ViT that `keras-vit train` made, for merging")
     parser.add_argument("--data", help="the data it was trained on")
-    parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
+    parser.add_argument(
+        "--page", action="store_true", help="measure nothing, write the page and its plots"
+    )
     parser.add_argument("--out", type=Path, default=PAGE, help="the page; figures go beside it")
     options = parser.parse_args(arguments)
     folder = options.out.with_suffix("")

@@ -2,13 +2,16 @@
 
 import importlib.util
 import json
+import re
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import pytest
 
-from benchmarks import _page, _quick, _report, compare, costs, performance
+from benchmarks import _page, _quick, _report, compare, costs, merging, performance
 from benchmarks._contestants import SYSTEMS, Work
 from benchmarks._rounds import Result, _Process
 
@@ -72,6 +75,83 @@ def test_what_has_something_of_its_own_is_compared_with_what_has_nothing() -> No
     assert deeper.sizes() == {**Work("keras_vit", "jax", "training").sizes(), "depth": 3}
 
 
+def test_a_rate_is_compared_with_the_limit_of_its_dtype() -> None:
+    results = [
+        result("keras_vit/jax", [2.0]),
+        result("keras_vit/torch:dtype=bfloat16", [1.0]),
+        result("limit/jax", [0.2]),
+    ]
+    plain, half, _ = (
+        next(line for line in _report.table("training", results).splitlines() if name in line)
+        for name in ("keras_vit/jax ", "bfloat16 ", "limit/jax ")
+    )
+    assert re.search(r"2\.00 .* 0\.50 +120\.0% ", plain)
+    assert re.search(r"4\.00 .* 1\.00 +- ", half)
+    assert "training: ViT-S/16, 224 px, batch 4, float32 and bfloat16, dropout 0.0" in (
+        _report.table("training", results)
+    )
+    assert _page.conclusions("training", results) == [
+        "Training in float32: the best of keras_vit is `keras_vit/jax`, 120% of the limit "
+        "(`limit/jax`).",
+        "Training in bfloat16: the best of keras_vit is `keras_vit/torch:dtype=bfloat16`, 2.00 × "
+        "`keras_vit/jax`, the best in float32.",
+    ]
+    # Without a limit, no column of dashes.
+    assert "of limit" not in _report.table("training", results[:2])
+
+
+def test_a_long_command_continues_on_the_next_line() -> None:
+    for arguments in performance.MEASUREMENTS.values():
+        lines = _page.command(arguments).splitlines()
+        assert max(map(len, lines)) <= 100
+        words = shlex.split("\n".join(lines).replace("\\\n", " "))
+        assert words == ["python", "-m", "benchmarks", "compare", *arguments]
+
+
+def boxes_of(texts: Sequence[Any]) -> list[Any]:
+    return [text.get_window_extent() for text in texts]
+
+
+def test_plots_are_legible_on_a_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Narrow, with large letters, panels below each other, and a legend that covers nothing."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    results = [
+        result(f"keras_vit/{backend}:dtype={dtype};dropout=0.1", [1.0, 2.0])
+        for backend in ("tensorflow", "jax", "torch")
+        for dtype in ("float32", "bfloat16")
+    ]
+    results.append(result("limit/jax", [0.2, 0.3]))
+    _report.plot({"training": results, "inference": results}, tmp_path / "compare.png")
+    rows = [
+        {"merged": r, "dtype": "float32", "accuracy": 0.96, "images_per_second": [rate]}
+        for r, rate in ((0, 1.0), (10, 1.4), (12, 1.42))
+    ]
+    rows.append({**rows[0], "dtype": "mixed_bfloat16", "images_per_second": [1.6]})
+    merging.plot(rows, tmp_path / "merging.png")
+    compared, merged = figures
+    for figure in figures:
+        figure.canvas.draw()
+        assert figure.get_figwidth() <= 5.5
+        sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+        assert min(sizes) >= 9
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)
+        for axes in figure.axes:
+            boxes = boxes_of(axes.texts)
+            assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+            assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    first, second = compared.axes
+    assert first.get_position().y0 > second.get_position().y1
+    assert "float32 and bfloat16, dropout 0.1" in first.get_title("left")
+    assert [text.get_text() for text in merged.axes[0].texts] == ["0", "10", "12"]
+
+
 def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     folder = tmp_path / "performance"
     measured = {
@@ -111,7 +191,11 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
         )
     ]
     (folder / "merging_torch").mkdir()
-    (folder / "merging_torch" / "merging.json").write_text(json.dumps({"title": "T", "rows": rows}))
+    facts = {"title": "T", "images": 500, "rows": rows}
+    (folder / "merging_torch" / "merging.json").write_text(json.dumps(facts))
+    plots = [*folder.glob("*/*.png")]
+    for file in plots:
+        file.unlink()
 
     (folder / "costs").mkdir()
     (folder / "costs" / "costs.json").write_text('{"training": {"GELU": 0.75, "copies": 0.25}}')
@@ -120,16 +204,18 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
 
     assert "the best of keras_vit is `keras_vit/jax`, 1.50 × `timm/compiled`" in page
     assert "60% of the limit" in page  # four images a second of 6.7
-    assert "Backend for training: jax, then torch (0.50)." in page
-    assert "at 1.25 × the time of a step" in page
-    assert "`token_merging=8` on torch predicts 1.50 × as fast and loses 0.20 points" in page
+    assert all(file.exists() for file in [*plots, folder / "merging_torch" / "merging.png"])
+    assert "| the backend, beside the fastest | training, ViT-S/16, batch 4 | 1.00 | 0.50 |" in page
+    assert "| `remat=True`, by AdamW | training, ViT-S/16, batch 4 | 0.80 | – |" in page
+    assert "| `token_merging=8` | inference, ViT-Ti/16, batch 32 | – | **1.50** |" in page
+    assert "`token_merging=8` on torch loses 0.20 points, 1 of 500 images." in page
     # Of what is counted, embedding and head do not grow with depth.
     assert "| training, torch | depth, 1–4 | 0.92 | 0.89 | 2.00 | 0.00 | 0.00 |" in page
     assert (folder / "growth.png").exists()
-    assert "on torch predicts 1.40 × as fast and loses 0.10 points" in page
-    assert "on torch on Linux's CPUs: 1.25 × as fast in training" in page
+    assert '`model.copy(dtype="mixed_bfloat16")` on torch loses 0.10 points' in page
+    assert "| huge pages on Linux, see below | training, ViT-S/16, batch 4 | – | **1.25** |" in page
     assert "training\n 75.0%  GELU\n 25.0%  copies" in page
-    assert "bfloat16 pays" not in page  # was not measured
+    assert "bfloat16 instead" not in page  # was not measured
     for arguments in performance.MEASUREMENTS.values():
         options = compare.arguments_parser().parse_args(arguments)
         assert all(compare.parse_contestant(text) for text in options.contestants)
