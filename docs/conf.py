@@ -28,6 +28,7 @@ extensions = [
 exclude_patterns = ["generated", "performance", "guides/*.py", "tools", "_*"]
 templates_path = ["_templates"]
 language = "en"
+smartquotes = False  # options keep their two hyphens, and code its quotes
 nitpicky = False  # Keras's own classes are not on this site
 
 # Markdown pages, and guides whose outputs are committed: nothing is executed here.

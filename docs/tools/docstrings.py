@@ -1,8 +1,16 @@
 """Shows docstrings as they were meant: named models briefly, flow charts with their line breaks."""
 
+import inspect
+import re
+from itertools import pairwise
 from typing import Any
 
+from sphinx.util.inspect import stringify_signature
+from sphinx.util.logging import getLogger
+
 import keras_vit
+
+logger = getLogger(__name__)
 
 # The constructors of the table of sizes: their signature and arguments are those of the class.
 NAMED_MODELS = [
@@ -26,8 +34,46 @@ def shorten_named_models(
 def shorten_signatures(
     app: Any, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
 ) -> tuple[str, str] | None:
-    """Shows the arguments of named models as `(**arguments)`."""
-    return ("(**arguments)", returns) if name in NAMED_MODELS else None
+    """Shows the arguments of named models as `(**arguments)`, and those of Keras classes.
+
+    Sphinx finds `(*args, **kwargs)` there, the signature of the base class's `__new__`.
+    """
+    if name in NAMED_MODELS:
+        return "(**arguments)", f"keras_vit.{obj.__wrapped__.__name__}"
+    if what == "class" and signature and re.search(r"\(\*args|~|<factory>", signature):
+        found = inspect.signature(obj.__init__)
+        found = found.replace(
+            parameters=[
+                parameter.replace(default=_shown(parameter.default))
+                for parameter in found.parameters.values()
+                if parameter.name not in ("self", "kwargs")
+            ],
+            return_annotation=inspect.Signature.empty,
+        )
+        return stringify_signature(found, unqualified_typehints=True), returns
+    return None
+
+
+def _shown(default: Any) -> Any:
+    """A default as a reader writes it."""
+    if repr(default) == "<factory>":
+        return ...
+    return _Name(default.__name__) if inspect.isroutine(default) else default
+
+
+class _Name(str):
+    __repr__ = str.__str__
+
+
+def warn_of_colons(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Warns where Napoleon would take what stands before a colon for a type."""
+    first = [lines[0]] if what in ("property", "attribute") and lines else []
+    first += [line for before, line in pairwise(lines) if before.strip() == "Returns:"]
+    for line in first:
+        if ": " in re.sub("`[^`]*`", "", line):
+            logger.warning("%s: a colon divides its first line: %s", name, line.strip())
 
 
 def keep_flow_charts(
@@ -72,6 +118,7 @@ def forget_modules_without_source(app: Any) -> list[Any]:
 def setup(app: Any) -> dict[str, bool]:
     """Registers the hooks with autodoc."""
     app.connect("autodoc-process-docstring", shorten_named_models, priority=400)
+    app.connect("autodoc-process-docstring", warn_of_colons, priority=400)
     app.connect("autodoc-process-docstring", keep_flow_charts, priority=401)
     app.connect("autodoc-process-docstring", convert_tables, priority=402)
     app.connect("autodoc-process-signature", shorten_signatures)

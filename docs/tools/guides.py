@@ -37,17 +37,17 @@ def is_current(script: Path) -> bool:
 def update_text(script: Path) -> bool:
     """Writes a guide's new text beside its outputs, if the code of every cell is as it was.
 
-    Returns whether it was, so that the guide does not have to be executed.
+    Returns whether it was, so that the guide does not have to be executed. Blank lines around a
+    cell are not code: a notebook that has them loses them.
     """
-    import jupytext
     import nbformat
 
     if not script.with_suffix(".ipynb").exists():
         return False
-    new = jupytext.read(script, fmt="py:percent")
+    new = _read(script)
     old = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
     cells, executed = ([c for c in n.cells if c.cell_type == "code"] for n in (new, old))
-    if [cell.source for cell in cells] != [cell.source for cell in executed]:
+    if [cell.source for cell in cells] != [cell.source.strip("\n") for cell in executed]:
         return False
     for cell, earlier in zip(cells, executed, strict=True):
         cell.outputs, cell.execution_count = earlier.outputs, earlier.execution_count
@@ -61,10 +61,9 @@ def execute(script: Path) -> float:
     Raises:
         CellExecutionError: A cell failed; the earlier notebook stays.
     """
-    import jupytext
     from nbclient import NotebookClient
 
-    notebook = jupytext.read(script, fmt="py:percent")
+    notebook = _read(script)
     start = time.perf_counter()
     client = NotebookClient(
         notebook,
@@ -83,10 +82,37 @@ def execute(script: Path) -> float:
     return seconds
 
 
+def _read(script: Path) -> Any:
+    """A guide as a notebook without outputs."""
+    import jupytext
+
+    notebook = jupytext.read(script, fmt="py:percent")
+    for cell in notebook.cells:  # the formatter puts two blank lines before a definition
+        cell.source = cell.source.strip("\n")
+    return notebook
+
+
+def _merge_streams(outputs: list[Any]) -> list[Any]:
+    """Outputs in which a text that was printed in pieces is one.
+
+    The site joins pieces as well, and drops the blank lines where one ends.
+    """
+    merged: list[Any] = []
+    for output in outputs:
+        is_text = output.output_type == "stream"
+        if is_text and merged and merged[-1].get("name") == output.name:
+            merged[-1].text += output.text
+        else:
+            merged.append(output)
+    return merged
+
+
 def _write(notebook: Any, script: Path) -> None:
     import nbformat
 
     for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code":
+            cell.outputs = _merge_streams(cell.outputs)
         cell.id = f"cell-{number}"  # random ids and times would be differences without a meaning
         cell.metadata = {name: tags for name, tags in cell.metadata.items() if name == "tags"}
     notebook.metadata = {
@@ -105,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := sorted({*options.guides} - {*scripts}):
         parser.error(f"no guide {', '.join(unknown)}. Give some of {', '.join(scripts)}.")
     for name in options.guides or scripts:
-        if not options.guides and (is_current(scripts[name]) or update_text(scripts[name])):
+        if not options.guides and update_text(scripts[name]):
             continue
         print(f"{name}: {execute(scripts[name]):.0f} seconds", flush=True)
     return 0

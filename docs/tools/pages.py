@@ -1,5 +1,6 @@
 """Writes the parts of pages that the package itself knows, into `docs/generated`."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def commands() -> str:
 
 
 def _option(row: Option) -> str:
-    settings, text = row.settings, row.help
+    settings, text = row.settings, re.sub(r"(?<!\w)(--[a-z][a-z-]*)", r"`\1`", row.help)
     if choices := settings.get("choices"):
         text += f": {', '.join(f'`{choice}`' for choice in choices)}"
     elif row.name in RANGES:

@@ -53,7 +53,7 @@ def load_weights(
             wrote carries its sum, which is always compared; of other files the report has the sum.
 
     Returns:
-        A `LoadReport`: how each tensor was handled.
+        A `LoadReport`, which says how each tensor was handled.
 
     Raises:
         CheckpointError: The file is damaged, hostile or of something else, or would leave a

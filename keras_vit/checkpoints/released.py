@@ -59,7 +59,7 @@ class Weights:
 
     @property
     def megabytes(self) -> int:
-        """The approximate size of the download: four bytes per parameter."""
+        """The approximate size of the download, four bytes per parameter."""
         kind = self.model.split("-")[0]
         count = FAMILIES.get(kind, FAMILIES["hybrid"]).cost
         cost = count(**self.sizes, image_size=self.pixels, num_classes=self.num_classes)

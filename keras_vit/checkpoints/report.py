@@ -76,7 +76,7 @@ class LoadReport:
 
     @property
     def adapted(self) -> tuple[str, ...]:
-        """Tensors fitted to the model otherwise: other channels, with or without a class token."""
+        """Tensors fitted to the model otherwise, such as to other channels."""
         return self.named("adapted")
 
     @property

@@ -91,7 +91,7 @@ class StepCost:
 
     @property
     def least_seconds(self) -> float | None:
-        """Seconds by the roofline: no step of so many operations and bytes takes less."""
+        """Seconds by the roofline; no step of so many operations and bytes takes less."""
         if self.chip is None:
             return None
         return max(self.flops / self.chip.flops, (self.moved or 0) / self.chip.bandwidth)

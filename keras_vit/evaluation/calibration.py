@@ -28,7 +28,7 @@ class Calibration:
 
     @property
     def overconfidence(self) -> float:
-        """Mean probability of the predicted class minus accuracy: below 0 for too low ones."""
+        """Mean probability of the predicted class minus accuracy; below 0 for too low ones."""
         gaps = np.nan_to_num(self.confidence - self.accuracy)
         return float(np.average(gaps, weights=self.counts))
 

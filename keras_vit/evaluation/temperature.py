@@ -25,7 +25,7 @@ def fit_temperature(labels: Any, logits: Any) -> float:
         logits: `(images, classes)`.
 
     Returns:
-        The temperature, from 0.05 to 20: above 1 for a model that was too sure of its classes.
+        The temperature, from 0.05 to 20, and above 1 for a model that was too sure of its classes.
 
     Raises:
         ValueError: Shapes do not match, there is no image, or logits are NaN or infinite.

@@ -22,9 +22,9 @@ def attention_maps(
         batch_size: Images per batch.
 
     Returns:
-        float32 `(batch, depth, heads, tokens, tokens)`: `[b, l, h, q]` are the weights with which
-        token `q` attends to all tokens, and sum to 1 (under bfloat16 within its three digits).
-        Class token and registers come first, then the patches row by row.
+        float32 `(batch, depth, heads, tokens, tokens)`, of which `[b, l, h, q]` are the
+        weights with which token `q` attends to all tokens, and sum to 1 (under bfloat16 within its
+        three digits). Class token and registers come first, then the patches row by row.
 
     Raises:
         ValueError: The model does not have attention or one of the layers, or the images do not

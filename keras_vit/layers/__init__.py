@@ -1,4 +1,4 @@
-"""The layers of a Vision Transformer, in the order in which an image passes through them."""
+"""The layers of a Vision Transformer and of the models that it is compared with."""
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.conv_stem import ConvStemStage

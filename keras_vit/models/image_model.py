@@ -198,7 +198,7 @@ class ImageModel(CompiledModel):
 
     @property
     def image_size(self) -> Size:
-        """Height and width of the images in pixels, whatever the data format; None: any.
+        """Height and width of the images in pixels, whatever the data format; None for any.
 
         >>> import keras_vit
         >>> model = keras_vit.BiTResNet(

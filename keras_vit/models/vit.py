@@ -96,7 +96,7 @@ class VisionTransformer(ImageModel):
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens in front of the patches: class token, distillation token and registers."""
+        """Tokens in front of the patches; they are for the class, distillation and registers."""
         return self._config.num_prefix_tokens
 
     @property

@@ -57,7 +57,7 @@ def fit(
         **callback_options: Options of `default_callbacks`.
 
     Returns:
-        The history: from the name of a metric to its values by epoch.
+        The history, from the name of a metric to its values by epoch.
 
     Raises:
         FloatingPointError: The loss is not finite; the message names the step.
