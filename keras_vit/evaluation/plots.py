@@ -16,7 +16,7 @@ from keras_vit.version import install_command
 
 # With fewer images in a bin, chance moves its accuracy by up to 18 points (Wilson's 95 % interval).
 FEW_IMAGES = 30
-TILE = 2.1  # inches: width of an image among the mistakes
+TILE = 2.0  # inches: width of an image among the mistakes
 MANY_EPOCHS = 40  # beyond that a dot per epoch would hide the line
 SOFT, FAINT = "0.4", "0.94"  # greys of what stands back: notes, and the tiles behind images
 
@@ -100,8 +100,9 @@ def _draw_epochs(axes: Any, history: Mapping[str, Sequence[float]], name: str, e
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     elif is_rate:
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=3))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:.2g}"))
+        # Ticks of one digit or two: rounded labels of others would look uneven.
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:.3g}"))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -222,7 +223,7 @@ def plot_mistakes(
     images: Sequence[np.ndarray],
     class_names: Sequence[str],
     path: str | Path,
-    columns: int = 4,
+    columns: int = 3,
 ) -> None:
     """The figure of `draw_mistakes` as a PNG file."""
     _save(draw_mistakes(mistakes, images, class_names, columns), path)
@@ -232,9 +233,11 @@ def draw_mistakes(
     mistakes: Sequence[Mistake],
     images: Sequence[np.ndarray],
     class_names: Sequence[str],
-    columns: int = 4,
+    columns: int = 3,
 ) -> Any:
     """The images of mistakes as a matplotlib Figure, with classes, probability and file name.
+
+    The prediction is in bold, as the heading says.
 
     Args:
         mistakes: As from `worst_mistakes`; without any, the figure says so.
@@ -248,8 +251,8 @@ def draw_mistakes(
         return figure
     rows = -(-len(mistakes) // columns)
     columns = max(-(-len(mistakes) // rows), 2)  # rows of equal length; the heading needs two
-    figure = new_figure(TILE * columns, (TILE + 0.52) * rows + 0.4)
-    figure.suptitle("The most confident mistakes", weight="bold")
+    figure = new_figure(TILE * columns, (TILE + 0.6) * rows + 0.5)
+    figure.suptitle("The most confident mistakes\n(bold: prediction)", fontsize=11)
     files = [_file_name(mistake) for mistake in mistakes]
     families = families_for(map(printable, (*class_names, *files)))
     cells = figure.subplots(rows, columns, squeeze=False)
@@ -261,10 +264,10 @@ def draw_mistakes(
     for axes, mistake, image, file in zip(cells.flat, mistakes, images, files, strict=False):
         _show_in_square(axes, image)
         prediction, label = class_names[mistake.prediction], class_names[mistake.label]
-        heading = ("predicted ", prediction, f" ({mistake.probability:.0%})")
-        _caption(axes, (1, 17), heading, families, fontsize=8.5, weight="bold")
-        _caption(axes, (1, 5), ("labelled ", label, ""), families, fontsize=8.5)
-        _caption(axes, (0, -11), ("", file, ""), families, fontsize=7, c=SOFT)
+        heading = ("", prediction, f" ({mistake.probability:.0%})")
+        _caption(axes, (1, 19), heading, families, fontsize=10, weight="bold")
+        _caption(axes, (1, 5), ("labelled ", label, ""), families, fontsize=10)
+        _caption(axes, (0, -13), ("", file, ""), families, fontsize=9, c=SOFT)
     return figure
 
 

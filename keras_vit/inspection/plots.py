@@ -111,10 +111,13 @@ def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
     layers = np.arange(1, depth + 1)
     figure = new_figure(_WIDTH, 3.4, dpi=160)
     axes = figure.subplots()
+    # One colour: a head has nothing in common with the head of the same number in another layer.
     for head in range(heads):
-        level = np.full(depth, head / max(heads - 1, 1))
-        axes.scatter(layers, distances[:, head], s=34, alpha=0.75, c=level, vmin=0, vmax=1)
-    axes.plot(layers, distances.mean(axis=1), color="0.45", lw=1, zorder=0, label="mean of heads")
+        label = None if head else "one head"
+        axes.scatter(layers, distances[:, head], s=34, alpha=0.6, c="C0", lw=0, label=label)
+    axes.plot(
+        layers, distances.mean(axis=1), color="0.45", lw=1, zorder=0, label="mean of the heads"
+    )
     axes.set_xlabel("layer", fontsize=11)
     axes.set_ylabel(f"mean distance in pixels (of {width})", fontsize=11)
     axes.set_ylim(0, 1.12 * max(float(distances.max()), 1e-6))
@@ -128,28 +131,30 @@ def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
 def plot_position_similarity(model: Any) -> Any:
     """Which position embeddings resemble each other (ViT paper, figure 7 centre).
 
-    Returns a matplotlib Figure; of a large grid it shows seven rows and columns. Raises what
+    Returns a matplotlib Figure; of a large grid it shows up to eight rows and columns. Raises what
     `position_similarity` raises, or an ImportError without matplotlib.
     """
     similarity = position_similarity(model)
     grid_h, grid_w = similarity.shape[:2]
-    # At most seven per side: 24 x 24 maps would be too small to see.
-    rows, columns = (_evenly_spaced(side, 7) for side in (grid_h, grid_w))
-    cell = 0.85 * _WIDTH / len(columns)
-    figure = new_figure(_WIDTH, 0.4 + cell * len(rows) * grid_h / grid_w, dpi=160)
+    # At most eight per side: 24 x 24 maps would be too small to see.
+    rows, columns = (_evenly_spaced(side, 8) for side in (grid_h, grid_w))
+    cell = 0.74 * _WIDTH / len(columns)  # beside labels and colour bar
+    figure = new_figure(_WIDTH, 0.5 + cell * len(rows) * grid_h / grid_w, dpi=160)
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
     axes = figure.subplots(len(rows), len(columns), squeeze=False)
     low = float(similarity.min())
     for y, row in enumerate(rows):
         for x, column in enumerate(columns):
             image = axes[y, x].imshow(similarity[row, column], vmin=low, vmax=1, cmap="viridis")
             axes[y, x].set(xticks=[], yticks=[])
-        axes[y, 0].set_ylabel(row + 1, rotation=0, ha="right", va="center", fontsize=11)
+        axes[y, 0].set_ylabel(row + 1, rotation=0, ha="right", va="center", fontsize=9)
     for x, column in enumerate(columns):
-        axes[-1, x].set_xlabel(column + 1, fontsize=11)
+        axes[-1, x].set_xlabel(column + 1, fontsize=9)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
-    bar.set_label("cosine similarity", fontsize=11)
-    figure.supxlabel("column of the patch", fontsize=11)
-    figure.supylabel("row of the patch", fontsize=11)
+    bar.ax.tick_params(labelsize=9)
+    bar.set_label("cosine similarity", fontsize=9)
+    figure.supxlabel("column of the patch", fontsize=9)
+    figure.supylabel("row of the patch", fontsize=9)
     return figure
 
 
@@ -216,6 +221,7 @@ def _show(axis: Any, pixels: np.ndarray) -> None:
     axis.imshow(np.clip(pixels[..., 0] if grey else pixels, 0, 1), vmin=0, vmax=1, cmap="gray")
 
 
-def _evenly_spaced(length: int, most: int) -> list[int]:
-    """At most `most` of the indices below `length`, the first and the last among them."""
-    return sorted({round(i) for i in np.linspace(0, length - 1, min(length, most))})
+def _evenly_spaced(length: int, most: int) -> range:
+    """At most `most` of the indices below `length`, in equal steps, around the middle."""
+    step = -(-length // most)
+    return range((length - 1) % step // 2, length, step)

@@ -76,6 +76,16 @@ def test_curves_of_what_there_is() -> None:
     drawn(draw_curves({}))
 
 
+@pytest.mark.parametrize("peak", [1.75e-3, 3e-4, 2.3e-3, 0.1, 8e-6])
+def test_labels_of_learning_rates_are_their_ticks(peak: float) -> None:
+    figure = draw_curves({"loss": [2.0, 1.0], "learning_rate": [peak, peak / 7]})
+    drawn(figure)
+    axis = figure.axes[2].yaxis
+    labels = [text.get_text() for text in axis.get_ticklabels()]
+    assert len(labels) >= 2
+    assert [float(label) for label in labels] == pytest.approx(list(axis.get_ticklocs()))
+
+
 def test_the_first_of_equal_epochs_is_the_best() -> None:
     figure = draw_curves({"loss": [3.0, 2.0, 1.0], "val_loss": [2.0, 1.0, 1.0]})
     assert figure.axes[0].get_title("right") == "1 in epoch 2"
@@ -180,7 +190,8 @@ def test_titles_of_mistakes_stand_at_one_height(count: int) -> None:
 def test_mistakes_name_their_files() -> None:
     figure = draw_mistakes(mistakes(), IMAGES, NAMES)
     lines = [[text.get_text() for text in axes.texts] for axes in figure.axes if axes.texts]
-    assert lines[0] == ["predicted rose $a$ (90%)", "labelled daisy", "a.jpg"]
+    assert lines[0] == ["rose $a$ (90%)", "labelled daisy", "a.jpg"]
+    assert "bold: prediction" in figure.get_suptitle()
     assert lines[1][2] == "$x$ & y.jpg"
     assert re.fullmatch(r"IMG_2019_05.*….*_0042\.jpg", lines[3][2])
     assert lines[5][2] == r"\x1b[31m.jpg"
@@ -191,6 +202,13 @@ def test_mistakes_name_their_files() -> None:
         "image 0",
         "image 1",
     ]
+
+
+def test_captions_of_mistakes_are_legible_on_a_phone() -> None:
+    """At least 7 pixels high where the figure is 358 wide."""
+    figure = draw_mistakes(4 * mistakes(), 4 * IMAGES, NAMES)
+    sizes = {text.get_fontsize() for axes in figure.axes for text in axes.texts}
+    assert min(sizes) / 72 / figure.get_figwidth() * 358 >= 7
 
 
 def test_images_keep_their_shape_in_a_square() -> None:

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, inspection
-from keras_vit.inspection.plots import draw_rollout, upsample
+from keras_vit.inspection.plots import (
+    _evenly_spaced,
+    draw_attention_distance,
+    draw_rollout,
+    upsample,
+)
 from tests.inspection.models import SIZES, images_for, model_of
 
 pytest.importorskip("matplotlib")
@@ -41,6 +46,25 @@ def test_every_plot_is_one_call(kind: str) -> None:
     shown = np.array([collection.get_offsets()[:, 1] for collection in dots]).T
     assert np.abs(shown - distances).max() < 1e-5
     assert "of 12" in figures["distance"][0].axes[0].get_ylabel()
+
+
+def test_dots_of_distances_have_a_legend() -> None:
+    distances = np.random.default_rng(0).uniform(10, 100, (4, 3))
+    axes = draw_attention_distance(distances, 224).axes[0]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["one head", "mean of the heads"]
+    colours = {tuple(dots.get_facecolor()[0]) for dots in axes.collections}
+    assert len(colours) == 1  # heads of one number in two layers have nothing in common
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(1, [0]), (8, [*range(8)]), (9, [0, 2, 4, 6, 8]), (24, [1, 4, 7, 10, 13, 16, 19, 22])],
+)
+def test_of_a_large_grid_rows_at_equal_distances_are_shown(
+    length: int, expected: list[int]
+) -> None:
+    assert list(_evenly_spaced(length, 8)) == expected
 
 
 def test_rollout_darkens_patches_without_attention() -> None:
