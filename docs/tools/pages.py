@@ -33,11 +33,14 @@ def constructors() -> str:
 
 
 def recipe_table() -> str:
-    """The training recipes with their source and hardware."""
+    """The training recipes with source and hardware; those that share all of it in one row."""
     lines = ["| recipe | image size | batch size | source | meant for |", "|---|---:|---:|---|---|"]
+    rows: dict[str, list[str]] = {}
     for name, recipe in recipes.RECIPES.items():
         numbers = f"{recipe.image_size} | {recipe.batch_size:,}"
-        lines.append(f"| `{name}` | {numbers} | {recipe.source} | {recipe.hardware or '–'} |")
+        row = f"{numbers} | {recipe.source} | {recipe.hardware or '–'}"
+        rows.setdefault(row, []).append(f"`{name}`")
+    lines += [f"| {', '.join(names)} | {row} |" for row, names in rows.items()]
     return "\n".join(lines)
 
 
