@@ -3,8 +3,9 @@
 #
 # 1,800 photographs of five kinds of flowers, a released ViT-Ti/16 and one command reach at least
 # 94 % of 450 photographs that the model has not seen: `make guides GUIDES=finetune_folder`, after
-# `.venv/bin/pip install torch==2.13.0`, less than ten minutes on two CPU cores. It downloads `tf_flowers` of TensorFlow Datasets and 23 MB of
-# weights, unless `KERAS_VIT_FLOWERS` and `KERAS_VIT_TI16` name a folder and a file that you have.
+# `.venv/bin/pip install torch==2.13.0`, less than ten minutes on two CPU cores. It downloads
+# `tf_flowers` of TensorFlow Datasets and 23 MB of weights, unless `KERAS_VIT_FLOWERS` and
+# `KERAS_VIT_TI16` name a folder and a file that you have.
 
 # %% tags=["hide-input"]
 import os
@@ -47,8 +48,8 @@ def run(command: str) -> None:
 #
 # A folder with one folder of images per class is all it needs. The recipe follows from the number
 # of images per class; the log says which, and why. `--precision mixed_bfloat16` is faster on
-# processors and GPUs that multiply in bfloat16; leave it out on others. Most is learned in
-# the first two of the recipe's six passes: `--epochs 2` gives a first result.
+# processors and GPUs that multiply in bfloat16; leave it out on others. Most is learned in the
+# first of the recipe's six epochs, so `--epochs 2` gives a first result sooner.
 
 # %%
 os.environ["TERM"] = "dumb"  # no colours
@@ -71,7 +72,8 @@ display(Markdown(table[table.index("| class") : table.index("\n\n", table.index(
 display(Image(folder / "confusion.png", width=480))
 
 # %% [markdown]
-# The curves mark the best epoch. With pretrained weights, most is learned in the first one.
+# The curves mark the best epoch. With pretrained weights, the first epoch already reaches 94 % of
+# the photographs that the model has not seen; the other five add two to three points.
 
 # %%
 display(Image(folder / "curves.png", width=640))

@@ -126,17 +126,18 @@ for size in SIZES[1:]:
     fit(models[size], resize(digits, size), epochs=2, learning_rate=1e-3)
     after[size] = accuracy(models[size], resize(val_digits, size))
 
-figure, axis = plt.subplots(figsize=(8, 3.2))
+figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
 place = np.arange(len(after))
 bars = {"positions shuffled": shuffled, "resampled": before, "after two epochs": after}
 for offset, (name, values) in zip((-0.27, 0, 0.27), bars.items(), strict=True):
     heights = [100 * values[size] for size in after]
-    axis.bar_label(axis.bar(place + offset, heights, 0.25, label=name), fmt="%.0f")
+    bar = axis.bar(place + offset, heights, 0.25, label=name)
+    axis.bar_label(bar, fmt="%.0f", label_type="center")  # above it, the line would cross some
 axis.axhline(100 * before[SIZES[0]], color="0.4", ls="--", label="at 20 x 20, as trained")
 axis.set_xticks(place, [f"{height} x {width}" for height, width in after])
 axis.set(title="Accuracy on 360 held-out digits", ylabel="%", xlabel="pixels", ylim=(0, 105))
-axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-figure.tight_layout()
+figure.legend(loc="outside lower center", ncols=2, frameon=False)
+plt.show()
 
 # %% [markdown]
 # These digits have 8 x 8 pixels, so a larger image holds no more detail, and the gain is not in the
@@ -149,12 +150,14 @@ figure.tight_layout()
 # warning reports how much.
 
 # %%
+import textwrap
 import warnings
 
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     odd = model.with_input_shape((26, 31, 1))
-print(*{str(warning.message) for warning in caught if warning.category is UserWarning})
+for message in {str(warning.message) for warning in caught if warning.category is UserWarning}:
+    print(textwrap.fill(message, 90))
 print(f"accuracy at 26 x 31: {accuracy(odd, resize(val_digits, (26, 31))):.1%}")
 
 # %% [markdown]

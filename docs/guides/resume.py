@@ -70,7 +70,8 @@ status = run(f"{TRAIN} --seed 1 --resume", keep="keras-vit:")
 print("exit status", status)
 
 # %% [markdown]
-# The same command continues:
+# The same command with `--resume` goes on from the checkpoint. Here that is the one at the end of
+# the training, step 69 of 3 x 23: what is left is to evaluate the model and to write the report.
 
 # %%
 status = run(f"{TRAIN} --resume", keep=("continues", "finished", "epoch", "accuracy"))
@@ -189,8 +190,8 @@ print(f"losses after each of {len(whole)} steps equal: {same_losses}")
 
 figure, axis = plt.subplots(figsize=(7, 3.8), layout="constrained")
 axis.plot(*zip(*whole.items(), strict=True), lw=7, c="0.85", label="never killed")
-axis.plot(*zip(*before_kill.items(), strict=True), c="C3", label="until the kill")
-axis.plot(*zip(*after_kill.items(), strict=True), c="C0", label="resumed")
+axis.plot(*zip(*before_kill.items(), strict=True), c="C3", lw=2, label="until the kill")
+axis.plot(*zip(*after_kill.items(), strict=True), c="C0", ls=(0, (3, 3)), lw=2, label="resumed")
 axis.axvline(min(after_kill), c="C0", ls=":")
 axis.axvline(KILL_AT, c="C3", ls=":")
 top = max(whole.values())

@@ -254,7 +254,9 @@ for target, name in (
     except keras_vit.CheckpointError as error:
         refused.append(True)
         message = str(error).replace(str(folder) + os.sep, "")
-        print(textwrap.fill(f"{name}: {message}", 90) + "\n")
+        if name not in message:
+            message = f"{name}: {message}"
+        print(textwrap.fill(message, 90) + "\n")
 compare("the model after four refused files", model.predict(images, verbose=0), logits)
 
 # %% [markdown]
