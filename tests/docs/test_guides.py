@@ -74,6 +74,26 @@ def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> Non
     assert not guides.is_current(script)
 
 
+@pytest.mark.once
+def test_blank_lines_around_cells_and_pieces_of_text_are_mended(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("jupytext")
+    script = tmp_path / "guide.py"
+    script.write_text("# %%\n\n\ndef f():\n    return 1\n\n\nf()\n")
+    source = "def f():\n    return 1\n\n\nf()"
+    cell = nbformat.v4.new_code_cell(f"\n\n{source}\n")  # as it was written before
+    streams = [("stdout", "a\n"), ("stdout", "\nb\n"), ("stderr", "c\n"), ("stdout", "d\n")]
+    cell.outputs = [
+        nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), script.with_suffix(".ipynb"))
+    assert guides.update_text(script)
+    (code,) = nbformat.read(script.with_suffix(".ipynb"), as_version=4).cells
+    assert code.source == source
+    texts = [(output.name, output.text) for output in code.outputs]
+    assert texts == [("stdout", "a\n\nb\n"), ("stderr", "c\n"), ("stdout", "d\n")]
+
+
 @pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="guides run on JAX, as their committed outputs did"
 )
