@@ -198,7 +198,7 @@ orders = {
     "in random order": rng.random(rollout.shape),
 }
 counts = (0, 1, 2, 3, 4, 6, 8, 12, 16)
-figure, axis = plt.subplots(figsize=(7, 3.2))
+figure, axis = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 for name, importance in orders.items():
     rank = (-importance.reshape(len(rollout), -1)).argsort(axis=1).argsort(axis=1)
     unchanged = [
@@ -210,8 +210,8 @@ for name, importance in orders.items():
 axis.set(title="Predictions that stay when patches are hidden", ylim=(0, 103))
 axis.set(xlabel="patches hidden, of 32", ylabel="unchanged (%)", xticks=counts)
 axis.grid(alpha=0.3)
-axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-figure.tight_layout()
+figure.legend(loc="outside lower center", ncols=2, frameon=False)
+plt.show()
 
 # %% [markdown]
 # ## What the weights have learned
