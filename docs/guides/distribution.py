@@ -209,12 +209,13 @@ figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
 for kind in ("data_parallel", "fsdp"):
     axis.plot(chips, [memory(kind, count) for count in chips], "o-", label=kind)
 limit = CHIPS["v5e"].memory / 2**30
-axis.axhline(limit, c="black", ls=":", label=f"memory of a TPU v5e: {limit:.0f} GiB")
+axis.axhline(limit, c="black", ls=":")
+axis.annotate(f"memory of a TPU v5e: {limit:.0f} GiB", (chips[-1], limit), ha="right", va="bottom")
 axis.set(xscale="log", xlabel="chips", ylabel="GiB per chip", ylim=(0, None))
 axis.set_xticks(chips, [str(count) for count in chips])
 axis.minorticks_off()
 axis.set_title("A training step of ViT-G/14: what each chip has to hold")
-axis.legend()
+figure.legend(loc="outside lower center", ncols=2, frameon=False)
 plt.show()
 
 # %% [markdown]
