@@ -200,20 +200,9 @@ for more in range(1, 8):
 # ## The figures of a run
 
 # %%
+from IPython.display import Image, display
 
-
-def show(*names, width=8.0):
-    """The PNG files of the run, one below the other."""
-    for name in names:
-        pixels = plt.imread(run_folder / name)
-        height = width * pixels.shape[0] / pixels.shape[1]
-        figure = plt.figure(figsize=(width, height), dpi=100)
-        figure.add_axes((0, 0, 1, 1)).imshow(pixels)
-        figure.axes[0].axis("off")
-        plt.show()
-
-
-show("curves.png")
+display(Image(run_folder / "curves.png"))
 
 # %% [markdown]
 # Training accuracy *below* validation accuracy is as it should be: training images are rotated,
@@ -221,8 +210,8 @@ show("curves.png")
 # more epochs; if the validation loss turns upwards, for fewer, or with more augmentation.
 
 # %%
-show("confusion.png", width=5.5)
-show("mistakes.png")
+display(Image(run_folder / "confusion.png"))
+display(Image(run_folder / "mistakes.png"))
 
 # %% [markdown]
 # In the confusion matrix, look for pairs of classes that are taken for each other. Among the
@@ -334,11 +323,12 @@ changed = {
     "black on white": 255 - grey,
 }
 rows = len(changed)
-figure, axes = plt.subplots(rows, 2, figsize=(6, 6), width_ratios=(1, 7), layout="constrained")
+figure, axes = plt.subplots(rows, 2, figsize=(7, 7), width_ratios=(1, 6), layout="constrained")
 figure.suptitle("The report knows the first row only")
+shown = np.flatnonzero(labels == 0)[0]
 for (example, bar), (name, x) in zip(axes, changed.items(), strict=True):
     share = (model.predict(x, verbose=0).argmax(1) == labels).mean()
-    example.imshow(x[2, ..., 0], cmap="gray", vmin=0, vmax=255)
+    example.imshow(x[shown, ..., 0], cmap="gray", vmin=0, vmax=255)
     example.axis("off")
     bar.barh(0, share, color="C0" if name == "as in the report" else "C1")
     bar.plot(wilson(share, len(labels)), (0, 0), c="black")  # the 95 % interval
