@@ -115,6 +115,7 @@ def boxes_of(texts: Sequence[Any]) -> list[Any]:
 def test_plots_are_legible_on_a_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Narrow, with large letters, panels below each other, and a legend that covers nothing."""
     pytest.importorskip("matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
@@ -135,7 +136,7 @@ def test_plots_are_legible_on_a_phone(tmp_path: Path, monkeypatch: pytest.Monkey
     merging.plot(rows, tmp_path / "merging.png")
     compared, merged = figures
     for figure in figures:
-        figure.canvas.draw()
+        FigureCanvasAgg(figure).draw()  # gives every part its place
         assert figure.get_figwidth() <= 5.5
         sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
         assert min(sizes) >= 9
