@@ -22,7 +22,9 @@ from study import (
     averaged,
     command_line,
     curve_of,
+    paragraphs,
     plan,
+    ranked,
     run_study,
     select,
     study_parser,
@@ -78,20 +80,38 @@ def trials_of(recipe: Recipe) -> list[Trial]:
     return trials
 
 
+def conclusion(ablation: str, means: Sequence[Row]) -> str:
+    """The best of an ablation and its lead over the second; empty with fewer than two."""
+    order = ranked(means)
+    if len(order) < 2:
+        return ""
+    first, second = order[:2]
+    lead = float(first["accuracy"]) - float(second["accuracy"])
+    chance = lead <= max(float(first["spread"]), float(second["spread"]))
+    return (
+        f"Best by {ablation}: **{first['name']}** with {first['accuracy']:.2%}, {100 * lead:.2f} "
+        f"points above **{second['name']}**"
+        + (", a lead within the seeds' standard deviation." if chance else ".")
+    )
+
+
 def plot(rows: Sequence[Row], folder: Path, path: Path) -> None:
-    """Left: positions, one point per seed. Right: the curves of the poolings, as in figure 9."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    """Above: positions, one point per seed. Below: the curves of the poolings, as in figure 9."""
+    figure, (above, below) = plt.subplots(
+        2, figsize=(5, 8), height_ratios=(2, 3), layout="constrained"
+    )
     groups: dict[str, list[Row]] = {}  # the seeds of each name
     for row in rows:
         groups.setdefault(f"{row['ablation']}: {row['name']}", []).append(row)
     positions = [group for group in groups.values() if group[0]["ablation"] == "positions"]
     for height, group in enumerate(positions):
         accuracies = [100 * float(row["accuracy"]) for row in group]
-        left.plot(accuracies, [height] * len(group), "o", color="tab:blue", alpha=0.5)
-        left.plot(np.mean(accuracies), height, "|", color="black", ms=16)
-    left.set_yticks(range(len(positions)), [str(group[0]["name"]) for group in positions])
-    left.invert_yaxis()
-    left.set(title="position embeddings (table 8)", xlabel="accuracy, %")
+        above.plot(accuracies, [height] * len(group), "o", color="tab:blue", alpha=0.5)
+        above.plot(np.mean(accuracies), height, "|", color="black", ms=16)
+    above.set_yticks(range(len(positions)), [str(group[0]["name"]) for group in positions])
+    above.invert_yaxis()
+    above.set_title("position embeddings (table 8)", fontsize=11)
+    above.set_xlabel("accuracy, % (dots: seeds)", fontsize=9)
     for group in groups.values():
         first = group[0]
         curves: list[Any] = [curve_of(folder, row["identity"]) for row in group]
@@ -99,13 +119,16 @@ def plot(rows: Sequence[Row], folder: Path, path: Path) -> None:
             mean = 100 * np.mean(curves, axis=0)
             style = "-" if first["rate"] == 1 else "--"
             colour = f"C{list(POOLINGS).index(str(first['kind']))}"
-            right.plot(range(1, len(mean) + 1), mean, style, color=colour, label=first["name"])
-    right.set(title="pooling (figure 9)", xlabel="epoch", ylabel="accuracy, %")
-    for axes in (left, right):
+            below.plot(range(1, len(mean) + 1), mean, style, color=colour, label=first["name"])
+    below.set_title("pooling (figure 9)", fontsize=11)
+    below.set_xlabel("epoch", fontsize=9)
+    below.set_ylabel("accuracy, %", fontsize=9)
+    for axes in (above, below):
+        axes.tick_params(labelsize=9)
         axes.grid(alpha=0.3)
-    if right.lines:
-        right.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+    if below.lines:
+        figure.legend(loc="outside lower center", fontsize=9, frameon=False)
+    figure.savefig(path, dpi=144)
     plt.close(figure)
 
 
@@ -124,19 +147,24 @@ def main() -> None:
         "± (seeds)": "{spread:.2%}",
         "parameters": "{parameters:,}",
     }
-    text = (
-        "# Positions and pooling\n\n"
+    means = {
+        ablation: averaged(row for row in rows if row["ablation"] == ablation)
+        for ablation in ("positions", "pooling")
+    }
+    sentences = " ".join(filter(None, (conclusion(*each) for each in means.items())))
+    text = paragraphs(
+        "# Positions and pooling",
+        sentences,
         f"`{command_line()}`, on {len(splits.train):,} images of {splits.num_classes} classes "
         f"at {recipe.image_size} pixels in {options.precision}, evaluated on {len(splits.val):,} "
-        f"others. Every model sees {rows[0]['images']:,} images.\n\n"
+        f"others. Every model sees {rows[0]['images']:,} images.",
+        *(
+            f"## {ablation.capitalize()}\n\n{to_markdown(group, columns)}"
+            for ablation, group in means.items()
+            if group
+        ),
     )
-    for ablation in ("positions", "pooling"):
-        means = averaged(row for row in rows if row["ablation"] == ablation)
-        if means:
-            text += f"## {ablation.capitalize()}\n\n{to_markdown(means, columns)}\n\n"
-    write_study(
-        options, text.rstrip(), lambda path: plot(rows, options.out, path), "Positions and pooling"
-    )
+    write_study(options, text, lambda path: plot(rows, options.out, path), "Positions and pooling")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,13 @@ import matplotlib.pyplot as plt
 from study import (
     Row,
     Trial,
+    Value,
     averaged,
     command_line,
+    mean_and_spread,
+    paragraphs,
     plan,
+    ranked,
     run_study,
     select,
     study_parser,
@@ -95,49 +99,57 @@ def trials_of(recipe: Recipe, same_compute: bool) -> list[Trial]:
     ]
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """Accuracies of the systems by treatment, and every row with its cost."""
-    means = averaged(rows)
-    by_name = {(row["system"], row["treatment"]): row for row in means}
-    missing: Row = {"accuracy": math.nan}
-    grid: list[Row] = [
+def table(rows: Sequence[Row]) -> str:
+    """Accuracies of the systems by treatment, and the systems' sizes."""
+    accuracies: dict[tuple[Value, Value], list[float]] = {}
+    for row in rows:
+        of_trial = accuracies.setdefault((row["system"], row["treatment"]), [])
+        of_trial.append(float(row["accuracy"]))
+    systems = {row["system"]: row for row in rows}
+    lines: list[Row] = [
         {
             "system": system,
-            **{t: by_name.get((system, t), missing)["accuracy"] for t in TREATMENTS},
-        }
-        for system in dict.fromkeys(row["system"] for row in means)
-    ]
-    accuracies = {"from scratch": "{system}", **{t: f"{{{t}:.1%}}" for t in TREATMENTS}}
-    gradients = {SAM: 2}
-    details = (
-        {
-            **row,
+            **{t: mean_and_spread(accuracies.get((system, t), [math.nan])) for t in TREATMENTS},
+            "parameters": row["parameters"],
             "mmacs": float(row["macs"]) / 1e6,
-            "work": float(row["macs"])
-            * float(row["images"])
-            * gradients.get(str(row["treatment"]), 1)
-            / 1e9,
         }
-        for row in means
-    )
+        for system, row in systems.items()
+    ]
     columns = {
-        "row": "{name}",
+        "from scratch": "{system}",
+        **{t: f"{{{t}:}}" for t in TREATMENTS},
         "parameters": "{parameters:,}",
         "MMACs per image": "{mmacs:.1f}",
-        "images seen": "{images:,}",
-        "GMACs × images × gradients": "{work:,.0f}",
-        "accuracy": "{accuracy:.2%}",
-        "± (seeds)": "{spread:.2%}",
-        "seeds": "{runs:}",
     }
-    return f"{to_markdown(grid, accuracies)}\n\n{to_markdown(details, columns)}\n"
+    return to_markdown(lines, columns)
+
+
+def conclusion(rows: Sequence[Row]) -> str:
+    """The best row, and the best treatment of each system; empty where none has trained."""
+    order = ranked(averaged(rows))
+    if not order:
+        return ""
+    best: dict[str, str] = {}  # from a system to its best treatment
+    for row in order:
+        best.setdefault(str(row["system"]), str(row["treatment"]))
+    parts = []
+    for treatment in TREATMENTS:
+        systems = [system for system in SYSTEMS if best.get(system) == treatment]
+        if systems:
+            *most, last = systems
+            names = f"{', '.join(most)} and {last}" if most else last
+            parts.append(f"{treatment} is best for {names}")
+    return (
+        f"**{order[0]['name']}** reaches the highest accuracy, {order[0]['accuracy']:.2%}. Of the "
+        f"ways to train, {'; '.join(parts)}."
+    )
 
 
 def plot(rows: Sequence[Row], error: float, path: Path) -> None:
     """One bar per system and treatment, with the standard error of one accuracy."""
     means = averaged(rows)
     systems = list(dict.fromkeys(row["system"] for row in means))
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(5, 4), layout="constrained")
     for number, treatment in enumerate(TREATMENTS):
         heights = {
             r["system"]: 100 * float(r["accuracy"]) for r in means if r["treatment"] == treatment
@@ -145,10 +157,11 @@ def plot(rows: Sequence[Row], error: float, path: Path) -> None:
         positions = [systems.index(system) + 0.2 * (number - 1.5) for system in heights]
         axes.bar(positions, heights.values(), 0.19, yerr=100 * error, capsize=2, label=treatment)
     axes.set_xticks(range(len(systems)), [str(system) for system in systems])
-    axes.set(ylabel="accuracy, %")
+    axes.set_ylabel("accuracy, % (lines: standard error)", fontsize=9)
+    axes.tick_params(labelsize=9)
     axes.grid(axis="y", alpha=0.3)
-    figure.legend(ncols=len(TREATMENTS), loc="outside upper center")
-    figure.savefig(path, dpi=120)
+    figure.legend(ncols=2, loc="outside upper center", fontsize=9, frameon=False)
+    figure.savefig(path, dpi=144)
     plt.close(figure)
 
 
@@ -172,13 +185,15 @@ def main() -> None:
     error = math.sqrt(0.25 / len(splits.val))
     seeds = "one seed" if options.seeds == 1 else f"means of {options.seeds} seeds"
     sam = "SAM half as many" if options.same_compute else "SAM computes two gradients per step"
-    text = (
-        "# Flowers from scratch: four systems, four ways to train them\n\n"
+    text = paragraphs(
+        "# Flowers from scratch: four systems, four ways to train them",
+        conclusion(rows),
         f"`{command_line()}`, on {len(splits.train):,} photographs of "
         f"{splits.num_classes} classes at {options.image_size} pixels, evaluated on "
-        f"{len(splits.val)} others; {seeds}. Every model sees equally many images; {sam}. The "
-        f"standard error of one accuracy is up to {error:.1%}, from the choice of the photographs "
-        f"alone.\n\n{tables(rows).rstrip()}"
+        f"{len(splits.val)} others; {seeds}. Every model sees {rows[0]['images']:,} images; {sam}. "
+        f"The standard error of one accuracy is up to {error:.1%}, from the choice of the "
+        f"photographs alone.",
+        table(rows),
     )
     write_study(
         options, text, lambda path: plot(rows, error, path), "Accuracy by system and treatment"

@@ -12,6 +12,7 @@ Interrupted, it resumes where it stopped. Writes results.csv, one row per model,
 table.png to --out. Needs keras3-vit[train].
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,9 @@ from study import (
     Row,
     Trial,
     command_line,
+    paragraphs,
     plan,
+    ranked,
     run_study,
     select,
     study_parser,
@@ -159,31 +162,61 @@ def trials_of(setup: Setup) -> list[Trial]:
     return trials
 
 
+def conclusion(rows: Sequence[Row], val_images: int) -> str:
+    """The best model and the best ViT, with their compute; empty where none has trained."""
+    order = ranked(rows)
+    if not order:
+        return ""
+    best, vit = order[0], next((row for row in order if row["family"] == "ViT"), None)
+    text = (
+        f"**{best['name']}** reaches the highest accuracy, {best['accuracy']:.2%}, at "
+        f"{best['gmacs']:,.0f} GMACs × images"
+    )
+    if vit is not None and vit is not best:
+        text += (
+            f"; of the ViTs **{vit['name']}** does, {vit['accuracy']:.2%} at {vit['gmacs']:,.0f}"
+        )
+    error = 100 * math.sqrt(0.25 / val_images)
+    return (
+        f"{text}. Each accuracy has a standard error of up to {error:.1f} points from the choice "
+        f"of the {val_images:,} images alone."
+    )
+
+
 def plot(rows: Sequence[Row], path: Any) -> None:
-    """Left: the ways to scale a ViT, as in figure 8. Right: the families, as in figure 5."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
+    """Above: the ways to scale a ViT, as in figure 8. Below: the families, as in figure 5."""
+    figure, (above, below) = plt.subplots(
+        2, figsize=(5, 8.4), sharex=True, sharey=True, layout="constrained"
+    )
 
     def line(axes: Any, label: str, belongs: Any, **style: Any) -> None:
         points = sorted((float(r["gmacs"]), 100 * float(r["accuracy"])) for r in rows if belongs(r))
         if points:
-            axes.plot(*zip(*points, strict=True), marker="o", label=label, **style)
+            axes.plot(*zip(*points, strict=True), **{"marker": "o", "label": label, **style})
 
     ways = dict.fromkeys(r["varied"] for r in rows if r["family"] == "ViT" and r["varied"] != BASE)
     for way in ways:
-        line(left, str(way), lambda r, way=way: r["family"] == "ViT" and r["varied"] in (BASE, way))
-    line(left, "base model", lambda r: r["varied"] == BASE, color="black", ls="", ms=9, zorder=3)
-    line(right, "every ViT", lambda r: r["family"] == "ViT", color="lightgrey", ls="")
-    line(right, "ViT, all scaled", lambda r: r["varied"] in (BASE, "all"))
+        line(
+            above, str(way), lambda r, way=way: r["family"] == "ViT" and r["varied"] in (BASE, way)
+        )
+    line(above, "base model", lambda r: r["varied"] == BASE, color="black", ls="", ms=9, zorder=3)
+    line(below, "every ViT", lambda r: r["family"] == "ViT", color="lightgrey", ls="")
+    line(below, "ViT, all scaled", lambda r: r["varied"] in (BASE, "all"))
     for family in dict.fromkeys(r["family"] for r in rows if r["family"] != "ViT"):
-        line(right, str(family), lambda r, family=family: r["family"] == family)
-    left.set(title="what of a ViT is scaled", ylabel="accuracy, %")
-    right.set(title="families")
-    for axes in (left, right):
-        axes.set(xscale="log", xlabel="compute: GMACs per image × images seen")
+        line(below, str(family), lambda r, family=family: r["family"] == family)
+    above.set_title("what of a ViT is scaled", fontsize=11)
+    below.set_title("families", fontsize=11)
+    for axes in (above, below):
+        axes.set_xscale("log")
+        axes.set_xlabel("compute: GMACs per image × images seen", fontsize=9)
+        axes.set_ylabel("accuracy, %", fontsize=9)
+        axes.tick_params(labelsize=9, labelbottom=True)
         axes.grid(alpha=0.3, which="both")
         if axes.lines:
-            axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+            # Below the axes, where it covers no point.
+            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
+            axes.legend(fontsize=9, ncols=3, frameon=False, **place)
+    figure.savefig(path, dpi=144)
     plt.close(figure)
 
 
@@ -200,19 +233,24 @@ def main() -> None:
     rows = [{**row, "gmacs": float(row["macs"]) * float(row["images"]) / 1e9} for row in rows]
     columns = {
         "model": "{name}",
+        "accuracy": "{accuracy:.2%}",
         "parameters": "{parameters:,}",
         "MMACs per image": "{mmacs:.1f}",
         "GMACs × images": "{gmacs:,.0f}",
-        "accuracy": "{accuracy:.2%}",
     }
     table = to_markdown(({**row, "mmacs": float(row["macs"]) / 1e6} for row in rows), columns)
-    recipe = setup.recipe
-    text = (
-        "# Which size of a ViT is worth its compute\n\n"
+    recipe, base = setup.recipe, setup.base
+    text = paragraphs(
+        "# Which size of a ViT is worth its compute",
+        conclusion(rows, len(splits.val)),
         f"`{command_line()}`, on {len(splits.train):,} images of {splits.num_classes} "
         f"classes at {recipe.image_size} pixels, evaluated on {len(splits.val):,} others. Depth, "
         "width, patch size, MLP and all together are varied around one ViT, which is compared with "
-        f"hybrids, BiT and Mixer. Every model sees {rows[0]['images']:,} images.\n\n{table}"
+        f"hybrids, BiT and Mixer. Every model sees {rows[0]['images']:,} images.",
+        f"The base has patches of {base['patch_size']} pixels, a width of {base['hidden_dim']}, "
+        f"{base['depth']} blocks and MLPs of {base['mlp_dim']}. A row's name has the values that "
+        f"replace these; the four of “ViT all” are patch size, width, blocks and MLP.",
+        table,
     )
     write_study(options, text, lambda path: plot(rows, path), "Accuracy over compute")
 

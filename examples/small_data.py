@@ -24,7 +24,10 @@ from study import (
     Trial,
     averaged,
     command_line,
+    data_name,
+    paragraphs,
     plan,
+    ranked,
     run_study,
     select,
     study_parser,
@@ -35,6 +38,7 @@ from study import (
 from keras_vit import data, recipes
 from keras_vit.training.recipes import Recipe
 
+PLAIN = "plain ViT"
 STEM = {"conv_stem": ((32, 2), (64, 2), (128, 2)), "patch_size": 2}
 
 
@@ -99,7 +103,7 @@ def trials_of(recipe: Recipe, num_classes: int) -> list[SmallDataTrial]:
     rand = replace(augmentation, rand_augment=(2, 10))
     three = replace(augmentation, three_augment=True)
     variants: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
-        "plain ViT": ({}, {}),
+        PLAIN: ({}, {}),
         "RandAugment (better plain ViT)": ({}, {"augmentation": rand}),
         "shifted patches": ({"shifted": True}, {}),
         "conv stem": (STEM, {}),
@@ -128,18 +132,41 @@ def trials_of(recipe: Recipe, num_classes: int) -> list[SmallDataTrial]:
     return trials
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """One bar per row with the spread of the seeds."""
-    means = averaged(rows)
-    figure, axes = plt.subplots(figsize=(8, 0.45 * len(means) + 1.2), layout="constrained")
+def conclusion(means: Sequence[Row]) -> str:
+    """One sentence: whether a variant is better than the plain ViT; empty without one of both."""
+    order = ranked(means)
+    plain = next((row for row in order if row["name"] == PLAIN), None)
+    if plain is None or len(order) < 3:
+        return ""
+    best, last = order[0], order[-1]
+    if best is plain:
+        return (
+            f"At equal compute, no variant is better than the plain ViT, {plain['accuracy']:.2%}: "
+            f"the next, **{order[1]['name']}**, reaches {order[1]['accuracy']:.2%}, the last, "
+            f"**{last['name']}**, {last['accuracy']:.2%}."
+        )
+    gain = 100 * (float(best["accuracy"]) - float(plain["accuracy"]))
+    return (
+        f"At equal compute, **{best['name']}** is best, {best['accuracy']:.2%}, {gain:.2f} points "
+        f"above the plain ViT; the last, **{last['name']}**, reaches {last['accuracy']:.2%}."
+    )
+
+
+def plot(means: Sequence[Row], title: str, seeds: int, path: Path) -> None:
+    """One point per row with the standard deviation of the seeds; points need no axis from 0."""
+    figure, axes = plt.subplots(figsize=(5, 0.36 * len(means) + 1.4), layout="constrained")
+    places = range(len(means))
     accuracies = [100 * float(row["accuracy"]) for row in means]
     spreads = [100 * float(row["spread"]) for row in means]
-    axes.barh([str(row["name"]) for row in means], accuracies, xerr=spreads, capsize=3)
+    axes.errorbar(accuracies, places, xerr=spreads, fmt="o", ms=6, capsize=3)
+    axes.set_yticks(places, [str(row["name"]).replace(", ", ",\n", 1) for row in means])
     axes.invert_yaxis()
-    axes.set(xlabel="accuracy, % (bars: standard deviation of the seeds)")
-    axes.set_xlim(min(accuracies) - 10, None)
-    axes.grid(axis="x", alpha=0.3)
-    figure.savefig(path, dpi=120)
+    axes.tick_params(labelsize=9)
+    spread = f"; lines: standard deviation of {seeds} seeds" if seeds > 1 else ""
+    axes.set_title(title, fontsize=11)
+    figure.supxlabel(f"accuracy, %{spread}", fontsize=9)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=144)
     plt.close(figure)
 
 
@@ -160,15 +187,20 @@ def main() -> None:
         "parameters": "{parameters:,}",
         "images seen": "{images:,}",
     }
-    text = (
-        f"# From scratch on {len(splits.train):,} images\n\n"
+    means = averaged(rows)
+    name = f"{len(splits.train):,} images of {data_name(splits.source)}"
+    text = paragraphs(
+        f"# From scratch on {name}",
+        conclusion(means),
         f"`{command_line()}`, {splits.num_classes} classes at {recipe.image_size} pixels in "
         f"{options.precision}, evaluated on {len(splits.val):,} other images; means of "
         f"{options.seeds} seeds. Every row takes the multiply-accumulates of "
-        f"{recipe.steps:,} steps of the plain ViT with {recipe.batch_size} images.\n\n"
-        f"{to_markdown(averaged(rows), columns)}"
+        f"{recipe.steps:,} steps of the plain ViT with {recipe.batch_size} images.",
+        to_markdown(means, columns),
     )
-    write_study(options, text, lambda path: plot(rows, path), "Accuracy by variant")
+    write_study(
+        options, text, lambda path: plot(means, name, options.seeds, path), "Accuracy by variant"
+    )
 
 
 if __name__ == "__main__":

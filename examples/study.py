@@ -297,10 +297,28 @@ def averaged(rows: Iterable[Row], over: str = "seed") -> list[Row]:
     return means
 
 
+def ranked(rows: Iterable[Row]) -> list[Row]:
+    """The rows by accuracy, the highest first, without those that diverged."""
+    done = [row for row in rows if not math.isnan(float(row["accuracy"]))]
+    return sorted(done, key=lambda row: -float(row["accuracy"]))
+
+
+def data_name(source: str) -> str:
+    """The name of a folder or TFDS data set as a page writes it."""
+    name = Path(source).name
+    known = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tf_flowers": "flowers"}
+    return {**known, "flowers": "flowers"}.get(name.lower(), name)
+
+
 def mean_and_spread(values: Sequence[float]) -> str:
     """`99.06%`; of several values, `99.06% ± 0.31` with their standard deviation (n - 1)."""
     spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2%}{spread}"
+
+
+def paragraphs(*parts: str) -> str:
+    """The parts of a page with an empty line between them, without those that are empty."""
+    return "\n\n".join(filter(None, parts))
 
 
 def to_markdown(rows: Iterable[Mapping[str, Value]], columns: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import itertools
 import math
 import os
 import sys
@@ -239,6 +240,13 @@ class TestExamples:
             {"name": one.name, **one.about, "gmacs": 10.0 + i, "accuracy": 0.5}
             for i, one in enumerate(script.trials_of(script.SMALL))
         ]
+        rows[3]["accuracy"], rows[-1]["accuracy"] = 0.6, 0.7
+        assert script.conclusion(rows, 1000) == (
+            "**Mixer 6 blocks of 128** reaches the highest accuracy, 70.00%, at 33 GMACs × images; "
+            "of the ViTs **ViT depth 8** does, 60.00% at 13. Each accuracy has a standard error of "
+            "up to 1.6 points from the choice of the 1,000 images alone."
+        )
+        assert script.conclusion([{**rows[0], "accuracy": math.nan}], 1000) == ""
         script.plot(rows, tmp_path / "scaling.png")
         script.plot(rows[:1], tmp_path / "one.png")
 
@@ -257,6 +265,17 @@ class TestExamples:
         assert len({one.identity(digits) for one in trials}) == 10
         row = {"accuracy": 0.5, "seconds": 1.0, "identity": "none"}
         rows = [{"name": one.name, **one.about, **row} for one in trials]
+        means = [{**row, "accuracy": 0.3, "spread": 0.02} for row in rows if row["kind"] != "map"]
+        means[1]["accuracy"], means[4]["accuracy"] = 0.35, 0.36
+        assert script.conclusion("positions", means[:5]) == (
+            "Best by positions: **sines and cosines, 2-D** with 36.00%, 1.00 points above "
+            "**learned, 1-D**, a lead within the seeds' standard deviation."
+        )
+        means[4]["accuracy"] = 0.41
+        assert script.conclusion("positions", means[:5]).endswith(
+            "6.00 points above **learned, 1-D**."
+        )
+        assert script.conclusion("positions", means[:1]) == ""
         script.plot(rows, tmp_path, tmp_path / "ablations.png")
         assert (tmp_path / "ablations.png").exists()
 
@@ -273,8 +292,16 @@ class TestExamples:
         row = {"parameters": 1, "macs": 1, "images": 1, "accuracy": 0.5, "seconds": 1, "seed": 0}
         rows = [{"name": one.name, **one.about, **row} for one in trials[:-1]]
         script.plot(rows, 0.02, tmp_path / "systems.png")
-        text = script.tables(rows)
-        assert "| Mixer | 50.0% | 50.0% | 50.0% | – |" in text
+        assert "| Mixer | 50.00% | 50.00% | 50.00% | – | 1 | 0.0 |" in script.table(rows)
+        seeds = [*rows, *({**row, "accuracy": 0.6, "seed": 1} for row in rows)]
+        assert "| BiT | 55.00% ± 7.07 | 55" in script.table(seeds)
+        for number, row in enumerate(rows):
+            row["accuracy"] = 0.5 + 0.1 * (row["treatment"] == "plain") + 0.001 * number
+        rows[9]["accuracy"] = 0.9
+        assert script.conclusion(rows) == (
+            "**BiT, SAM** reaches the highest accuracy, 90.00%. Of the ways to train, plain is "
+            "best for ViT, hybrid and Mixer; SAM is best for BiT."
+        )
 
     def test_small_data(self, tmp_path: Path) -> None:
         script = load_example("small_data")
@@ -288,8 +315,22 @@ class TestExamples:
             model = one.build(5)
             assert model.output_shape == (None, 5)
         row = {"parameters": 1, "macs": 1, "images": 1, "accuracy": 0.5, "seconds": 1, "seed": 0}
-        script.plot([{"name": one.name, **row} for one in trials], tmp_path / "small.png")
+        rows = [{"name": one.name, "spread": 0.01, **row} for one in trials]
+        script.plot(rows, "digits", 2, tmp_path / "small.png")
         assert (tmp_path / "small.png").exists()
+        rows[0]["accuracy"], rows[1]["accuracy"] = 0.6, 0.3
+        assert script.conclusion(rows) == (
+            "At equal compute, no variant is better than the plain ViT, 60.00%: the next, "
+            "**shifted patches**, reaches 50.00%, the last, **RandAugment (better plain ViT)**, "
+            "30.00%."
+        )
+        rows[4]["accuracy"] = 0.7
+        assert script.conclusion(rows) == (
+            "At equal compute, **conv stem, attention pooling (CCT)** is best, 70.00%, 10.00 "
+            "points above the plain ViT; the last, **RandAugment (better plain ViT)**, reaches "
+            "30.00%."
+        )
+        assert script.conclusion(rows[1:]) == ""
 
     def test_shifted_patches_are_the_image_moved_along_its_diagonals(self) -> None:
         script = load_example("small_data")
@@ -312,6 +353,63 @@ class TestExamples:
         assert "| R_Ti_16-aug_none-wd_0.1-do_0-sd_0 |" in printed
         assert "| R_Ti_16-aug_strong2-wd_0.1-do_0.1-sd_0.1 |" in printed
         assert printed.count("32,000") == 4
+
+
+def test_an_empty_paragraph_leaves_no_gap() -> None:
+    assert study.paragraphs("# Title", "", "Text") == "# Title\n\nText"
+
+
+def test_names_of_data_sets() -> None:
+    names = {source: study.data_name(source) for source in ("x/CIFAR10", "tf_flowers", "x/Birds")}
+    assert list(names.values()) == ["CIFAR-10", "flowers", "Birds"]
+
+
+@pytest.mark.parametrize("name", ["scaling_study", "ablations", "flowers_systems", "small_data"])
+def test_plots_of_studies_are_legible_on_a_phone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Narrow, with panels below each other, letters of 9 points, and legends outside the axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    script = load_example(name)
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    row = {"seconds": 1.0, "parameters": 1, "macs": 1, "images": 1, "identity": "x", "seed": 0}
+    file = tmp_path / "plot.png"
+    if name == "scaling_study":
+        trials = script.trials_of(script.SMALL)
+    elif name == "small_data":
+        trials = script.trials_of(recipes.get("small_data").scaled(steps=4), 5)
+    elif name == "ablations":
+        trials = script.trials_of(script.RECIPE)
+        monkeypatch.setattr(script, "curve_of", lambda *_: [0.2, 0.3])
+    else:
+        trials = script.trials_of(script.RECIPE, same_compute=False)
+    rows = [
+        {"name": one.name, **one.about, **row, "accuracy": 0.3 + i / 100, "gmacs": 10.0 + i}
+        for i, one in enumerate(trials)
+    ]
+    arguments = {
+        "scaling_study": (rows, file),
+        "ablations": (rows, tmp_path, file),
+        "flowers_systems": (rows, 0.02, file),
+        "small_data": (script.averaged(rows) if name == "small_data" else (), "digits", 2, file),
+    }
+    script.plot(*arguments[name])
+    (figure,) = figures
+    FigureCanvasAgg(figure).draw()  # gives every part its place
+    assert figure.get_figwidth() <= 5.5
+    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 9
+    positions = [axes.get_position() for axes in figure.axes]
+    assert all(a.y0 > b.y1 for a, b in itertools.pairwise(positions))
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    boxes = [legend.get_window_extent() for legend in legends if legend]
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0
+        assert box.x1 <= figure.bbox.x1
+        assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
 
 
 def test_mean_and_spread_over_seeds() -> None:
