@@ -103,6 +103,7 @@ class Trial:
             "seed": self.seed,
             "data": [Path(splits.source).name, splits.class_names],
             "images": {name: len(split) for name, split in splits.splits.items()},
+            **non_defaults(self, leave_out=[field.name for field in fields(Trial)]),  # a subclass's
         }
         text = json.dumps(facts, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]

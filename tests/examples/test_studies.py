@@ -118,6 +118,14 @@ def test_identity_is_all_that_the_accuracy_depends_on(digits: data.Splits) -> No
     assert len(identities) == 6
 
 
+def test_a_field_of_a_subclass_is_part_of_the_identity(digits: data.Splits) -> None:
+    plain, *variants = load_example("small_data").trials_of(recipes.get("small_data"), 10)
+    (shifted,) = (one for one in variants if one.shifted)
+    same = replace(shifted, shifted=False, recipe=plain.recipe)
+    assert plain.identity(digits) == same.identity(digits)
+    assert plain.identity(digits) != replace(same, shifted=True).identity(digits)
+
+
 def test_a_new_field_of_recipes_changes_no_identity() -> None:
     assert study.non_defaults(data.Augmentation()) == {}
     assert study.non_defaults(data.Augmentation(min_area=0.3)) == {"min_area": 0.3}
