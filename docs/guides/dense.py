@@ -39,7 +39,7 @@ def make_scenes(split, count, seed):
     images = random.integers(0, 60, (count, SIZE, SIZE)).astype("uint8")
     masks = np.zeros((count, SIZE, SIZE), "int32")
     boxes = np.zeros((count, PER_SCENE, 3), "int32")
-    classes = random.integers(len(digits), size=(count, PER_SCENE))  # which picture, for now
+    classes = random.integers(len(digits), size=(count, PER_SCENE))  # which image, for now
     for image, mask, placed, chosen in zip(images, masks, boxes, classes, strict=True):
         taken = np.zeros((SIZE, SIZE), bool)
         for number, digit in enumerate(chosen):
@@ -83,7 +83,7 @@ vit = keras_vit.VisionTransformer(
     num_classes=0,
     input_shape=(SIZE, SIZE, 1),
 )
-print(vit.feature_names)
+print(*vit.feature_names)
 backbone = vit.feature_model(["conv_stem", "encoder_norm"], format="grid")
 backbone.output_shape
 
@@ -135,7 +135,7 @@ print(f"mean IoU over ten digits and the ground: {mean_iou:.2f}")
 
 figure, rows = plt.subplots(3, 5, figsize=(8, 5.2), layout="constrained")
 for axes, titles, pictures in zip(
-    rows, ("scene", "mask", "seen"), (val_images[..., 0], val_masks, masks_seen), strict=True
+    rows, ("scene", "mask", "predicted"), (val_images[..., 0], val_masks, masks_seen), strict=True
 ):
     for axis, picture in zip(axes, pictures, strict=False):
         colours = "gray" if titles == "scene" else "tab20"
@@ -169,12 +169,12 @@ def targets_of(boxes, classes):
 
 def detection_loss(targets, outputs):
     """The class of every patch, and the boxes of those that hold a centre."""
-    found = keras.losses.sparse_categorical_crossentropy(
+    class_loss = keras.losses.sparse_categorical_crossentropy(
         targets[..., 0], outputs[..., :11], from_logits=True
     )
     has_centre = ops.cast(targets[..., 0] > 0, outputs.dtype)
     distance = ops.sum(ops.abs(targets[..., 1:] - outputs[..., 11:]), -1)
-    weighted = found * (1 + 9 * has_centre) + has_centre * distance
+    weighted = class_loss * (1 + 9 * has_centre) + has_centre * distance
     return ops.sum(weighted, (1, 2)) / PER_SCENE
 
 
@@ -185,7 +185,7 @@ fit(detector, targets_of(boxes, classes), targets_of(val_boxes, val_classes), lo
 
 # %% [markdown]
 # A box counts as found where its digit is right and it covers the true box with an IoU of at least
-# a half. Where several patches claim a digit, the surest one speaks for its neighbours.
+# a half. Where several adjacent patches claim a digit, the most probable one counts.
 
 
 # %%
@@ -212,19 +212,20 @@ def iou(a, b):
 
 detections = detect(val_images)
 right = 0
-for found, placed, digits in zip(detections, val_boxes, val_classes, strict=True):
+for squares, placed, digits in zip(detections, val_boxes, val_classes, strict=True):
     for box, digit in zip(placed, digits, strict=True):
-        right += any(d == digit and iou(square, box) >= 0.5 for _, d, *square in found)
+        right += any(d == digit and iou(square, box) >= 0.5 for _, d, *square in squares)
 precision, recall = right / sum(map(len, detections)), right / val_classes.size
 f1 = 2 * precision * recall / (precision + recall)
 print(f"precision {precision:.1%}, recall {recall:.1%}, F1 {f1:.2f}")
 
-figure, axes = plt.subplots(1, 5, figsize=(8, 1.9), layout="constrained")
-for axis, image, found in zip(axes, val_images, detections, strict=False):
+figure, axes = plt.subplots(2, 3, figsize=(7, 4.9), layout="constrained")
+for axis, image, squares in zip(axes.flat, val_images, detections, strict=False):
     axis.imshow(image[..., 0], cmap="gray", vmin=0, vmax=255)
-    for _, digit, top, left, side in found:
+    for _, digit, top, left, side in squares:
         axis.add_patch(plt.Rectangle((left, top), side, side, fill=False, ec=f"C{digit}", lw=1.5))
-        axis.text(left, top, f" {digit}", c=f"C{digit}", va="top", weight="bold")
+        label = {"facecolor": f"C{digit}", "edgecolor": f"C{digit}", "pad": 1.5, "lw": 1.5}
+        axis.text(left, top - 0.5, f"{digit}", va="bottom", weight="bold", bbox=label)
     axis.set(xticks=[], yticks=[])
 plt.show()
 
