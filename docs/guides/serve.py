@@ -122,22 +122,32 @@ print(json.dumps({**answer, "predictions": answer["predictions"][:3]}, indent=2)
 print(f"... and seven more; the label is {labels[0]}")
 
 # %% [markdown]
-# `/attention` returns where the model looked. The page at `/` draws both for an image that is
-# dropped on it.
+# `/attention` returns where the model looked, as an attention rollout on the grid of patches. The
+# page at `/` draws both for an image that is dropped on it.
 
 # %%
 import matplotlib.pyplot as plt
+import numpy as np
 
-figure, axes = plt.subplots(2, 6, figsize=(7, 2.9), layout="constrained")
-for image, file, (above, below) in zip(images, files, axes.T, strict=False):
+figure, axes = plt.subplots(2, 3, figsize=(6, 4.6), layout="constrained")
+for image, file, axis in zip(images, files, axes.flat, strict=False):
     best = post(file)["predictions"][0]
-    above.imshow(image[..., 0], cmap="gray_r")
-    above.set_title(f"{best['class']}, {best['probability']:.0%}", fontsize=11)
-    below.imshow(post(file, "attention")["rollout"])
-    above.axis("off")
-    below.axis("off")
-figure.suptitle("Answers of the server: class, probability, attention")
+    rollout = np.array(post(file, "attention")["rollout"])  # (2, 2): two rows of two patches
+    axis.imshow(image[..., 0], cmap="gray_r", vmax=400, extent=(0, 8, 8, 0))
+    share = rollout / rollout.sum()
+    axis.imshow(share, cmap="Oranges", vmin=0, vmax=0.5, alpha=0.5, extent=(0, 8, 8, 0))
+    for (row, column), part in np.ndenumerate(share):  # each number in a corner of the image
+        place = {"ha": ("left", "right")[column], "va": ("top", "bottom")[row]}
+        axis.text(0.2 + 7.6 * column, 0.2 + 7.6 * row, f"{part:.0%}", fontsize=11, **place)
+    axis.set_title(f"{best['class']}, {best['probability']:.0%}", fontsize=11)
+    axis.axis("off")
+figure.suptitle("Answers of the server: class, probability, attention per patch")
 plt.show()
+
+# %% [markdown]
+# The model sees four patches of 4 x 4 pixels, and 25 % on each would be even. The first seven is
+# read mostly from the patch at the bottom right, where its bar and its stem meet, the first three
+# from all four alike. With a larger model the map is as fine as its grid, 14 x 14 for ViT-B/16.
 
 # %% [markdown]
 # ## Is it the same model?
@@ -149,7 +159,6 @@ plt.show()
 from concurrent.futures import ThreadPoolExecutor
 
 import keras
-import numpy as np
 
 from keras_vit.export import load_exported
 
@@ -219,9 +228,9 @@ axis.set_title("Requests per second, the best of three turns, and images per bat
 plt.show()
 
 # %% [markdown]
-# Clients and server share two cores here, and the model is so small that most of the time goes into
-# HTTP and decoding. With a large model on a GPU, take `--batch-size 32` and above; [figures for
-# ViT-Ti/16](../serving.md) are in the page on serving. More than `--queue` requests in progress
+# Clients and server share a processor here, and the model is so small that most of the time goes
+# into HTTP and decoding. With a large model on a GPU, take `--batch-size 32` and above; [figures
+# for ViT-Ti/16](../serving.md) are in the page on serving. More than `--queue` requests in progress
 # (twice the batch size) are answered with status 429 at once, instead of making everyone wait.
 #
 # ## Keep an eye on it
@@ -233,7 +242,7 @@ plt.show()
 import urllib.error
 
 with urllib.request.urlopen(f"{address}/health") as health:
-    print("GET /health", json.load(health))
+    print("GET /health", json.dumps(json.load(health), indent=2))
 try:
     post(b"not an image")
 except urllib.error.HTTPError as error:
