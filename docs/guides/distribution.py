@@ -210,7 +210,7 @@ for kind in ("data_parallel", "fsdp"):
     axis.plot(chips, [memory(kind, count) for count in chips], "o-", label=kind)
 limit = CHIPS["v5e"].memory / 2**30
 axis.axhline(limit, c="black", ls=":")
-axis.annotate(f"memory of a TPU v5e: {limit:.0f} GiB", (chips[-1], limit), ha="right", va="bottom")
+axis.text(chips[-1], limit + 0.3, f"memory of a TPU v5e: {limit:.0f} GiB", ha="right", va="bottom")
 axis.set(xscale="log", xlabel="chips", ylabel="GiB per chip", ylim=(0, None))
 axis.set_xticks(chips, [str(count) for count in chips])
 axis.minorticks_off()
