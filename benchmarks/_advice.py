@@ -138,5 +138,7 @@ def _merging(rows: Sequence[dict]) -> Iterator[tuple[str, float, float]]:
 
 def _points(lost: float, images: int) -> str:
     """Of so few images, a fraction of a point may be a single one."""
-    verb = "loses" if lost >= 0 else "gains"
+    if round(lost, 2) == 0:
+        return f"keeps the accuracy of {images} images"
+    verb = "loses" if lost > 0 else "gains"
     return f"{verb} {abs(lost):.2f} points, {round(abs(lost) * images / 100)} of {images} images"

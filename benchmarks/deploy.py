@@ -82,6 +82,7 @@ def measure(path: Path, data: str, rounds: int, seconds: float) -> Row:
     from keras_vit.export.comparison import calibration_images
 
     model = keras_vit.checkpoints.load_model(path)
+    model = model.copy(dtype="float32")  # as the exports; it may have been trained in bfloat16
     splits = keras_vit.data.load(data)
     batches = keras_vit.data.pipeline(splits.val, batch_size=32, **pipeline_arguments(model))
     images, labels = map(np.concatenate, zip(*batches.as_numpy_iterator(), strict=True))

@@ -135,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from keras_vit.evaluation.prediction import pipeline_arguments
 
     model = keras.saving.load_model(options.run / "model.keras", compile=False)
+    model = model.copy(dtype="float32")  # it may have been trained in bfloat16
     split = keras_vit.data.load(options.data).val
     batches = keras_vit.data.pipeline(
         split, batch_size=options.batch_size, **pipeline_arguments(model)
