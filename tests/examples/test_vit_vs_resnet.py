@@ -70,7 +70,8 @@ def test_the_table_has_the_mean_and_spread_of_the_seeds(
     text = page.read_text("utf-8")
     # The ViT has one of two right, twice.
     tuned = keras_vit.from_checkpoint(start, num_classes=2, input_shape=(32, 32, 3))
-    assert f" | {tuned.count_params():,} | 50.00% ± 0.00 | 0.333 | 1.0 |" in text
+    parameters = f"{tuned.count_params():,}"
+    assert f"| vision_transformer | {parameters} | 50.00% ± 0.00 | 0.333 | 1.0 |" in text
     assert "| resnet | 8 | 100.00% ± 0.00 | 1.000 |" in text
     assert (tmp_path / "out" / "table.md").read_text("utf-8") == text
     assert "2 epochs" in capsys.readouterr().out
