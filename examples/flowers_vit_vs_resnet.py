@@ -83,13 +83,13 @@ def main() -> None:
     )
     text += "| model | parameters | accuracy | macro F1 | time, ViT = 1 |\n"
     text += "|---|---:|---:|---:|---:|\n"
-    tables, vit_seconds, names = "", 0.0, {}
+    tables, vit_seconds = "", 0.0
     for name, build in builders.items():
-        reports, started = [], time.time()
+        reports, started, first_name = [], time.time(), ""
         for seed in range(options.seeds):
             keras.utils.set_random_seed(seed)
             model = build()
-            names.setdefault(name, model.name)  # Keras numbers those of later seeds
+            first_name = first_name or model.name  # Keras numbers those of later seeds
             fit(model, recipe, splits, options.out / f"{name}-{seed}", seed=seed)
             labels, scores = evaluation.predict_split(model, splits.val)
             reports.append(evaluation.classification_report(labels, scores, splits.class_names))
@@ -100,7 +100,7 @@ def main() -> None:
         macro_f1 = fmean(report.macro.f1 for report in reports)
         tables += f"\n## {name}\n\n{reports[0].to_markdown()}\n"
         text += (
-            f"| {names[name]} | {model.count_params():,} | {mean_and_spread(accuracies)} "
+            f"| {first_name} | {model.count_params():,} | {mean_and_spread(accuracies)} "
             f"| {macro_f1:.3f} | {seconds / vit_seconds:.1f} |\n"
         )
     print(text)

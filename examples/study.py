@@ -307,8 +307,13 @@ def ranked(rows: Iterable[Row]) -> list[Row]:
 def data_name(source: str) -> str:
     """The name of a folder or TFDS data set as a page writes it."""
     name = Path(source).name
-    known = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tf_flowers": "flowers"}
-    return {**known, "flowers": "flowers"}.get(name.lower(), name)
+    known = {
+        "cifar10": "CIFAR-10",
+        "cifar100": "CIFAR-100",
+        "tf_flowers": "flowers",
+        "flowers": "flowers",
+    }
+    return known.get(name.lower(), name)
 
 
 def mean_and_spread(values: Sequence[float]) -> str:

@@ -92,12 +92,12 @@ def names(folder: Path, page: str) -> dict[str, Any]:
     return values | OF_PAGE.get(page, lambda folder: {})(folder)
 
 
-def write_photographs(folder: Path) -> None:
+def write_photographs(folder: Path, per_class: int = 4) -> None:
     """`photo.jpg`, and `photos/` with some of every class."""
     random = np.random.default_rng(1)
     for name in CLASSES:
         (folder / "photos" / name).mkdir(parents=True)
-        for number in range(4):
+        for number in range(per_class):
             pixels = random.integers(0, 256, (40, 48, 3)).astype("uint8")
             Image.fromarray(pixels).save(folder / "photos" / name / f"{number}.jpg")
     Image.open(folder / "photos" / "daisy" / "0.jpg").save(folder / "photo.jpg")

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
-from PIL import Image
 
 import keras_vit
 from keras_vit import cli
@@ -51,15 +49,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photographs, a trained run, its copies, and weights in the formats that the lines name."""
     pytest.importorskip("tensorflow")
     folder = tmp_path_factory.mktemp("commands")
-    random = np.random.default_rng(0)
-    for number, name in enumerate(stand_ins.CLASSES):
-        (folder / "photos" / name).mkdir(parents=True)
-        for i in range(PER_CLASS):
-            pixels = random.integers(0, 80, (40, 48, 3)).astype("uint8")
-            pixels[..., number % 3] += 30 * number
-            Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.jpg")
-    for name in ("photo.jpg", "new.jpg"):
-        shutil.copy(folder / "photos" / "roses" / "0.jpg", folder / name)
+    stand_ins.write_photographs(folder, PER_CLASS)
+    shutil.copy(folder / "photo.jpg", folder / "new.jpg")
     with pytest.MonkeyPatch.context() as patch, stand_ins.small_models(patch):
         patch.chdir(folder)
         _run(("train", "--data", "photos", "--model", "ViT-Ti/16", "--out", "runs/photos"))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
@@ -54,15 +55,23 @@ def test_guides_have_the_outputs_of_their_scripts(name: str) -> None:
     assert f"\n{name}\n" in (guides.FOLDER / "index.md").read_text("utf-8")
 
 
+def executed_guide(folder: Path, script: str, source: str, outputs: list[Any]) -> Path:
+    """A guide of one cell of code, and the notebook of an earlier run of it."""
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("jupytext")
+    path = folder / "guide.py"
+    path.write_text(script)
+    cell = nbformat.v4.new_code_cell(source, execution_count=1, outputs=outputs)
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path.with_suffix(".ipynb"))
+    return path
+
+
 @pytest.mark.once
 def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("jupytext")
-    script = tmp_path / "guide.py"
-    script.write_text("# %% [markdown]\n# Old text.\n\n# %%\n1 + 1\n")
-    cell = nbformat.v4.new_code_cell("1 + 1", execution_count=1)
-    cell.outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "2"})]
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), script.with_suffix(".ipynb"))
+    output = nbformat.v4.new_output("execute_result", {"text/plain": "2"})
+    old = "# %% [markdown]\n# Old text.\n\n# %%\n1 + 1\n"
+    script = executed_guide(tmp_path, old, "1 + 1", [output])
     script.write_text('# %% [markdown]\n# New text.\n\n# %% tags=["hide-input"]\n1 + 1\n')
     assert guides.update_text(script)
     assert guides.is_current(script)
@@ -77,16 +86,11 @@ def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> Non
 @pytest.mark.once
 def test_blank_lines_around_cells_and_pieces_of_text_are_mended(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("jupytext")
-    script = tmp_path / "guide.py"
-    script.write_text("# %%\n\n\ndef f():\n    return 1\n\n\nf()\n")
     source = "def f():\n    return 1\n\n\nf()"
-    cell = nbformat.v4.new_code_cell(f"\n\n{source}\n")  # as it was written before
     streams = [("stdout", "a\n"), ("stdout", "\nb\n"), ("stderr", "c\n"), ("stdout", "d\n")]
-    cell.outputs = [
-        nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams
-    ]
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), script.with_suffix(".ipynb"))
+    outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams]
+    # With blank lines around the code, as notebooks were written before.
+    script = executed_guide(tmp_path, f"# %%\n\n\n{source}\n", f"\n\n{source}\n", outputs)
     assert guides.update_text(script)
     (code,) = nbformat.read(script.with_suffix(".ipynb"), as_version=4).cells
     assert code.source == source
