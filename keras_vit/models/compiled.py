@@ -39,7 +39,8 @@ from keras_vit.backend import (
     whole_values,
     xla_pays,
 )
-from keras_vit.models.data_checks import DataCheck, warn_of_activation
+from keras_vit.models.compile_checks import warn_of_activation
+from keras_vit.models.data_checks import DataCheck
 
 
 class CompiledModel(keras.Model):
