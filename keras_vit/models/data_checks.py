@@ -72,15 +72,20 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
     if loss in ("crossentropy", "ce"):  # Keras chooses among three, by the shape of the labels
         return Crossentropy(name)
     loss = keras.losses.get(loss)
-    options = {**getattr(loss, "__dict__", {}), **options}
-    from_logits, ignore_class = options.get("from_logits", False), options.get("ignore_class")
-    known = Crossentropy(name, from_logits=from_logits, ignore_class=ignore_class)
+    row = next((row for row in _LABELS if _is_crossentropy(loss, *row)), None)
+    if row is not None and isinstance(loss, keras.losses.Loss):
+        # That of Keras's class: a subclass may leave options out of its own.
+        options = getattr(keras.losses, row[0]).get_config(loss)
+    from_logits = getattr(loss, "from_logits", options.get("from_logits", False))
+    known = Crossentropy(name, from_logits=from_logits, ignore_class=options.get("ignore_class"))
     if getattr(loss, "takes_integer_labels", False):
         return known
-    for (kind, function), labels in _LABELS.items():
-        if isinstance(loss, getattr(keras.losses, kind)) or loss is getattr(keras.losses, function):
-            return replace(known, kind=kind, labels=labels)
-    return None
+    return None if row is None else replace(known, kind=row[0], labels=_LABELS[row])
+
+
+def _is_crossentropy(loss: Any, kind: str, function: str) -> bool:
+    """Whether a loss is Keras's class of that name, a subclass of it, or the function."""
+    return isinstance(loss, getattr(keras.losses, kind)) or loss is getattr(keras.losses, function)
 
 
 class DataCheck:

@@ -14,6 +14,7 @@ import pytest
 
 import keras_vit
 from keras_vit.training.fit import fit
+from keras_vit.training.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 from tests.models.test_common import pixels
 
 CLASSES = 5
@@ -22,6 +23,16 @@ LABELS = np.arange(8) % CLASSES
 ROWS = np.eye(CLASSES, dtype="float32")[LABELS]
 SPARSE = keras.losses.SparseCategoricalCrossentropy
 CATEGORICAL = keras.losses.CategoricalCrossentropy
+
+
+class OwnLoss(SPARSE):
+    """A subclass that takes logits, and whose configuration does not say so."""
+
+    def __init__(self) -> None:
+        super().__init__(from_logits=True, ignore_class=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
 
 
 def small_vit(**changes: Any) -> keras_vit.VisionTransformer:
@@ -108,6 +119,11 @@ Source = Callable[[np.ndarray, np.ndarray], dict[str, Any]]
             "returns probabilities",
         ),
         (SPARSE(from_logits=True), None, None),
+        (OwnLoss(), None, None),
+        (OwnLoss(), "softmax", "OwnLoss expects logits"),
+        (SoftmaxCrossentropy(), None, None),
+        (SigmoidCrossentropy(), None, None),
+        (SigmoidCrossentropy(), "sigmoid", "SigmoidCrossentropy expects logits"),
         (functools.partial(keras.losses.binary_crossentropy, from_logits=True), None, None),
         ("sparse_categorical_crossentropy", "softmax", None),
         ("mse", None, None),
@@ -213,8 +229,9 @@ def test_labels_outside_the_classes_are_found_in_validation(source: Source, surv
         survivor.fit(IMAGES, LABELS, 4, validation_data=validation, verbose=0)
 
 
-def test_an_ignored_class_is_not_outside() -> None:
-    model = compiled(SPARSE(from_logits=True, ignore_class=-1))
+@pytest.mark.parametrize("loss", [SPARSE(from_logits=True, ignore_class=-1), OwnLoss()])
+def test_an_ignored_class_is_not_outside(loss: Any) -> None:
+    model = compiled(loss)
     labels = np.where(LABELS == 2, -1, LABELS)
     for source in (arrays, tensorflow_dataset):
         assert np.isfinite(model.evaluate(**source(IMAGES, labels), verbose=0)).all()
