@@ -76,7 +76,7 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
     if row is not None and isinstance(loss, keras.losses.Loss):
         # That of Keras's class: a subclass may leave options out of its own.
         options = getattr(keras.losses, row[0]).get_config(loss)
-    from_logits = getattr(loss, "from_logits", options.get("from_logits", False))
+    from_logits = bool(getattr(loss, "from_logits", options.get("from_logits")))
     known = Crossentropy(name, from_logits=from_logits, ignore_class=options.get("ignore_class"))
     if getattr(loss, "takes_integer_labels", False):
         return known
