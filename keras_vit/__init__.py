@@ -60,6 +60,7 @@ from keras_vit.models import (
     create,
     list_models,
 )
+from keras_vit.models.pixel_ranges import DataRangeWarning
 from keras_vit.models.views import average_views
 from keras_vit.training import recipes
 from keras_vit.training.averaging import average_weights, model_stock
@@ -78,6 +79,7 @@ __all__ = [
     "BiTR152x4",
     "BiTResNet",
     "CheckpointError",
+    "DataRangeWarning",
     "Distillation",
     "LoadReport",
     "MLPMixer",

@@ -55,12 +55,14 @@ class CompiledModel(keras.Model):
 
     `compile` warns of a loss that takes logits for probabilities; `fit`, `evaluate` and `predict`
     raise a ValueError for labels outside the classes, one-hot rows in place of integers or the
-    other way round, and images with other channels, and warn of images in 0..1 where the model
-    takes 0..255. After any error the model still has its weights.
+    other way round, images with other channels or several sizes, and NaN in the first batch, and
+    warn of pixels in another range than the model takes (`keras_vit.DataRangeWarning`), as their
+    counterparts of one batch do. After any error the model still has its weights.
     """
 
     _xla_is_free = False  # whether "auto" may choose
     _xla_functions: tuple[str, ...] = ()  # the step functions for which it chose XLA
+    _steps_looked_at: tuple[str, ...] = ()  # the steps on a batch whose first one was checked
     _is_prepared = False  # whether what is compiled has its variables
 
     # Whether no row of a batch influences the outputs of another one.
@@ -128,7 +130,8 @@ class CompiledModel(keras.Model):
         call = inspect.signature(method).bind(*args, **options)
         data = call.arguments
         labels = function != "predict_function"
-        training, validation = DataCheck(self, labels), DataCheck(self, labels)
+        training = DataCheck(self, labels)
+        validation = DataCheck(self, labels, training.warned)
         data["x"] = training.data(data.get("x"), data.get("y"))
         held_out = data.get("validation_data")
         if isinstance(held_out, tuple | list):
@@ -214,20 +217,31 @@ class CompiledModel(keras.Model):
         """What runs the steps of Keras on TensorFlow."""
         return steps_on_replicas(self) or super().distribute_strategy
 
+    def _check_batch(self, step: str, x: Any, y: Any = None) -> None:
+        """Checks shapes, and the values of the first batch that a kind of step is given."""
+        check = DataCheck(self, labels=step != "predict")
+        if step in self._steps_looked_at:
+            check.shapes(x, y)
+            return
+        check.arrays(x, y)
+        if not check.looks:
+            self._steps_looked_at += (step,)
+
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
-        DataCheck(self).shapes(x, y)
+        self._check_batch("train", x, y)
         with batches_on_host():
             return super().train_on_batch(x, y, *args, **options)
 
     @functools.wraps(keras.Model.test_on_batch)
     def test_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
-        DataCheck(self).shapes(x, y)
+        self._check_batch("test", x, y)
         with batches_on_host():
             return super().test_on_batch(x, y, *args, **options)
 
     @functools.wraps(keras.Model.predict_on_batch)
     def predict_on_batch(self, x: Any) -> Any:
+        self._check_batch("predict", x)
         with batches_on_host():
             return super().predict_on_batch(x)
 

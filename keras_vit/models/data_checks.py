@@ -1,21 +1,22 @@
 """Checks losses, labels and images against a model, before training would diverge silently.
 
 Shapes are read from arrays and from a data set's `element_spec`. Values are checked on the host, at
-no cost for a step: the labels of arrays before the first one, the labels of other data batch by
-batch as they are read, and pixels in the first batch.
+no cost for a step: the labels of arrays before the first one, integer labels of other data batch by
+batch as they are read, and pixels and rows of labels in the first batch (`pixel_ranges`).
 """
 
 import copy
 import functools
 import types
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import keras
 import numpy as np
 
-_NUM_CHECKED_IMAGES = 32  # of an array, whose range represents that of all
+from keras_vit.backend import is_tensorflow
+from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.models.pixel_ranges import MOST_IMAGES, check_label_rows, check_pixels
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,14 @@ class DataCheck:
     Args:
         model: A model of this package; any other one is not checked.
         labels: Whether labels are looked at: not for `predict`.
+        warned: What was warned of before, in the same call: not again.
     """
 
-    def __init__(self, model: Any, labels: bool = True) -> None:
+    def __init__(self, model: Any, labels: bool = True, warned: set[str] | None = None) -> None:
         self.error: Exception | None = None  # TensorFlow raises another in its place
+        self.warned: set[str] = set() if warned is None else warned
         self.model_name = model.name
+        self.is_for_fit = labels  # or for `evaluate`
         classes = getattr(model, "num_classes", None)
         self.off = classes is None
         self.classes: int = classes or 0
@@ -110,7 +114,8 @@ class DataCheck:
         self.loss = None
         if labels and self.classes:
             self.loss = crossentropy_of(getattr(model, "loss", None))
-        self.wants_pixels = bool(getattr(model, "include_preprocessing", False))
+        self.looks = True  # until a batch has shown its range
+        self.normalised = not getattr(model, "include_preprocessing", True)
 
     def data(self, x: Any, y: Any = None) -> Any:
         """Checks what can be seen now; returns `x`, with checks of what is read later.
@@ -128,31 +133,63 @@ class DataCheck:
         if _is_a(x, "tensorflow", "DatasetV2"):
             return self._tensorflow_dataset(x)
         if _is_a(x, "torch", "DataLoader"):
-            loader = copy.copy(x)
-            loader.collate_fn = functools.partial(self._collate, x.collate_fn)
-            return loader
-        self.shapes(x, y)
-        self.labels(y)
-        self.pixels(x)
+            return _checked_loader(x, self)
+        if _is_a(x, "grain", "MapDataset") or _is_a(x, "grain", "IterDataset"):
+            return x.map(self.batch)
+        self.arrays(x, y)
         return x
 
     def batch(self, batch: Any) -> Any:
         """Checks a batch as `fit` takes it, the pixels of the first one alone; returns it."""
-        x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        self.arrays(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
+        return batch
+
+    def arrays(self, x: Any, y: Any = None) -> None:
+        """Checks images and labels, and the pixels of the first ones."""
         self.shapes(x, y)
         self.labels(y)
-        self.pixels(x)
-        return batch
+        self.first(x, y)
 
     def shapes(self, x: Any, y: Any) -> None:
         """Checks what the shapes say of images and labels."""
         if self.off:
             return
+        self._check_is_batch(x)
         images, labels = _leaf(x), _leaf(y)
         if images is not None and len(images.shape) == 4:
             self._check_image_shape(tuple(images.shape))
         if labels is not None and labels.shape is not None:
             self._check_label_shape(tuple(labels.shape))
+
+    def _check_is_batch(self, x: Any) -> None:
+        """Refuses images of several sizes, and lists of images, which are inputs to Keras."""
+        is_array_of_objects = isinstance(x, np.ndarray) and x.dtype == object
+        listed = x if isinstance(x, list | tuple) or is_array_of_objects else []
+        shapes = [tuple(one.shape) for one in listed if hasattr(one, "shape")]
+        if len(shapes) < len(listed) or any(len(shape) != 3 for shape in shapes):
+            shapes = []  # the inputs of a model
+        height, width = self._resized()
+        is_ragged = _is_a(_leaf(x), "tensorflow", "RaggedTensor", "RaggedTensorSpec")
+        if len(set(shapes)) > 1 or is_ragged:
+            sizes = ", ".join(map(str, sorted(set(shapes))[:3]))
+            self._fail(
+                f"The images have several sizes{f', such as {sizes}' if sizes else ''}, and "
+                f"{self.model_name} takes batches of one, {self.input_shape}. Resize each image "
+                f"before it is batched: tf.image.resize(image, ({height}, {width})) in the map of "
+                "a tf.data.Dataset, before its batch; np.stack([keras.ops.image.resize(image, "
+                f"({height}, {width})) for image in images]) of a list."
+            )
+        if shapes:
+            self._fail(
+                f"{len(shapes)} images in a list or an array of objects are {len(shapes)} inputs "
+                f"to Keras, and {self.model_name} takes one array, {self.input_shape}. Give "
+                "np.stack(images)."
+            )
+
+    def _resized(self) -> tuple[int, int]:
+        """A height and width to propose."""
+        rows, columns = (2, 3) if self.axis == 1 else (1, 2)
+        return self.input_shape[rows] or DEFAULT_SIZE, self.input_shape[columns] or DEFAULT_SIZE
 
     def _check_image_shape(self, shape: tuple[int | None, ...]) -> None:
         wrong = [
@@ -238,53 +275,57 @@ class DataCheck:
         ignored = None if self.loss is None else self.loss.ignore_class
         return ~(inside if ignored is None else inside | (labels == ignored))
 
-    def pixels(self, x: Any) -> None:
-        """Warns, of the first batch, when a model that takes pixels 0..255 is given others."""
-        images = _leaf(x)
-        if images is None or not self._wants_range(images):
+    def _rows(self, labels: Any) -> bool:
+        """Whether labels are a number from 0 to 1 for each class."""
+        if self.loss is None or self.loss.labels == "integer":
+            return False
+        rows = len(labels.shape) == self.output_rank and labels.shape[-1] != 1
+        return rows or self.loss.labels == "binary"
+
+    def first(self, x: Any, y: Any = None) -> None:
+        """Warns of pixels, and of labels in rows, as the first batch shows them."""
+        if self.off or not self.looks:
             return
-        self.wants_pixels = False
-        values = _to_numpy(images[:_NUM_CHECKED_IMAGES])
-        low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
-        if low < high <= 1:  # nothing but zeros or ones is a black image, or a test
-            warnings.warn(
-                f"The images range from {low:.3g} to {high:.3g}, and {self.model_name} takes "
-                "pixels from 0 to 255: multiply them by 255, or build the model with "
-                "include_preprocessing=False, which takes [-1, 1].",
-                UserWarning,
-                stacklevel=4,
-            )
-
-    def _wants_range(self, images: Any) -> bool:
-        return self.wants_pixels and "float" in str(images.dtype) and len(images.shape) == 4
-
-    def _collate(self, collate: Any, examples: Any) -> Any:
-        return self.batch(collate(examples))
+        images, labels = _leaf(x), _leaf(y)
+        try:
+            if self.loss is not None and labels is not None and self._rows(labels):
+                check_label_rows(_to_numpy(labels), self.loss.name, self.warned)
+            if images is None or len(images.shape) != 4:
+                return
+            pixels = _to_numpy(images[:MOST_IMAGES])
+            self.looks = not check_pixels(pixels, self.model_name, self.normalised, self.warned)
+        except (ValueError, Warning) as error:  # a warning that the user has made an error
+            self.error = self.error or error
+            raise
 
     def _tensorflow_dataset(self, dataset: Any) -> Any:
         """The data set with the checks in its pipeline: nothing is read ahead, or twice."""
         import tensorflow as tf
 
         x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+        self._check_is_batch(x)
         images, labels = (
-            spec if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None else None
-            for spec in (_leaf(x), _leaf(y))
+            spec if isinstance(spec, tf.TensorSpec) else None for spec in (_leaf(x), _leaf(y))
         )
-        self.shapes(images, labels)
-        of_labels = labels is not None and self._integers(labels)
-        of_pixels = images is not None and self._wants_range(images)
+        self._check_rank(images, labels)
+        known = [s for s in (images, labels) if s is not None and s.shape.rank is not None]
+        self.shapes(images if images in known else None, labels if labels in known else None)
+        of_labels = labels in known and self._integers(labels)
+        # Of bytes, nothing can be said but to a model of normalised images.
+        of_pixels = images is not None and (self.normalised or images.dtype != tf.uint8)
+        of_rows = labels is not None and (labels not in known or self._rows(labels))
         # A strategy reads from the end of the pipeline how to cut batches for its devices.
-        if not (of_labels or of_pixels) or tf.distribute.has_strategy():
+        if not (of_labels or of_rows or of_pixels) or tf.distribute.has_strategy():
             return dataset
 
         def look(x: Any, y: Any) -> Any:
-            self.labels(y if of_labels else None)
-            self.pixels(x if of_pixels else None)
+            self.arrays(x if of_pixels else None, y if of_labels or of_rows else None)
             return True
 
         def check(number: Any, element: Any) -> Any:
             x, y, _ = keras.utils.unpack_x_y_sample_weight(element)
-            x, y = (_leaf(x) if of_pixels else 0), (_leaf(y) if of_labels else 0)
+            x = _leaf(x) if of_pixels else 0
+            y = _leaf(y) if of_labels or of_rows else 0
             to_look = number == 0
             if of_labels:
                 to_look |= tf.reduce_any(self._outside(y))
@@ -293,6 +334,29 @@ class DataCheck:
             return element
 
         return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(check))
+
+    def _check_rank(self, images: Any, labels: Any) -> None:
+        """Refuses a `tf.data.Dataset` of batches of an unknown rank, or without batches."""
+        shape = ", ".join(map(str, (None, *self.input_shape[1:])))
+        if images is None:
+            return
+        if self.is_for_fit and is_tensorflow() and images.shape.rank is None:
+            self._fail(
+                "The batches of this tf.data.Dataset have an unknown number of dimensions, as "
+                "tf.py_function and from_generator leave it. Set it, and resize and batch where "
+                "that was not done: dataset.map(lambda images, labels: (tf.ensure_shape(images, "
+                f"({shape})), labels))."
+            )
+        if self.is_for_fit and is_tensorflow() and labels is not None and labels.shape.rank is None:
+            self._fail(
+                "The labels of this tf.data.Dataset have an unknown number of dimensions. Set it: "
+                "dataset.map(lambda images, labels: (images, tf.ensure_shape(labels, (None,))))."
+            )
+        if images.shape.rank == 3 and self.input_shape[-1] != 1:
+            self._fail(
+                f"The images of this tf.data.Dataset have the shape {tuple(images.shape)}, and "
+                f"{self.model_name} takes batches ({shape}). Give dataset.batch(32)."
+            )
 
 
 class _CheckedDataset(keras.utils.PyDataset):
@@ -316,10 +380,21 @@ class _CheckedDataset(keras.utils.PyDataset):
         self.dataset.on_epoch_end()
 
 
-def _is_a(x: Any, package: str, name: str) -> bool:
-    """Whether `x` is of that class, without an import of its package."""
+def _checked_loader(loader: Any, check: DataCheck) -> Any:
+    """A `DataLoader` whose batches are checked in this process, whatever workers made them."""
+    kind, checked = type(loader), copy.copy(loader)
+
+    def batches(self: Any) -> Any:
+        return map(check.batch, kind.__iter__(self))
+
+    checked.__class__ = type(kind.__name__, (kind,), {"__iter__": batches})
+    return checked
+
+
+def _is_a(x: Any, package: str, *names: str) -> bool:
+    """Whether `x` is of one of these classes, without an import of their package."""
     return any(
-        kind.__name__ == name and kind.__module__.split(".")[0] == package
+        kind.__name__ in names and kind.__module__.split(".")[0] == package
         for kind in type(x).__mro__
     )
 

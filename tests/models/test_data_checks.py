@@ -1,0 +1,241 @@
+"""Data that a model cannot be right about: every method warns of them, or refuses them."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import DataRangeWarning
+from tests.training.test_habits import (
+    IMAGES,
+    LABELS,
+    ROWS,
+    SOURCES,
+    Source,
+    arrays,
+    compiled,
+    py_dataset,
+    small_vit,
+    tensorflow_dataset,
+    torch_loader,
+)
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+SIXTEEN_BITS = IMAGES * 257
+BINARY = keras.losses.BinaryCrossentropy(from_logits=True)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return compiled()
+
+
+def grain_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    grain = pytest.importorskip("grain")
+    examples = list(zip(images, labels, strict=True))
+    return {"x": grain.MapDataset.source(examples).batch(4)}
+
+
+def ranges(call: Callable[[], Any]) -> list[str]:
+    """The warnings of ranges in a call."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(one.message) for one in caught if one.category is DataRangeWarning]
+
+
+@pytest.mark.parametrize("source", [*SOURCES, grain_dataset])
+def test_the_first_batch_of_every_source_is_looked_at_once(source: Source, model: Any) -> None:
+    (message,) = ranges(lambda: model.fit(**source(SIXTEEN_BITS, LABELS), epochs=1, verbose=0))
+    assert "from 0 to 65535, and vision_transformer" in message
+    assert "keras.layers.Rescaling(255 / 65535)" in message
+    (message,) = ranges(lambda: model.evaluate(**source(SIXTEEN_BITS, LABELS), verbose=0))
+    assert "65535" in message
+    assert ranges(lambda: model.evaluate(**source(IMAGES, LABELS), verbose=0)) == []
+
+
+@pytest.mark.parametrize("source", [*SOURCES, grain_dataset])
+def test_nan_is_one_error_of_every_source(source: Source, model: Any) -> None:
+    images = IMAGES.copy()
+    images[1, 3, 3] = np.nan
+    before = model.get_weights()
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"^The images hold nan, first in image 1"):
+            method(**source(images, LABELS), verbose=0)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_predict_looks_as_well(model: Any) -> None:
+    assert len(ranges(lambda: model.predict(SIXTEEN_BITS, verbose=0))) == 1
+    assert ranges(lambda: model.predict(IMAGES, verbose=0)) == []
+    with pytest.raises(ValueError, match="hold inf"):
+        model.predict(IMAGES / 0.0 + 1, verbose=0)
+
+
+def test_training_and_validation_are_one_warning(model: Any) -> None:
+    scaled = IMAGES / 255
+    call = lambda: model.fit(scaled, LABELS, 4, validation_data=(scaled * 0.9, LABELS), verbose=0)  # noqa: E731
+    assert len(ranges(call)) == 1
+    call = lambda: model.fit(IMAGES, LABELS, 4, validation_data=(scaled, LABELS), verbose=0)  # noqa: E731
+    assert len(ranges(call)) == 1
+
+
+def test_the_first_batch_of_ones_own_loop_is_looked_at_once() -> None:
+    model, scaled = compiled(), IMAGES / 127.5 - 1
+    black = np.zeros_like(IMAGES)
+    steps: dict[str, Callable[[Any], Any]] = {
+        "train": lambda x: model.train_on_batch(x, LABELS),
+        "test": lambda x: model.test_on_batch(x, LABELS),
+        "predict": model.predict_on_batch,
+    }
+    for name, step in steps.items():
+        assert ranges(lambda step=step: step(black)) == [], name  # shows nothing: the next is asked
+        (message,) = ranges(lambda step=step: (step(scaled), step(scaled)))
+        assert "scaled to -1..1: build the model with include_preprocessing=False" in message
+        with pytest.raises(ValueError, match="do not fit"):  # shapes are checked in each step
+            step(IMAGES[..., :1])
+
+
+def test_a_model_of_normalised_images_is_given_pixels() -> None:
+    model = compiled(include_preprocessing=False)
+    (message,) = ranges(lambda: model.predict(IMAGES.astype("uint8"), verbose=0))
+    assert "include_preprocessing=True" in message
+    assert ranges(lambda: model.predict(IMAGES / 127.5 - 1, verbose=0)) == []
+
+
+def test_who_knows_better_goes_on_and_who_wants_to_be_stopped_is(model: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=UserWarning)
+        warnings.filterwarnings("ignore", category=DataRangeWarning)
+        assert np.isfinite(model.predict(SIXTEEN_BITS, verbose=0)).all()
+    for source in (arrays, tensorflow_dataset, torch_loader):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", category=DataRangeWarning)
+            with pytest.raises(DataRangeWarning, match="16 bits"):
+                model.evaluate(**source(SIXTEEN_BITS, LABELS), verbose=0)
+
+
+def test_the_warning_is_at_the_line_of_the_user(model: Any) -> None:
+    with pytest.warns(DataRangeWarning) as caught:
+        model.evaluate(SIXTEEN_BITS, LABELS, verbose=0)
+    assert [one.filename for one in caught if one.category is DataRangeWarning] == [__file__]
+
+
+def test_workers_of_a_loader_do_not_repeat_it(model: Any) -> None:
+    """The batches of two processes, over two epochs."""
+    loader = torch_loader(SIXTEEN_BITS, LABELS)["x"]
+    torch = pytest.importorskip("torch")
+    many = torch.utils.data.DataLoader(loader.dataset, batch_size=2, num_workers=2)
+    assert len(ranges(lambda: model.fit(many, epochs=2, verbose=0))) == 1
+
+
+# --- Rows of labels
+
+
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset, py_dataset])
+def test_multi_hot_labels_outside_0_1(source: Source) -> None:
+    model = compiled(BINARY)
+    several = np.maximum(ROWS, ROWS[::-1])
+    (message,) = ranges(lambda: model.fit(**source(IMAGES, several * 2 - 1), verbose=0))
+    assert "The labels range from -1 to 1, and The loss BinaryCrossentropy takes 0 to 1" in message
+    assert "(labels + 1) / 2" in message
+    assert ranges(lambda: model.fit(**source(IMAGES, several), verbose=0)) == []
+    assert ranges(lambda: model.fit(**source(IMAGES, several * 0.8 + 0.1), verbose=0)) == []
+    with pytest.raises(ValueError, match="The labels hold nan"):
+        model.evaluate(**source(IMAGES, np.where(several, np.nan, 0)), verbose=0)
+
+
+# --- Images of several sizes, and batches of an unknown rank
+
+SMALLER = [image[: 8 + i] for i, image in enumerate(IMAGES)]
+
+
+def objects() -> np.ndarray:
+    images = np.empty(8, object)
+    images[:] = SMALLER
+    return images
+
+
+@pytest.mark.parametrize("images", [SMALLER, objects()], ids=["a list", "an array of objects"])
+def test_images_of_several_sizes_are_one_error(images: Any, model: Any) -> None:
+    message = (
+        r"several sizes, such as \(8, 16, 3\), \(9, 16, 3\), \(10, 16, 3\), and .* takes batches "
+        r"of one, \(None, 16, 16, 3\).*tf\.image\.resize\(image, \(16, 16\)\)"
+    )
+    for call in (
+        lambda: model.fit(images, LABELS, verbose=0),
+        lambda: model.predict(images, verbose=0),
+        lambda: model.train_on_batch(images, LABELS),
+        lambda: model.predict_on_batch(images),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    fixed = np.stack([keras.ops.convert_to_numpy(keras.ops.image.resize(image, (16, 16)))
+                      for image in images])  # fmt: skip
+    assert model.predict(fixed, verbose=0).shape == (8, 5)
+
+
+def test_a_list_of_images_is_one_error(model: Any) -> None:
+    with pytest.raises(ValueError, match=r"8 images in a list .*np\.stack\(images\)"):
+        model.predict(list(IMAGES), verbose=0)
+
+
+def test_ragged_batches_are_one_error(model: Any) -> None:
+    tf = pytest.importorskip("tensorflow")
+    spec = (tf.TensorSpec((None, 16, 3)), tf.TensorSpec((), tf.int64))
+    single = tf.data.Dataset.from_generator(
+        lambda: zip(SMALLER, LABELS, strict=True), output_signature=spec
+    )
+    ragged = single.ragged_batch(4)
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"several sizes.*before its batch"):
+            method(ragged, verbose=0)
+    with pytest.raises(ValueError, match="several sizes"):
+        model.predict(tf.ragged.stack(SMALLER), verbose=0)
+    fixed = single.map(lambda image, label: (tf.image.resize(image, (16, 16)), label)).batch(4)
+    model.evaluate(fixed, verbose=0)
+
+
+def test_a_dataset_without_batches_is_one_error(model: Any) -> None:
+    tf = pytest.importorskip("tensorflow")
+    single = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS))
+    with pytest.raises(ValueError, match=r"\(16, 16, 3\), and .* Give dataset\.batch\(32\)"):
+        model.fit(single, verbose=0)
+    model.evaluate(single.batch(32), verbose=0)
+
+
+def test_batches_of_an_unknown_rank(model: Any) -> None:
+    """TensorFlow cannot trace a step of them; the other backends see each batch, and its range."""
+    tf = pytest.importorskip("tensorflow")
+
+    def loaded(images: Any, labels: Any) -> Any:
+        return tf.py_function(lambda *batch: batch, [images, labels], [tf.float32, tf.int64])
+
+    def batches(images: np.ndarray) -> Any:
+        return tf.data.Dataset.from_tensor_slices((images, LABELS)).batch(4).map(loaded)
+
+    unknown = batches(IMAGES)
+    images = unknown.map(
+        lambda images, labels: (tf.ensure_shape(images, (None, 16, 16, 3)), labels)
+    )
+    known = images.map(lambda images, labels: (images, tf.ensure_shape(labels, (None,))))
+    model.fit(known, verbose=0)
+    if ON_TENSORFLOW:
+        for method in (model.fit, model.evaluate):
+            with pytest.raises(ValueError, match=r"ensure_shape\(images, \(None, 16, 16, 3\)\)"):
+                method(unknown, verbose=0)
+            with pytest.raises(ValueError, match=r"ensure_shape\(labels, \(None,\)\)"):
+                method(images, verbose=0)
+    else:
+        model.fit(unknown, verbose=0)
+        assert len(ranges(lambda: model.fit(batches(SIXTEEN_BITS), verbose=0))) == 1
+    assert model.predict(unknown.map(lambda images, _: images), verbose=0).shape == (8, 5)
+
+
+def test_a_model_of_any_size_names_a_size_to_resize_to() -> None:
+    with pytest.raises(ValueError, match=r"resize\(image, \(224, 224\)\)"):
+        small_vit(input_shape=(None, None, 3)).predict(SMALLER, verbose=0)
