@@ -62,7 +62,7 @@ from keras_vit.backend.tf_strategies import (
 )
 from keras_vit.backend.torch_processes import (
     connect_torch_processes,
-    keras_distributes_torch,
+    keras_shares_steps,
     on_all_processes,
     start_from_first_process,
 )
@@ -99,7 +99,7 @@ __all__ = [
     "is_first_process",
     "is_tensorflow",
     "joins_rows",
-    "keras_distributes_torch",
+    "keras_shares_steps",
     "layout_of",
     "multiply_add",
     "multiply_in_float32",

@@ -18,8 +18,9 @@ from keras_vit.backend.current_distribution import current_distribution
 class ProcessParallel(keras.distribution.DataParallel):
     """Data parallel over the processes of `torch.distributed`, with one device each.
 
-    For Keras without a distribution of its own on torch (3.15). Models of this package follow it in
-    `fit`, `evaluate`, `predict` and their variants for a single batch.
+    Models of this package follow it in `fit`, `evaluate`, `predict` and their variants for a single
+    batch. (Keras does not distribute on torch up to 3.15; from 3.16 on it averages the gradients of
+    what each process computes: all rows of a global batch.)
 
     Attributes:
         rank: The number of this process.
@@ -33,7 +34,8 @@ class ProcessParallel(keras.distribution.DataParallel):
         device = "gpu" if torch.cuda.is_available() else "cpu"
         names = np.array([f"{device}:{rank}" for rank in range(self.processes)])
         mesh = keras.distribution.DeviceMesh(names.shape, ["batch"], names)
-        super().__init__(device_mesh=mesh, auto_shard_dataset=False)
+        # That of its base: before 3.15, its own asks Keras's backend for processes of torch.
+        super(keras.distribution.DataParallel, self).__init__(mesh, "batch", False)
         self.is_batch_checked = False  # whether this call's first batch was compared
 
 

@@ -22,17 +22,26 @@ from typing import Any
 
 import keras
 
-from keras_vit.backend.processes import ProcessParallel, current_processes, exchange
+from keras_vit.backend.processes import (
+    ProcessParallel,
+    current_processes,
+    exchange,
+    torch_group,
+)
 
 # The step that runs now, if it runs in several processes.
 current_step: ContextVar[Any] = ContextVar("current_step", default=None)
 
 
-def keras_distributes_torch() -> bool:
-    """Whether this version of Keras has a distribution of its own for torch."""
-    from keras.src.backend import distribution_lib
+def keras_shares_steps() -> bool:
+    """Whether Keras's own steps may average gradients, and sum metrics, over torch's processes.
 
-    return keras.backend.backend() == "torch" and distribution_lib is not None
+    From 3.16 on they do over all that are connected, also where no distribution is set. A model of
+    this package follows `ProcessParallel`, which `torch_step.py` carries out, or computes alone.
+    """
+    distribution = keras.distribution.distribution()
+    is_of_keras = distribution is not None and not isinstance(distribution, ProcessParallel)
+    return torch_group() is None or is_of_keras
 
 
 def connect_torch_processes(address: str, processes: int, process: int, device: int | None) -> None:

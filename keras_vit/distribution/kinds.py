@@ -13,7 +13,6 @@ from keras_vit.backend import (
     MODEL,
     ProcessParallel,
     ReplicaParallel,
-    keras_distributes_torch,
     process_count,
     tensorflow_workers,
 )
@@ -150,8 +149,8 @@ _SIMULATED = {
 }
 
 
-def _over_processes(devices: int | Sequence[str] | None) -> keras.distribution.Distribution:
-    """Data parallel over torch's processes: Keras's own, where this version of Keras has one."""
+def _over_processes(devices: int | Sequence[str] | None) -> ProcessParallel:
+    """Data parallel over torch's processes."""
     processes = process_count()
     launch = find_launch(os.environ)
     if launch is not None and launch.processes > 1 and processes == 1:
@@ -164,8 +163,6 @@ def _over_processes(devices: int | Sequence[str] | None) -> keras.distribution.D
             f"devices={devices!r}, and there are {processes} processes, each with one device. "
             "Start the script by torchrun --nproc-per-node DEVICES, and leave devices out."
         )
-    if keras_distributes_torch():
-        return keras.distribution.DataParallel(auto_shard_dataset=False)
     return ProcessParallel()
 
 

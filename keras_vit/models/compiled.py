@@ -25,6 +25,7 @@ from keras_vit.backend import (
     guard_step,
     is_first_process,
     is_tensorflow,
+    keras_shares_steps,
     on_all_devices,
     on_all_processes,
     on_devices,
@@ -227,6 +228,16 @@ class CompiledModel(keras.Model):
         if not check.looks:
             self._steps_looked_at += (step,)
 
+    def get_metrics_result(self) -> dict[str, Any]:
+        """Keras's; on torch (3.16) it would sum over processes what each has of all rows."""
+        if keras_shares_steps():
+            return super().get_metrics_result()
+        results: dict[str, Any] = {}
+        for metric in self.metrics:
+            result = metric.result()
+            results.update(result if isinstance(result, dict) else {metric.name: result})
+        return results
+
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
         self._check_batch("train", x, y)
@@ -286,6 +297,8 @@ class CompiledModel(keras.Model):
             return [self.trainable_variables, self.non_trainable_variables, *optimizer, *metrics]
 
         place_on_replicas(self)
+        if not keras_shares_steps():
+            self.ddp_model = False  # where it is None, Keras 3.16 makes one
         if force or getattr(self, function) is None:
             compiled = compiled_by_xla(self) if function in self._xla_functions else nullcontext()
             if current_replicas() is not None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.backend import from_all_processes
 from keras_vit.training.callbacks import BestModel, HistoryLog
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.resume import ResumableRun
@@ -86,6 +87,47 @@ def test_fit_evaluate_and_predict() -> None:
         return whole_training(vit, sgd, IMAGES, LABELS)
 
     assert_same_training(on(False, job), on(True, job, kind=KIND))
+
+
+@of_torch
+def test_a_process_computes_its_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight of sixteen, in `fit`, `evaluate` and `predict`; without a distribution, all."""
+    rows: list[int] = []
+
+    def job() -> None:
+        model = compiled(vit())
+        model.train_on_batch(IMAGES[:16], LABELS[:16])  # builds the metrics, by symbols
+        layer = model.get_layer("patch_embedding")
+        call = layer.call
+
+        def counted(images: Any, *arguments: Any, **options: Any) -> Any:
+            rows.append(images.shape[0])
+            return call(images, *arguments, **options)
+
+        monkeypatch.setattr(layer, "call", counted)
+        model.fit(IMAGES[:16], LABELS[:16], batch_size=16, verbose=0)
+        model.evaluate(IMAGES[:16], LABELS[:16], batch_size=16, verbose=0)
+        model.predict(IMAGES[:16], batch_size=16, verbose=0)
+
+    on(True, job)
+    assert rows == [8, 8, 8]
+    rows.clear()
+    on(False, job)
+    assert rows == [16, 16, 16]
+
+
+@of_torch
+def test_a_process_without_a_distribution_waits_for_no_other() -> None:
+    def job() -> Any:
+        model = compiled(vit())
+        history = model.fit(IMAGES[:16], LABELS[:16], verbose=0).history
+        return history, model.evaluate(IMAGES, LABELS, verbose=0), model.predict(IMAGES, verbose=0)
+
+    if RANK == 0:
+        on(False, job)
+    keras.distribution.set_distribution(keras_vit.distribution.create("data_parallel"))
+    assert from_all_processes(RANK) == [0, 1]
+    keras.distribution.set_distribution(None)
 
 
 @as_in_one
