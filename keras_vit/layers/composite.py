@@ -73,18 +73,27 @@ class CompositeLayer(ConfiguredLayer):
                 changed[layer.name] = arguments
         return changed
 
-    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+    def quantize(
+        self, mode: Any = None, type_check: bool | None = None, config: Any = None
+    ) -> None:
         """Quantizes all dense sublayers, as `keras.layers.Dense.quantize` does each.
 
         Args:
             mode: `"int8"`, `"int4"` or `"float8"`.
-            type_check: Unused; part of Keras's signature.
+            type_check: What `keras.Model.quantize` passes to every layer of a model; leave it out.
             config: A `keras.quantizers.QuantizationConfig`, or None for the mode's default.
 
         Raises:
-            NotImplementedError: There is no dense sublayer, or the mode needs calibration data.
+            NotImplementedError: There is no dense sublayer, the mode needs calibration data, or
+                `type_check` is given.
         """
-        del type_check
+        if type_check is not None:
+            # From 3.16 on, Keras calls layers that are made of layers, too. Their sublayers follow,
+            # some of which its `filters` may leave out.
+            raise NotImplementedError(
+                f"keras.Model.quantize quantizes the dense sublayers of {self.name} one by one. "
+                "To quantize this layer alone, leave type_check out."
+            )
         if mode in ("gptq", "awq"):
             raise NotImplementedError(
                 f"{type(self).__name__} cannot be quantized to mode={mode!r} alone: it is "

@@ -159,11 +159,11 @@ class ImageModel(CompiledModel):
         model.eval_transform = dict(state.get("evaluation", {}))
         return model
 
-    def quantize(self, mode: str | None = None, *args: Any, **options: Any) -> None:
+    def quantize(self, mode: str | None = None, *args: Any, **options: Any) -> Any:
         """As `keras.Model.quantize`: "int8", "int4" and "float8" for all dense layers.
 
         Saved files, `copy` and `with_classifier` stay quantized; the new head of `with_classifier`
-        is not, so that it can be trained.
+        is not, so that it can be trained. Returns what Keras returns: from 3.16 on, a report.
 
         Raises:
             ValueError: The mode is "gptq" or "awq". Keras calibrates both on windows of token
@@ -174,7 +174,7 @@ class ImageModel(CompiledModel):
         >>> import keras_vit
         >>> model = keras_vit.VisionTransformer(
         ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
-        >>> model.quantize("int8")
+        >>> report = model.quantize("int8")
         >>> model.copy().get_layer("head").quantization_mode
         'int8'
         """
@@ -187,7 +187,7 @@ class ImageModel(CompiledModel):
                 "windows of token ids, which images do not have. "
                 'Give "int8", "int4" or "float8".'
             )
-        super().quantize(mode, *args, **options)
+        return super().quantize(mode, *args, **options)
 
     def export(self, *args: Any, **options: Any) -> Any:
         """As `keras.Model.export`, for models that were only loaded, too."""

@@ -279,6 +279,22 @@ def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
 
 
 @pytest.mark.skipif(
+    "filters" not in inspect.signature(keras.Model.quantize).parameters,
+    reason="not in this version of Keras",
+)
+@pytest.mark.parametrize("whose", ["ours", "Keras's"])
+def test_layers_that_a_filter_leaves_out_are_not_quantized(whose: str) -> None:
+    model = make("class token")
+    if whose != "ours":
+        model = keras.Model(model.input, model.output)
+    quantized(model, "int8", filters=lambda layer: layer.name not in ("dense_1", "head"))
+    dense = [one for one in model._flatten_layers() if isinstance(one, keras.layers.Dense)]
+    assert {one.name for one in dense if one.quantization_mode is None} == {"dense_1", "head"}
+    quantized(model, "int8", filters="head")
+    assert model.get_layer("head").quantization_mode == "int8"
+
+
+@pytest.mark.skipif(
     not hasattr(keras.quantizers, "Int8QuantizationConfig"), reason="not in this version of Keras"
 )
 def test_quantizers_of_ones_own_are_saved(tmp_path: Path) -> None:
