@@ -18,6 +18,7 @@ from keras_vit.backend.devices import (
     on_all_devices,
 )
 from keras_vit.backend.guarded_step import guard_step, synchronize
+from keras_vit.backend.hooks import has_hooks
 from keras_vit.backend.jax_processes import connect_jax_processes, whole_values
 from keras_vit.backend.kernels import (
     fused_attention,
@@ -95,6 +96,7 @@ __all__ = [
     "guard_step",
     "has_fused_attention",
     "has_gelu_kernel",
+    "has_hooks",
     "is_cut_by_heads",
     "is_first_process",
     "is_tensorflow",

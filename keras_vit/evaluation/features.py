@@ -95,7 +95,8 @@ def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
         # The last batch is padded: another size would be compiled again.
         missing = batch_size - len(images)
         padded = np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0)), mode="edge")
-        rows = backbone.predict_on_batch(padded)[: len(images)]
+        with model.only_pooled_tokens():
+            rows = backbone.predict_on_batch(padded)[: len(images)]
         features.append(np.asarray(keras.ops.convert_to_numpy(rows)).astype(np.float32))
         labels.append(batch_labels)
     return np.concatenate(features), np.concatenate(labels)

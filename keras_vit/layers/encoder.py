@@ -13,6 +13,7 @@ from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import ConfiguredLayer, Shape
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.first_tokens import queries_and_context
 from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth
 
@@ -240,6 +241,8 @@ class EncoderBlock(CompositeLayer):
         bias: Any = None,
         training: bool | None = None,
     ) -> Any:
+        if context is None:
+            tokens, context = queries_and_context(self, tokens)
         optional = {"context": context, "angles": angles, "bias": bias}
         optional = {name: x for name, x in optional.items() if x is not None}
 

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit.layers.configured import ConfiguredLayer, Shape
 from keras_vit.layers.encoder import EncoderBlock
+from keras_vit.layers.first_tokens import queries_and_context
 from keras_vit.layers.rematerialization import rematerialize
 
 
@@ -259,6 +260,8 @@ class MergingEncoderBlock(EncoderBlock):
         context: Any = None,
         training: bool | None = None,
     ) -> tuple[Any, Any]:
+        if context is None:
+            tokens, context = queries_and_context(self, tokens)
         encode: Any = partial(self._encode, training=training)
         inputs: tuple[Any, ...] = (tokens,)
         if context is not None:

@@ -22,23 +22,19 @@ def read_out(encoded: Encoded, config: ViTConfig) -> dict[str, Any]:
         pooled = norm(pool_mean(encoded.tokens, encoded, config))
         return {"encoder_norm": encoded.tokens, "pooled": pooled}
     tokens = norm(encoded.tokens)
-    if config.pooling == "token":
-        return {"encoder_norm": tokens, **class_token(norm, encoded, config)}
-    return {"encoder_norm": tokens, "pooled": POOL[config.pooling](tokens, encoded, config)}
-
-
-def class_token(norm: Any, encoded: Encoded, config: ViTConfig) -> dict[str, Any]:
-    """The class token, and DeiT's distillation token: the others need not be computed."""
-    names = ("pooled", "distillation_token")[: 1 + config.distilled]
-    tokens = norm(encoded.first_tokens(len(names)))
-    layers = ("pooling", "distillation_pooling")
-    return {
-        name: TokenPooling(i, dtype=config.dtype, name=layers[i])(tokens)
-        for i, name in enumerate(names)
-    }
+    x = {"encoder_norm": tokens, "pooled": POOL[config.pooling](tokens, encoded, config)}
+    if config.distilled:  # DeiT's second token
+        second = TokenPooling(1, dtype=config.dtype, name="distillation_pooling")
+        x["distillation_token"] = second(tokens)
+    return x
 
 
 # Each takes the normalised tokens, what the encoder returned, and the arguments.
+
+
+def pool_class_token(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
+    """The class token (equation 4)."""
+    return TokenPooling(dtype=config.dtype, name="pooling")(tokens)
 
 
 def pool_mean(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
@@ -76,6 +72,7 @@ def keep_all_tokens(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
 
 
 POOL = {
+    "token": pool_class_token,
     "gap": pool_mean,
     "map": pool_by_attention,
     "token_gap": pool_both,

@@ -3,7 +3,6 @@
 Source: "Token Merging: Your ViT But Faster" (Bolya et al. 2023).
 """
 
-from functools import partial
 from typing import Any
 
 from keras_vit.layers import EncoderBlock, MergingEncoderBlock
@@ -25,16 +24,7 @@ def merging_encoder(tokens: Any, config: ViTConfig) -> Encoded:
         block = MergingEncoderBlock(
             **config.block(i), merge=config.merging[i], num_prefix_tokens=config.num_prefix_tokens
         )
-        first_tokens = partial(_first_tokens_alone, block, tokens, index)
         tokens, token_index = block(tokens, *index)
         features[f"block_{i}"], features[f"block_{i}_token_index"] = tokens, token_index
         index = (token_index,)
-    return Encoded(features, tokens, first_tokens, index)
-
-
-def _first_tokens_alone(
-    block: MergingEncoderBlock, tokens: Any, index: tuple[Any, ...], number: int
-) -> Any:
-    """As `first_tokens_alone`: they read all tokens, and none need to be merged."""
-    first_tokens, _ = block(tokens[:, :number], *index, context=tokens)
-    return first_tokens
+    return Encoded(features, tokens, index)

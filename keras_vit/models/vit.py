@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
 
+from keras_vit.backend import has_hooks
+from keras_vit.layers.first_tokens import only_first_tokens
 from keras_vit.models.config import ViTConfig, arguments_of
 from keras_vit.models.embedding import (
     conv_stem_patches,
@@ -93,6 +96,16 @@ class VisionTransformer(ImageModel):
             embed = conv_stem_patches
         encode = merging_encoder if any(config.merging) else plain_encoder
         self._assemble(config, partial(vision_transformer, embed_patches=embed, encode=encode))
+
+    def _forward(self, *args: Any, **options: Any) -> Any:
+        with self.only_pooled_tokens():
+            return super()._forward(*args, **options)
+
+    def only_pooled_tokens(self) -> AbstractContextManager[None]:
+        last_block = self.get_layer(f"block_{self.depth - 1}")
+        if self.pooling != "token" or has_hooks((last_block, self.get_layer("encoder_norm"))):
+            return nullcontext()
+        return only_first_tokens(last_block, 1 + self.distilled)
 
     @property
     def num_prefix_tokens(self) -> int:

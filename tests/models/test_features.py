@@ -1,0 +1,203 @@
+"""Every feature that a model names lies on the one path from its images to its logits."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.models import ImageModel
+from tests.models.test_common import KINDS, build, pixels
+
+# The kinds of all other tests, and poolings and merging in their combinations.
+HEADED = {kind: options for kind, options in KINDS.items() if options.get("num_classes") != 0}
+COMBINED: dict[str, dict[str, Any]] = {
+    "two_registers": {"num_registers": 2},
+    "merging": {"token_merging": 3},
+    "merging_gap": {"token_merging": 3, "pooling": "gap"},
+    "merging_map": {"token_merging": (0, 3), "pooling": "map"},
+    "merging_distilled": {"token_merging": 3, "distilled": True},
+    "token_gap": {"pooling": "token_gap"},
+    "map_with_class_token": {"pooling": "map", "class_token": True},
+    "pre_logits": {"representation_size": 24, "distilled": True},
+}
+IMAGES = pixels(1, 32, 32, 3).astype("float32")
+
+
+def model_of(kind: str) -> ImageModel:
+    return build(kind) if kind in HEADED else build("token", **COMBINED[kind])
+
+
+def float_features(model: ImageModel) -> dict[str, Any]:
+    """The symbolic tensors of the features that have gradients, by name."""
+    features = {name: model.feature_model(name).output for name in model.feature_names}
+    floats = {name: x for name, x in features.items() if "float" in str(x.dtype)}
+    return {name: x for name, x in floats.items() if name not in ("images", "logits")}
+
+
+def values_of(model: ImageModel, tensors: list[Any]) -> list[Any]:
+    return keras.tree.flatten(keras.Model(model.inputs[0], tensors)(IMAGES))
+
+
+def rest_of(model: ImageModel, name: str, feature: Any) -> tuple[keras.Model, list[Any]]:
+    """The model from a feature to the logits, and the values of what else it reads."""
+    beside = [n for n in model.feature_names if n == "patches" or n.endswith("_token_index")]
+    tensors = [model.feature_model(n).output for n in beside if n != name]
+    for others in ([], *([t] for t in tensors), tensors):
+        try:
+            rest = keras.Model([feature, *others], model.output)
+        except ValueError:  # the logits read more than these
+            continue
+        return rest, values_of(model, others) if others else []
+    raise AssertionError(f"no logits from {name}")
+
+
+def score(outputs: Any) -> Any:
+    return keras.ops.sum(outputs[:, 1] - outputs[:, 0])
+
+
+def gradients(model: ImageModel, features: dict[str, Any]) -> dict[str, Any]:
+    """Of the score by each feature, as users compute them; None where there is none."""
+    joint = keras.Model(model.inputs[0], [*features.values(), model.output])
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            *values, logits = joint(IMAGES)
+            total = score(logits)
+        found = tape.gradient(total, values)
+    elif backend == "torch":
+        import torch
+
+        *values, logits = joint(IMAGES)
+        found = torch.autograd.grad(score(logits), values, allow_unused=True)
+    else:
+        import jax
+
+        found = []
+        for name, feature in features.items():
+            rest, others = rest_of(model, name, feature)
+            (value,) = values_of(model, [feature])
+
+            def of_value(x: Any, rest: Any = rest, others: Any = others) -> Any:
+                return score(rest([x, *others]))
+
+            found.append(jax.jit(jax.grad(of_value))(value))
+    return {
+        name: None if gradient is None else np.asarray(keras.ops.convert_to_numpy(gradient))
+        for name, gradient in zip(features, found, strict=True)
+    }
+
+
+# Steps of Richardson's extrapolation: the error is of the fourth order.
+STEPS = (0.004, -0.004, 0.002, -0.002)
+
+
+def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np.ndarray) -> float:
+    """The derivative of the score along a direction, from finite differences."""
+    moved = np.concatenate([value + step * direction for step in STEPS]).astype("float32")
+    repeated = [np.repeat(keras.ops.convert_to_numpy(x), len(STEPS), axis=0) for x in others]
+    inputs = [keras.ops.convert_to_tensor(x) for x in (moved, *repeated)]
+    logits = keras.ops.convert_to_numpy(keras.ops.stop_gradient(rest(inputs))).astype("float64")
+    up, down, half_up, half_down = logits[:, 1] - logits[:, 0]
+    whole, half = (up - down) / 0.008, (half_up - half_down) / 0.004
+    return float((4 * half - whole) / 3)
+
+
+@pytest.mark.parametrize("kind", [*HEADED, *COMBINED])
+def test_gradients_of_features_are_finite_differences(kind: str) -> None:
+    model = model_of(kind)
+    features = float_features(model)
+    assert len(features) > 3
+    values = values_of(model, list(features.values()))
+    for (name, gradient), value in zip(gradients(model, features).items(), values, strict=True):
+        assert gradient is not None, name
+        size = np.linalg.norm(gradient)
+        assert size > 0, name
+        random = np.random.default_rng(0).normal(size=gradient.shape)
+        rest, others = rest_of(model, name, features[name])
+        for direction in (gradient / size, random / np.linalg.norm(random)):
+            expected = float((gradient * direction).sum())
+            numeric = slope(rest, keras.ops.convert_to_numpy(value), others, direction)
+            assert abs(numeric - expected) < 0.005 * size, name
+
+
+@pytest.mark.parametrize("kind", ["token", "clip", "merging_distilled"])
+def test_the_model_computes_what_its_graph_does(kind: str) -> None:
+    """A forward pass leaves out tokens that no logit depends on; nobody can see it."""
+    model = model_of(kind)
+    joint = keras.Model(model.inputs[0], [model.feature_model("encoder_norm").output, model.output])
+    tokens, expected = joint.predict(IMAGES, verbose=0)
+    prefix_and_patches = model.num_prefix_tokens + 16 - sum(model._config.merging)
+    assert tokens.shape == (1, prefix_and_patches, 32)
+    for outputs in (model(IMAGES), model.predict(IMAGES, verbose=0)):
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(outputs), expected, rtol=1e-5, atol=1e-5
+        )
+
+
+def test_features_of_a_nested_model_keep_all_tokens() -> None:
+    """A model may call both: its last block leaves tokens out in one of them alone."""
+    model = build("token")
+    images = keras.Input((32, 32, 3))
+    both = keras.Model(images, [model(images), model.feature_model("encoder_norm")(images)])
+    logits, tokens = both.predict(IMAGES, verbose=0)
+    assert tokens.shape == (1, 17, 32)
+    np.testing.assert_allclose(logits, model.predict(IMAGES, verbose=0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="hooks are torch's")
+@pytest.mark.parametrize("layer", ["block_1", "encoder_norm", "block_1/mlp", "all"])
+def test_hooks_see_all_tokens(layer: str) -> None:
+    """As libraries of attribution register them: Captum, pytorch-grad-cam."""
+    import torch
+
+    model, seen = build("token"), []
+
+    def hook(module: Any, inputs: Any, outputs: Any) -> None:
+        if getattr(outputs, "ndim", 0) == 3:
+            seen.append(outputs.shape[1])
+
+    if layer == "all":
+        handle = torch.nn.modules.module.register_module_forward_hook(hook)
+    else:
+        block, _, inner = layer.partition("/")
+        found = model.get_layer(block)
+        handle = (getattr(found, inner) if inner else found).register_forward_hook(hook)
+    try:
+        model(IMAGES)
+        model.predict(IMAGES, verbose=0)
+    finally:
+        handle.remove()
+    assert len(seen) >= 2
+    assert set(seen) == {17} if layer != "all" else max(seen) == 17
+
+
+def test_features_are_those_of_the_images_alone() -> None:
+    """`feature_model` gives pooled features that equal those of the logits' path."""
+    model = build("token")
+    pooled = model.feature_model("pre_logits").predict(IMAGES, verbose=0)
+    head = model.get_layer("head")
+    expected = keras.ops.convert_to_numpy(head(pooled))
+    np.testing.assert_allclose(model.predict(IMAGES, verbose=0), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_fewer_operations_are_kept() -> None:
+    """What leaves the model are logits: its last block encodes the class token alone."""
+    model = keras_vit.VisionTransformer(
+        patch_size=8, hidden_dim=32, depth=1, num_heads=2, input_shape=(32, 32, 3)
+    )
+    encoded: list[int] = []
+    mlp = model.get_layer("block_0").mlp
+    call = mlp.call
+
+    def watched(tokens: Any, **options: Any) -> Any:
+        encoded.append(tokens.shape[1])
+        return call(tokens, **options)
+
+    mlp.call = watched
+    model(IMAGES)
+    model.feature_model("encoder_norm")(IMAGES)
+    assert encoded == [1, 17]
