@@ -40,6 +40,7 @@ class Work:
         optimizer: `"AdamW"`, or `"SGD"` with momentum, with which the paper fine-tunes.
         options: More arguments of the model, under the system's names.
         label: Name of the contestant, or empty for system and variant.
+        tree: The folder whose code is run, or empty for this one.
     """
 
     system: str
@@ -55,6 +56,7 @@ class Work:
     options: dict[str, Any] = field(default_factory=dict)
     num_classes: int = 1000
     label: str = ""
+    tree: str = ""
 
     @property
     def backend(self) -> str:

@@ -79,7 +79,8 @@ class Result:
 
 class _Process:
     def __init__(self, work: Work, log: IO[str]) -> None:
-        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        tree = work.tree or str(REPOSITORY)
+        path = os.pathsep.join(filter(None, [tree, os.environ.get("PYTHONPATH")]))
         variables = {
             "KERAS_BACKEND": work.backend,
             "PYTHONPATH": path,
@@ -91,8 +92,11 @@ class _Process:
         if work.malloc == "huge":
             variables["GLIBC_TUNABLES"] = TUNABLES
         self.log = log
+        task = dataclasses.asdict(work)
+        del task["tree"]  # older code does not know it
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks._worker", json.dumps(dataclasses.asdict(work))],
+            [sys.executable, "-m", "benchmarks._worker", json.dumps(task)],
+            cwd=tree,  # where `-m` looks first
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

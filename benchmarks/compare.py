@@ -14,6 +14,9 @@ below set for all (`keras_vit/jax:token_merging=8;dtype=bfloat16`). What is not 
 skipped. All contestants are in memory at once: give fewer where models are large, or `--alone`,
 which restarts each for every turn and so measures start and memory as well.
 
+`--against REVISION` adds a twin of each keras_vit contestant that runs the code of a commit of this
+repository, and fails when today's is slower than 0.97 of it.
+
 `--quick` is the small form for continuous integration: it fails when keras_vit has lost more than
 15 % of its recorded ratio to KerasHub in three runs; `--quick --record` records.
 """
@@ -25,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _quick, _report
+from benchmarks import _against, _quick, _report
 from benchmarks._contestants import OPTIMIZERS, SYSTEMS, Work
 from benchmarks._rounds import Result, compete, compete_alone
 
@@ -100,6 +103,9 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5, help="number of turns of each contestant")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a turn in seconds")
     parser.add_argument("--alone", action="store_true", help="restart each contestant for its turn")
+    parser.add_argument(
+        "--against", metavar="REVISION", help="keras_vit as of this commit takes part, too"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder to write")
     parser.add_argument(
         "--quick",
@@ -126,6 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"Failed: {', '.join(failed)}", file=sys.stderr)
             return 1
         status = _quick.verdict(results, record=options.record) if options.quick else 0
+        if options.against:
+            status |= _against.verdict(results, options.against)
         if not (status and remaining):
             break
         print("Measuring again.")
@@ -138,11 +146,13 @@ def run(options: argparse.Namespace) -> dict[str, list[Result]]:
     common = {name: getattr(options, name) for name in OF_WORK}
     turns = options.rounds, options.seconds
     results: dict[str, list[Result]] = {}
-    for task in options.tasks:
-        # Contestants of one backend are compared: they run in succession, under the same load.
-        works = [Work(**{**common, "task": task, **one}) for one in chosen]
-        works.sort(key=lambda work: work.backend)
-        results[task] = (compete_alone if options.alone else compete)(works, *turns)
-        print("\n" + _report.table(task, results[task]) + "\n")
+    with _against.tree_of(options.against) as tree:
+        for task in options.tasks:
+            works = [Work(**{**common, "task": task, **one}) for one in chosen]
+            works += _against.twins(works, options.against, tree)
+            # Those of one backend are compared: they run in succession, under the same load.
+            works.sort(key=lambda work: (work.backend, work.system))
+            results[task] = (compete_alone if options.alone else compete)(works, *turns)
+            print("\n" + _report.table(task, results[task]) + "\n")
     _report.write(results, options.out, vars(options))
     return results

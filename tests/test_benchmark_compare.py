@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import pytest
 
-from benchmarks import _page, _quick, _report, compare, costs, merging, performance
+from benchmarks import _against, _page, _quick, _report, compare, costs, merging, performance
 from benchmarks._contestants import SYSTEMS, Work
 from benchmarks._rounds import Result, _Process
 
@@ -40,6 +40,33 @@ def test_contestants_are_named() -> None:
     for wrong in ("timm2", "timm/jax"):
         with pytest.raises(SystemExit, match="Known: "):
             compare.parse_contestant(wrong)
+
+
+def test_code_of_a_commit_is_compared_in_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = result("keras_vit/jax", [1.0, 1.0, 1.0])
+    (twin,) = _against.twins([now.work, Work("timm", "eager", "training")], "abc", "/tree")
+    assert (twin.label, twin.tree) == ("keras_vit/jax of abc", "/tree")
+    slower, equal = Result(twin, [1.1, 1.0, 1.2]), Result(twin, [0.9, 0.99, 1.0])
+    assert _against.verdict({"training": [now, slower]}, "abc") == 0
+    assert "training, keras_vit/jax: 1.100 of abc (1.000 to 1.200 in 3 rounds)" in (
+        capsys.readouterr().out
+    )
+    assert _against.verdict({"training": [now, equal]}, "abc") == 0
+    assert _against.verdict({"training": [now, Result(twin, [0.9] * 3)]}, "abc") == 1
+    with _against.tree_of(None) as tree:
+        assert tree == ""
+    with pytest.raises(SystemExit, match="not a commit"), _against.tree_of("no such commit"):
+        pass
+    # The folder is where the worker's modules are looked for, before this one's.
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__init__.py").touch()
+    (tmp_path / "benchmarks" / "_worker.py").write_text("raise SystemExit('of the tree')")
+    with open(tmp_path / "log", "w+") as log:
+        process = _Process(Work("keras_vit", "jax", "training", tree=str(tmp_path)), log)
+        assert process.receive() == {"failed": "of the tree"}
+        process.close()
 
 
 def test_a_contestant_that_has_died_is_a_result(tmp_path: Path) -> None:
