@@ -41,7 +41,8 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, dropout: float)
 
     dtype = query.dtype
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    if query.requires_grad and query.device.type == "cpu" and query.shape[2] <= SHORT:
+    is_half, on_cpu = query.element_size() < 4, query.device.type == "cpu"
+    if is_half and on_cpu and query.requires_grad and query.shape[2] <= SHORT:
         query, key, value = (x.float() for x in (query, key, value))
         bias = None if bias is None else bias.float()
     operator = torch.nn.functional.scaled_dot_product_attention
@@ -92,7 +93,7 @@ def multiply_add(inputs: Any, kernel: Any, bias: Any = None) -> Any:
         return outputs if bias is None else keras.ops.add(outputs, bias)
     import torch
 
-    kernel = keras.ops.convert_to_tensor(kernel).mT
+    kernel = keras.ops.convert_to_tensor(kernel).t()  # `.mT` is not known to torch's ONNX exporter
     bias = None if bias is None else keras.ops.convert_to_tensor(bias)
     return torch.nn.functional.linear(keras.ops.convert_to_tensor(inputs), kernel, bias)
 

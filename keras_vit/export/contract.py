@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from keras_vit.data.decoder import check_channels
 from keras_vit.data.preprocessing import check_eval_transform
 from keras_vit.errors import check_positive
 from keras_vit.version import __version__
@@ -30,7 +29,7 @@ class Contract:
         format: A key of `keras_vit.export.FORMATS`.
         class_names: The name of each class.
         image_size: Height and width of the images.
-        channels: 3 for RGB, 1 for grey.
+        channels: 3 for RGB, 1 for grey; image files are not read as any other number.
         evaluation: How photographs are brought to that size: `mode` and `crop_fraction` of
             `keras_vit.data.evaluation_image`.
         top_k: How many of the most probable classes are returned.
@@ -48,6 +47,11 @@ class Contract:
     max_pixels: int
     quantize: str | None = None
     version: str = __version__
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether the bytes of image files, of one, three or four channels, can be its input."""
+        return self.channels in (1, 3)
 
     def to_text(self) -> str:
         """JSON in ASCII, whatever characters the names have."""
@@ -68,7 +72,7 @@ class Contract:
             height, width = contract.image_size
             check_positive(height=height, width=width, top_k=contract.top_k)
             check_positive(max_pixels=contract.max_pixels)
-            check_channels(contract.channels)
+            check_positive(channels=contract.channels)
             check_eval_transform(**contract.evaluation)
             return contract
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -18,11 +18,13 @@ from keras_vit.evaluation.prediction import check_takes_pixels_to_classes, proba
 from keras_vit.export.agreement import check_images
 from keras_vit.export.contract import Contract
 from keras_vit.export.exported import read_contract
+from keras_vit.export.failure import failure_reason
 from keras_vit.export.format_table import Format, check_format
 from keras_vit.export.writer import (
     CHECK_FILE,
     CONTRACT_FILE,
     MODEL_FILE,
+    REASON_FILE,
     write_and_check,
 )
 from keras_vit.files import atomic_write
@@ -71,7 +73,8 @@ def export_model(
     the other formats), and its `top_classes` are names; the other
     formats take images of `image_size` and return the numbers of the classes, int32. It also
     returns `valid`: bool `(batch,)`, False for a file that cannot be decoded: its probabilities are
-    0 and its classes empty, and the rest of the batch is served.
+    0 and its classes empty, and the rest of the batch is served. Files have one, three or four
+    channels: of a model of 2, 4 or 5, the SavedModel has the signature `images` alone.
 
     A backend that cannot write a format leaves it to a second process: torch writes `"torch"`,
     TensorFlow all others.
@@ -194,8 +197,10 @@ def _write(
     if contract.format == "tf_saved_model" and backend.is_tensorflow():
         try:
             write_and_check(model, path, contract, **arrays)
-        except RuntimeError as error:
-            raise _failed(contract, str(error)) from error
+        except (OSError, MemoryError, ImportError):
+            raise
+        except Exception as error:  # of Keras, AutoGraph or TensorFlow
+            raise _failed(contract, failure_reason(error)) from error
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -205,9 +210,16 @@ def _write(
         python, environment = backend.process_on(row.backend)
         command = [*python, "-m", "keras_vit.export.writer", str(folder), str(path)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
-        raise _failed(contract, lines[-1])
+        if done.returncode:
+            raise _failed(contract, _reason(folder / REASON_FILE, done))
+
+
+def _reason(file: Path, process: subprocess.CompletedProcess[str]) -> str:
+    """What the second process gave as its reason; where it was killed, how it ended."""
+    if file.exists():
+        return file.read_text("utf-8")
+    last = "\n".join(process.stderr.strip().splitlines()[-10:]) or "nothing"
+    return f"the process that writes it ended with status {process.returncode}; it printed: {last}"
 
 
 def _failed(contract: Contract, reason: str) -> RuntimeError:

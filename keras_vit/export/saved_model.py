@@ -73,9 +73,11 @@ def write(
         return classify(prepared, tf.ones(tf.shape(images)[:1], bool))
 
     signatures = {
-        "serving_default": (from_contents, tf.TensorSpec((None,), tf.string, "contents")),
         IMAGES: (from_images, tf.TensorSpec((None, None, None, channels), tf.uint8, IMAGES)),
     }
+    if contract.reads_files:
+        contents = tf.TensorSpec((None,), tf.string, "contents")
+        signatures["serving_default"] = (from_contents, contents)
     functions = {
         name: tf.function(function, input_signature=[spec])
         for name, (function, spec) in signatures.items()

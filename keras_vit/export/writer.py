@@ -11,11 +11,14 @@ import numpy as np
 
 from keras_vit.export.agreement import check_agreement
 from keras_vit.export.contract import Contract
+from keras_vit.export.failure import failure_reason
 from keras_vit.export.format_table import FORMATS
 from keras_vit.models.views import average_views
 
 # What the process reads, in the folder that it is given.
 MODEL_FILE, CONTRACT_FILE, CHECK_FILE = "model.keras", "contract.json", "check.npz"
+# What it writes there where it fails.
+REASON_FILE = "reason.txt"
 
 
 def write_and_check(
@@ -46,4 +49,9 @@ def main(folder: Path, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    paths = [Path(argument) for argument in sys.argv[1:]]
+    try:
+        main(*paths)
+    except Exception as error:
+        (paths[0] / REASON_FILE).write_text(failure_reason(error), "utf-8")
+        raise  # a debugger of this process wants to see all of it

@@ -90,6 +90,10 @@ class ImageModel(CompiledModel):
         warnings.warn("model.evaluation is now model.eval_transform", DeprecationWarning, 2)
         self.eval_transform = value
 
+    def __dir__(self) -> list[str]:
+        # Keras reads every attribute when it saves, and so do debuggers: none asks for this one.
+        return [name for name in super().__dir__() if name != "evaluation"]
+
     @property
     def _convolves(self) -> bool:
         return "stem" in self._features

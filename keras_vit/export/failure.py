@@ -1,0 +1,33 @@
+"""Why an export failed, without the parts of an error that only the writers of engines can use."""
+
+from __future__ import annotations
+
+import re
+
+# Reasons are shown to users: a page, not a book.
+LONGEST = 2000
+# What Keras, TensorFlow's AutoGraph and torch put around the error of the code that they ran.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_CALLING = re.compile(r"^Exception encountered when calling .*\n+", re.MULTILINE)
+_ARGUMENTS = re.compile(r"\n+Arguments received by [^\n]*:\n.*", re.DOTALL)
+_USER_CODE = re.compile(r'^in user code:\n.*\n    (?=\w+(Error|Exception)?: )(?!File ")', re.DOTALL)
+_STACKS = re.compile(r"\n+(While executing|Original traceback:|from user code:).*", re.DOTALL)
+
+
+def failure_reason(error: BaseException) -> str:
+    """The message of an error, whole but for the stacks and arguments that frameworks add to it.
+
+    >>> failure_reason(TypeError("Exception encountered when calling Dense.call().\\n\\nno such axis"
+    ...     "\\n\\nArguments received by Dense.call():\\n  x=1"))
+    'TypeError: no such axis'
+    """
+    message = _COLOURS.sub("", str(error))
+    for surroundings in (_CALLING, _USER_CODE, _ARGUMENTS, _STACKS):
+        message = surroundings.sub("", message)
+    message = message.strip()
+    if len(message) > LONGEST:
+        message = f"{message[:LONGEST]} ..."
+    # What this package raises itself is a sentence; what others raise is called by its type, too.
+    own = type(error) in (RuntimeError, ValueError) and message
+    kind = type(error).__name__
+    return message if own or message.startswith(f"{kind}: ") else f"{kind}: {message}"
