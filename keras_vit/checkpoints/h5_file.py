@@ -4,6 +4,7 @@ HDF5 can do much that a file of weights does not need and a hostile one would us
 files, data that lies in other files, sizes without data, groups that contain themselves.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def h5_shapes(path: Path, content: Any = None) -> dict[str, Shape]:
 def _walk(path: Path, file: Any) -> dict[str, tuple[Shape, int]]:
     """Shape and bytes of every dataset."""
     datasets: dict[str, tuple[Shape, int]] = {}
+    _check_attributes(path, "/", file)
     seen = {_address(file)}
     groups = [("", file)]
     while groups:
@@ -46,11 +48,25 @@ def _walk(path: Path, file: Any) -> dict[str, tuple[Shape, int]]:
             if _address(entry) in seen or name.count("/") > DEEPEST:
                 raise CheckpointError(f"{name!r} in {path} is a second name of another entry.")
             seen.add(_address(entry))
+            _check_attributes(path, name, entry)
             if isinstance(entry, h5py.Group):
                 groups.append((name + "/", entry))
             else:
                 datasets[name] = _dataset(path, name, entry)
     return datasets
+
+
+def _check_attributes(path: Path, name: str, entry: Any) -> None:
+    """Refuses attributes that would fill more memory than the file: Keras reads them whole."""
+    size = path.stat().st_size
+    for key in entry.attrs:
+        attribute = entry.attrs.get_id(key)
+        declared = math.prod(attribute.shape) * attribute.dtype.itemsize
+        if declared > size:
+            raise CheckpointError(
+                f"Attribute {key!r} of {name!r} in {path} declares {declared:,} bytes in a file of "
+                f"{size:,}: it is damaged, or made to exhaust the memory. Nothing was read."
+            )
 
 
 def _address(entry: Any) -> int:

@@ -1,4 +1,4 @@
-"""Keras's files: `.keras` with the architecture, `.weights.h5` for a model that is built."""
+"""Keras's files: `.keras` and legacy `.h5` of whole models, `.weights.h5` of weights alone."""
 
 import io
 import json
@@ -9,29 +9,48 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 
 from keras_vit.checkpoints.claims import check_claims
 from keras_vit.checkpoints.errors import CheckpointError, reason
-from keras_vit.checkpoints.families import family_of
+from keras_vit.checkpoints.families import FAMILIES, family_of
 from keras_vit.checkpoints.h5_file import h5_shapes
 from keras_vit.checkpoints.layout import Checkpoint, SourceConventions
 from keras_vit.checkpoints.npz import check_zip
 from keras_vit.checkpoints.tensors import Array, Tensor, checked_float32, is_finite
 from keras_vit.checkpoints.variables import Binding, bindings
+from keras_vit.checkpoints.weights_h5 import named_tensors
 from keras_vit.models import ImageModel
 
-SUFFIXES = (".keras", ".weights.h5")
+SUFFIXES = (".keras", ".weights.h5", ".h5", ".hdf5")
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 ENTRIES = ("metadata.json", CONFIG, WEIGHTS)
+# Where legacy files have the configuration.
+LEGACY_CONFIG = "model_config"
+CLASSES = {family.model.__name__: family.model for family in FAMILIES.values()}
 # Enough for the names of 21,843 classes.
 LONGEST_CONFIG = 2**22
 
 
+def is_whole_model(path: Path) -> bool:
+    """Whether a file that Keras wrote has a model's architecture as well as its weights."""
+    if path.name.endswith(".keras"):
+        return True
+    try:
+        with h5py.File(path, "r") as file:
+            return LEGACY_CONFIG in file.attrs
+    except (OSError, RuntimeError):
+        return False  # `h5_shapes` has the reason
+
+
 def load_keras_model(path: Path, max_parameters: int | None = None) -> ImageModel:
-    """The model in a `.keras` file, not compiled; what the file claims is checked before."""
-    _check_archive(path, max_parameters)
-    model = _as_checkpoint_error(path, lambda: keras.saving.load_model(path, compile=False))
+    """The model in a `.keras` or legacy `.h5` file, not compiled; its claims are checked before."""
+    if path.name.endswith(".keras"):
+        _check_archive(path, max_parameters)
+        model = _as_checkpoint_error(path, lambda: keras.saving.load_model(path, compile=False))
+    else:
+        model = _as_checkpoint_error(path, lambda: _load_legacy(path, max_parameters))
     damaged = [v.path for v in model.variables if "float" in v.dtype and not _is_finite(v)]
     if damaged:
         raise CheckpointError(
@@ -47,24 +66,38 @@ def read_keras_file(
 ) -> Checkpoint:
     """The weights of a file that Keras wrote.
 
-    Keras reads it into a separate model, so a file that fails half-way harms nothing.
+    Those of a whole model are read into a separate one, so a file that fails half-way harms
+    nothing; those alone are found by the names of the layers of `model`.
     """
-    if path.name.endswith(".keras"):
+    if is_whole_model(path):
         source: Any = load_keras_model(path, max_parameters)
-    elif model is None:
+        return _checkpoint(source, _tensors_of(source), source.get_config().get("position_grid"))
+    shapes = h5_shapes(path)
+    if model is None:
         raise CheckpointError(
             f"{path} holds weights without an architecture. Build the model and call "
             "keras_vit.load_weights(model, file), or give the .keras file."
         )
-    else:
-        h5_shapes(path)
-        source = type(model).from_config(model.get_config())
-        _as_checkpoint_error(path, lambda: source.load_weights(path))
+    tensors = named_tensors(path, shapes, model)
+    if tensors is not None:
+        return _checkpoint(model, tensors, None)
+    source = type(model).from_config(model.get_config())
+    _as_checkpoint_error(path, lambda: source.load_weights(path))
+    return _checkpoint(source, _tensors_of(source), source.get_config().get("position_grid"))
+
+
+def _tensors_of(source: Any) -> dict[str, Tensor]:
+    """The weights of a model by canonical name."""
     tensors: dict[str, Tensor] = {}
     for binding in bindings(source):
         for name, shape in binding.shapes().items():
             read = partial(_read_variable, binding, name)
             tensors[name] = Tensor(name, shape, binding.variable.dtype, read)
+    return tensors
+
+
+def _checkpoint(source: Any, tensors: dict[str, Tensor], grid: Any) -> Checkpoint:
+    """Tensors with what a model of the same options states beyond them."""
     config = source.get_config()
     conventions = SourceConventions(
         config.get("activation", ""),
@@ -77,10 +110,10 @@ def read_keras_file(
         family_of(source),
         conventions,
         tensors,
-        has_class_position=config.get("class_token"),
+        has_class_position="class_token" in tensors,
         arguments={"keras": config, "evaluation": source.eval_transform},
         class_names=source.class_names,
-        grid=config.get("position_grid"),
+        grid=grid,
     )
 
 
@@ -90,6 +123,8 @@ def _as_checkpoint_error(path: Path, read: Any) -> Any:
             # Keras only warns where it would leave weights as they are.
             warnings.filterwarnings("error", message="Skipping")
             return read()
+    except CheckpointError:
+        raise
     except Exception as error:  # Keras and HDF5 fail in many ways, all with one meaning
         raise CheckpointError(f"{path} cannot be read by Keras: {reason(error)}") from error
 
@@ -105,10 +140,23 @@ def _check_archive(path: Path, max_parameters: int | None) -> None:
                 f"keras_vit has {', '.join(ENTRIES)}: it is damaged, or of something else."
             )
         content = {name: _read_entry(path, archive, name) for name in ENTRIES}
-    config = _config(path, content[CONFIG])
+    _, config = _config(path, content[CONFIG])
     shapes = h5_shapes(path, io.BytesIO(content[WEIGHTS]))
     weights = [shape for name, shape in shapes.items() if not name.startswith("optimizer/")]
     check_claims(path, config, sum(map(math.prod, weights)), len(weights), max_parameters)
+
+
+def _load_legacy(path: Path, max_parameters: int | None) -> ImageModel:
+    """The model in a legacy `.h5` file, of which Keras itself reads the arrays alone."""
+    shapes = h5_shapes(path)
+    with h5py.File(path, "r") as file:
+        text = file.attrs[LEGACY_CONFIG]
+    model_class, config = _config(path, text if isinstance(text, bytes) else str(text).encode())
+    weights = [shape for name, shape in shapes.items() if name.startswith("model_weights/")]
+    check_claims(path, config, sum(map(math.prod, weights)), len(weights), max_parameters)
+    model = model_class.from_config(config)
+    model.load_weights(path)
+    return model
 
 
 def _read_entry(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
@@ -122,8 +170,8 @@ def _read_entry(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
         ) from error
 
 
-def _config(path: Path, text: bytes) -> dict[str, Any]:
-    """The arguments of the model; its class is one of this package, or registered by the caller.
+def _config(path: Path, text: bytes) -> tuple[type[ImageModel], dict[str, Any]]:
+    """The model's class, one of this package or registered by the caller, and its arguments.
 
     Keras would import a class that it does not know by the name of its module.
     """
@@ -133,8 +181,10 @@ def _config(path: Path, text: bytes) -> dict[str, Any]:
         )
     try:
         model = json.loads(text)
-        name, config = model["registered_name"], model["config"]
-        registered = keras.saving.get_registered_object(name)
+        # A legacy file has one name: the registered one, or that of the class where Keras wrote it
+        # on its own (`keras.saving.save_model`).
+        name, config = model.get("registered_name") or model["class_name"], model["config"]
+        registered = keras.saving.get_registered_object(name) or CLASSES.get(name)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{CONFIG} of {path} does not describe a model: {reason(error)}"
@@ -144,26 +194,34 @@ def _config(path: Path, text: bytes) -> dict[str, Any]:
             f"{path} holds a {model.get('class_name')}, not a model of keras_vit. "
             "If you trust the file, keras.saving.load_model reads it."
         )
-    if not isinstance(config, dict) or not _is_plain(config.get("dtype")):
+    if not isinstance(config, dict) or not _is_plain(config.get("dtype"), keras.dtype_policies):
         raise CheckpointError(
             f"{CONFIG} of {path} has dtype={str(config)[:100]!r}; a dtype policy of Keras is "
             "accepted."
         )
-    return config
+    quantizers = config.get("quantizers", {})
+    if not isinstance(quantizers, dict) or not all(
+        _is_plain(quantizer, keras.quantizers) for quantizer in quantizers.values()
+    ):
+        raise CheckpointError(
+            f"{CONFIG} of {path} has quantizers={str(quantizers)[:100]!r}; those of Keras are "
+            "accepted."
+        )
+    return registered, config
 
 
-def _is_plain(dtype: Any) -> bool:
-    """Whether a dtype in a file is a name, or made of Keras's policies."""
-    if not isinstance(dtype, dict):
-        return dtype is None or isinstance(dtype, str)
-    policy = getattr(keras.dtype_policies, str(dtype.get("class_name")), None)
-    if not isinstance(policy, type) or not str(dtype.get("module")).startswith("keras"):
+def _is_plain(value: Any, known: Any) -> bool:
+    """Whether a dtype or quantizer in a file is a name, or made of classes of a module of Keras."""
+    if not isinstance(value, dict):
+        return value is None or isinstance(value, str)
+    kind = getattr(known, str(value.get("class_name")), None)
+    if not isinstance(kind, type) or not str(value.get("module")).startswith("keras"):
         return False
-    nested = dtype.get("config")
+    nested = value.get("config")
     if not isinstance(nested, dict):
         return False
     members = [*nested.values(), *(nested.get("policy_map") or {}).values()]
-    return all(_is_plain(m) for m in members if isinstance(m, dict) and "class_name" in m)
+    return all(_is_plain(m, known) for m in members if isinstance(m, dict) and "class_name" in m)
 
 
 def _is_finite(variable: Any) -> bool:

@@ -16,10 +16,10 @@ from keras_vit.checkpoints.checkpoint_file import file_in_folder, open_checkpoin
 from keras_vit.checkpoints.claims import check_claims
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import FAMILIES
-from keras_vit.checkpoints.keras_file import load_keras_model
+from keras_vit.checkpoints.keras_file import SUFFIXES, is_whole_model, load_keras_model
 from keras_vit.checkpoints.layout import Checkpoint
 from keras_vit.checkpoints.reader import load_checkpoint
-from keras_vit.checkpoints.sums import check_file, check_file_in_thread
+from keras_vit.checkpoints.sums import check_file, check_file_in_thread, check_regular
 from keras_vit.checkpoints.variables import bindings
 from keras_vit.errors import check_arguments
 from keras_vit.models import ImageModel
@@ -98,16 +98,16 @@ def load_model(
 ) -> ImageModel:
     """The model in a file or a run's folder, not compiled; the file's claims are all checked.
 
-    A `.keras` file comes back as it was saved; from other files the model is built by
-    `from_checkpoint`. Checked before anything is built: the SHA-256 sum that a file of
-    this package carries, the one in a `SHA256SUMS` beside it, the sizes in the configuration with
-    those of the tensors. No Python object is unpickled, and no class is imported.
+    A `.keras` or legacy `.h5` file comes back as it was saved; from other files the model is built
+    by `from_checkpoint`. Checked before anything is built: the SHA-256 sum that a file of this
+    package carries, the one in a `SHA256SUMS` beside it, the sizes in the configuration with those
+    of the tensors. No Python object is unpickled, and no class is imported.
 
     Args:
-        path: A `.keras`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the index of several
-            (`model.safetensors.index.json`), the folder of a run with `model.keras` in it, a folder
-            of transformers or timm, or `"MODEL:TAG"` of released weights. A `.weights.h5` file does
-            not hold the architecture: build the model and use `load_weights`.
+        path: A `.keras`, `.h5`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the index of
+            several (`model.safetensors.index.json`), the folder of a run with `model.keras` in it,
+            a folder of transformers or timm, or `"MODEL:TAG"` of released weights. A `.weights.h5`
+            file does not hold the architecture: build the model and use `load_weights`.
         sha256: The sum that the file must have.
         max_parameters: The most parameters that the model may have; None for as many as the file
             holds.
@@ -131,7 +131,10 @@ def load_model(
     path = Path(path).expanduser()
     if path.is_dir():
         path = file_in_folder(path)
-    if path.suffix != ".keras":
+    if not path.name.endswith(SUFFIXES):
+        return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
+    check_regular(path)
+    if not is_whole_model(path):  # the error says what to do with weights alone
         return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
     check_file(path, sha256)
     return load_keras_model(path, max_parameters)
@@ -213,7 +216,7 @@ def arguments_for(
     """
     model = SimpleNamespace(**arguments)
     path, layout, released = resolve(weights, None, lambda tag: find_for_model(tag, model))
-    if path.name.endswith(".weights.h5"):
+    if path.name.endswith(SUFFIXES) and not is_whole_model(path):
         return {}  # holds weights alone, of a model like the one that is asked for
     with open_checkpoint(path, layout) as checkpoint:
         of_file = {**_of_file(checkpoint), **released}

@@ -39,10 +39,10 @@ def load_weights(
 
     Args:
         model: A `VisionTransformer`, `MLPMixer` or `BiTResNet`.
-        file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras` or `.weights.h5` file, a
-            `.index.json` of several files, a folder with one of these that a training, transformers
-            or timm wrote, a repository in the Hugging Face hub's cache, or the tag of released
-            weights that fit the model (see `list_weights`).
+        file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras`, `.weights.h5` or legacy
+            `.h5` file, a `.index.json` of several files, a folder with one of these that a
+            training, transformers or timm wrote, a repository in the Hugging Face hub's cache, or
+            the tag of released weights that fit the model (see `list_weights`).
         fresh: Weights that may keep the model's values where the file lacks them: names
             as the error and the report show them, groups such as `"pre_logits"`, or patterns.
             The classifier always may; another number of classes than the file's sets it to zero.

@@ -65,6 +65,11 @@ def save_weights(
     (1, 1, 16)
     """
     path = Path(file)
+    if path.name.endswith(SUFFIXES) and not path.name.endswith((".keras", ".weights.h5")):
+        raise ValueError(
+            f"{path.name!r} is in Keras's legacy format, which is only read here: give "
+            f"{path.with_suffix('.keras').name!r}."
+        )
     if path.name.endswith(SUFFIXES):
         _check_target(path, overwrite)
         _save_keras(model, path, layout)

@@ -17,9 +17,9 @@ _STACKS = re.compile(r"\n+(While executing|Original traceback:|from user code:).
 def failure_reason(error: BaseException) -> str:
     """The message of an error, whole but for the stacks and arguments that frameworks add to it.
 
-    >>> failure_reason(TypeError("Exception encountered when calling Dense.call().\\n\\nno such axis"
+    >>> failure_reason(TypeError("Exception encountered when calling Dense.call().\\n\\nno axis"
     ...     "\\n\\nArguments received by Dense.call():\\n  x=1"))
-    'TypeError: no such axis'
+    'TypeError: no axis'
     """
     message = _COLOURS.sub("", str(error))
     for surroundings in (_CALLING, _USER_CODE, _ARGUMENTS, _STACKS):

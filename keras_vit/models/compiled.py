@@ -42,6 +42,7 @@ from keras_vit.backend import (
 )
 from keras_vit.models.compile_checks import warn_of_activation
 from keras_vit.models.data_checks import DataCheck
+from keras_vit.models.legacy_file import LEGACY_SUFFIXES, save_legacy
 
 
 class CompiledModel(keras.Model):
@@ -257,8 +258,11 @@ class CompiledModel(keras.Model):
             return super().predict_on_batch(x)
 
     @functools.wraps(keras.Model.save)
-    def save(self, *args: Any, **options: Any) -> None:
-        self._write(super().save, *args, **options)
+    def save(self, filepath: Any, *args: Any, **options: Any) -> None:
+        if str(filepath).endswith(LEGACY_SUFFIXES):
+            self._write(save_legacy, self, super().save, filepath, *args, **options)
+        else:
+            self._write(super().save, filepath, *args, **options)
 
     @functools.wraps(keras.Model.save_weights)
     def save_weights(self, *args: Any, **options: Any) -> None:
