@@ -9,12 +9,13 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.folder_configs import MARK, Files, huggingface_configs, timm_configs
 from keras_vit.checkpoints.metadata import stated_image_size
-from keras_vit.checkpoints.sidecar_configs import LARGEST
 from keras_vit.checkpoints.sums import carries_sum, irregular_type
 from keras_vit.errors import printable
 from keras_vit.files import atomic_write
+from keras_vit.models.saved_file import LONGEST_CONFIG
 from keras_vit.version import __version__
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
@@ -85,17 +86,26 @@ def write_folder(
         folder: Where to write; see `check_folder`.
         layout: A key of `CONFIGS`.
         write_weights: Writes the weights to a path, which is replaced when the stack is closed.
+
+    Raises:
+        CheckpointError: No reader would accept the names of the classes.
     """
-    contents = CONFIGS[layout](model)
+    texts = {name: json.dumps(file, indent=1) for name, file in CONFIGS[layout](model).items()}
+    for name, text in texts.items():
+        if len(text) > LONGEST_CONFIG:
+            raise CheckpointError(
+                f"{name}, with the names of {model.num_classes:,} classes, has {len(text):,} "
+                f"bytes; at most {LONGEST_CONFIG:,} are accepted when the folder is read. Give "
+                "shorter model.class_names."
+            )
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         if not os.path.lexists(folder / CARD):
             stack.enter_context(atomic_write(folder / CARD)).write_text(
                 _card(model, layout), "utf-8"
             )
-        for name, content in contents.items():
-            temporary = stack.enter_context(atomic_write(folder / name))
-            temporary.write_text(json.dumps(content, indent=1), "utf-8")
+        for name, text in texts.items():
+            stack.enter_context(atomic_write(folder / name)).write_text(text, "utf-8")
         # Entered last, and so moved first: it is the one that may not fit on the disk.
         write_weights(folder / WEIGHTS, stack)
 
@@ -118,7 +128,8 @@ def _card(model: Any, layout: str) -> str:
 def _mark(file: Path) -> Mapping[str, Any]:
     """What this package wrote into a JSON file about itself; empty for a file of others."""
     try:
-        content = json.loads(file.read_text("utf-8")) if file.stat().st_size <= LARGEST else None
+        is_short = file.stat().st_size <= LONGEST_CONFIG
+        content = json.loads(file.read_text("utf-8")) if is_short else None
     except (OSError, ValueError, RecursionError):
         content = None
     mark = content.get(MARK) if isinstance(content, dict) else None

@@ -22,6 +22,7 @@ from keras_vit.checkpoints.tensors import Array, Tensor, checked_float32, is_fin
 from keras_vit.checkpoints.variables import Binding, bindings
 from keras_vit.checkpoints.weights_h5 import named_tensors
 from keras_vit.models import ImageModel
+from keras_vit.models.saved_file import LONGEST_CONFIG
 
 SUFFIXES = (".keras", ".weights.h5", ".h5", ".hdf5")
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
@@ -29,8 +30,6 @@ ENTRIES = ("metadata.json", CONFIG, WEIGHTS)
 # Where legacy files have the configuration.
 LEGACY_CONFIG = "model_config"
 CLASSES = {family.model.__name__: family.model for family in FAMILIES.values()}
-# Enough for the names of 21,843 classes.
-LONGEST_CONFIG = 2**22
 
 
 def is_whole_model(path: Path) -> bool:
@@ -151,7 +150,8 @@ def _load_legacy(path: Path, max_parameters: int | None) -> ImageModel:
     shapes = h5_shapes(path)
     with h5py.File(path, "r") as file:
         text = file.attrs[LEGACY_CONFIG]
-    model_class, config = _config(path, text if isinstance(text, bytes) else str(text).encode())
+    text = text if isinstance(text, bytes) else str(text).encode()
+    model_class, config = _config(path, text, legacy=True)
     weights = [shape for name, shape in shapes.items() if name.startswith("model_weights/")]
     check_claims(path, config, sum(map(math.prod, weights)), len(weights), max_parameters)
     model = model_class.from_config(config)
@@ -170,7 +170,9 @@ def _read_entry(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
         ) from error
 
 
-def _config(path: Path, text: bytes) -> tuple[type[ImageModel], dict[str, Any]]:
+def _config(
+    path: Path, text: bytes, legacy: bool = False
+) -> tuple[type[ImageModel], dict[str, Any]]:
     """The model's class, one of this package or registered by the caller, and its arguments.
 
     Keras would import a class that it does not know by the name of its module.
@@ -181,10 +183,10 @@ def _config(path: Path, text: bytes) -> tuple[type[ImageModel], dict[str, Any]]:
         )
     try:
         model = json.loads(text)
-        # A legacy file has one name: the registered one, or that of the class where Keras wrote it
-        # on its own (`keras.saving.save_model`).
-        name, config = model.get("registered_name") or model["class_name"], model["config"]
-        registered = keras.saving.get_registered_object(name) or CLASSES.get(name)
+        name, config = model["class_name" if legacy else "registered_name"], model["config"]
+        registered = keras.saving.get_registered_object(name)
+        if legacy and registered is None:  # by `keras.saving.save_model`, with the bare name
+            registered = CLASSES.get(name)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{CONFIG} of {path} does not describe a model: {reason(error)}"

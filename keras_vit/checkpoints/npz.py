@@ -25,6 +25,7 @@ from keras_vit.checkpoints.tensors import (
     unpack_metadata,
 )
 
+LONGEST_COMMENT = 2**16 - 1  # of a zip archive
 HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -53,7 +54,8 @@ def save_npz(path: Path, tensors: Iterable[tuple[str, Array]], metadata: dict[st
             with archive.open(entry, "w", force_zip64=True) as stream:
                 npy.write_array(stream, values, allow_pickle=False)
         seal = f'"{SEAL_KEY}": "{UNSET_SEAL}"'
-        archive.comment = f'{{"keras_vit": {pack_metadata(metadata)}, {seal}}}'.encode()
+        packed = pack_metadata(metadata, LONGEST_COMMENT - len(seal) - 20)
+        archive.comment = f'{{"keras_vit": {packed}, {seal}}}'.encode()
 
 
 def check_zip(path: Path) -> None:

@@ -84,13 +84,15 @@ def save_safetensors(
 ) -> None:
     """Writes a `.safetensors` file with `metadata` in its header."""
     # "format" is what transformers asks for before it loads a file.
-    notes = {"format": "pt", SEAL_KEY: UNSET_SEAL, "keras_vit": pack_metadata(metadata)}
+    notes = {"format": "pt", SEAL_KEY: UNSET_SEAL, "keras_vit": ""}
     header: dict[str, Any] = {"__metadata__": notes}
     arrays = {name: np.ascontiguousarray(values, "<f4") for name, values in tensors}
     end = 0
     for name, values in arrays.items():
         begin, end = end, end + values.nbytes
         header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": [begin, end]}
+    room = largest_header(end) - len(json.dumps(header))
+    notes["keras_vit"] = pack_metadata(metadata, room, lambda text: len(json.dumps(text)))
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
     with path.open("wb") as file:

@@ -13,9 +13,8 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.preparation import of_huggingface, of_timm
 from keras_vit.checkpoints.tensors import Shape
 from keras_vit.models.normalisation import NORMALISATIONS
+from keras_vit.models.saved_file import LONGEST_CONFIG
 
-# Enough for the names of 21,843 classes.
-LARGEST = 2**22
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -191,9 +190,16 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
+        if not path.is_file():
             return {}
+        if (size := path.stat().st_size) > LONGEST_CONFIG:
+            raise CheckpointError(
+                f"{path} has {size:,} bytes; at most {LONGEST_CONFIG:,} are accepted. Shorten the "
+                "names of its classes, or move it away to read the weights without it."
+            )
         content = json.loads(path.read_text("utf-8"))
+    except CheckpointError:
+        raise
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

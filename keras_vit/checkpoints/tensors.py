@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,11 +143,21 @@ def largest_header(size: int) -> int:
     return max(2**17, size // 16)
 
 
-def pack_metadata(metadata: dict[str, Any]) -> str:
-    """Metadata as JSON of at most 65,535 bytes, all that a `.npz` has room for."""
+def pack_metadata(metadata: dict[str, Any], room: int, size: Callable[[str], int] = len) -> str:
+    """Metadata as JSON of at most `room` bytes by `size`, without class names that do not fit."""
     text = json.dumps(metadata)
-    # Thousands of class names are too many; then the file does without.
-    return text if len(text) < 65_000 else json.dumps({**metadata, "class_names": None})
+    if size(text) <= room:
+        return text
+    names = metadata.get("class_names")
+    if names is None:
+        return text
+    warnings.warn(
+        f"The names of the {len(names):,} classes do not fit into this file: with them, what it "
+        f"says of the model has {size(text):,} bytes, and at most {room:,} are read. It is written "
+        "without them: save .keras, or set model.class_names after loading.",
+        stacklevel=5,
+    )
+    return json.dumps({**metadata, "class_names": None})
 
 
 def unpack_metadata(text: str | bytes) -> dict[str, Any]:

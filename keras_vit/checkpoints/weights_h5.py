@@ -43,10 +43,21 @@ def named_tensors(
             continue
         if (name := layer_names.get(f"{first}/{group}")) is None:
             return None
+        _check_order(path, dataset, shapes)
         variable = _variable(layers.get(name), attributes, index)
         names = names_of.get(id(variable)) or _names_without_model(name, attributes, index)
         tensors |= _split(path, dataset, shape, names)
     return tensors
+
+
+def _check_order(path: Path, dataset: str, shapes: dict[str, Shape]) -> None:
+    """Refuses `vars/1` without `vars/0`: what Keras writes is complete."""
+    group, _, index = dataset.rpartition("/")
+    if index.isdecimal() and int(index) and f"{group}/{int(index) - 1}" not in shapes:
+        raise CheckpointError(
+            f"{path} holds {dataset!r}, and not the array before it: it is damaged. Take an "
+            "earlier checkpoint."
+        )
 
 
 def _layer_names(path: Path) -> dict[str, str]:

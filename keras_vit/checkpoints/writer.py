@@ -9,6 +9,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.checkpoints.checkpoint_file import open_container
+from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import family_of
 from keras_vit.checkpoints.folder_configs import lacks_class_position
 from keras_vit.checkpoints.folder_writer import CONFIGS, check_folder, write_folder
@@ -139,7 +141,18 @@ def _write(model: Any, path: Path, layout: Layout, in_folder: bool = False) -> N
         values = _without_class_position(values)
     # Only attention keeps heads apart.
     tensors = list(layout.from_canonical(values, getattr(model, "num_heads", 1)))
-    WRITERS[layout.suffix](path, tensors, model_metadata(model))
+    metadata = model_metadata(model)
+    if in_folder:  # its config.json has the names
+        metadata["class_names"] = None
+    WRITERS[layout.suffix](path, tensors, metadata)
+    try:
+        with open_container(path):
+            pass
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{model.name} has more and smaller tensors than are read from a {layout.suffix} file: "
+            f"save it as .keras. (The reader says: {str(error).replace(path.name, 'the file')})"
+        ) from error
 
 
 def _without_class_position(values: dict[str, Array]) -> dict[str, Array]:

@@ -42,7 +42,7 @@ from keras_vit.backend import (
 )
 from keras_vit.models.compile_checks import warn_of_activation
 from keras_vit.models.data_checks import DataCheck
-from keras_vit.models.legacy_file import LEGACY_SUFFIXES, save_legacy
+from keras_vit.models.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
 
 
 class CompiledModel(keras.Model):
@@ -259,6 +259,7 @@ class CompiledModel(keras.Model):
 
     @functools.wraps(keras.Model.save)
     def save(self, filepath: Any, *args: Any, **options: Any) -> None:
+        check_config_size(self)
         if str(filepath).endswith(LEGACY_SUFFIXES):
             self._write(save_legacy, self, super().save, filepath, *args, **options)
         else:

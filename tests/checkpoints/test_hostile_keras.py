@@ -234,7 +234,7 @@ H5_ATTACKS: dict[str, tuple[Callable[[Any], Any], str]] = {
         _replace(lambda f: f.create_dataset(HEAD, (32,), dtype=h5py.ref_dtype)),
         "weights are numbers|stored",
     ),
-    "missing": (_replace(lambda f: None), "cannot be read by Keras"),
+    "missing": (_replace(lambda f: None), "cannot be read by Keras|not the array before it"),
     "escape sequence": (
         lambda f: f["layers"].__setitem__("\x1b[2J\nred", h5py.SoftLink("/x")),
         r"x1b\[2J",

@@ -1,4 +1,4 @@
-"""Keras's legacy files, `.h5`: what its writer leaves out so that nothing could read them again."""
+"""Files that Keras writes of a model: what is written is what this package's readers accept."""
 
 import json
 import warnings
@@ -9,12 +9,31 @@ import h5py
 import keras
 
 LEGACY_SUFFIXES = (".h5", ".hdf5")
+# Bytes of a model's configuration as JSON, nearly all of them names of classes: 100,000 names of
+# 300 characters. It is parsed before anything in it can be checked.
+LONGEST_CONFIG = 2**25
+
+
+def check_config_size(model: keras.Model) -> None:
+    """Raises a ValueError for a configuration longer than `LONGEST_CONFIG`, which no reader takes.
+
+    >>> import keras_vit
+    >>> check_config_size(keras_vit.create("ViT-Ti/16"))
+    """
+    size = len(json.dumps(model.get_config()))
+    if size > LONGEST_CONFIG:
+        names = getattr(model, "class_names", None) or ()
+        raise ValueError(
+            f"The configuration of {model.name}, with the names of its {len(names):,} classes, has "
+            f"{size:,} bytes; at most {LONGEST_CONFIG:,} are accepted when the file is read. Give "
+            "shorter model.class_names, or None and keep the names in a file of their own."
+        )
 
 
 def save_legacy(
     model: keras.Model, save: Callable[..., None], filepath: Any, *args: Any, **options: Any
 ) -> None:
-    """Saves a model as `.h5`, without its optimizer, for `keras.saving.load_model` to read.
+    """Saves a model as legacy `.h5`, without its optimizer, for `keras.saving.load_model` to read.
 
     Keras's writer stores the bare name of the model's class, under which no class is registered.
     And of a compiled model it stores what its reader turns into an error (a loss by name), or into
