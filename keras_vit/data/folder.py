@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.errors import similar_paths
+from keras_vit.errors import printable, similar_paths
 
 from ._imports import tf
 from .decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
@@ -21,6 +21,7 @@ from .fallback import map_or_else
 from .headers import MAX_PIXELS
 from .image_files import irregular
 from .listings import read_listing, refuse_overlap
+from .other_formats import advice_for, how_to_convert, other_format, why_ignored
 from .splits import FileReport, IndexedSplit, Splits
 from .verification import checked_files
 
@@ -32,6 +33,9 @@ LAYOUTS = (
 
 # The names of each split's folder or listing, by priority; "val" is required, "test" is optional.
 _SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "test"), "test": ("test",)}
+
+# Files that a warning lists.
+MOST_LISTED = 20
 
 Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)
 Examples = dict[str, Files]  # by split
@@ -121,7 +125,8 @@ def load_folder(
 ) -> Splits:
     """Detects the layout of `folder`, checks its files and makes the splits."""
     if not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file, not a folder of images. {LAYOUTS}")
+        general = f"{folder} is a file, not a folder of images. {LAYOUTS}"
+        raise NotADirectoryError(advice_for(str(folder)) or general)
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
     unreadable: Files = []
     upright = jpeg = False
@@ -135,7 +140,8 @@ def load_folder(
     unused = [_unused_class(folder, n, examples) for n in class_names if n not in trained]
     class_names = tuple(name for name in class_names if name in trained)
     examples = {s: [(f, c) for f, c in part if c in trained] for s, part in examples.items()}
-    _report_classes(folder, len(class_names), len(examples["val"]), unused, on_bad_file)
+    hint = how_to_convert(path for path, _ in ignored)
+    _report_classes(folder, len(class_names), len(examples["val"]), unused, on_bad_file, hint)
     label = {name: index for index, name in enumerate(class_names)}
     splits = {}
     for name, part in examples.items():
@@ -143,6 +149,7 @@ def load_folder(
         splits[name] = FileSplit(
             name, class_names, files, labels, verify, upright, jpeg, max_pixels
         )
+    _report_ignored(ignored)
     report = FileReport(tuple(unreadable), (*ignored, *unused))
     return Splits(str(folder), class_names, splits, report)
 
@@ -178,9 +185,10 @@ def _from_split_folders(parts: dict[str, Path]) -> tuple[Examples, tuple[str, ..
         examples[name], its_ignored = _scan(part, class_names)
         ignored += its_ignored
         if not examples[name]:
+            hint = how_to_convert(path for path, _ in its_ignored)
             raise ValueError(
                 f"{part} does not hold an image in a class folder: add some as "
-                f"{part / class_names[0]}/1.jpg"
+                f"{part / class_names[0]}/1.jpg{'. ' if hint else ''}{hint}"
             )
     return examples, class_names, ignored
 
@@ -209,9 +217,11 @@ def near_folders(name: str) -> list[str]:
 
 def _is_one_class(folder: Path) -> str:
     """A proposal for whoever gave one of the class folders instead of the folder around them."""
-    parent = folder.absolute().parent
-    if not any(path.suffix.lower() in IMAGE_SUFFIXES for path in folder.iterdir()):
+    parent, files = folder.absolute().parent, [path for path in folder.iterdir() if path.is_file()]
+    if not any(path.suffix.lower() in IMAGE_SUFFIXES or other_format(path) for path in files):
         return ""
+    if hint := how_to_convert(files):
+        return f"{hint} They have to lie in a folder per class. "
     if len(_folders(parent)) < 2:
         return "Its images have to lie in a folder per class. "
     return f"Is {folder.name} one of the classes? Then give the folder around it, {parent}. "
@@ -247,7 +257,7 @@ def _scan(folder: Path, class_names: Iterable[str]) -> tuple[Files, Files]:
             if path.is_dir():
                 ignored.append((path, "a folder within a class folder"))
             elif path.suffix.lower() not in IMAGE_SUFFIXES:
-                ignored.append((path, f"not one of {' '.join(IMAGE_SUFFIXES)}"))
+                ignored.append((path, why_ignored(path)))
             elif kind := irregular(path):
                 ignored.append((path, kind))  # reading it might never end
             else:
@@ -290,6 +300,20 @@ def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> Non
     warnings.warn(f"{count} and are skipped: {first}{more}; see splits.report", stacklevel=4)
 
 
+def _report_ignored(ignored: Files) -> None:
+    """Warns of what lies in class folders and is not used."""
+    if not ignored:
+        return
+    first = ignored[:MOST_LISTED]
+    lines = "".join(f"\n    {printable(path)}: {reason}" for path, reason in first)
+    more = len(ignored) - MOST_LISTED
+    end = f"\n    and {more:,} more: print(splits.report)" if more > 0 else ""
+    hint = how_to_convert(path for path, _ in ignored)
+    warnings.warn(
+        f"{len(ignored):,} files are ignored:{lines}{end}{hint and chr(10)}{hint}", stacklevel=4
+    )
+
+
 def _unused_class(folder: Path, name: str, examples: Examples) -> tuple[Path, str]:
     """The folder of a class that cannot be trained on, and the reason."""
     places = (folder / "train" / name, folder / name, folder / "val" / name)
@@ -300,13 +324,14 @@ def _unused_class(folder: Path, name: str, examples: Examples) -> tuple[Path, st
 
 
 def _report_classes(
-    folder: Path, classes: int, validated: int, unused: Files, on_bad_file: str
+    folder: Path, classes: int, validated: int, unused: Files, on_bad_file: str, hint: str
 ) -> None:
     lines = "".join(f"\n    {path}: {reason}" for path, reason in unused)
     if classes < 2 or not validated:
         raise ValueError(
             f"{folder} has {classes} classes with images to train on and {validated} images to "
-            f"validate on; a classifier needs two classes and an image to validate on.{lines}"
+            "validate on; a classifier needs two classes and an image to validate on."
+            f"{' ' if hint else ''}{hint}{lines}"
         )
     if unused and on_bad_file == "raise":
         raise ValueError(

@@ -6,11 +6,12 @@ import os
 from numbers import Integral
 from pathlib import Path
 
-from keras_vit.errors import check_choice, check_positive
+from keras_vit.errors import check_choice, check_positive, printable
 
 from .digits import load_digits
 from .folder import LAYOUTS, load_folder, near_folders
 from .headers import MAX_PIXELS
+from .other_formats import advice_for, is_remote
 from .record_files import holds_records, load_records
 from .splits import Splits
 from .tfds import is_dataset_name, is_prepared_folder, load_tfds
@@ -60,8 +61,9 @@ def load(
         `Splits`, with `train`, `val`, `class_names` and a `report` of the files that are not used.
 
     Raises:
-        FileNotFoundError: the path, a listed file, a shard or `labels.txt` does not exist.
-        NotADirectoryError: the path of a file.
+        FileNotFoundError: the path, a listed file, a shard or `labels.txt` does not exist, or it
+            is on another machine (`gs://`, `s3://`, `https://`).
+        NotADirectoryError: the path of a file; of an archive or a table, with what to do with it.
         ValueError: an unknown name, a folder in none of the layouts or with fewer than two classes
             to train on, or an argument out of range.
         BadImageError: files that cannot be decoded, with `on_bad_file="raise"`.
@@ -85,6 +87,9 @@ def load(
         return load_digits(name, val_fraction, seed)
     tfds_dir = None if data_dir is None else os.fspath(data_dir)
     options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}
+    location = name.removeprefix("records:")
+    if is_remote(location):
+        raise FileNotFoundError(advice_for(location))
     if name.startswith("records:"):
         return load_records(name.removeprefix("records:"), val_fraction, seed, **options)
     if name.startswith("tfds:"):
@@ -96,6 +101,8 @@ def load(
         return load_records(name, val_fraction, seed, **options)
     if path.exists():
         return load_folder(path, val_fraction, seed, on_bad_file, verify, max_pixels)
+    if advice := advice_for(name):
+        raise FileNotFoundError(f"There is no {printable(name)} here. {advice}")
     if isinstance(source, os.PathLike) or _looks_like_a_path(name, tfds_dir):
         near = " or ".join(near_folders(name))
         raise FileNotFoundError(

@@ -1,0 +1,106 @@
+"""What users have instead of folders of JPEG files: every answer names it, and the way on."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from keras_vit import cli
+from keras_vit.data import load
+from tests.data.image_fixtures import flat_folder, plain, write
+
+pytestmark = pytest.mark.once
+FORMATS = {
+    "a.tif": ("TIFF", "Pillow"),
+    "a.TIFF": ("TIFF", "scale the array to 0..255"),
+    "a.avif": ("AVIF", "Pillow 11.3"),
+    "a.heic": ("HEIC", "pillow-heif"),
+    "a.jp2": ("JPEG 2000", "Pillow"),
+    "a.jxl": ("JPEG XL", "pillow-jxl-plugin"),
+    "a.dcm": ("DICOM", "pydicom"),
+    "a.nii.gz": ("NIfTI", "nibabel"),
+    "a.CR2": ("raw camera", "rawpy"),
+    "a.svs": ("whole-slide", "openslide-python"),
+    "a.exr": ("OpenEXR or HDR", "cv2"),
+}
+
+
+@pytest.mark.parametrize("file", FORMATS)
+def test_a_folder_of_another_format(file: str, tmp_path: Path) -> None:
+    write(tmp_path, {f"{c}/{i}{file}": b"x" for c in ("cat", "dog") for i in range(3)})
+    name, reader = FORMATS[file]
+    with pytest.raises(ValueError, match=f"holds 6 {name} files.*Convert.*{reader}"):
+        load(tmp_path)
+
+
+def test_by_splits_without_classes_and_without_suffixes(tmp_path: Path) -> None:
+    split = write(
+        tmp_path / "split", {f"{s}/{c}/1.heic": b"x" for s in ("train", "val") for c in "ab"}
+    )
+    with pytest.raises(ValueError, match=r"train does not hold an image.*2 HEIC files"):
+        load(split)
+    flat = write(tmp_path / "flat", {f"{i}.tif": b"x" for i in range(5)})
+    with pytest.raises(ValueError, match=r"5 TIFF files.*a folder per class"):
+        load(flat)
+    dicom = {f"{c}/IM{i}": bytes(128) + b"DICM" for c in "ab" for i in range(2)}
+    with pytest.raises(ValueError, match="4 DICOM files"):
+        load(write(tmp_path / "scanner", dicom))
+
+
+def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
+    """By `load`, as the command line does; bounded, and with the number of each format."""
+    flat_folder(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(tmp_path)
+    write(tmp_path, {"a/notes.txt": b"x", "b/x.tif": b"x"})
+    with pytest.warns(UserWarning, match=r"2 files are ignored:\n") as caught:
+        splits = load(tmp_path)
+    message = str(caught[0].message)
+    for path, reason in splits.report.ignored:
+        assert f"{path}: {reason}" in message
+    assert "1 TIFF file," in message
+    assert caught[0].filename == __file__
+    write(tmp_path, {f"a/{i}.tif": b"x" for i in range(500)})
+    with pytest.warns(UserWarning, match="502 files are ignored") as caught:
+        load(tmp_path)
+    assert str(caught[0].message).count("\n") < 30
+    assert "and 482 more: print(splits.report)" in str(caught[0].message)
+
+
+ELSEWHERE = {
+    "gs://bucket/photos": r"gcloud storage cp --recursive gs://bucket/photos DATA",
+    "s3://bucket/photos": r"aws s3 cp --recursive s3://bucket/photos DATA",
+    "records:gs://bucket/train-0": r"gcloud storage cp",
+    "https://example.org/photos.zip": r"curl -LO https://example.org/photos.zip",
+}
+
+
+@pytest.mark.parametrize("source", ELSEWHERE)
+def test_data_on_another_machine(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(FileNotFoundError, match=f"not on this machine.*{ELSEWHERE[source]}"):
+        load(source)
+    assert cli.main(["train", "--data", source, "--out", "run", "--epochs", "1"]) == 2
+    assert "not on this machine" in capsys.readouterr().err
+    if source.startswith("gs"):
+        with pytest.raises(FileNotFoundError, match="gs://bucket/photos is not on this machine"):
+            load(Path(source))
+
+
+FILES = {
+    "p.zip": r"is an archive. Unpack it.*unzip .*p\.zip -d DATA",
+    "p q.tar.gz": r"is an archive.*tar -xf '.*p q\.tar\.gz' -C DATA",
+    "t.csv": r"is a table, and labels are read from the names of folders.*shutil\.copy",
+    "i.png": r"is a file, not a folder of images: give the folder around",
+    "s.tif": r"is a TIFF file, which is not read here \(Pillow",
+    "notes": r"is a file, not a folder of images\. Give FOLDER/<class>",
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_in_place_of_a_folder(file: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no .*"):
+        load(tmp_path / file)
+    write(tmp_path, {file: plain(0)})
+    with pytest.raises(NotADirectoryError, match=FILES[file]):
+        load(tmp_path / file)
