@@ -134,7 +134,7 @@ def load_model(
     if not path.name.endswith(SUFFIXES):
         return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
     check_regular(path)
-    if not is_whole_model(path):  # the error says what to do with weights alone
+    if not is_whole_model(path):  # which raises what to do with weights alone
         return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
     check_file(path, sha256)
     return load_keras_model(path, max_parameters)

@@ -66,9 +66,10 @@ def _layer_names(path: Path) -> dict[str, str]:
     with h5py.File(path, "r") as file:
         for first in file:
             for group in file[first] if isinstance(file[first], h5py.Group) else ():
-                own = file[first][group]
-                own = own["vars"] if isinstance(own, h5py.Group) and "vars" in own else own
-                if isinstance(name := own.attrs.get("name"), str):
+                layer = file[first][group]
+                if not isinstance(layer, h5py.Group) or "vars" not in layer:
+                    continue
+                if isinstance(name := layer["vars"].attrs.get("name"), str):
                     names[f"{first}/{group}"] = name
     return names
 

@@ -28,6 +28,6 @@ def failure_reason(error: BaseException) -> str:
     if len(message) > LONGEST:
         message = f"{message[:LONGEST]} ..."
     # What this package raises itself is a sentence; what others raise is called by its type, too.
-    own = type(error) in (RuntimeError, ValueError) and message
+    is_ours = type(error) in (RuntimeError, ValueError) and message
     kind = type(error).__name__
-    return message if own or message.startswith(f"{kind}: ") else f"{kind}: {message}"
+    return message if is_ours or message.startswith(f"{kind}: ") else f"{kind}: {message}"

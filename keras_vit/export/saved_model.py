@@ -72,7 +72,7 @@ def write(
         prepared = tf.ensure_shape(prepared, (None, *size, channels))
         return classify(prepared, tf.ones(tf.shape(images)[:1], bool))
 
-    signatures = {
+    signatures: dict[str, tuple[Callable[..., Any], Any]] = {
         IMAGES: (from_images, tf.TensorSpec((None, None, None, channels), tf.uint8, IMAGES)),
     }
     if contract.reads_files:

@@ -43,7 +43,7 @@ def sincos_2d(grid_h: Any, grid_w: Any, hidden_dim: int) -> Any:
     """Fixed sines and cosines of row and column, `(grid_h * grid_w, hidden_dim)` (MoCo v3)."""
     quarter = hidden_dim // 4
     exponents = np.arange(quarter, dtype="float32") / max(quarter - 1, 1)
-    # A tensor: a product of torch's with a NumPy array has no place in an exported graph.
+    # torch.export refuses a product of a tensor and a NumPy array.
     frequencies = ops.convert_to_tensor((1.0 / 10000.0**exponents).astype("float32"))
     y = ops.cast(ops.arange(grid_h), "float32")[:, None, None] * frequencies
     x = ops.cast(ops.arange(grid_w), "float32")[None, :, None] * frequencies
