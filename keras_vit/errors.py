@@ -5,7 +5,7 @@ import inspect
 import math
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,31 @@ def _printable_character(character: str) -> str:
     if category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in _JOINERS):
         return character.encode("unicode_escape").decode()
     return character
+
+
+def counted(count: int, singular: str, plural: str | None = None) -> str:
+    """A number with its noun: `"1 epoch"`, `"2 epochs"`.
+
+    Example:
+
+    >>> from keras_vit.errors import counted
+    >>> counted(1, "epoch"), counted(21_843, "class", "classes")
+    ('1 epoch', '21,843 classes')
+    """
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Names in one line: all, or the first ones and how many more there are.
+
+    Example:
+
+    >>> from keras_vit.errors import listed
+    >>> listed(["daisy", "rose", "tulip"], most=2)
+    'daisy, rose and 1 more'
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def did_you_mean(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:

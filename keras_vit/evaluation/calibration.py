@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.errors import check_positive
-from keras_vit.evaluation.checks import check_probabilities
+from keras_vit.evaluation.outcomes import Outcomes
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,13 @@ def calibration(labels: Any, probabilities: Any, bins: int = 15) -> Calibration:
     >>> certain_and_half_correct.error, certain_and_half_correct.overconfidence
     (0.5, 0.5)
     """
+    return calibration_of(Outcomes.of_probabilities(labels, probabilities), bins)
+
+
+def calibration_of(outcomes: Outcomes, bins: int = 15) -> Calibration:
+    """`calibration` of predictions that are reduced already."""
     check_positive(bins=bins)
-    labels, probabilities = check_probabilities(labels, probabilities)
-    confidence = probabilities.max(axis=1)
-    correct = probabilities.argmax(axis=1) == labels
+    confidence, correct = outcomes.probability, outcomes.predictions == outcomes.labels
     # Half-open towards zero, as in the paper: a confidence of exactly 1 is in the last bin.
     index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     counts = np.bincount(index, minlength=bins)
@@ -75,7 +78,7 @@ def calibration(labels: Any, probabilities: Any, bins: int = 15) -> Calibration:
         accuracy = np.bincount(index, correct, bins) / counts
     gaps = np.abs(accuracy - mean_confidence)
     return Calibration(
-        float(np.nansum(gaps * counts) / len(labels)), counts, mean_confidence, accuracy
+        float(np.nansum(gaps * counts) / len(outcomes)), counts, mean_confidence, accuracy
     )
 
 

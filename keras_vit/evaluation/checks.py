@@ -1,8 +1,11 @@
 """Validation of features, labels, scores and probabilities."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+CHUNK_BYTES = 32 * 2**20  # rows of scores are checked and reduced in parts of this size
 
 
 def check_features(
@@ -50,9 +53,17 @@ def check_labels(labels: np.ndarray, num_classes: int) -> None:
         )
 
 
+def row_slices(scores: np.ndarray) -> Iterator[slice]:
+    """Slices of rows whose float64 values take about `CHUNK_BYTES`."""
+    rows, columns = scores.shape
+    step = max(CHUNK_BYTES // (8 * max(columns, 1)), 1)
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
 def check_scores(scores: np.ndarray) -> None:
     """Raises a ValueError for scores `(examples, classes)` that are NaN or infinite."""
-    finite = np.isfinite(scores).all(axis=1)
+    rows = [np.isfinite(scores[rows]).all(axis=1) for rows in row_slices(scores)]
+    finite = np.concatenate(rows) if rows else np.ones(0, bool)
     if not finite.all():
         raise ValueError(
             f"The scores of {(~finite).sum()} of {len(scores)} examples are not finite, the first "
@@ -61,20 +72,17 @@ def check_scores(scores: np.ndarray) -> None:
         )
 
 
-def check_probabilities(labels: Any, probabilities: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Labels `(n,)` and float64 probabilities `(n, classes)`.
-
-    Raises:
-        ValueError: Shapes do not match, labels are out of range, or rows are not probabilities.
-    """
-    labels, probabilities = np.asarray(labels), np.asarray(probabilities, np.float64)
-    if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or not labels.size:
+def check_label_shape(labels: np.ndarray, scores: np.ndarray) -> None:
+    """Raises a ValueError unless there are examples, with one label and one row of scores each."""
+    if scores.ndim != 2 or labels.shape != scores.shape[:1] or not labels.size:
         raise ValueError(
-            f"{labels.shape} labels do not match {probabilities.shape} probabilities. "
+            f"{labels.shape} labels do not match {scores.shape} probabilities. "
             "Give (examples,) and (examples, classes)."
         )
-    check_labels(labels, probabilities.shape[1])
-    check_scores(probabilities)
+
+
+def check_probability_rows(probabilities: np.ndarray) -> np.ndarray:
+    """Returns rows that are probabilities; raises a ValueError for others."""
     sums = probabilities.sum(axis=1)
     if probabilities.min() < 0 or not np.allclose(sums, 1, atol=1e-3):
         raise ValueError(
@@ -82,4 +90,4 @@ def check_probabilities(labels: Any, probabilities: Any) -> tuple[np.ndarray, np
             f"{probabilities.min():.3g}: not probabilities. Apply keras.ops.softmax "
             "to logits first."
         )
-    return labels, probabilities
+    return probabilities

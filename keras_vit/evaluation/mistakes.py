@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit.errors import check_choice, check_positive
-from keras_vit.evaluation.checks import check_probabilities
+from keras_vit.evaluation.outcomes import Outcomes
 
 
 @dataclass(frozen=True)
@@ -56,26 +56,40 @@ def worst_mistakes(
     >>> [(mistake.index, mistake.probability) for mistake in mistakes]
     [(1, 0.8), (2, 0.7)]
     """
+    return mistakes_of(Outcomes.of_probabilities(labels, probabilities), count, files)
+
+
+def mistakes_of(
+    outcomes: Outcomes, count: int = 24, files: Sequence[Any] | None = None
+) -> tuple[Mistake, ...]:
+    """`worst_mistakes` of predictions that are reduced already."""
     check_positive(count=count)
-    labels, probabilities = check_probabilities(labels, probabilities)
-    predictions, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    order = np.argsort(-confidence, kind="stable")
-    wrong = order[predictions[order] != labels[order]][:count]
+    order = np.argsort(-outcomes.probability, kind="stable")
+    wrong = order[outcomes.predictions[order] != outcomes.labels[order]][:count]
     return tuple(
         Mistake(
             index=int(i),
-            label=int(labels[i]),
-            prediction=int(predictions[i]),
-            probability=float(confidence[i]),
-            label_probability=float(probabilities[i, labels[i]]),
+            label=int(outcomes.labels[i]),
+            prediction=int(outcomes.predictions[i]),
+            probability=float(outcomes.probability[i]),
+            label_probability=float(outcomes.label_probability[i]),
             file=None if files is None else str(files[i]),
         )
         for i in wrong
     )
 
 
-def images_at(split: data.Split, indices: Sequence[int], channels: int = 3) -> list[np.ndarray]:
-    """Some images of a split with 3 or 1 `channels`, decoded but neither resized nor cropped.
+def images_at(
+    split: data.Split, indices: Sequence[int], channels: int = 3, largest: int | None = None
+) -> list[np.ndarray]:
+    """Some images of a split with 3 or 1 `channels`, decoded and not cropped.
+
+    Args:
+        split: One of `keras_vit.data.load(...)`.
+        indices: Places in the split.
+        channels: 3, or 1 for grey.
+        largest: The larger side in pixels to which larger images are reduced as soon as they are
+            decoded, so that a few photographs do not fill the memory; None keeps their size.
 
     Returns:
         uint8 arrays `(height, width, channels)`, in the order of `indices`.
@@ -108,6 +122,18 @@ def images_at(split: data.Split, indices: Sequence[int], channels: int = 3) -> l
     )
     if not split.skips:
         selected = split.images(selected, channels)
-    images = [image for image, *_ in selected.as_numpy_iterator()]
+    images = [_reduced(image, largest) for image, *_ in selected.as_numpy_iterator()]
     by_index = dict(zip(ascending, images, strict=True))
     return [by_index[index] for index in indices]
+
+
+def _reduced(image: np.ndarray, largest: int | None) -> np.ndarray:
+    if largest is None or max(image.shape[:2]) <= largest:
+        return image
+    from PIL import Image
+
+    is_grey = image.shape[-1] == 1
+    reduced = Image.fromarray(image[..., 0] if is_grey else image)
+    reduced.thumbnail((largest, largest))
+    pixels = np.asarray(reduced)
+    return pixels[..., None] if is_grey else pixels

@@ -91,7 +91,7 @@ def _interval(rate: float, count: int) -> str:
 def _limitations(
     report: ClassificationReport, calibration: Calibration | None, mistakes: tuple[Mistake, ...]
 ) -> str:
-    lines = []
+    lines = [f"- {inline(_sentence(note))}" for note in report.notes]
     tested = [scores for scores in report.classes if scores.support]
     if tested:
         weakest = min(tested, key=lambda scores: scores.recall)
@@ -99,24 +99,29 @@ def _limitations(
             f"- The weakest class is {inline(weakest.name)}: {weakest.recall:.1%} of its "
             f"{weakest.support} images are classified correctly."
         )
-    if untested := [inline(scores.name) for scores in report.classes if not scores.support]:
-        lines.append(f"- Not tested, as there are no validation images: {', '.join(untested)}.")
     if calibration is not None:
         lines.append(
             f"- Its probabilities are off by {calibration.error:.1%} on average, mostly too "
             f"{'high' if calibration.overconfidence > 0 else 'low'} (see the reliability diagram)."
         )
     if mistakes:
-        worst, names = mistakes[0], [inline(scores.name) for scores in report.classes]
+        worst = mistakes[0]
+        label, prediction = (
+            inline(report.classes[i].name) for i in (worst.label, worst.prediction)
+        )
         lines.append(
-            f"- Its most confident mistake is an image of {names[worst.label]} that it classifies "
-            f"as {names[worst.prediction]} with a probability of {worst.probability:.1%}."
+            f"- Its most confident mistake is an image of {label} that it classifies "
+            f"as {prediction} with a probability of {worst.probability:.1%}."
         )
     lines.append(
         "- The validation images come from the same source as the training images; on others the "
         f"accuracy may be lower. Known biases of the data: {FILL_IN}."
     )
     return "\n".join(lines)
+
+
+def _sentence(note: str) -> str:
+    return f"{note[0].upper()}{note[1:]}."
 
 
 def _details(classes: int, facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:

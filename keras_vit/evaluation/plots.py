@@ -10,6 +10,7 @@ from keras_vit.errors import printable
 from keras_vit.evaluation.calibration import Calibration, wilson_interval
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
+from keras_vit.evaluation.shortening import fits_in, shorten, shorten_apart
 from keras_vit.files import atomic_write
 from keras_vit.fonts import families_for, without_glyph_warnings
 from keras_vit.version import install_command
@@ -17,6 +18,9 @@ from keras_vit.version import install_command
 # With fewer images in a bin, chance moves its accuracy by up to 18 points (Wilson's 95 % interval).
 FEW_IMAGES = 30
 TILE = 2.0  # inches: width of an image among the mistakes
+ROOM = 72 * TILE - 8  # points: width of a line above or below it
+MOST_CLASSES = 50  # of a confusion matrix, of 3,000 x 3,000 pixels then
+MOST_MISTAKES = 60  # of a contact sheet
 MANY_EPOCHS = 40  # beyond that a dot per epoch would hide the line
 SOFT, FAINT = "0.4", "0.94"  # greys of what stands back: notes, and the tiles behind images
 
@@ -123,31 +127,69 @@ def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
 
 
 def draw_confusion(report: ClassificationReport) -> Any:
-    """The confusion matrix as a matplotlib Figure: colours are shares of a row, numbers counts."""
-    names = [printable(scores.name) for scores in report.classes]
+    """The confusion matrix as a matplotlib Figure: colours are shares of a row, numbers counts.
+
+    Of more than `MOST_CLASSES` it shows those of the most frequent confusions, those that are
+    taken for each other beside each other, and the predictions of all others in a last column.
+    """
+    chosen = _confused_classes(report)
+    names = [printable(report.classes[i].name) for i in chosen]
     font = {"family": families_for(names), "size": 10}
-    names = [_shorten(name, 200, font) for name in names]
-    counts = report.confusion
-    shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
+    names = shorten_apart(names, len(names) * [fits_in(200, font)])
+    rows, counts = list(names), _counts_among(report, chosen)
+    title = f"accuracy {report.accuracy:.1%}"
+    if len(chosen) < len(report.classes):
+        names.append("any other")
+        classes = f"{len(report.classes):,}"
+        title += f"\n{len(chosen)} of {classes} classes: those of the most frequent confusions"
+    else:
+        counts = counts[:, :-1]
+    supports = np.array([report.classes[i].support for i in chosen])
+    shares = counts / supports[:, None].clip(min=1)
     side = max(4.0, 0.42 * len(names) + 1.8)
     figure = new_figure(side + 0.8, side)
     axes = figure.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="share of the label", shrink=0.85)
-    ticks = range(len(names))
     # Names are plain text: matplotlib would typeset what stands between dollars, or fail at it.
     plain = {"parse_math": False, "fontfamily": font["family"]}
     slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     is_short = max(map(len, names)) <= 3
-    axes.set_xticks(ticks, names, **({} if is_short else slant), **plain)
-    axes.set_yticks(ticks, names, **plain)
+    axes.set_xticks(range(len(names)), names, **({} if is_short else slant), **plain)
+    axes.set_yticks(range(len(rows)), rows, **plain)
     axes.set(xlabel="predicted", ylabel="label")
-    axes.set_title(f"accuracy {report.accuracy:.1%}", weight="bold")
-    if len(names) <= 30:  # beyond that the numbers are too small to read
-        for row, column in np.argwhere(counts):
-            colour = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, counts[row, column], ha="center", va="center", c=colour)
+    axes.set_title(title, weight="bold")
+    for row, column in np.argwhere(counts):
+        colour = "white" if shares[row, column] > 0.5 else "black"
+        size = 10 if counts[row, column] < 1000 else 7
+        text = _compact(counts[row, column])
+        axes.text(column, row, text, ha="center", va="center", c=colour, fontsize=size)
     return figure
+
+
+def _confused_classes(report: ClassificationReport) -> list[int]:
+    """The classes of the matrix: all, or those of the most frequent confusions, pair by pair."""
+    count = len(report.classes)
+    if count <= MOST_CLASSES:
+        return list(range(count))
+    chosen: dict[int, None] = {}
+    for pair in report.confusions[:, :2].tolist():
+        if len(chosen) + len(set(pair) - set(chosen)) <= MOST_CLASSES:
+            chosen |= dict.fromkeys(pair)
+    if not chosen:  # without a mistake, any classes are as good
+        supports = [-scores.support for scores in report.classes]
+        chosen = dict.fromkeys(np.argsort(supports, kind="stable")[:MOST_CLASSES].tolist())
+    return list(chosen)
+
+
+def _counts_among(report: ClassificationReport, chosen: Sequence[int]) -> np.ndarray:
+    """Counts of predictions among some classes `(chosen, chosen + 1)`; the last column: others."""
+    place = np.full(len(report.classes), len(chosen))
+    place[list(chosen)] = np.arange(len(chosen))
+    labels, predictions, amounts = report.pairs.T
+    counts = np.zeros((len(chosen) + 1, len(chosen) + 1), np.int64)
+    np.add.at(counts, (place[labels], place[predictions]), amounts)
+    return counts[:-1]
 
 
 def plot_calibration(calibration: Calibration, path: str | Path) -> None:
@@ -249,10 +291,14 @@ def draw_mistakes(
         figure = new_figure(4, 3)
         figure.text(0.5, 0.5, "no mistakes", ha="center", va="center", fontsize=12)
         return figure
+    heading = "The most confident mistakes"
+    if len(mistakes) > MOST_MISTAKES:
+        heading = f"The {MOST_MISTAKES} most confident of {len(mistakes):,} mistakes"
+        mistakes, images = mistakes[:MOST_MISTAKES], images[:MOST_MISTAKES]
     rows = -(-len(mistakes) // columns)
     columns = max(-(-len(mistakes) // rows), 2)  # rows of equal length; the heading needs two
     figure = new_figure(TILE * columns, (TILE + 0.6) * rows + 0.5)
-    figure.suptitle("The most confident mistakes\n(bold: prediction)", fontsize=11)
+    figure.suptitle(f"{heading}\n(bold: prediction)", fontsize=11)
     files = [_file_name(mistake) for mistake in mistakes]
     families = families_for(map(printable, (*class_names, *files)))
     cells = figure.subplots(rows, columns, squeeze=False)
@@ -263,27 +309,46 @@ def draw_mistakes(
         axes.set_visible(False)
     for axes, mistake, image, file in zip(cells.flat, mistakes, images, files, strict=False):
         _show_in_square(axes, image)
-        prediction, label = class_names[mistake.prediction], class_names[mistake.label]
-        heading = ("", prediction, f" ({mistake.probability:.0%})")
-        _caption(axes, (1, 19), heading, families, fontsize=10, weight="bold")
-        _caption(axes, (1, 5), ("labelled ", label, ""), families, fontsize=10)
-        _caption(axes, (0, -13), ("", file, ""), families, fontsize=9, c=SOFT)
+        _write_classes(axes, mistake, class_names, families)
+        style = {"fontsize": 9, "c": SOFT}
+        _write(
+            axes, (0, -13), shorten(file, fits_in(ROOM, _font(families, style))), families, style
+        )
     return figure
 
 
-def _caption(
+def _write_classes(
+    axes: Any, mistake: Mistake, class_names: Sequence[str], families: Sequence[str]
+) -> None:
+    """The predicted class and, below it, the label: long names so that they differ."""
+    bold, plain = {"fontsize": 10, "weight": "bold"}, {"fontsize": 10}
+    after, before = f" ({mistake.probability:.0%})", "labelled "
+    prediction, label = shorten_apart(
+        [class_names[mistake.prediction], class_names[mistake.label]],
+        [
+            fits_in(ROOM, _font(families, bold), after=after),
+            fits_in(ROOM, _font(families, plain), before=before),
+        ],
+    )
+    _write(axes, (1, 19), prediction + after, families, bold)
+    _write(axes, (1, 5), before + label, families, plain)
+
+
+def _font(families: Sequence[str], style: Mapping[str, Any]) -> dict[str, Any]:
+    return {"family": families, "size": style["fontsize"], "weight": style.get("weight")}
+
+
+def _write(
     axes: Any,
     position: tuple[int, int],
-    words: tuple[str, str, str],
+    text: str,
     families: Sequence[str],
-    **style: Any,
+    style: Mapping[str, Any],
 ) -> None:
-    """A line, its middle a name, above an image (1 and points) or below it (0 and points)."""
-    before, name, after = words
+    """A line above an image (1 and points) or below it (0 and points)."""
     edge, offset = position
-    font = {"family": families, "size": style["fontsize"], "weight": style.get("weight")}
     axes.annotate(
-        _shorten(name, 72 * TILE - 8, font, before, after),
+        text,
         (0.5, edge),
         (0, offset),  # of the baseline: the height of a line depends on the letters in it
         xycoords="axes fraction",
@@ -307,33 +372,12 @@ def _show_in_square(axes: Any, image: np.ndarray) -> None:
 
 
 def _file_name(mistake: Mistake) -> str:
-    """The name of a mistake's file, or its number in the split where there are no files."""
-    return f"image {mistake.index}" if mistake.file is None else Path(mistake.file).name
-
-
-def _shorten(
-    name: str, room: float, font: Mapping[str, Any], before: str = "", after: str = ""
-) -> str:
-    """A printable name between two texts, without its middle where that is wider than `room`.
-
-    The end of a file's name distinguishes it as often as its beginning does.
-    """
-    name = shown = printable(name)
-    letters = len(name)
-    while letters > 2 and _width(before + shown + after, font) > room:
-        letters -= 1
-        shown = f"{name[: -(-letters // 2)]}…{name[len(name) - letters // 2 :]}"
-    return before + shown + after
-
-
-def _width(text: str, font: Mapping[str, Any]) -> float:
-    """The width of a line in points."""
-    from matplotlib.backends.backend_agg import RendererAgg
-    from matplotlib.font_manager import FontProperties
-
-    with without_glyph_warnings():
-        points = RendererAgg(1, 1, 72)
-        return points.get_text_width_height_descent(text, FontProperties(**font), False)[0]
+    """A mistake's file with its folder, or its number in the split where there are no files."""
+    return (
+        f"image {mistake.index}"
+        if mistake.file is None
+        else "/".join(Path(mistake.file).parts[-2:])
+    )
 
 
 def _compact(count: int) -> str:

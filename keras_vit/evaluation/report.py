@@ -8,11 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import printable
+from keras_vit.errors import counted, listed, printable
+from keras_vit.evaluation.calibration import wilson_interval
 from keras_vit.evaluation.checks import check_labels, check_scores
 from keras_vit.evaluation.markdown import table
 
 _COLUMNS = ("class", "precision", "recall", "F1", "support")
+
+# Tables of more classes have those with most mistakes: nobody reads a thousand rows.
+MOST_ROWS = 100
+SHOWN_ROWS = 40
+SHOWN_CONFUSIONS = 20
+MOST_BYTES = 2**30  # of a dense confusion matrix
 
 
 @dataclass(frozen=True)
@@ -30,39 +37,158 @@ class ClassScores:
 class ClassificationReport:
     """How well a classifier does on labelled examples; prints as a table.
 
+    Of more than `MOST_ROWS` classes, the table has the `SHOWN_ROWS` with most mistakes.
+
     Attributes:
         accuracy: Share of correct predictions.
         classes: Scores per class, in the order of the labels.
         macro: Mean of the scores over classes.
         weighted: Mean of the scores over examples.
-        confusion: `(classes, classes)` counts; rows are labels, columns predictions.
+        pairs: `(pairs, 3)`: label, prediction and how many examples have both, for those that
+            occur. It grows with the examples, and not with the square of the classes.
     """
 
     accuracy: float
     classes: tuple[ClassScores, ...]
     macro: ClassScores
     weighted: ClassScores
-    confusion: np.ndarray
+    pairs: np.ndarray
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """`(classes, classes)` counts; rows are labels, columns predictions.
+
+        Raises:
+            ValueError: There are so many classes that they would take more than 1 GiB.
+        """
+        classes = len(self.classes)
+        if 8 * classes**2 > MOST_BYTES:
+            raise ValueError(
+                f"The confusion matrix of {classes:,} classes would take "
+                f"{8 * classes**2 / 2**30:.1f} GiB. Use report.pairs, which holds the counts above "
+                "0, as rows of label, prediction and count."
+            )
+        matrix = np.zeros((classes, classes), np.int64)
+        matrix[self.pairs[:, 0], self.pairs[:, 1]] = self.pairs[:, 2]
+        return matrix
+
+    @property
+    def confusions(self) -> np.ndarray:
+        """The rows of `pairs` with a wrong prediction, the most frequent first."""
+        wrong = self.pairs[self.pairs[:, 0] != self.pairs[:, 1]]
+        return wrong[np.argsort(-wrong[:, 2], kind="stable")]
+
+    @property
+    def mistakes(self) -> np.ndarray:
+        """`(classes,)`: examples of a class with another prediction, and the other way round."""
+        label, prediction, count = self.confusions.T
+        size = len(self.classes)
+        counts = np.bincount(label, count, size) + np.bincount(prediction, count, size)
+        return counts.astype(np.int64)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean recall of the classes that have examples."""
+        return float(np.mean([scores.recall for scores in self.classes if scores.support]))
+
+    @property
+    def majority(self) -> tuple[str, float]:
+        """The class with most examples, and its share of them."""
+        largest = max(self.classes, key=lambda scores: scores.support)
+        return largest.name, largest.support / self.macro.support
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the accuracy does not say: sentences, none where there is nothing to say."""
+        return tuple(filter(None, (self._note_of_untested(), self._note_of_majority())))
+
+    def _note_of_untested(self) -> str:
+        untested = [scores.name for scores in self.classes if not scores.support]
+        if not untested:
+            return ""
+        return (
+            f"not tested, as there are no validation images: {listed(untested)} "
+            f"({counted(len(untested), 'class', 'classes')} of {len(self.classes):,})"
+        )
+
+    def _note_of_majority(self) -> str:
+        """Where always predicting one class would be as good, as far as so few images can show."""
+        images = self.macro.support
+        low, high = wilson_interval(self.accuracy, images)
+        name, share = self.majority
+        if share < low:
+            return ""
+        smallest = min((s for s in self.classes if s.support), key=lambda scores: scores.support)
+        reason = (
+            f"the smallest class, {smallest.name}, has {counted(smallest.support, 'image')}"
+            if smallest.name != name
+            else "there are no images of any other class"
+        )
+        return (
+            f"an accuracy of {self.accuracy:.1%} on {counted(images, 'image')} says nothing of the "
+            f"classes: always predicting {name} would reach {share:.1%}, which is not below its "
+            f"95 % confidence interval ({low:.1%} to {high:.1%}); {reason}. The balanced accuracy, "
+            f"the mean recall of the classes, is {self.balanced_accuracy:.1%}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """The values as JSON accepts them."""
-        return {**asdict(self), "confusion": self.confusion.tolist()}
+        """The values as JSON accepts them.
+
+        Of more than `MOST_ROWS` classes, `confusion_pairs` has the rows of `pairs` in place of the
+        `confusion` matrix.
+        """
+        confusion = (
+            {"confusion": self.confusion.tolist()}
+            if len(self.classes) <= MOST_ROWS
+            else {"confusion_pairs": self.pairs.tolist()}
+        )
+        return {
+            "accuracy": self.accuracy,
+            "balanced_accuracy": self.balanced_accuracy,
+            "majority_rate": self.majority[1],
+            "classes": [asdict(scores) for scores in self.classes],
+            "macro": asdict(self.macro),
+            "weighted": asdict(self.weighted),
+            **confusion,
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ClassificationReport:
         """The inverse of `to_dict`."""
+        if "confusion" in values:
+            matrix = np.array(values["confusion"])
+            at = np.argwhere(matrix)
+            pairs = np.column_stack([at, matrix[tuple(at.T)]])
+        else:
+            pairs = np.array(values["confusion_pairs"])
         return cls(
             values["accuracy"],
             tuple(ClassScores(**scores) for scores in values["classes"]),
             ClassScores(**values["macro"]),
             ClassScores(**values["weighted"]),
-            np.array(values["confusion"]),
+            pairs.reshape(-1, 3),
         )
+
+    @property
+    def shown(self) -> tuple[ClassScores, ...]:
+        """The classes of the table: all, or those with most mistakes, these first."""
+        if len(self.classes) <= MOST_ROWS:
+            return self.classes
+        order = np.argsort(-self.mistakes, kind="stable")[:SHOWN_ROWS]
+        return tuple(self.classes[i] for i in order)
+
+    @property
+    def selection(self) -> str:
+        """Which classes the table has, where it does not have all; else empty."""
+        shown = len(self.shown)
+        if shown == len(self.classes):
+            return ""
+        return f"the {shown} classes with most mistakes of {len(self.classes):,}"
 
     def _rows(self) -> list[tuple[str, ...]]:
         scores = [
             (s.name, f"{s.precision:.3f}", f"{s.recall:.3f}", f"{s.f1:.3f}", str(s.support))
-            for s in (*self.classes, self.macro, self.weighted)
+            for s in (*self.shown, self.macro, self.weighted)
         ]
         return [*scores, ("accuracy", "", "", f"{self.accuracy:.3f}", str(self.macro.support))]
 
@@ -73,12 +199,27 @@ class ClassificationReport:
         for name, *numbers in cells:
             right = (cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
             lines.append("  ".join([name.ljust(widths[0]), *right]))
-        rule, end = "-" * len(lines[0]), len(self.classes) + 1
-        return "\n".join([lines[0], rule, *lines[1:end], rule, *lines[end:]])
+        rule, end = "-" * len(lines[0]), len(self.shown) + 1
+        title = [f"{self.selection}:"] if self.selection else []
+        notes = [f"note: {printable(note)}" for note in self.notes]
+        return "\n".join([*title, lines[0], rule, *lines[1:end], rule, *lines[end:], *notes])
 
     def to_markdown(self) -> str:
-        """The table in Markdown."""
-        return table(_COLUMNS, self._rows(), "lrrrr")
+        """The table in Markdown, and of many classes the most frequent confusions."""
+        parts = [table(_COLUMNS, self._rows(), "lrrrr")]
+        if self.selection:
+            parts.insert(0, f"Shown: {self.selection}; `report.json` has all.")
+            parts.append(self._confusions_to_markdown())
+        return "\n\n".join(filter(None, parts))
+
+    def _confusions_to_markdown(self) -> str:
+        rows = self.confusions[:SHOWN_CONFUSIONS]
+        if not len(rows):
+            return ""
+        names = [scores.name for scores in self.classes]
+        cells = [(names[label], names[other], count) for label, other, count in rows.tolist()]
+        title = f"The most frequent confusions, {len(rows)} of {len(self.confusions):,}:"
+        return f"{title}\n\n{table(('label', 'predicted', 'images'), cells, 'llr')}"
 
 
 def classification_report(
@@ -142,5 +283,11 @@ def classification_report(
         classes=tuple(scores_of(name, str(i)) for i, name in enumerate(class_names)),
         macro=scores_of("macro average", "macro avg"),
         weighted=scores_of("weighted average", "weighted avg"),
-        confusion=metrics.confusion_matrix(labels, predictions, labels=range(classes)),
+        pairs=_pairs(labels, predictions),
     )
+
+
+def _pairs(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """Label, prediction and count of each pair that occurs, in order."""
+    both, counts = np.unique(np.stack([labels, predictions], axis=1), axis=0, return_counts=True)
+    return np.column_stack([both, counts]).astype(np.int64)

@@ -7,16 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import keras
-import numpy as np
-
 from keras_vit import data
-from keras_vit.evaluation.calibration import calibration
-from keras_vit.evaluation.mistakes import images_at, worst_mistakes
+from keras_vit.evaluation.calibration import calibration_of
+from keras_vit.evaluation.mistakes import images_at, mistakes_of
 from keras_vit.evaluation.model_card import model_card
+from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.plots import plot_calibration, plot_confusion, plot_curves, plot_mistakes
 from keras_vit.evaluation.report import ClassificationReport
 from keras_vit.files import write_bytes, write_text
+
+THUMBNAIL = 480  # pixels: twice the width of a mistake's image in its plot
 
 
 def write_report(
@@ -24,8 +24,9 @@ def write_report(
     report: ClassificationReport,
     facts: Mapping[str, Any],
     *,
-    labels: Any,
-    logits: Any,
+    labels: Any = None,
+    logits: Any = None,
+    outcomes: Outcomes | None = None,
     split: data.Split | None = None,
     history: Mapping[str, Sequence[float]] | None = None,
     config: Mapping[str, Any] | None = None,
@@ -44,6 +45,8 @@ def write_report(
             are, and the keys that `model_card` knows to the card.
         labels: Integer classes `(examples,)`.
         logits: `(examples, classes)`, as the model returns them.
+        outcomes: What `predict_outcomes` returned, in place of `labels` and `logits`: of many
+            images and classes, logits take gigabytes.
         split: The examples in the order of `labels`.
         history: `History.history` of `fit`.
         config: What made the model, for the card: `command`, `job`, `recipe`, `versions`.
@@ -69,11 +72,11 @@ def write_report(
     folder, run = Path(folder), Path(folder if run is None else run)
     history = dict(history or {})
     _check_history(history)
-    softmax = keras.ops.softmax(np.asarray(logits, np.float32))
-    probabilities = keras.ops.convert_to_numpy(softmax)
-    calibrated = calibration(labels, probabilities)
+    if outcomes is None:
+        outcomes = Outcomes.of_logits(labels, logits)
+    calibrated = calibration_of(outcomes)
     files = None if split is None or split.skips else split.files
-    mistakes = worst_mistakes(labels, probabilities, files=files)
+    mistakes = mistakes_of(outcomes, files=files)
     folder.mkdir(parents=True, exist_ok=True)
 
     plots = ["confusion.png", "calibration.png"]
@@ -84,7 +87,8 @@ def write_report(
         plots.insert(0, "curves.png")
     if split is not None:
         names = [scores.name for scores in report.classes]
-        images = images_at(split, [mistake.index for mistake in mistakes])
+        places = [mistake.index for mistake in mistakes]
+        images = images_at(split, places, largest=THUMBNAIL)
         plot_mistakes(mistakes, images, names, folder / "mistakes.png")
         plots.append("mistakes.png")
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.errors import check_above_zero
-from keras_vit.evaluation.checks import check_labels, check_scores
+from keras_vit.evaluation.checks import check_labels, check_scores, row_slices
 from keras_vit.models.head import HEADS
 
 # Temperatures that are searched: beyond them, images are too few or labels are wrong.
@@ -40,7 +40,7 @@ def fit_temperature(labels: Any, logits: Any) -> float:
     from scipy.optimize import minimize_scalar
     from scipy.special import logsumexp
 
-    labels, logits = np.asarray(labels), np.asarray(logits, np.float64)
+    labels, logits = np.asarray(labels), np.asarray(logits)
     if logits.ndim != 2 or not len(labels) or labels.shape != logits.shape[:1]:
         raise ValueError(
             f"labels {labels.shape} do not go with logits {logits.shape}: give one label per row, "
@@ -48,10 +48,14 @@ def fit_temperature(labels: Any, logits: Any) -> float:
         )
     check_scores(logits)
     check_labels(labels, logits.shape[1])
-    right = logits[np.arange(len(labels)), labels]
+    right = logits[np.arange(len(labels)), labels].astype(np.float64)
 
     def log_loss(inverse: float) -> float:
-        return float(np.mean(logsumexp(inverse * logits, axis=1) - inverse * right))
+        sums = [
+            logsumexp(inverse * logits[rows].astype(np.float64), axis=1)
+            for rows in row_slices(logits)
+        ]
+        return float(np.mean(np.concatenate(sums) - inverse * right))
 
     # Convex in the inverse of the temperature. Beyond the bounds the best is a bound.
     low, high = 1 / RANGE[1], 1 / RANGE[0]

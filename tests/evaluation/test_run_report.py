@@ -202,7 +202,7 @@ def test_card_has_hugging_faces_sections_and_every_fact() -> None:
 
 def test_card_of_an_untested_class_without_facts() -> None:
     card = model_card("pets", classification_report([0, 0], [0, 0], ["cat", "dog"]), {})
-    assert "Not tested, as there are no validation images: dog." in card
+    assert "Not tested, as there are no validation images: dog (1 class of 2)." in card
     assert "95 % confidence interval 34.2% to 100.0%" in card  # Wilson, 2 of 2
     assert "None" not in card
 

@@ -1,0 +1,95 @@
+"""What a report needs of each prediction: four numbers per image, however many classes there are.
+
+Scores of 21,843 images and as many classes are 1.9 GB; softmax and checks would copy them several
+times. So rows are checked and reduced a few at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_vit.evaluation.checks import (
+    check_label_shape,
+    check_labels,
+    check_probability_rows,
+    check_scores,
+    row_slices,
+)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Labels and predictions of some examples.
+
+    Attributes:
+        labels: Integer classes `(examples,)`.
+        predictions: The most probable class of each `(examples,)`.
+        probability: Its probability `(examples,)`, float64.
+        label_probability: The probability of the label `(examples,)`, float64.
+    """
+
+    labels: np.ndarray
+    predictions: np.ndarray
+    probability: np.ndarray
+    label_probability: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def of_logits(cls, labels: Any, logits: Any) -> Outcomes:
+        """Outcomes of logits `(examples, classes)`.
+
+        Raises:
+            ValueError: Shapes do not match, labels are out of range, or logits are not finite.
+
+        Example:
+
+        >>> import numpy as np
+        >>> from keras_vit.evaluation.outcomes import Outcomes
+        >>> outcomes = Outcomes.of_logits([0, 1], np.array([[0.0, 0.0], [9.0, 0.0]]))
+        >>> outcomes.predictions.tolist(), float(outcomes.probability[0])
+        ([0, 0], 0.5)
+        """
+        return cls._of(labels, np.asarray(logits), softmax)
+
+    @classmethod
+    def of_probabilities(cls, labels: Any, probabilities: Any) -> Outcomes:
+        """Outcomes of probabilities `(examples, classes)`, rows that sum to 1.
+
+        Raises:
+            ValueError: Shapes do not match, labels are out of range, or rows are not probabilities.
+        """
+        return cls._of(labels, np.asarray(probabilities), check_probability_rows)
+
+    @classmethod
+    def joined(cls, parts: list[Outcomes]) -> Outcomes:
+        """All examples of some parts, in order."""
+        columns = ("labels", "predictions", "probability", "label_probability")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+
+    @classmethod
+    def _of(
+        cls, labels: Any, scores: np.ndarray, to_probabilities: Callable[[np.ndarray], np.ndarray]
+    ) -> Outcomes:
+        labels = np.asarray(labels)
+        check_label_shape(labels, scores)
+        check_labels(labels, scores.shape[1])
+        check_scores(scores)
+        parts = []
+        for rows in row_slices(scores):
+            own, probabilities = labels[rows], to_probabilities(scores[rows].astype(np.float64))
+            at = np.arange(len(own))
+            best = probabilities.argmax(axis=1)
+            parts.append(cls(own, best, probabilities[at, best], probabilities[at, own]))
+        return cls.joined(parts)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """The softmax of rows of logits."""
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
