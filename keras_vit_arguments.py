@@ -121,6 +121,9 @@ METAVARS = {  # N for all others
 }
 
 
+# From this ratio on (of `difflib`), a misspelt option is like another.
+SIMILAR = 0.75
+
 # What other training scripts call an option.
 NAMES_ELSEWHERE = {
     "-b": "--batch-size",
@@ -737,9 +740,22 @@ def _unrecognized(command: str | None, words: Sequence[str]) -> str:
     near: list[str] = []
     for word in (word.split("=")[0] for word in words):
         elsewhere = NAMES_ELSEWHERE.get(word)
-        near += [elsewhere] if elsewhere in names else difflib.get_close_matches(word, names, n=1)
+        near += [elsewhere] if elsewhere in names else _similar(word, names)
     proposal = f" Did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
     return f"unrecognized arguments: {' '.join(words)} (see {program} --help).{proposal}"
+
+
+def _similar(word: str, names: Sequence[str]) -> list[str]:
+    """The option of the most similar name, if one is: `--epocs`, `--num-epochs`, `--lora-rank`.
+
+    Without the dashes, which all options have in common.
+    """
+    bare = {name.lstrip("-"): name for name in names}
+    word = word.lstrip("-").replace("_", "-").lower()
+    parts = word.split("-")
+    near = difflib.get_close_matches(word, bare, n=1, cutoff=SIMILAR)
+    near += [name for name in bare if name in (parts[0], parts[-1])]
+    return [bare[name] for name in near[:1]]
 
 
 def _check_evaluate(options: dict[str, Any]) -> None:

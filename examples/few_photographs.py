@@ -80,6 +80,7 @@ def run(
         seed=seed,
         precision=options.precision,
         freeze_backbone=probe,
+        held_out=0.0,  # all images are trained on, and none decides whether the probe is kept
     )
     started = time.monotonic()
     model, _, facts = trained_model(job, recipe_of(job, images_per_class), splits, folder, print)

@@ -232,7 +232,7 @@ def test_an_interrupted_run_is_resumed(
 ) -> None:
     out = tmp_path / "colours"
     words = [*colours(photographs, out), "--sam", "--patience", "3"]
-    interrupt(words, "predict_split", monkeypatch)
+    interrupt(words, "predict_outcomes", monkeypatch)
     assert not out.exists()
     capsys.readouterr()
     assert cli.main(words) == 2
@@ -275,7 +275,7 @@ def test_layers_of_keras_augment_a_run_and_belong_to_it(
     out = tmp_path / "colours"
     words = [*colours(photographs, out), "--augment"]
     layers = ["keras.layers.RandomRotation(0.05)", "keras.layers.MixUp"]
-    interrupt([*words, *layers], "predict_split", monkeypatch)
+    interrupt([*words, *layers], "predict_outcomes", monkeypatch)
     capsys.readouterr()
     assert cli.main([*words, layers[0], "--resume"]) == 2
     assert "augment was " in capsys.readouterr().err

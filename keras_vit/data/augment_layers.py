@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
+from keras_vit.errors import counted
+
 from ._imports import require, tf
 from .augmentation import AUGMENTATIONS, Augmentation
 from .layer_names import EXAMPLE, layer_from_text
@@ -111,12 +113,43 @@ def describe_augment(settings: Augmentation, layers: Sequence[Any]) -> str:
         >>> import keras
         >>> describe_augment(*resolve_augment(keras.layers.MixUp(), AUGMENTATIONS["tiny"]))
         'resize, keras.layers.MixUp'
+        >>> describe_augment(AUGMENTATIONS["randaugment"], ())
+        'inception crop of at least 5 %, flip, RandAugment (2 operations, magnitude 10)'
     """
-    if not layers:
-        return str(settings)
-    plain = settings == crop_only(settings)
-    first = f"{settings.crop} crop" if settings.crop != "resize" else "resize"
-    return ", ".join([first if plain else str(settings), *map(describe, layers)])
+    return ", ".join([*_in_words(settings), *map(describe, layers)])
+
+
+def _in_words(settings: Augmentation) -> Iterator[str]:
+    """What is done to an image, in order, each in a few words."""
+    if settings.crop == "inception":
+        low, high = settings.aspect_ratio
+        usual = settings.aspect_ratio == Augmentation.aspect_ratio
+        ratio = "" if usual else f" and aspect ratios of {low:.3g} to {high:.3g}"
+        yield f"inception crop of at least {100 * settings.min_area:.3g} %{ratio}"
+    else:
+        yield "random crop" if settings.crop == "random" else "resize"
+    if settings.flip:
+        yield "flip"
+    for name, most in (
+        ("shift", f"{settings.shift} px"),
+        ("rotation", f"{settings.rotation:g}°"),
+        ("zoom", f"{100 * settings.zoom:.3g} %"),
+        ("shear", f"{settings.shear:g} px"),
+    ):
+        if getattr(settings, name):
+            yield f"{name} by up to {most}"
+    if settings.rand_augment is not None:
+        count, magnitude = settings.rand_augment
+        chosen = "" if settings.operations is None else f" of {', '.join(settings.operations)}"
+        yield f"RandAugment ({counted(count, 'operation')}{chosen}, magnitude {magnitude:g})"
+    if settings.three_augment:
+        yield "3-Augment"
+    if settings.erasing:
+        yield f"random erasing of {100 * settings.erasing:.3g} %"
+    if settings.mixup:
+        yield f"mixup {settings.mixup:g}"
+    if settings.cutmix:
+        yield f"CutMix {settings.cutmix:g}"
 
 
 def describe(layer: Any) -> str:

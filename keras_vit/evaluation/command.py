@@ -9,7 +9,7 @@ from keras_vit.errors import check_choice
 from keras_vit.evaluation import vtab_tasks
 from keras_vit.evaluation.features import features, weights_digest
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, check_shots, fewshot_table
-from keras_vit.evaluation.prediction import predict_split
+from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.probes import check_classes, check_neighbours, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit.evaluation.vtab import Setting, VTABReport, finetuning, run_vtab
@@ -32,8 +32,8 @@ def own_classes(model: Any, split: data.Split, batch_size: int = 32) -> Classifi
             f"({_shorten(split.class_names)}). Evaluate its features instead: --probe, --knn or "
             "--fewshot."
         )
-    labels, scores = predict_split(model, split, batch_size)
-    return classification_report(labels, scores, split.class_names)
+    outcomes = predict_outcomes(model, split, batch_size)
+    return classification_report(outcomes.labels, outcomes.predictions, split.class_names)
 
 
 def transfer_rows(

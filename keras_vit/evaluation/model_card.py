@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from keras_vit.errors import printable
+from keras_vit.errors import counted, printable
 from keras_vit.evaluation.calibration import Calibration, wilson_interval
 from keras_vit.evaluation.markdown import code, inline, table
 from keras_vit.evaluation.mistakes import Mistake
@@ -65,7 +65,8 @@ def model_card(
         f"({_interval(report.accuracy, count)}).",
         comparisons="\n".join(f"- {inline(line)}" for line in facts.get("beside", ())),
         details=_details(len(report.classes), facts, job),
-        classes=len(report.classes),
+        classes=f"{len(report.classes):,} classes "
+        + ("that `report.json` lists" if report.selection else "of the table below"),
         limitations=_limitations(report, calibration, mistakes),
         predict=printable(f"keras-vit predict {shlex.quote(str(run))} photo.jpg"),
         # A string literal of Python, on one line.
@@ -126,7 +127,7 @@ def _sentence(note: str) -> str:
 
 def _details(classes: int, facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
     details = {
-        "Model type": f"image classifier, {classes} classes, keras_vit",
+        "Model type": f"image classifier, {classes:,} classes, keras_vit",
         "Parameters": f"{facts['parameters']:,}" if "parameters" in facts else "",
         "Trained from": inline(job.get("weights") or "random weights") if job else "",
         "Teacher": inline(job.get("teacher") or ""),
@@ -162,6 +163,16 @@ def _procedure(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         parts.append(table(("hyper-parameter", "value"), recipe.items()))
     if "seconds" in facts:
         parts.append(f"Training took {facts['seconds']:.0f} seconds.")
+    if "choice" in facts:
+        choice = facts["choice"]
+        compared = (
+            f"On {counted(choice['images'], 'training image')} held out, a linear probe on the "
+            f"frozen features reaches {choice['linear_probe']:.2%} and fine-tuning from it "
+            f"{choice['fine_tuned']:.2%}. "
+            if choice["images"]
+            else ""
+        )
+        parts.append(f"{compared}Kept: the {choice['kept']}, as {choice['reason']}.")
     if "temperature" in facts:
         parts.append(
             f"The logits are divided by a temperature of {facts['temperature']:.3f}, which was set "

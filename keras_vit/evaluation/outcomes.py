@@ -58,6 +58,13 @@ class Outcomes:
         return cls._of(labels, np.asarray(logits), softmax)
 
     @classmethod
+    def of_scores(cls, labels: Any, scores: Any, activation: str | None) -> Outcomes:
+        """Outcomes of what a model with this `classifier_activation` returns; None: logits."""
+        if activation is None:
+            return cls.of_logits(labels, scores)
+        return cls._of(labels, np.asarray(scores), lambda rows: rows)
+
+    @classmethod
     def of_probabilities(cls, labels: Any, probabilities: Any) -> Outcomes:
         """Outcomes of probabilities `(examples, classes)`, rows that sum to 1.
 

@@ -18,7 +18,7 @@ from keras_vit.version import install_command
 # With fewer images in a bin, chance moves its accuracy by up to 18 points (Wilson's 95 % interval).
 FEW_IMAGES = 30
 TILE = 2.0  # inches: width of an image among the mistakes
-ROOM = 72 * TILE - 8  # points: width of a line above or below it
+ROOM = 72 * TILE - 14  # points: width of a line above or below it
 MOST_CLASSES = 50  # of a confusion matrix, of 3,000 x 3,000 pixels then
 MOST_MISTAKES = 60  # of a contact sheet
 MANY_EPOCHS = 40  # beyond that a dot per epoch would hide the line

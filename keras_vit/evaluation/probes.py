@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import check_non_negative, check_positive
+from keras_vit.errors import check_non_negative, check_positive, counted
 from keras_vit.evaluation.checks import check_features
 
 # Candidates for the inverse strength of the L2 penalty, scikit-learn's C.
@@ -96,12 +96,12 @@ def linear_probe(
 
     Args:
         train_x: As for `knn_accuracy`, also for `test_x` and `test_y`.
-        train_y: Integer labels `(n,)` of at least two classes, two examples each.
+        train_y: Integer labels `(n,)`; two classes or more have two examples or more.
         folds: Number of folds of the cross-validation; fewer where a class has fewer examples.
         seed: Seed of the folds.
 
     Raises:
-        ValueError: Shapes do not match, values are not finite, a class is too small, or an
+        ValueError: Shapes do not match, values are not finite, classes are too small, or an
             argument is out of range.
 
     Example:
@@ -124,13 +124,18 @@ def linear_probe(
         raise ValueError(f"folds={folds!r} must be an integer of at least 2.")
     check_non_negative(seed=seed)
     folds = min(folds, check_classes(train_y))
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    # A class of one example is in one fold alone: it is trained on, and does not choose.
+    several = np.bincount(train_y)[train_y] > 1
     search = GridSearchCV(
-        make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)),
+        classifier,
         {"logisticregression__C": STRENGTHS},
         scoring="neg_log_loss",
         cv=StratifiedKFold(folds, shuffle=True, random_state=seed),
-    ).fit(train_x, train_y)
-    scaler, regression = (step for _, step in search.best_estimator_.steps)
+        refit=False,
+    ).fit(train_x[several], train_y[several])
+    classifier.set_params(**search.best_params_).fit(train_x, train_y)
+    scaler, regression = (step for _, step in classifier.steps)
     kernel, bias = _as_head(regression, int(max(train_y.max(), test_y.max())) + 1)
     kernel /= scaler.scale_[:, None]
     bias -= scaler.mean_ @ kernel
@@ -143,18 +148,20 @@ def linear_probe(
 
 
 def check_classes(labels: np.ndarray) -> int:
-    """The number of examples of the smallest class.
+    """The number of examples of the smallest class that has two or more.
 
     Raises:
         ValueError: There are too few classes or examples for a linear probe.
     """
     classes, counts = np.unique(labels, return_counts=True)
-    if len(classes) < 2 or counts.min() < 2:
+    several = counts[counts > 1]
+    if len(several) < 2:
         raise ValueError(
             "A linear probe needs two classes with two training examples each; "
-            f"class {classes[counts.argmin()]} has {counts.min()}, of {len(classes)} classes."
+            f"class {classes[counts.argmin()]} has {counts.min()}, of "
+            f"{counted(len(classes), 'class', 'classes')}."
         )
-    return int(counts.min())
+    return int(several.min())
 
 
 def _as_head(regression: Any, num_classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -118,16 +118,17 @@ class ClassificationReport:
         name, share = self.majority
         if share < low:
             return ""
-        smallest = min((s for s in self.classes if s.support), key=lambda scores: scores.support)
-        reason = (
-            f"the smallest class, {smallest.name}, has {counted(smallest.support, 'image')}"
-            if smallest.name != name
-            else "there are no images of any other class"
-        )
+        supports = [scores.support for scores in self.classes if scores.support]
+        smallest = next(s for s in self.classes if s.support == min(supports))
+        reason = ""
+        if len(supports) == 1:
+            reason = "; there are no images of any other class"
+        elif min(supports) < max(supports):
+            reason = f"; the smallest class, {smallest.name}, has {counted(min(supports), 'image')}"
         return (
             f"an accuracy of {self.accuracy:.1%} on {counted(images, 'image')} says nothing of the "
             f"classes: always predicting {name} would reach {share:.1%}, which is not below its "
-            f"95 % confidence interval ({low:.1%} to {high:.1%}); {reason}. The balanced accuracy, "
+            f"95 % confidence interval ({low:.1%} to {high:.1%}){reason}. The balanced accuracy, "
             f"the mean recall of the classes, is {self.balanced_accuracy:.1%}"
         )
 

@@ -37,7 +37,7 @@ def shorten_apart(names: Sequence[str], fits: Sequence[Fits]) -> list[str]:
     Example:
 
     >>> from keras_vit.evaluation.shortening import shorten_apart
-    >>> names = ["Canis_lupus_familiaris_brown_from_above", "Canis_lupus_familiaris_black_from_above"]
+    >>> names = [f"Canis_lupus_familiaris_{colour}_from_above" for colour in ("brown", "black")]
     >>> shorten_apart(names, 2 * [lambda text: len(text) <= 16])
     ['Can…s_brown_fro…', 'Can…s_black_fro…']
     """

@@ -417,7 +417,8 @@ def default_callbacks(
     return [*callbacks, Progress(images_per_step, print_fn)]
 
 
-def _tensorboard(folder: Path) -> keras.callbacks.Callback:
+def check_tensorboard() -> None:
+    """Raises an ImportError where the callback for TensorBoard cannot work."""
     needed = {"tensorboard": "tensorboard", "tensorflow": f"{DISTRIBUTION}[tensorflow]"}
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
@@ -426,6 +427,10 @@ def _tensorboard(folder: Path) -> keras.callbacks.Callback:
             f"TensorBoard logs need {' and '.join(missing)}: pip install {install}. "
             "history.csv holds the same numbers."
         )
+
+
+def _tensorboard(folder: Path) -> keras.callbacks.Callback:
+    check_tensorboard()
     return keras.callbacks.TensorBoard(str(folder))
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 from keras_vit import data
-from keras_vit.data.augment_layers import describe_augment, resolve_augment
+from keras_vit.data.augment_layers import describe_augment, mixes, resolve_augment
+from keras_vit.errors import counted
 from keras_vit.evaluation.prediction import image_shape, pipeline_arguments, to_data_format
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import compile_model
@@ -74,18 +75,19 @@ def fit(
         epochs = max(min(epochs, steps * batch_size // len(splits.val)), 1)
     per_epoch = math.ceil(steps / epochs)
     settings, layers = resolve_augment(augment, recipe.augment)
+    mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     compile_model(model, recipe, updates)
     network = getattr(model, "student", model)
     print_fn(
-        f"{network.name}: {network.count_params():,} parameters, {epochs} epochs of {per_epoch} "
-        f"steps of {batch_size} images"
+        f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
+        f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"
     )
 
     if augment is not None:
         print_fn(f"augment: {describe_augment(settings, layers)}")
 
     def batches(split: data.Split, **options: Any) -> Any:
-        options = {**pipeline_arguments(model), "num_classes": len(split.class_names), **options}
+        options = {**pipeline_arguments(model), **options}
         return to_data_format(
             model, data.pipeline(split, batch_size=batch_size, cache=None, **options)
         )
@@ -100,6 +102,9 @@ def fit(
             training=True,
             seed=seed,
             augment=[settings, *layers],
+            # Mixed labels are rows. Others stay integers: the loss makes rows of a batch, where a
+            # queue of batches of 4,096 rows of 21,843 classes would hold 358 MB in each.
+            num_classes=len(splits.class_names) if mixed else None,
             repeat=True,
             start_step=start_step,
         )

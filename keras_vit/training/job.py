@@ -29,13 +29,15 @@ from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.checkpoints.models import model_class
 from keras_vit.data import MAX_PIXELS
-from keras_vit.evaluation.prediction import predict_split
+from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.files import atomic_write, write_text
 from keras_vit.manifest import read_manifest
 from keras_vit.models import MLPMixer, VisionTransformer
 from keras_vit.models.families import family_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.output_folder import OutputFolder
+from keras_vit.training.callbacks import check_tensorboard
 from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.fit import History, fit
 from keras_vit.training.job_recipe import (
@@ -44,6 +46,7 @@ from keras_vit.training.job_recipe import (
     suited_recipe,
 )
 from keras_vit.training.lora import enable_lora, merged
+from keras_vit.training.probe_choice import PROBE, choose, hold_out_to_choose
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.training.resume import CHECKPOINT_SECONDS
@@ -181,9 +184,12 @@ def train(
         FileNotFoundError: There is no run to resume.
         BlockingIOError: Another process trains into this folder.
         FloatingPointError: The loss is not finite; the message names the step.
+        ImportError: `job.tensorboard`, and it is not installed.
         OSError: A file cannot be written, or the finished run cannot be moved to `job.out`.
         ValueError: An option is unknown or out of range, or `job.out` must not be replaced.
     """
+    if job.tensorboard:
+        check_tensorboard()
     recipe = recipe_of(job)  # reports misspelt options before the data are loaded
     with _on_devices(job, recipe):
         is_first = keras_vit.distribution.is_first_process()
@@ -213,6 +219,8 @@ def _train_and_publish(
         output.publish(print_fn)
     report, facts = _stored_report(output.place)
     print_fn(f"\n{report}\n")
+    if note := _note_of_probe(report, facts):
+        print_fn(note)
     print_fn(
         f"{facts['seconds']:.0f} s; written to {job.out}: "
         + ", ".join(sorted(path.name for path in job.out.iterdir()))
@@ -229,9 +237,9 @@ def _follow(job: Job, recipe: Recipe) -> evaluation.ClassificationReport | None:
     splits = _load(job)
     _, recipe = suited_recipe(job, recipe, splits, lambda line: None)
     model, *_ = trained_model(job, recipe, splits, job.output.workspace, lambda line: None, teacher)
-    labels, scores = predict_split(model, splits.val, recipe.batch_size)
+    outcomes = predict_outcomes(model, splits.val, recipe.batch_size)
     _whole(model)
-    return evaluation.classification_report(labels, scores, splits.class_names)
+    return _report_of(outcomes, splits)
 
 
 def _on_devices(job: Job, recipe: Recipe) -> AbstractContextManager[Any]:
@@ -245,6 +253,18 @@ def _on_devices(job: Job, recipe: Recipe) -> AbstractContextManager[Any]:
             f"devices={job.devices} needs a distribution: give --distribution data_parallel, too."
         )
     return nullcontext()
+
+
+def _note_of_probe(report: evaluation.ClassificationReport, facts: dict[str, Any]) -> str:
+    """A line where the trained model is worse than a linear probe on what it started from."""
+    probe, kept = facts.get("probe_accuracy"), (facts.get("choice") or {}).get("kept")
+    if probe is None or report.accuracy >= probe or kept == PROBE:
+        return ""
+    return (
+        f"note: a linear probe on the frozen features reaches {probe:.2%} of the validation "
+        f"images, and the trained model {report.accuracy:.2%}: try --freeze-backbone, or a lower "
+        "--learning-rate"
+    )
 
 
 def _stored_report(folder: Path) -> tuple[evaluation.ClassificationReport, dict[str, Any]]:
@@ -284,7 +304,7 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str],
         print_fn(f"left out: {splits.report}")
     name, recipe = suited_recipe(job, recipe, splits, print_fn)
     model, history, more = trained_model(job, recipe, splits, folder, print_fn, teacher)
-    labels, scores = predict_split(model, splits.val, recipe.batch_size)
+    outcomes = predict_outcomes(model, splits.val, recipe.batch_size)
     several = current_processes() is not None
     model = _whole(model)
     facts = {
@@ -297,7 +317,13 @@ def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str],
         "ignored": [[str(path), reason] for path, reason in splits.report.ignored],
     }
     with single_process() if several else nullcontext():
-        _write_files(job, recipe, folder, model, splits, facts, labels, scores, history)
+        _write_files(job, recipe, folder, model, splits, facts, outcomes, history)
+
+
+def _report_of(outcomes: Outcomes, splits: data.Splits) -> evaluation.ClassificationReport:
+    return evaluation.classification_report(
+        outcomes.labels, outcomes.predictions, splits.class_names
+    )
 
 
 def _write_files(
@@ -307,12 +333,11 @@ def _write_files(
     model: Any,
     splits: data.Splits,
     facts: dict[str, Any],
-    labels: np.ndarray,
-    scores: np.ndarray,
+    outcomes: Outcomes,
     history: History,
 ) -> None:
     """The trained model, its report and its SavedModel."""
-    report = evaluation.classification_report(labels, scores, splits.class_names)
+    report = _report_of(outcomes, splits)
     config = _config(job, recipe, model, folder)
     with atomic_write(folder / "model.keras") as temporary:
         model.save(temporary)
@@ -321,8 +346,7 @@ def _write_files(
         folder,
         report,
         facts,
-        labels=labels,
-        logits=scores,
+        outcomes=outcomes,
         split=splits.val,
         history=history,
         config=config,
@@ -425,19 +449,34 @@ def trained_model(
 ) -> tuple[Any, History, dict[str, Any]]:
     """The model, trained on `splits.train`, perhaps by a teacher, its history and facts."""
     keras.utils.set_random_seed(job.seed)
+    everything = splits
     splits, held_out = hold_out(splits, recipe.held_out, job.seed)
+    chooses, choosing = recipe.probe_first and not job.freeze_backbone, held_out
+    if chooses and job.held_out is None and held_out is None:
+        splits, choosing = hold_out_to_choose(splits, job.seed)
     model = build(job, recipe, len(splits.class_names), splits.train.channels)
     model.class_names = splits.class_names
+    facts: dict[str, Any] = {}
     if job.first_look or job.freeze_backbone or recipe.probe_first:
         probe = _probe_features(model, splits, job.seed, print_fn)
+        facts["probe_accuracy"] = probe.accuracy
         if job.freeze_backbone or recipe.probe_first:
             set_head(model, probe)
-    start = model.get_weights() if recipe.tuned_share < 1 else None
+    start = model.get_weights() if recipe.tuned_share < 1 or chooses else None
     history: History = {}
     if not job.freeze_backbone:
         model, history = _fitted(job, recipe, model, splits, folder, print_fn, teacher)
-    model, facts = refine(model, recipe, start, held_out, recipe.batch_size)
-    if facts:
+    if chooses:
+        assert start is not None
+        # Images that set the temperature must not be trained on.
+        all_images = everything.train if held_out is None else None
+        model, choice = choose(model, recipe, start, choosing, all_images)
+        print_fn(str(choice))
+        facts["choice"] = choice.to_dict()
+        recipe = replace(recipe, tuned_share=1.0, eval_size=0)  # `choose` has done both
+    model, scaling = refine(model, recipe, start, held_out, recipe.batch_size)
+    facts |= scaling
+    if scaling:
         print_fn(
             f"temperature {facts['temperature']:.3f}, from {facts['held_out']} training images "
             "that were not trained on"

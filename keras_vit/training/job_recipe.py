@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from keras_vit import data
 from keras_vit.backend import process_count
 from keras_vit.data.augment_layers import resolve_augment
-from keras_vit.errors import check_choice
+from keras_vit.errors import check_choice, counted
 from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.training import recipes
@@ -102,10 +102,8 @@ def suited_recipe(
         return name, recipe
     side = splits.train.typical_side()
     name, reason = recipe_name(job, images_per_class, side)
-    print_fn(
-        f"recipe {name}: {splits.num_classes} classes of about {images_per_class:,.0f} training "
-        f"images each, and {reason}"
-    )
+    each = counted(round(images_per_class), "training image")
+    print_fn(f"recipe {name}: {splits.num_classes:,} classes of about {each} each, and {reason}")
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)
     return name, recipe

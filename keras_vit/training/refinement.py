@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit import evaluation
 from keras_vit.data import Split, Splits
 from keras_vit.data.splits import IndexedSplit
-from keras_vit.evaluation.prediction import predict_split
+from keras_vit.evaluation.prediction import MOST_SCORE_BYTES, predict_split
 from keras_vit.models import MLPMixer
 from keras_vit.models.geometry import image_shape
 from keras_vit.models.head import HEADS
@@ -65,6 +65,14 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
     return replace(splits, splits=others), train.take(part)
 
 
+def _enough(held_out: Split) -> Split:
+    """Images for one number: of very many classes, as many as have scores of 64 MiB."""
+    most = max(MOST_SCORE_BYTES // (4 * len(held_out.class_names)), LEAST_HELD_OUT)
+    if len(held_out) <= most or not isinstance(held_out, IndexedSplit):
+        return held_out
+    return held_out.take(np.linspace(0, len(held_out) - 1, most).astype(int))
+
+
 def set_head(model: Any, probe: evaluation.LinearProbe) -> None:
     """Makes a linear probe the head of the model, also of one with two."""
     # Beside a second head, which stays zero, the mean of both is half of this one.
@@ -102,6 +110,7 @@ def refine(
         model.eval_transform = {**model.eval_transform, "views": recipe.views}
     if held_out is None:
         return model, {}
+    held_out = _enough(held_out)
     labels, scores = predict_split(model, held_out, batch_size)
     temperature = evaluation.fit_temperature(labels, scores)
     evaluation.divide_logits(model, temperature)

@@ -1,0 +1,140 @@
+"""Fine-tuned weights, or the linear probe that they started from: whichever is better.
+
+With few images per class, fine-tuning can end below the probe (LP-FT, Kumar et al. 2022, assumes
+that it does not). Training images that neither of them has seen decide; the validation split, which
+the report is of, takes no part.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from keras_vit import evaluation
+from keras_vit.checkpoints.cache import cache_folder
+from keras_vit.data import Split, Splits
+from keras_vit.data.splits import IndexedSplit
+from keras_vit.errors import counted
+from keras_vit.evaluation.prediction import predict_outcomes
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.refinement import refine, set_head
+
+FRACTION = 0.2  # of the training images
+MOST = 500  # enough to see a difference of a few percent; all others are trained on
+PROBE, FINE_TUNED = "linear probe", "fine-tuned weights"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was kept, and why.
+
+    Attributes:
+        kept: `"linear probe"` or `"fine-tuned weights"`.
+        reason: Why, as a clause.
+        images: Number of held-out training images that decided; 0 where there are none.
+        linear_probe: Accuracy of the probe on them; None where there are none.
+        fine_tuned: Accuracy of the fine-tuned weights on them; None where there are none.
+    """
+
+    kept: str
+    reason: str
+    images: int = 0
+    linear_probe: float | None = None
+    fine_tuned: float | None = None
+
+    def __str__(self) -> str:
+        kept = f"the {self.kept} {'is' if self.kept == PROBE else 'are'} kept: {self.reason}"
+        if self.linear_probe is None or self.fine_tuned is None:
+            return kept
+        return (
+            f"on {counted(self.images, 'training image')} held out: linear probe "
+            f"{self.linear_probe:.2%}, after fine-tuning {self.fine_tuned:.2%}; {kept}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values as JSON accepts them."""
+        return asdict(self)
+
+
+def hold_out_to_choose(splits: Splits, seed: int = 0) -> tuple[Splits, Split | None]:
+    """Keeps a fifth of the training images, at most `MOST`, from training.
+
+    Every class gives about a fifth of its images and keeps at least one; two classes keep two,
+    which a linear probe needs.
+
+    Args:
+        splits: What `keras_vit.data.load` returned.
+        seed: Decides which images.
+
+    Returns:
+        The splits with the other training images, and the part; None where the images are records,
+        which do not have fixed places, or too few.
+    """
+    train = splits.train
+    if not isinstance(train, IndexedSplit):
+        return splits, None
+    labels = train.labels()
+    wanted = min(round(FRACTION * len(labels)), MOST)
+    sizes = np.bincount(labels, minlength=splits.num_classes)
+    needed = np.ones_like(sizes)
+    needed[np.argsort(-sizes, kind="stable")[:2]] = 2
+    most = np.minimum(np.ceil(FRACTION * sizes), np.maximum(sizes - needed, 0)).astype(int)
+    part: list[int] = []
+    for place in np.random.default_rng(seed).permutation(len(labels)).tolist():
+        if most[labels[place]] and len(part) < wanted:
+            most[labels[place]] -= 1
+            part.append(place)
+    if not part:
+        return splits, None
+    rest = np.setdiff1d(np.arange(len(labels)), part)
+    others = {**splits.splits, "train": train.take(rest)}
+    return replace(splits, splits=others), train.take(np.sort(part))
+
+
+def choose(
+    model: Any,
+    recipe: Recipe,
+    start: list[np.ndarray],
+    held_out: Split | None,
+    train: Split | None = None,
+) -> tuple[Any, Choice]:
+    """The better of a model and the one with the weights that its training started from.
+
+    Args:
+        model: The trained model.
+        recipe: Both models are refined by it.
+        start: The weights with the probe as the head.
+        held_out: Images that neither was trained on; None keeps the trained weights.
+        train: All training images, on which a probe that is kept is fitted again; None keeps it as
+            it is.
+
+    Returns:
+        The model, refined but for the temperature, and the choice.
+    """
+    if held_out is None:
+        model, _ = refine(model, recipe, start, None)
+        reason = "there are no held-out training images to compare them with the linear probe"
+        return model, Choice(FINE_TUNED, reason)
+    before = model.copy()
+    before.set_weights(start)
+    probe, _ = refine(before, replace(recipe, tuned_share=1.0), None, None)
+    tuned, _ = refine(model, recipe, start, None)
+    accuracies = {
+        "linear_probe": accuracy(probe, held_out, recipe.batch_size),
+        "fine_tuned": accuracy(tuned, held_out, recipe.batch_size),
+    }
+    if accuracies["fine_tuned"] >= accuracies["linear_probe"]:
+        reason = "they classify no fewer of these images correctly"
+        return tuned, Choice(FINE_TUNED, reason, len(held_out), **accuracies)
+    reason = "fine-tuning made it worse"
+    if train is not None:
+        x, y = evaluation.features(before, train, cache_folder() / "features")
+        set_head(probe, evaluation.linear_probe(x, y, x, y))
+        reason += f"; its head is fitted again, on all {counted(len(y), 'training image')}"
+    return probe, Choice(PROBE, reason, len(held_out), **accuracies)
+
+
+def accuracy(model: Any, split: Split, batch_size: int) -> float:
+    """The share of the images of a split whose label is the most probable class."""
+    outcomes = predict_outcomes(model, split, batch_size)
+    return float((outcomes.predictions == outcomes.labels).mean())
