@@ -25,7 +25,7 @@ from keras_vit.distribution.cost import (
     run_cost,
     step_cost,
 )
-from keras_vit.errors import check_choice, printable
+from keras_vit.errors import check_choice, counted, printable
 from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.export import ExportedModel, export_model, load_exported
@@ -323,12 +323,13 @@ def _plan_step(
         costs = {"compiled": compiled, **costs}
         if compiled.loops:
             notes.append(
-                f"The program has {compiled.loops} loops, and XLA counts one turn of each: "
-                "operations, memory traffic and collectives are at least these."
+                f"The program has {counted(compiled.loops, 'loop')}, and XLA counts one turn of "
+                "each: operations, memory traffic and collectives are at least these."
             )
     except (ImportError, DoesNotFitError) as error:
         notes.append(f"Not compiled: {error}")
-    print(f"\na training step on {tpu}, {distribution}: each of {expected.devices} chips")
+    chips = counted(expected.devices, "chip")
+    print(f"\na training step on {tpu}, {distribution}: each of {chips}")
     print_text(cost_table(costs))
     for note in notes:
         print_text(note)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.errors import printable, similar_paths
+from keras_vit.errors import counted, printable, similar_paths
 
 from ._imports import tf
 from .decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
@@ -22,7 +22,7 @@ from .headers import MAX_PIXELS
 from .image_files import irregular
 from .listings import read_listing, refuse_overlap
 from .other_formats import advice_for, how_to_convert, other_format, why_ignored
-from .splits import FileReport, IndexedSplit, Splits
+from .splits import MOST_LINES, FileReport, IndexedSplit, Splits
 from .verification import checked_files
 
 LAYOUTS = (
@@ -291,9 +291,8 @@ def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> Non
         return
     count = f"{len(unreadable)} of {checked} files cannot be decoded"
     if on_bad_file == "raise":
-        lines = "\n".join(f"    {path}: {reason}" for path, reason in unreadable)
         raise BadImageError(
-            f"{count}:\n{lines}\nRepair or remove them, or load with on_bad_file='skip'."
+            f"{count}:{_lines(unreadable)}\nRepair or remove them, or load with on_bad_file='skip'."
         )
     first = ", ".join(f"{path} ({reason})" for path, reason in unreadable[:3])
     more = ", ..." if len(unreadable) > 3 else ""
@@ -326,17 +325,26 @@ def _unused_class(folder: Path, name: str, examples: Examples) -> tuple[Path, st
 def _report_classes(
     folder: Path, classes: int, validated: int, unused: Files, on_bad_file: str, hint: str
 ) -> None:
-    lines = "".join(f"\n    {path}: {reason}" for path, reason in unused)
+    lines, number = _lines(unused), counted(len(unused), "class", "classes")
     if classes < 2 or not validated:
         raise ValueError(
-            f"{folder} has {classes} classes with images to train on and {validated} images to "
-            "validate on; a classifier needs two classes and an image to validate on."
-            f"{' ' if hint else ''}{hint}{lines}"
+            f"{folder} has {counted(classes, 'class', 'classes')} with images to train on and "
+            f"{counted(validated, 'image')} to validate on; a classifier needs two classes and an "
+            f"image to validate on.{' ' if hint else ''}{hint}{lines}"
         )
     if unused and on_bad_file == "raise":
         raise ValueError(
-            f"{len(unused)} classes cannot be used:{lines}\n"
+            f"{number} cannot be used:{lines}\n"
             "Add images or remove these folders, or load with on_bad_file='skip'."
         )
     if unused:
-        warnings.warn(f"{len(unused)} classes are left out:{lines}", stacklevel=4)
+        verb = "is" if len(unused) == 1 else "are"
+        warnings.warn(f"{number} {verb} left out:{lines}", stacklevel=4)
+
+
+def _lines(files: Files) -> str:
+    """A line per file with the reason, of very many the first ones."""
+    lines = [f"\n    {path}: {reason}" for path, reason in files[:MOST_LINES]]
+    if len(files) > MOST_LINES:
+        lines.append(f"\n    and {len(files) - MOST_LINES:,} more")
+    return "".join(lines)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_vit.errors import printable
+from keras_vit.errors import counted, printable
 
 from ._imports import tf
 from .errors import DamagedShardError
@@ -111,7 +111,7 @@ def _subsets(records: dict[str, Records], val_fraction: float, seed: int) -> dic
     """For each split its records, and which of them."""
     for name, part in records.items():
         if len(part) < (1 if len(records) > 1 else 2):
-            raise ValueError(f"The files of {name} hold {len(part)} records, which are too few.")
+            raise ValueError(f"The files of {name} hold {counted(len(part), 'record')}: too few.")
     if len(records) > 1:
         return {name: (part, None) for name, part in records.items()}
     (whole,) = records.values()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import check_choice
+from keras_vit.errors import check_choice, counted
 
 from ._imports import tf
 from .decoder import DECODERS, Crop
@@ -127,8 +127,8 @@ class Split(ABC):
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({self.name!r}, {self.num_examples} images, "
-            f"{len(self.class_names)} classes)"
+            f"{type(self).__name__}({self.name!r}, {counted(self.num_examples, 'image')}, "
+            f"{counted(len(self.class_names), 'class', 'classes')})"
         )
 
 
@@ -185,6 +185,9 @@ class IndexedSplit(Split):
             return tf.constant(self._labels)
 
 
+MOST_LINES = 20  # of a list of files that is printed
+
+
 @dataclass(frozen=True)
 class FileReport:
     """Which files of a folder are not used, and why.
@@ -194,7 +197,8 @@ class FileReport:
         ignored: `(path, reason)` of every file without the suffix of an image, and of every class
             without an image to train on.
 
-    Its length and its elements are those of `unreadable`.
+    Its length and its elements are those of `unreadable`. Printed, it has the first `MOST_LINES` of
+    each kind, and how many more there are.
     """
 
     unreadable: tuple[tuple[Path, str], ...] = ()
@@ -207,9 +211,11 @@ class FileReport:
         return iter(self.unreadable)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.unreadable)} unreadable, {len(self.ignored)} ignored"]
-        lines += [f"unreadable  {path}: {reason}" for path, reason in self.unreadable]
-        lines += [f"ignored     {path}: {reason}" for path, reason in self.ignored]
+        lines = [f"{len(self.unreadable):,} unreadable, {len(self.ignored):,} ignored"]
+        for name, files in (("unreadable", self.unreadable), ("ignored", self.ignored)):
+            lines += [f"{name:10}  {path}: {reason}" for path, reason in files[:MOST_LINES]]
+            if len(files) > MOST_LINES:
+                lines.append(f"{name:10}  and {len(files) - MOST_LINES:,} more")
         return "\n".join(lines)
 
 
@@ -262,4 +268,5 @@ class Splits(Mapping[str, Split]):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(split)}" for name, split in self.splits.items())
-        return f"Splits({self.source!r}, {self.num_classes} classes: {sizes})"
+        classes = counted(self.num_classes, "class", "classes")
+        return f"Splits({self.source!r}, {classes}: {sizes})"

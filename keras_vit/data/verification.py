@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from keras_vit.errors import counted
 from keras_vit.processors import available_processors
 
 from ._imports import tf
@@ -66,5 +67,5 @@ def checked_files(
         unreadable = [(f, why) for f, why in zip(files, reasons, strict=True) if why]
     if console.is_terminal:
         result = f"{len(unreadable):,} cannot be decoded" if unreadable else "all can be decoded"
-        console.print(f"checked {len(files):,} files: {result}", highlight=False)
+        console.print(f"checked {counted(len(files), 'file')}: {result}", highlight=False)
     return unreadable, orientations <= {1}, jpeg == {True}

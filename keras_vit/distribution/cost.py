@@ -19,7 +19,7 @@ import keras
 from keras_vit.backend import compile_step, tpu_devices
 from keras_vit.distribution.kinds import create, distribution_over
 from keras_vit.distribution.layouts import KINDS, held_parameters
-from keras_vit.errors import check_choice, check_positive
+from keras_vit.errors import check_choice, check_positive, counted
 from keras_vit.models import create as create_model
 from keras_vit.models import model_cost, named_model
 from keras_vit.models.cost import BYTES
@@ -160,8 +160,8 @@ def run_cost(costs: Mapping[str, StepCost], images: int, epochs: int, batch_size
     hours = steps * seconds / 3600
     chips = max(cost.devices for cost in costs.values())
     return (
-        f"{images:,} images, {epochs} x: {steps:,} steps, at least {hours:,.1f} hours, "
-        f"{hours * chips:,.0f} of a chip"
+        f"{counted(images, 'image')}, {epochs} x: {counted(steps, 'step')}, at least {hours:,.1f} "
+        f"hours, {hours * chips:,.0f} of a chip"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import keras
 
 from keras_vit.distribution.layouts import KINDS, Axes, cut_axes, held_parameters
-from keras_vit.errors import check_choice, check_positive
+from keras_vit.errors import check_choice, check_positive, counted
 
 
 def layout_table(model: keras.Model, kind: str, devices: int) -> str:
@@ -44,7 +44,8 @@ def layout_table(model: keras.Model, kind: str, devices: int) -> str:
     lines = [f"{path:{width}}  {count:3} x  {cut}" for (path, cut), count in rows.items()]
     total = sum(math.prod(shape) for _, shape in variables)
     held = held_parameters(variables, kind, devices)
-    share = f"{total:,} parameters, {held / total:.1%} of them on each of {devices} devices"
+    each = counted(devices, "device")
+    share = f"{total:,} parameters, {held / total:.1%} of them on each of {each}"
     return "\n".join([*lines, share.replace("%", " %")])
 
 

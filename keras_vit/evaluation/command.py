@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit import data
-from keras_vit.errors import check_choice
+from keras_vit.errors import check_choice, counted
 from keras_vit.evaluation import vtab_tasks
 from keras_vit.evaluation.features import features, weights_digest
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, check_shots, fewshot_table
@@ -87,7 +87,7 @@ def transfer_rows(
         rows.append((f"{num_neighbours} nearest neighbours", f"{accuracy:.2%}", "cosine"))
     if shots is not None:
         for row in fewshot_table(*examples, shots=shots, seeds=seeds):
-            spread = f"± {100 * row.spread:.2f} over {len(seeds)} seeds"
+            spread = f"± {100 * row.spread:.2f} over {counted(len(seeds), 'seed')}"
             rows.append((f"{row.shots}-shot", f"{row.mean:.2%}", spread))
     return rows
 

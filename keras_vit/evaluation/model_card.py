@@ -61,7 +61,7 @@ def model_card(
     template = files("keras_vit.evaluation").joinpath("model_card.md").read_text("utf-8")
     card = Template(template).substitute(
         title=inline(name),
-        accuracy=f"{report.accuracy:.2%} on {count} validation images "
+        accuracy=f"{report.accuracy:.2%} on {counted(count, 'validation image')} "
         f"({_interval(report.accuracy, count)}).",
         comparisons="\n".join(f"- {inline(line)}" for line in facts.get("beside", ())),
         details=_details(len(report.classes), facts, job),
@@ -98,7 +98,9 @@ def _limitations(
         weakest = min(tested, key=lambda scores: scores.recall)
         lines.append(
             f"- The weakest class is {inline(weakest.name)}: {weakest.recall:.1%} of its "
-            f"{weakest.support} images are classified correctly."
+            f""
+            f"{counted(weakest.support, 'image')} {'is' if weakest.support == 1 else 'are'} "
+            "classified correctly."
         )
     if calibration is not None:
         lines.append(
@@ -148,7 +150,9 @@ def _data(facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
         lines = [f"- {code(str(file))}: {inline(str(reason))}" for file, reason in bad[:20]]
         if len(bad) > len(lines):
             lines.append(f"- and {len(bad) - len(lines)} more, in report.json")
-        parts += [f"{len(bad)} files could not be decoded and were skipped:", "\n".join(lines)]
+        were = "was" if len(bad) == 1 else "were"
+        title = f"{counted(len(bad), 'file')} could not be decoded and {were} skipped:"
+        parts += [title, "\n".join(lines)]
     parts.append(f"Origin of the images, their authors and licence: {FILL_IN}.")
     return "\n\n".join(parts)
 
@@ -162,7 +166,7 @@ def _procedure(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     if recipe := config.get("recipe"):
         parts.append(table(("hyper-parameter", "value"), recipe.items()))
     if "seconds" in facts:
-        parts.append(f"Training took {facts['seconds']:.0f} seconds.")
+        parts.append(f"Training took {counted(round(facts['seconds']), 'second')}.")
     if "choice" in facts:
         choice = facts["choice"]
         compared = (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import data
+from keras_vit.errors import counted
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_split
 from keras_vit.export.exported import ExportedModel, format_of
 from keras_vit.export.format_table import FORMATS
@@ -41,7 +42,7 @@ class Comparison:
     def __str__(self) -> str:
         return "\n".join(
             (
-                f"on {self.images} images{'':12}model      file",
+                f"on {counted(self.images, 'image')}{'':12}model      file",
                 f"  accuracy{'':16}{self.accuracy:8.2%}  {self.exported_accuracy:8.2%}",
                 f"  the same class{'':20}{self.agreement:8.2%}",
                 f"  size{'':20}{self.weights / 1e6:5.1f} MB  {self.size / 1e6:5.1f} MB",

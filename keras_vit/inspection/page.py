@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import printable
+from keras_vit.errors import counted, printable
 from keras_vit.evaluation.prediction import Prediction
 from keras_vit.files import write_text
 from keras_vit.inspection.forward_pass import patch_pixels
@@ -69,8 +69,8 @@ def write_page(
     page = template.substitute(
         title=escape(printable(title)),
         facts=escape(
-            f"{depth} layers of {heads} heads, {grid_h} × {grid_w} patches of "
-            f"{pixels[0]} × {pixels[1]} pixels"
+            f"{counted(depth, 'layer')} of {counted(heads, 'head')}, {grid_h} × {grid_w} patches "
+            f"of {pixels[0]} × {pixels[1]} pixels"
         ),
         reader=escape(reader),
         depth=depth,

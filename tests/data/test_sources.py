@@ -342,7 +342,7 @@ def test_a_class_without_a_readable_file_is_left_out(tmp_path: Path) -> None:
     write(flat_folder(tmp_path), {"c/1.jpg": b"x", "c/2.jpg": b"y"})
     with (
         pytest.warns(UserWarning, match="2 of 22 files"),
-        pytest.warns(UserWarning, match="1 classes are left out"),
+        pytest.warns(UserWarning, match="1 class is left out"),
     ):
         splits = load(tmp_path)
     assert splits.class_names == ("a", "b")
@@ -409,7 +409,7 @@ DISORDER = {
     "empty class": (
         {f"{n}.png": plain(1) for n in ("a/1", "a/2", "c/1", "c/2")} | {"b/notes.txt": b""},
         ValueError,
-        r"1 classes cannot be used:\n.*b: a class without an image to train on",
+        r"1 class cannot be used:\n.*b: a class without an image to train on",
     ),
     "one class left": (
         {"a/1.png": plain(1), "a/2.png": plain(1), "b/notes.txt": b""},

@@ -98,7 +98,7 @@ def test_errors() -> None:
         linear_probe(*TRAIN, *TEST, seed=-1)
     with pytest.raises(ValueError, match="two training examples each; class 1 has 1"):
         linear_probe(np.eye(3), [0, 0, 1], np.eye(3), [0, 0, 1])
-    with pytest.raises(ValueError, match="of 1 classes"):
+    with pytest.raises(ValueError, match=r"of 1 class\."):
         linear_probe(np.eye(3), [0, 0, 0], np.eye(3), [0, 0, 0])
 
 

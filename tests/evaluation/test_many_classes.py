@@ -1,0 +1,285 @@
+"""Reports of a thousand classes and of 21,843: bounded in memory, pixels and rows."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data
+from keras_vit.evaluation import (
+    ClassificationReport,
+    classification_report,
+    fit_temperature,
+    predict_split,
+    write_report,
+)
+from keras_vit.evaluation import checks as checks_module
+from keras_vit.evaluation import prediction as prediction_module
+from keras_vit.evaluation.mistakes import Mistake, images_at
+from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.evaluation.plots import draw_confusion, draw_mistakes
+from keras_vit.evaluation.prediction import predict_outcomes
+from keras_vit.evaluation.report import SHOWN_ROWS
+
+CLASSES = 1000
+NAMES = tuple(f"class {i}" for i in range(CLASSES))
+LABELS = np.arange(4 * CLASSES) % CLASSES
+
+# A process that may take 2 GiB more than it has, and prints the most it took more, in GiB.
+LIMITED = """
+import resource, sys, tempfile
+import numpy as np
+import keras, keras_vit
+from keras_vit import data
+from keras_vit.evaluation import classification_report, write_report
+import matplotlib.figure, sklearn.metrics
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+def limit():
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + 2 * 2**30, resource.RLIM_INFINITY))
+
+classes, images = map(int, sys.argv[1:])
+names = [f"n{i:08d} a name of a synset" for i in range(classes)]
+labels = np.arange(images) % classes
+random = np.random.default_rng(0)
+"""
+OF_LOGITS = """
+logits = random.normal(size=(images, classes)).astype("float32")
+logits[np.arange(images), labels] += 3
+before = peak()
+limit()
+report = classification_report(labels, logits, names)
+write_report(tempfile.mkdtemp(), report, {}, labels=labels, logits=logits)
+print(peak() - before)
+"""
+OF_A_MODEL = """
+from keras_vit.evaluation.prediction import predict_outcomes
+pixels = random.integers(0, 256, (images, 8, 8, 3)).astype("uint8")
+split = data.ArraySplit("val", tuple(names), pixels, labels.astype("int32"))
+model = keras_vit.VisionTransformer(patch_size=8, hidden_dim=8, depth=1, num_heads=1,
+    input_shape=(8, 8, 3), num_classes=classes)
+model.get_layer("head").kernel.assign(random.normal(size=(8, classes)))
+model.predict_on_batch(np.zeros((8, 8, 8, 3)))
+before = peak()
+limit()
+outcomes = predict_outcomes(model, split)
+report = classification_report(outcomes.labels, outcomes.predictions, names)
+write_report(tempfile.mkdtemp(), report, {}, outcomes=outcomes, split=split)
+str(report)
+print(peak() - before)
+"""
+
+
+def needs_linux() -> None:
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("the memory of a process is limited as Linux does")
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("tensorflow")
+
+
+@pytest.mark.once
+def test_a_report_of_1000_classes_takes_less_than_1_gib(run_python: Callable[..., str]) -> None:
+    needs_linux()
+    assert float(run_python(LIMITED + OF_LOGITS, None, "1000", "4000").split()[-1]) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_a_report_of_21843_classes_takes_less_than_1_gib(run_python: Callable[..., str]) -> None:
+    needs_linux()
+    assert float(run_python(LIMITED + OF_A_MODEL, None, "21843", "21843").split()[-1]) < 1
+
+
+@pytest.fixture(scope="module")
+def report() -> ClassificationReport:
+    """Class 7 is taken for class 8 three times of four, each hundredth for the next class once."""
+    predictions = LABELS.copy()
+    predictions[[7, 1007, 2007]] = 8
+    predictions[100:CLASSES:100] += 1
+    return classification_report(LABELS, predictions, NAMES)
+
+
+def test_the_matrix_shows_the_worst_confusions(report: ClassificationReport) -> None:
+    pytest.importorskip("matplotlib")
+    figure = draw_confusion(report)
+    width, height = figure.get_size_inches() * figure.dpi
+    assert max(width, height) < 4000
+    axes = figure.axes[0]
+    rows = [text.get_text() for text in axes.get_yticklabels()]
+    columns = [text.get_text() for text in axes.get_xticklabels()]
+    assert rows[:2] == ["class 7", "class 8"]
+    assert columns == [*rows, "any other"]
+    assert "20 of 1,000 classes: those of the most frequent confusions" in axes.get_title()
+    numbers = {text.get_position(): text.get_text() for text in axes.texts}
+    assert numbers[1, 0] == "3"
+    assert numbers[0, 0] == "1"
+
+
+def test_the_matrix_has_the_predictions_of_all_other_classes() -> None:
+    """60 classes, each taken for the next one, do not fit; their rows still sum to all images."""
+    pytest.importorskip("matplotlib")
+    names, labels = NAMES[:60], np.repeat(np.arange(60), 3)
+    report = classification_report(labels, (labels + 1) % 60, names)
+    axes = draw_confusion(report).axes[0]
+    assert len(axes.get_yticklabels()) == 50
+    sums = np.zeros(50)
+    for text in axes.texts:
+        sums[text.get_position()[1]] += int(text.get_text())
+    assert (sums == 3).all()
+
+
+def test_without_a_mistake_there_is_still_a_matrix() -> None:
+    pytest.importorskip("matplotlib")
+    figure = draw_confusion(classification_report(LABELS, LABELS, NAMES))
+    assert len(figure.axes[0].get_yticklabels()) == 50
+
+
+def test_tables_have_the_classes_with_most_mistakes(report: ClassificationReport) -> None:
+    lines = str(report).splitlines()
+    assert lines[0] == "the 40 classes with most mistakes of 1,000:"
+    assert len(lines) == SHOWN_ROWS + 7
+    assert lines[3].startswith("class 7 ")
+    assert lines[4].startswith("class 8 ")
+    text = report.to_markdown()
+    assert "Shown: the 40 classes with most mistakes of 1,000; `report.json` has all." in text
+    assert "The most frequent confusions, 10 of 10:" in text
+    assert "| class 7 | class 8 | 3 |" in text
+    assert text.count("\n") < 80
+
+
+def test_all_numbers_are_in_the_file(report: ClassificationReport) -> None:
+    text = json.dumps(report.to_dict())
+    assert len(text) < 300_000  # a matrix of a million numbers would be 3 MB
+    again = ClassificationReport.from_dict(json.loads(text))
+    assert again.classes == report.classes
+    np.testing.assert_array_equal(again.confusion, report.confusion)
+    assert report.confusion.sum() == len(LABELS)
+    few = classification_report([0, 1, 1], [0, 1, 0], ["a", "b"])
+    assert few.to_dict()["confusion"] == [[1, 0], [1, 1]]
+    again = ClassificationReport.from_dict(json.loads(json.dumps(few.to_dict())))
+    np.testing.assert_array_equal(again.pairs, few.pairs)
+
+
+def test_a_dense_matrix_of_21843_classes_is_refused() -> None:
+    names = [str(i) for i in range(21_843)]
+    report = classification_report([0, 21_842], [0, 1], names)
+    assert report.pairs.tolist() == [[0, 0, 1], [21_842, 1, 1]]
+    with pytest.raises(ValueError, match=r"21,843 classes would take 3\.6 GiB.*report\.pairs"):
+        _ = report.confusion
+
+
+def test_the_card_is_short(report: ClassificationReport, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    half = classification_report([0, 0, 1, 1], [0, 0, 1, 1], NAMES)
+    outcomes = Outcomes(np.array([0]), np.array([0]), np.array([0.5]), np.array([0.5]))
+    write_report(tmp_path, half, {}, outcomes=outcomes)
+    card = (tmp_path / "report.md").read_text("utf-8")
+    assert "Not tested, as there are no validation images: class 2, class 3," in card
+    assert "class 11 and 988 more (998 classes of 1,000)" in card
+    assert "into the 1,000 classes that `report.json` lists" in card
+    assert len(card) < 8000
+
+
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_outcomes_are_those_of_all_scores(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reduced batch by batch, and a few rows at a time, as of many classes."""
+    pytest.importorskip("tensorflow")
+    split = data.load("digits").val
+    model = keras_vit.VisionTransformer(
+        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 1), num_classes=10
+    )
+    head = model.get_layer("head")
+    head.kernel.assign(np.random.default_rng(0).normal(size=head.kernel.shape))
+    expected = Outcomes.of_logits(*predict_split(model, split, batch_size))
+    assert len(np.unique(expected.predictions)) > 3
+    monkeypatch.setattr(prediction_module, "MOST_SCORE_BYTES", 40 * 16)
+    monkeypatch.setattr(checks_module, "CHUNK_BYTES", 300)
+    outcomes = predict_outcomes(model, split, batch_size)
+    np.testing.assert_array_equal(outcomes.labels, expected.labels)
+    np.testing.assert_array_equal(outcomes.predictions, expected.predictions)
+    np.testing.assert_allclose(outcomes.probability, expected.probability, rtol=1e-4)
+    np.testing.assert_allclose(outcomes.label_probability, expected.label_probability, rtol=1e-3)
+
+
+def test_a_temperature_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 5, 60)
+    logits = 4 * random.normal(size=(60, 5)) + 3 * np.eye(5)[labels]
+    whole = fit_temperature(labels, logits)
+    monkeypatch.setattr(checks_module, "CHUNK_BYTES", 100)
+    assert fit_temperature(labels, logits) == whole
+    with pytest.raises(ValueError, match="of 1 of 60 examples are not finite, the first of exa"):
+        fit_temperature(labels, np.where(np.arange(60)[:, None] == 41, np.nan, logits))
+
+
+def test_large_images_of_mistakes_are_reduced() -> None:
+    pytest.importorskip("tensorflow")
+    pixels = np.zeros((2, 300, 600, 1), np.uint8)
+    split = data.ArraySplit("val", ("a", "b"), pixels, np.array([0, 1]))
+    assert [image.shape for image in images_at(split, [0], 1, largest=60)] == [(30, 60, 1)]
+    assert [image.shape for image in images_at(split, [1], 3, largest=60)] == [(30, 60, 3)]
+    assert [image.shape for image in images_at(split, [1], 3)] == [(300, 600, 3)]
+
+
+def test_a_contact_sheet_has_a_bound() -> None:
+    pytest.importorskip("matplotlib")
+    many = [Mistake(i, 0, 1, 0.9, 0.1) for i in range(500)]
+    figure = draw_mistakes(many, 500 * [np.zeros((4, 4, 3), np.uint8)], ("a", "b"))
+    assert len(figure.axes) == 60
+    assert "The 60 most confident of 500 mistakes" in figure.get_suptitle()
+    assert figure.get_size_inches().max() * figure.dpi < 8000
+
+
+LONG = "Canis_lupus_familiaris_of_the_mountains_{}_in_the_snow_of_the_high_valleys_in_winter"
+SIBLINGS = (LONG.format("brown"), LONG.format("black"), LONG.format("brindled"))
+
+
+def test_long_names_of_label_and_prediction_differ_where_they_are_shown() -> None:
+    pytest.importorskip("matplotlib")
+    mistake = Mistake(0, 0, 1, 0.9, 0.1, f"photos/{SIBLINGS[0]}/3.jpg")
+    figure = draw_mistakes([mistake], [np.zeros((8, 8, 3), np.uint8)], SIBLINGS)
+    prediction, label, file = (text.get_text() for text in figure.axes[0].texts)
+    assert "black" in prediction
+    assert "brown" in label
+    assert file.startswith("Canis")
+    assert file.endswith("/3.jpg")
+
+
+def test_long_names_of_a_matrix_differ() -> None:
+    pytest.importorskip("matplotlib")
+    report = classification_report([0, 1, 2], [0, 1, 1], SIBLINGS)
+    shown = [text.get_text() for text in draw_confusion(report).axes[0].get_yticklabels()]
+    for colour, name in zip(("brown", "black", "brindled"), shown, strict=True):
+        assert colour[:4] in name
+        assert len(name) < 45
+
+
+def test_an_accuracy_that_says_nothing() -> None:
+    report = classification_report([0] * 56 + [1], [0] * 56 + [1], ["benign", "malignant"])
+    assert report.accuracy == 1
+    for text in (str(report), report.notes[0]):
+        assert "an accuracy of 100.0% on 57 images says nothing of the classes" in text
+        assert "always predicting benign would reach 98.2%" in text
+        assert "the smallest class, malignant, has 1 image. The balanced accuracy" in text
+    constant = classification_report([0] * 56 + [1], [0] * 57, ["benign", "malignant"])
+    assert "is 50.0%" in constant.notes[0]
+    assert constant.balanced_accuracy == 0.5
+    assert constant.to_dict()["majority_rate"] == pytest.approx(56 / 57)
+    alone = classification_report([0] * 9, [0] * 9, ["benign", "malignant"])
+    assert alone.notes[0].startswith("not tested, as there are no validation images: malignant")
+    assert "there are no images of any other class" in alone.notes[1]
+    assert "note: not tested" in str(alone)
+
+
+def test_a_good_accuracy_has_no_notes() -> None:
+    labels = np.arange(40) % 2
+    assert classification_report(labels, labels, ["benign", "malignant"]).notes == ()
