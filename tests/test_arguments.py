@@ -123,6 +123,14 @@ def test_the_ends_of_a_range_are_accepted() -> None:
     assert parse(["train", "--data", "x"])["checkpoint_seconds"] == CHECKPOINT_SECONDS
 
 
+@pytest.mark.parametrize("word", ["--labels", "--class-weights", "--gpu", "--momentum", "--folds"])
+@pytest.mark.parametrize("command", ["train", "predict", "evaluate"])
+def test_an_option_that_is_like_no_other_gets_no_proposal(command: str, word: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse([command, *REQUIRED[command], word, "3"])
+    assert "Did you mean" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -151,6 +159,9 @@ def test_the_ends_of_a_range_are_accepted() -> None:
         (["train", "--data", "x", "--epocs", "3"], "Did you mean --epochs?"),
         (["train", "--data", "x", "--lr=3"], "(see keras-vit train --help). Did you mean --learni"),
         (["predict", "x", "y", "--lr=3"], "(see keras-vit predict --help)."),
+        (["train", "--data", "x", "--num-epochs", "3"], "Did you mean --epochs?"),
+        (["train", "--data", "x", "--lora-rank", "3"], "Did you mean --lora?"),
+        (["train", "--data", "x", "--Batch_Size", "3"], "Did you mean --batch-size?"),
         (["plan", "ViT-B/16", "--precision", "int4"], "'int4'"),
     ],
 )

@@ -20,6 +20,7 @@ from .augmentation import get_augmentation
 from .input_pipeline import pipeline
 from .splits import Split
 
+MOST_PIXELS = 8000  # of a side: a hundred images in a hundred versions would be 300 megapixels
 _SOFTWARE = "keras_vit augment"  # marks what this module wrote, in PNG's metadata
 
 
@@ -83,7 +84,9 @@ def plot_augmentations(
     augmented = pipeline(chosen, image_size, count, **options).take(versions)
     columns = [*originals, *augmented.as_numpy_iterator()]
     plain = {"parse_math": False, "fontfamily": families_for(map(printable, names))}
-    figure = figure_class(figsize=(1.6 * len(columns), 1.8 * count), layout="constrained", dpi=100)
+    size = (1.6 * len(columns), 1.8 * count)
+    dpi = min(100, MOST_PIXELS / max(size))
+    figure = figure_class(figsize=size, layout="constrained", dpi=dpi)
     axes = figure.subplots(count, len(columns), squeeze=False)
     for column, (pixels, labels) in enumerate(columns):
         for row in range(count):

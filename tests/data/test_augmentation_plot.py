@@ -1,5 +1,6 @@
 """The plot shows the images that the model sees in training."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from keras_vit import cli
 from keras_vit.data import ArraySplit, Augmentation, plot_augmentations
+from keras_vit.data.augment_layers import describe_augment, resolve_augment
+from keras_vit.training import recipes
 from tests.data.image_fixtures import flat_folder
 
 pytestmark = pytest.mark.once
@@ -38,6 +41,44 @@ def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None
     plot_augmentations(split, tmp_path / "mixed.png", 8, augment=mixed, **options)
     assert len(titles) == 9
     assert any("%" in title for title in titles[3:])
+
+
+def test_the_title_is_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    titles: list[str] = []
+    monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: Path(path).write_bytes(b""))
+    split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 3), np.uint8), np.arange(4) % 2)
+    options = {"images": 1, "versions": 1}
+    changes = Augmentation(crop="resize", flip=False, shift=2, rotation=10, erasing=0.25, mixup=0.2)
+    plot_augmentations(split, tmp_path / "plot.png", 8, augment=changes, **options)
+    assert titles == [
+        "resize, shift by up to 2 px, rotation by up to 10°, random erasing of 25 %, mixup 0.2"
+    ]
+    for name in recipes.RECIPES:
+        title = describe_augment(recipes.get(name).augment, ())
+        assert not re.search(r"[(]\w+=|None|False|Augmentation", title), title
+    layers = [Augmentation(min_area=0.3), "keras.layers.MixUp"]
+    title = describe_augment(*resolve_augment(layers, Augmentation()))
+    assert title == "inception crop of at least 30 %, flip, keras.layers.MixUp"
+
+
+def test_a_sheet_of_many_images_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    sizes = []
+
+    def measure(self: Figure, path: Path, **_: object) -> None:
+        sizes.append(self.get_size_inches() * self.dpi)
+        Path(path).write_bytes(b"")
+
+    monkeypatch.setattr(Figure, "savefig", measure)
+    split = ArraySplit("train", ("a", "b"), np.zeros((60, 8, 8, 3), np.uint8), np.arange(60) % 2)
+    plot_augmentations(split, tmp_path / "plot.png", 8, images=60, versions=1)
+    assert max(sizes[0]) == pytest.approx(8000)
 
 
 def test_command(tmp_path: Path, capsys) -> None:

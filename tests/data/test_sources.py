@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from keras_vit.data import BadImageError, load, pipeline, read_image
+from keras_vit.data.splits import FileReport
 from tests.data.image_fixtures import IMAGE, encode, flat_folder, plain, write
 
 pytestmark = pytest.mark.once
@@ -336,6 +337,14 @@ def test_bad_files_are_refused(bad_folder: Path) -> None:
         load(bad_folder, on_bad_file="raise")
     assert all(name in str(error.value) for name in BAD)
     assert isinstance(error.value, ValueError)
+
+
+def test_a_long_list_of_files_is_cut_where_it_is_printed() -> None:
+    files = tuple((Path(f"{i}.jpg"), "empty") for i in range(1000))
+    lines = str(FileReport(files, files[:3])).splitlines()
+    assert lines[0] == "1,000 unreadable, 3 ignored"
+    assert len(lines) == 1 + 20 + 1 + 3
+    assert lines[21] == "unreadable  and 980 more"
 
 
 def test_a_class_without_a_readable_file_is_left_out(tmp_path: Path) -> None:

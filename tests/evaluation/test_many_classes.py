@@ -188,9 +188,7 @@ def test_the_card_is_short(report: ClassificationReport, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("batch_size", [7, 64])
-def test_outcomes_are_those_of_all_scores(
-    batch_size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outcomes_are_those_of_all_scores(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduced batch by batch, and a few rows at a time, as of many classes."""
     pytest.importorskip("tensorflow")
     split = data.load("digits").val

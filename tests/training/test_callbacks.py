@@ -20,6 +20,7 @@ from keras_vit.training.callbacks import (
     StopAtNonFiniteLoss,
     default_callbacks,
 )
+from keras_vit.training.job import Job, train
 from keras_vit.training.resume import ResumableRun
 
 EPOCHS, STEPS, BATCH = 3, 4, 8
@@ -259,6 +260,19 @@ def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     chosen = default_callbacks(tmp_path, BATCH, tensorboard=True)
     assert any(isinstance(callback, keras.callbacks.TensorBoard) for callback in chosen)
+
+
+def test_tensorboard_is_missed_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: name != "tensorboard" and find_spec(name)
+    )
+    monkeypatch.setattr("keras_vit.training.job._load", lambda job: pytest.fail("data were listed"))
+    with pytest.raises(ImportError, match="pip install 'tensorboard'"):
+        train(Job("digits", tmp_path / "run", tensorboard=True))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_learning_rate_of_a_schedule_is_in_the_history() -> None:

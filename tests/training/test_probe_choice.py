@@ -1,0 +1,309 @@
+"""Of a linear probe and the weights fine-tuned from it, a run keeps the better ones."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import cli, data, evaluation
+from keras_vit.data.array_splits import ArraySplit
+from keras_vit.training.job import _note_of_probe
+from keras_vit.training.probe_choice import accuracy, choose, hold_out_to_choose
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.refinement import set_head
+
+image = pytest.importorskip("PIL.Image")
+pytest.importorskip("tensorflow")
+pytest.importorskip("sklearn")
+
+RUINOUS = 0.5  # a learning rate that destroys what the weights know
+
+
+def photographs(folder: Path, classes: int, count: int, noise: float = 30) -> Path:
+    """Each class is a pattern of 16 colours, each image that pattern under noise."""
+    random = np.random.default_rng(0)
+    for c in range(classes):
+        (folder / f"{c:03}").mkdir(parents=True)
+        pattern = np.kron(random.integers(40, 216, (4, 4, 3)), np.ones((8, 8, 1)))
+        for i in range(count):
+            pixels = (pattern + noise * random.normal(size=pattern.shape)).clip(0, 255)
+            image.fromarray(pixels.astype("uint8")).save(folder / f"{c:03}" / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer(
+        patch_size=8, hidden_dim=48, depth=2, num_heads=2, input_shape=(32, 32, 3), num_classes=2
+    )
+    path = tmp_path_factory.mktemp("weights") / "start.keras"
+    model.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photographs(tmp_path_factory.mktemp("photographs") / "p", classes=6, count=10)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+
+
+def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]:
+    words = ["train", "--data", str(folder), "--weights", str(weights), "--out", str(out)]
+    words += ["--recipe", "finetune_few", "--image-size", "32", "--batch-size", "16"]
+    return [*words, "--augment", "none", *options]
+
+
+@pytest.mark.once
+def test_the_probe_is_kept_where_fine_tuning_is_worse(
+    folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    words = words_of(folder, weights, out, "--epochs", "1", "--learning-rate", str(RUINOUS))
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    facts = json.loads((out / "report.json").read_text("utf-8"))
+    choice = facts["choice"]
+    assert choice["kept"] == "linear probe"
+    assert choice["images"] == 10  # a fifth of 48
+    assert choice["fine_tuned"] < choice["linear_probe"]
+    line = (
+        f"on 10 training images held out: linear probe {choice['linear_probe']:.2%}, after "
+        f"fine-tuning {choice['fine_tuned']:.2%}; the linear probe is kept: fine-tuning made it "
+        "worse; its head is fitted again, on all 48 training images"
+    )
+    assert line in printed
+    assert "1 epoch of 3 steps of 16 images" in printed
+    assert facts["accuracy"] >= 0.75
+    card = (out / "report.md").read_text("utf-8")
+    assert "Kept: the linear probe, as fine-tuning made it worse" in card
+    kept, start = (keras.saving.load_model(path) for path in (out / "model.keras", weights))
+    for layer in start.layers:
+        if layer.name != "head":
+            for before, after in zip(
+                layer.get_weights(), kept.get_layer(layer.name).get_weights(), strict=True
+            ):
+                np.testing.assert_array_equal(before, after)
+
+
+@pytest.fixture
+def parts(folder: Path, weights: Path) -> dict[str, Any]:
+    """A model with a probe as its head, and what was and was not trained on."""
+    splits = data.load(str(folder))
+    rest, part = hold_out_to_choose(splits)
+    model = keras.saving.load_model(weights).with_classifier(splits.num_classes)
+    x, y = evaluation.features(model, rest.train)
+    probe = evaluation.linear_probe(x, y, x, y)
+    set_head(model, probe)
+    return {"model": model, "start": model.get_weights(), "rest": rest, "part": part}
+
+
+RECIPE = Recipe(source="", model={}, image_size=32, epochs=1, batch_size=16, learning_rate=1e-3)
+
+
+def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
+    model, start, part = parts["model"], parts["start"], parts["part"]
+    model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
+    recipe = replace(RECIPE, tuned_share=0.9, views="flip")
+    kept, choice = choose(model, recipe, start, part)
+    for a, b in zip(kept.get_weights(), start, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert kept.eval_transform["views"] == "flip"
+    assert (choice.kept, choice.images) == ("linear probe", len(part))
+    assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
+    assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")
+
+    model.set_weights([np.zeros_like(values) for values in start])
+    again, choice = choose(model, RECIPE, start, part, parts["rest"].train)
+    assert "fitted again, on all 38 training images" in choice.reason
+    for layer in again.layers:
+        is_equal = all(
+            np.array_equal(a, b)
+            for a, b in zip(
+                layer.get_weights(), kept.get_layer(layer.name).get_weights(), strict=True
+            )
+        )
+        assert is_equal  # these images gave the first probe as well
+
+
+def test_weights_that_are_not_worse_are_kept(parts: dict[str, Any]) -> None:
+    model, start, part = parts["model"], parts["start"], parts["part"]
+    kernel, bias = model.get_layer("head").get_weights()
+    model.get_layer("head").set_weights([1.5 * kernel, 1.5 * bias])  # the same classes
+    tuned = model.get_weights()
+    kept, choice = choose(model, RECIPE, start, part, parts["rest"].train)
+    for a, b in zip(kept.get_weights(), tuned, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert choice.kept == "fine-tuned weights"
+    assert choice.linear_probe == choice.fine_tuned
+    assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
+    assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
+
+    _, choice = choose(model, RECIPE, start, None)
+    assert str(choice) == (
+        "the fine-tuned weights are kept: there are no held-out training images to compare them "
+        "with the linear probe"
+    )
+
+
+def test_a_run_below_a_probe_says_so() -> None:
+    report = evaluation.classification_report([0, 0, 1, 1], [0, 0, 0, 0], ["a", "b"])
+    note = _note_of_probe(report, {"probe_accuracy": 0.75})
+    assert "a linear probe on the frozen features reaches 75.00%" in note
+    assert "the trained model 50.00%: try --freeze-backbone" in note
+    assert not _note_of_probe(report, {"probe_accuracy": 0.5})
+    assert not _note_of_probe(report, {})
+    assert not _note_of_probe(report, {"probe_accuracy": 0.75, "choice": {"kept": "linear probe"}})
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.parametrize("held_out", ["0", "0.45"])
+def test_held_out_is_followed(
+    held_out: str,
+    folder: Path,
+    weights: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """0 trains on all images, and compares nothing; a fraction sets the temperature as well."""
+    out = tmp_path / "run"
+    words = words_of(folder, weights, out, "--epochs", "1", "--learning-rate", str(RUINOUS))
+    assert cli.main([*words, "--held-out", held_out]) == 0
+    printed = capsys.readouterr().out
+    facts = json.loads((out / "report.json").read_text("utf-8"))
+    if held_out == "0":
+        assert "no held-out training images to compare them with the linear probe" in printed
+        assert facts["choice"]["images"] == 0
+        assert "note: a linear probe on the frozen features reaches" in printed
+    else:
+        assert facts["choice"]["images"] == facts["held_out"] == 22
+        assert facts["choice"]["kept"] == "linear probe"
+        assert "fitted again" not in printed  # on images that set the temperature
+        assert "temperature" in facts
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_a_resumed_run_chooses_alike(
+    folder: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    models = []
+    for name in ("whole", "resumed"):
+        out = tmp_path / name
+        words = words_of(folder, weights, out, "--epochs", "2")
+        if name == "resumed":
+            with monkeypatch.context() as patch:
+                patch.setattr("keras_vit.training.job.choose", interrupted)
+                assert cli.main(words) == 130
+            words.append("--resume")
+        assert cli.main(words) == 0
+        facts = json.loads((out / "report.json").read_text("utf-8"))
+        models.append((keras.saving.load_model(out / "model.keras").get_weights(), facts["choice"]))
+    assert models[0][1] == models[1][1]
+    for whole, resumed in zip(models[0][0], models[1][0], strict=True):
+        np.testing.assert_array_equal(whole, resumed)
+
+
+def arrays(counts: list[int]) -> data.Splits:
+    labels = np.repeat(np.arange(len(counts)), counts).astype("int32")
+    names = tuple(f"{i:03}" for i in range(len(counts)))
+    images = np.arange(len(labels), dtype="uint8").repeat(64 * 3).reshape(-1, 8, 8, 3)
+    train = ArraySplit("train", names, images, labels)
+    return data.Splits("arrays", names, {"train": train, "val": train})
+
+
+@pytest.mark.parametrize(
+    ("counts", "held"),
+    [
+        ([50, 50], 20),
+        ([10] * 5, 10),
+        ([2] * 200, 80),  # three images of each, one of them to validate on
+        ([8, 8], 3),
+        ([45, 1], 9),
+        ([4000] * 3, 500),
+    ],
+)
+def test_what_is_held_out_leaves_enough(counts: list[int], held: int) -> None:
+    splits = arrays(counts)
+    rest, part = hold_out_to_choose(splits, seed=3)
+    assert part is not None
+    assert len(part) == held
+    assert len(rest.train) == sum(counts) - held
+    kept = np.bincount(rest.train.labels(), minlength=len(counts))
+    given = np.bincount(part.labels(), minlength=len(counts))
+    assert kept.min() >= 1
+    assert (kept > 1).sum() >= 2 or min(counts) == 1  # of two classes a probe needs two images
+    assert (given <= np.ceil(0.2 * np.array(counts))).all()
+    assert rest.val is splits.val
+    again = hold_out_to_choose(splits, seed=3)[1]
+    np.testing.assert_array_equal(again.labels(), part.labels())
+
+
+@pytest.mark.parametrize("counts", [[2, 2], [1, 1, 1], [2, 1]])
+def test_too_few_images_are_all_trained_on(counts: list[int]) -> None:
+    splits = arrays(counts)
+    assert hold_out_to_choose(splits) == (splits, None)
+
+
+def test_records_are_all_trained_on() -> None:
+    splits = arrays([50, 50])
+    records = SimpleNamespace(name="train")  # not an `IndexedSplit`
+    splits = replace(splits, splits={**splits.splits, "train": records})
+    assert hold_out_to_choose(splits) == (splits, None)
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_200_classes_of_three_images(
+    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each class has two images to train on, of which eighty classes give one."""
+    folder = photographs(tmp_path / "photographs", classes=200, count=3)
+    accuracies = {}
+    for name, options in (("probe", ["--freeze-backbone"]), ("tuned", ["--epochs", "3"])):
+        rate = ["--learning-rate", "0.02"]
+        words = [*words_of(folder, weights, tmp_path / name), *options, *rate]
+        assert cli.main(words) == 0
+        facts = json.loads((tmp_path / name / "report.json").read_text("utf-8"))
+        accuracies[name] = facts["accuracy"]
+    assert facts["choice"]["images"] == 80
+    assert facts["choice"]["kept"] == "linear probe"
+    assert accuracies["tuned"] == accuracies["probe"]  # fitted again on all images
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_700_classes_of_three_images_take_less_than_4_gib(
+    tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    """From scratch, at 32 pixels, with every file that a run leaves."""
+    pytest.importorskip("matplotlib")
+    folder = photographs(tmp_path / "photographs", classes=700, count=3)
+    code = """
+import resource, sys
+from keras_vit import cli
+assert cli.main(["train", "--data", sys.argv[1], "--out", sys.argv[2], "--epochs", "1",
+    "--image-size", "32"]) == 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+    printed = run_python(code, None, str(folder), str(tmp_path / "run"))
+    assert float(printed.split()[-1]) < 4
+    assert "the 40 classes with most mistakes of 700" in printed
+    assert "1 epoch of" in printed
+    sizes = image.open(tmp_path / "run" / "confusion.png").size
+    assert max(sizes) < 4000
