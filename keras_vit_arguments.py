@@ -752,9 +752,8 @@ def _similar(word: str, names: Sequence[str]) -> list[str]:
     """
     bare = {name.lstrip("-"): name for name in names}
     word = word.lstrip("-").replace("_", "-").lower()
-    parts = word.split("-")
     near = difflib.get_close_matches(word, bare, n=1, cutoff=SIMILAR)
-    near += [name for name in bare if name in (parts[0], parts[-1])]
+    near += [name for name in bare if name == word.split("-")[0]]
     return [bare[name] for name in near[:1]]
 
 

@@ -267,7 +267,7 @@ def test_tensorboard_is_missed_before_any_work(
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: name != "tensorboard" and find_spec(name)
+        importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name)
     )
     monkeypatch.setattr("keras_vit.training.job._load", lambda job: pytest.fail("data were listed"))
     with pytest.raises(ImportError, match="pip install 'tensorboard'"):
