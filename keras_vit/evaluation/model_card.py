@@ -176,7 +176,7 @@ def _procedure(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
             if choice["images"]
             else ""
         )
-        parts.append(f"{compared}Kept: the {choice['kept']}, as {choice['reason']}.")
+        parts.append(f"{compared}Kept: the {choice['selected']}, as {choice['reason']}.")
     if "temperature" in facts:
         parts.append(
             f"The logits are divided by a temperature of {facts['temperature']:.3f}, which was set "

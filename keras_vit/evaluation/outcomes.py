@@ -89,10 +89,10 @@ class Outcomes:
         check_scores(scores)
         parts = []
         for rows in row_slices(scores):
-            own, probabilities = labels[rows], to_probabilities(scores[rows].astype(np.float64))
-            at = np.arange(len(own))
+            part, probabilities = labels[rows], to_probabilities(scores[rows].astype(np.float64))
+            at = np.arange(len(part))
             best = probabilities.argmax(axis=1)
-            parts.append(cls(own, best, probabilities[at, best], probabilities[at, own]))
+            parts.append(cls(part, best, probabilities[at, best], probabilities[at, part]))
         return cls.joined(parts)
 
 

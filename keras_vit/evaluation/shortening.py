@@ -1,4 +1,4 @@
-"""Names that are too wide for their place, shortened so that they can still be told apart."""
+"""Names that are too wide for their place, shortened so that they still differ."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -69,10 +69,7 @@ def fit(
     batch_size = min(recipe.batch_size // recipe.accumulation, images)
     updates = recipe.total_steps(images)
     steps = updates * recipe.accumulation
-    epochs = math.ceil(steps / math.ceil(images / batch_size))
-    if len(splits.val) > FEW * images:
-        # An epoch is several passes then: validation would take most of the time.
-        epochs = max(min(epochs, steps * batch_size // len(splits.val)), 1)
+    epochs = _epochs(splits, steps, batch_size)
     per_epoch = math.ceil(steps / epochs)
     settings, layers = resolve_augment(augment, recipe.augment)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
@@ -122,3 +119,13 @@ def fit(
         verbose=0,  # `Progress` is one of the callbacks
     ).history
     return {name: [float(value) for value in values] for name, values in history.items()}
+
+
+def _epochs(splits: data.Splits, steps: int, batch_size: int) -> int:
+    """Into how many epochs the steps are cut, each of which ends with a validation."""
+    images = len(splits.train)
+    epochs = math.ceil(steps / math.ceil(images / batch_size))
+    if len(splits.val) > FEW * images:
+        # An epoch is several passes then: validation would take most of the time.
+        epochs = max(min(epochs, steps * batch_size // len(splits.val)), 1)
+    return epochs

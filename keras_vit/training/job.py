@@ -257,8 +257,8 @@ def _on_devices(job: Job, recipe: Recipe) -> AbstractContextManager[Any]:
 
 def _note_of_probe(report: evaluation.ClassificationReport, facts: dict[str, Any]) -> str:
     """A line where the trained model is worse than a linear probe on what it started from."""
-    probe, kept = facts.get("probe_accuracy"), (facts.get("choice") or {}).get("kept")
-    if probe is None or report.accuracy >= probe or kept == PROBE:
+    probe, choice = facts.get("probe_accuracy"), facts.get("choice", {})
+    if probe is None or report.accuracy >= probe or choice.get("selected") == PROBE:
         return ""
     return (
         f"note: a linear probe on the frozen features reaches {probe:.2%} of the validation "

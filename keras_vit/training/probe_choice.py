@@ -29,26 +29,27 @@ class Choice:
     """What was kept, and why.
 
     Attributes:
-        kept: `"linear probe"` or `"fine-tuned weights"`.
+        selected: `"linear probe"` or `"fine-tuned weights"`.
         reason: Why, as a clause.
         images: Number of held-out training images that decided; 0 where there are none.
         linear_probe: Accuracy of the probe on them; None where there are none.
         fine_tuned: Accuracy of the fine-tuned weights on them; None where there are none.
     """
 
-    kept: str
+    selected: str
     reason: str
     images: int = 0
     linear_probe: float | None = None
     fine_tuned: float | None = None
 
     def __str__(self) -> str:
-        kept = f"the {self.kept} {'is' if self.kept == PROBE else 'are'} kept: {self.reason}"
+        verb = "is" if self.selected == PROBE else "are"
+        clause = f"the {self.selected} {verb} kept: {self.reason}"
         if self.linear_probe is None or self.fine_tuned is None:
-            return kept
+            return clause
         return (
             f"on {counted(self.images, 'training image')} held out: linear probe "
-            f"{self.linear_probe:.2%}, after fine-tuning {self.fine_tuned:.2%}; {kept}"
+            f"{self.linear_probe:.2%}, after fine-tuning {self.fine_tuned:.2%}; {clause}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,14 +75,14 @@ def hold_out_to_choose(splits: Splits, seed: int = 0) -> tuple[Splits, Split | N
     if not isinstance(train, IndexedSplit):
         return splits, None
     labels = train.labels()
-    wanted = min(round(FRACTION * len(labels)), MOST)
+    size = min(round(FRACTION * len(labels)), MOST)
     sizes = np.bincount(labels, minlength=splits.num_classes)
     needed = np.ones_like(sizes)
     needed[np.argsort(-sizes, kind="stable")[:2]] = 2
     most = np.minimum(np.ceil(FRACTION * sizes), np.maximum(sizes - needed, 0)).astype(int)
     part: list[int] = []
     for place in np.random.default_rng(seed).permutation(len(labels)).tolist():
-        if most[labels[place]] and len(part) < wanted:
+        if most[labels[place]] and len(part) < size:
             most[labels[place]] -= 1
             part.append(place)
     if not part:
