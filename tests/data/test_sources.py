@@ -423,7 +423,7 @@ DISORDER = {
     "one class left": (
         {"a/1.png": plain(1), "a/2.png": plain(1), "b/notes.txt": b""},
         ValueError,
-        "1 classes with images to train on and 1 images to validate on; a classifier",
+        "1 class with images to train on and 1 image to validate on; a classifier",
     ),
     "no val.txt": (
         {"a/1.png": plain(1), "b/1.png": plain(1), "train.txt": b"a/1.png"},
