@@ -1,9 +1,14 @@
-"""Every private name of Keras that the package uses is in this version of Keras.
+"""The private names of Keras that the package uses: each is in this version of Keras.
 
-`.ci/oldest` runs this on the oldest Keras that pyproject.toml allows, the suite on the newest.
+The suite runs this on the newest Keras, `.ci/oldest` on the oldest that pyproject.toml allows, and
+`.ci/nightly` on the next one.
 """
 
+import ast
+import importlib
+import inspect
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -12,42 +17,78 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-# Names for which Keras has no public one, and what they are.
+# Names for which Keras does not have a public one, and what they are.
 PRIVATE = {
     "_flatten_layers": "all layers inside a layer, at any depth",
     "_dtype_policy": "the policy of a layer that is already built",
     "_track_variables": "torch: registers a layer's variables as parameters",
     "_jax_state_synced": "JAX: whether the variables are up to date",
     "_symbolic_build": "builds the metrics of a compiled model before its first batch",
-    "_get_current_learning_rate": "an optimizer's learning rate at this step",
-    "_update_model_variables_moving_average": "an optimizer's exponential moving average",
-    "_learning_rate": "an optimizer's schedule itself, where the public name is its value",
-    "_iterations": "micro-steps of an optimizer that accumulates, where the public name is steps",
-    "_get_variable_index": "the place of a variable among an optimizer's",
-    "_apply_weight_decay": "what an optimizer does after its update",
     "_maybe_symbolic_build": "TensorFlow: `_symbolic_build`, unless all is built",
     "_distribute_strategy": "TensorFlow: the strategy in whose scope a model was built",
-    "_backend_apply_gradients": "TensorFlow: what an optimizer does with gradients, clipping first",
     "_get_seed_generator": "where an image layer takes its random numbers from",
-    "_var_key": "TensorFlow: the name by which an optimizer finds a variable's state",
+    "_layout": "JAX: how a variable is cut over devices",
+    "_value": "the array of a variable, to put another kind of array in its place",
+    # Of optimizers.
+    "_get_current_learning_rate": "the learning rate at this step",
+    "_learning_rate": "the schedule itself, where the public name is its value",
+    "_iterations": "micro-steps where gradients accumulate; the public name counts updates",
+    "_trainable_variables_indices": "the place of each variable among those of an optimizer",
+    "_exclude_from_weight_decay": "the variables that do not decay",
+    "_exclude_from_weight_decay_cache": "TensorFlow: what was asked of them before",
+    "_weight_decay_by_var_key": "TensorFlow: whether a variable decays, likewise",
+    "_get_variable_index": "the place of a variable among those of an optimizer",
+    "_update_model_variables_moving_average": "the exponential moving average",
+    "_model_variables_moving_average": "what it averages",
+    "_apply_weight_decay": "what follows an update",
+    "_var_key": "TensorFlow: the name by which the state of a variable is looked up",
+    "_backend_apply_gradients": "TensorFlow: what is done with gradients, clipping first",
+    "_backend_update_step": "TensorFlow: the update, which exchanges between replicas",
+    "_backend_increment_gradient_accumulators": "TensorFlow: accumulation, likewise",
+    "_overwrite_model_variables_with_average_value": "TensorFlow: the end of averaging, likewise",
+    "_backend_maybe_overwrite_model_variables": "TensorFlow: where it does so, likewise",
+    "_tf_apply": "TensorFlow: `apply` with a scaled loss",
+    "_common_apply": "TensorFlow: `apply` with a scaled loss, where gradients are finite",
 }
 OF_ONE_BACKEND = {
     "_track_variables": "torch",
     "_jax_state_synced": "jax",
+    "_layout": "jax",
     "_maybe_symbolic_build": "tensorflow",
     "_distribute_strategy": "tensorflow",
     "_backend_apply_gradients": "tensorflow",
     "_var_key": "tensorflow",
+    "_exclude_from_weight_decay_cache": "tensorflow",
+    "_weight_decay_by_var_key": "tensorflow",
 }
+# Versions of Keras that a name came with, and that it is not in any more.
+SINCE = {"_backend_maybe_overwrite_model_variables": 3.16, "_weight_decay_by_var_key": 3.16}
+UNTIL = {"_exclude_from_weight_decay_cache": 3.16}
+
+# What is imported from within Keras, and what for.
+IMPORTED = {
+    "keras.src.trainers.data_adapters.get_data_adapter": "wraps data for several devices",
+    "keras.src.backend.tensorflow.optimizer.TFOptimizer": "its methods exchange between replicas",
+}
+
+# What Keras's `fit` passes to `evaluate`, which tells one that it calls from one that a user calls.
+OPTION_OF_EVALUATE = "_use_cached_eval_dataset"
 
 
 def objects_of_keras() -> list[Any]:
-    """A model, layers, an optimizer, a callback, a loss and a metric."""
+    """A model, layers, optimizers, a callback, a loss, a metric and a variable."""
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
     model.compile("sgd", "mse")
     others = (keras.callbacks.Callback(), keras.losses.MeanSquaredError(), keras.metrics.Mean())
-    return [model, model.layers[-1], keras.layers.RandomFlip(), model.optimizer, *others]
+    without_decay = keras.optimizers.SGD(use_ema=True)
+    without_decay.exclude_from_weight_decay(var_names=["bias"])
+    without_decay.weight_decay = 0.1
+    without_decay.apply([keras.ops.ones(2)], [keras.Variable([1.0, 1.0], name="kernel")])
+    scaled = keras.optimizers.LossScaleOptimizer(without_decay)
+    layers = [model.layers[-1], keras.layers.RandomFlip()]
+    optimizers = [model.optimizer, without_decay, scaled]
+    return [model, *layers, *optimizers, keras.Variable(1.0), *others]
 
 
 def private_names() -> set[str]:
@@ -55,28 +96,61 @@ def private_names() -> set[str]:
     return {name for name in names if re.match("_[a-z]", name)}
 
 
+def names_in_code(tree: ast.AST) -> Iterator[str]:
+    """Attributes, methods, imports from within Keras, and strings, which `getattr` may take."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            node.values.clear()  # parts of texts are not names
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.ClassDef):
+            yield from (part.name for part in node.body if isinstance(part, ast.FunctionDef))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.startswith("keras.src"))
+
+
 @pytest.mark.parametrize("name", PRIVATE)
 def test_keras_has_it(name: str) -> None:
     if OF_ONE_BACKEND.get(name, keras.backend.backend()) != keras.backend.backend():
         pytest.skip("a name of another backend")
+    version = float(re.match(r"\d+\.\d+", keras.__version__)[0])  # 3.11 to 3.99
+    if not SINCE.get(name, 0) <= version < UNTIL.get(name, 4):
+        pytest.skip("a name of other versions")
     assert name in private_names()
 
 
-def test_what_many_devices_need() -> None:
-    """`backend/devices.py` wraps adapters of data, and reads how variables are cut."""
-    from keras.src.trainers.data_adapters import get_data_adapter
+@pytest.mark.parametrize("name", IMPORTED)
+def test_it_can_be_imported(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    if "tensorflow" in module and keras.backend.backend() != "tensorflow":
+        pytest.skip("a name of another backend")
+    assert callable(getattr(importlib.import_module(module), attribute))
 
+
+def test_an_adapter_of_data_can_be_given_as_data() -> None:
+    """`backend/devices.py` wraps it."""
+    get_data_adapter = importlib.import_module("keras.src.trainers.data_adapters").get_data_adapter
     adapter = get_data_adapter(np.ones((1, 1)))
     assert get_data_adapter(adapter) is adapter
     assert callable(adapter.get_jax_iterator)
-    assert hasattr(keras.Variable(1.0), "_layout")
+
+
+def test_fit_says_that_it_calls_evaluate() -> None:
+    assert f"{OPTION_OF_EVALUATE}=True" in inspect.getsource(keras.Model.fit)
 
 
 def test_no_other_private_name_is_used() -> None:
     files = sorted((REPOSITORY / "keras_vit").rglob("*.py"))
-    code = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    used = set(re.findall(r"(?:\.|^ +def )(_[a-z]\w*)", code, re.MULTILINE)) & private_names()
-    assert used <= set(PRIVATE), used - set(PRIVATE)
+    used = {name for file in files for name in names_in_code(ast.parse(file.read_text("utf-8")))}
+    of_keras = {name for name in used if name.startswith("keras.src")} | used & private_names()
+    allowed = {*PRIVATE, *IMPORTED}
+    assert of_keras <= allowed, of_keras - allowed
+    unused = allowed - used
+    assert not unused, f"{unused} are not used any more: leave them out of the tables"
 
 
 def test_the_mean_of_the_loss_is_the_first_metric() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import MethodType
 from typing import Any
 
 import keras
@@ -25,6 +24,7 @@ _EXCHANGING = (
     "_apply_weight_decay",
     "_backend_update_step",
     "_backend_increment_gradient_accumulators",
+    "_backend_maybe_overwrite_model_variables",  # from Keras 3.16 on
     "_overwrite_model_variables_with_average_value",
 )
 
@@ -75,7 +75,6 @@ def sum_gradients_first(optimizer: keras.optimizers.Optimizer | None) -> None:
     if hasattr(optimizer, "_sums_gradients_first"):
         return
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
-    from keras.src.optimizers.base_optimizer import BaseOptimizer
 
     optimizer._sums_gradients_first = True
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -94,8 +93,9 @@ def sum_gradients_first(optimizer: keras.optimizers.Optimizer | None) -> None:
         return
 
     for name in _EXCHANGING:
-        if getattr(type(optimizer), name) is getattr(TFOptimizer, name):
-            setattr(optimizer, name, MethodType(getattr(BaseOptimizer, name), optimizer))
+        method = getattr(TFOptimizer, name, None)
+        if method is not None and getattr(type(optimizer), name) is method:
+            setattr(optimizer, name, getattr(super(TFOptimizer, optimizer), name))
     apply_sums = optimizer._backend_apply_gradients
     optimizer._backend_apply_gradients = lambda gradients, variables: apply_sums(
         sum_over_replicas(gradients), variables

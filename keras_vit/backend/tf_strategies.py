@@ -299,16 +299,24 @@ def _check_strategy(model: keras.Model) -> None:
         )
 
 
+# What Keras's optimizers keep by the name that TensorFlow gave a variable.
+_BY_VARIABLE = (
+    "_trainable_variables_indices",
+    "_exclude_from_weight_decay",
+    "_exclude_from_weight_decay_cache",  # up to Keras 3.15
+    "_weight_decay_by_var_key",  # from Keras 3.16 on
+)
+
+
 def _rename_variables(optimizer: Any, keys: dict[str, str]) -> None:
     """Keras's optimizers find the state of a variable by the name that TensorFlow gave it."""
     while optimizer is not None:
-        for name in ("_trainable_variables_indices", "_exclude_from_weight_decay"):
+        for name in _BY_VARIABLE:
             known = getattr(optimizer, name, None)
             if isinstance(known, dict):
                 setattr(optimizer, name, {keys.get(key, key): i for key, i in known.items()})
             elif known:
                 setattr(optimizer, name, {keys.get(key, key) for key in known})
-        optimizer._exclude_from_weight_decay_cache = {}
         optimizer = getattr(optimizer, "inner_optimizer", None)
 
 

@@ -17,13 +17,13 @@ class _LazyModule:
     """Stands for a module until one of its attributes is asked for."""
 
     def __init__(self, name: str, install: str):
-        self._name, self._install = name, install
+        self._package, self._install = name, install
 
     def __getattr__(self, attribute: str) -> Any:
         # Inspection (doctest, copy, help) asks for dunder names; it must not start an import.
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        return getattr(require(self._name, self._install), attribute)
+        return getattr(require(self._package, self._install), attribute)
 
 
 def require(name: str, install: str) -> Any:
