@@ -335,8 +335,9 @@ COMMANDS: dict[str, Command] = {
                 option(
                     "--held-out",
                     "fraction of the training images that is not trained on, but sets the "
-                    "temperature of the probabilities, so that they are as sure as they are right "
-                    "(default: the recipe's)",
+                    "temperature of the probabilities, so that they are as sure as they are right, "
+                    "and decides whether a linear probe that training started from is kept "
+                    "(default: the recipe's; to decide, a fifth)",
                 ),
                 VIEWS_OPTION,
             ],

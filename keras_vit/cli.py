@@ -25,7 +25,7 @@ from keras_vit.distribution.cost import (
     run_cost,
     step_cost,
 )
-from keras_vit.errors import check_choice, counted, printable
+from keras_vit.errors import check_choice, counted, listed, printable
 from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.export import ExportedModel, export_model, load_exported
@@ -266,8 +266,8 @@ def _average(models: list[Path], start: str | None, out: Path, overwrite: bool) 
     for path, model in zip(models, tuned, strict=True):
         if model.class_names != tuned[0].class_names:
             raise ValueError(
-                f"{path} has the classes {model.class_names}, and {models[0]} "
-                f"{tuned[0].class_names}: average fine-tunings on the same classes."
+                f"{path} has the classes {listed(model.class_names or ())}, and {models[0]} "
+                f"{listed(tuned[0].class_names or ())}: average fine-tunings on the same classes."
             )
     if start is None:
         average = average_weights(tuned)

@@ -91,7 +91,9 @@ class Job:
             model in place of the last.
         tensorboard: Write logs for TensorBoard.
         on_bad_file: `"skip"` files that cannot be decoded, or `"raise"`.
-        held_out: Fraction of the training images that sets the temperature of the probabilities.
+        held_out: Fraction of the training images that sets the temperature of the probabilities
+            and, where training starts from a linear probe, decides whether that is kept. None is
+            the recipe's, and a fifth, at most 500 images, to decide; 0 compares nothing.
         views: What predictions are averaged over; a key of `keras_vit.models.views.VIEWS`.
         max_pixels: Height times width that an image may have; larger ones are bad files.
         checkpoint_seconds: Time between the checkpoints of `resume`.
