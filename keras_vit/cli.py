@@ -266,8 +266,8 @@ def _average(models: list[Path], start: str | None, out: Path, overwrite: bool) 
     for path, model in zip(models, tuned, strict=True):
         if model.class_names != tuned[0].class_names:
             raise ValueError(
-                f"{path} has the classes {listed(model.class_names or ())}, and {models[0]} "
-                f"{listed(tuned[0].class_names or ())}: average fine-tunings on the same classes."
+                f"{path} has the classes {listed(model.class_names or ['unnamed'])}, and {models[0]} "
+                f"{listed(tuned[0].class_names or ['unnamed'])}: average fine-tunings on the same classes."
             )
     if start is None:
         average = average_weights(tuned)

@@ -10,7 +10,7 @@ from keras_vit.errors import printable
 from keras_vit.evaluation.calibration import Calibration, wilson_interval
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
-from keras_vit.evaluation.shortening import fits_in, shorten, shorten_apart
+from keras_vit.evaluation.shortening import fits_in, shorten, shorten_apart, text_width
 from keras_vit.files import atomic_write
 from keras_vit.fonts import families_for, without_glyph_warnings
 from keras_vit.version import install_command
@@ -146,8 +146,9 @@ def draw_confusion(report: ClassificationReport) -> Any:
         counts = counts[:, :-1]
     supports = np.array([report.classes[i].support for i in chosen])
     shares = counts / supports[:, None].clip(min=1)
-    side = max(4.0, 0.42 * len(names) + 1.8)
-    figure = new_figure(side + 0.8, side)
+    label = max(text_width(name, font) for name in names) / 72  # inches, beside and below
+    side = max(2.8, 0.42 * len(names))
+    figure = new_figure(side + label + 1.8, side + 0.71 * label + 1.2)
     axes = figure.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="share of the label", shrink=0.85)
