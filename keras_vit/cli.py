@@ -265,9 +265,10 @@ def _average(models: list[Path], start: str | None, out: Path, overwrite: bool) 
     tuned = [_load_model(path) for path in models]
     for path, model in zip(models, tuned, strict=True):
         if model.class_names != tuned[0].class_names:
+            here, first = (listed(m.class_names or ["unnamed"]) for m in (model, tuned[0]))
             raise ValueError(
-                f"{path} has the classes {listed(model.class_names or ['unnamed'])}, and {models[0]} "
-                f"{listed(tuned[0].class_names or ['unnamed'])}: average fine-tunings on the same classes."
+                f"{path} has the classes {here}, and {models[0]} {first}: average fine-tunings on "
+                "the same classes."
             )
     if start is None:
         average = average_weights(tuned)
