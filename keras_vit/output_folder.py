@@ -166,7 +166,21 @@ class OutputFolder:
                 self._delete(workspace, (*self.results, *self.scratch))
                 if not is_new:
                     write_manifest(workspace, self.kind, complete=False, replaces=overwrite)
-            yield workspace
+            try:
+                yield workspace
+            except Exception:  # an interrupted one may be gone on with
+                if not resume and not self._is_worth_keeping():
+                    self._discard()
+                raise
+
+    def _discard(self) -> None:
+        """Deletes what a failed attempt has written; a folder with other files in it stays."""
+        self._delete(self.workspace, (*self.results, *self.scratch))
+        if {*all_files(self.workspace)} <= {MANIFEST, LOCK}:
+            for place, _, _ in os.walk(self.workspace, topdown=False):
+                if place != str(self.workspace):
+                    os.rmdir(place)
+            delete_files(self.workspace, [LOCK, MANIFEST])
 
     def _is_worth_keeping(self) -> bool:
         has_state = any(_matches(name, self.scratch) for name in all_files(self.workspace))

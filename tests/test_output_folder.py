@@ -6,9 +6,11 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from keras_vit import cli
 from keras_vit.folder_lock import LOCK
 from keras_vit.manifest import MANIFEST, own_files, read_manifest, write_manifest
 from keras_vit.output_folder import OutputFolder
@@ -433,6 +435,50 @@ def test_overwrite_refuses_images_from_python(home: Path) -> None:
     with pytest.raises(ValueError, match=r"is, holds or lies in .*photos"):
         train(Job(str(home / "photos"), home / "photos", overwrite=True), print_fn=lambda _: None)
     assert contents(home) == before
+
+
+@pytest.mark.parametrize(
+    ("left", "stays"),
+    [
+        (("a/b/model.keras",), False),
+        (("checkpoints/step-1/state",), True),
+        (("model.keras", "notes.txt"), True),
+    ],
+)
+def test_a_failed_attempt_leaves_what_can_be_gone_on_with(
+    left: tuple[str, ...], stays: bool, tmp_path: Path
+) -> None:
+    output = OutputFolder(
+        tmp_path / "run", "run", "run.partial", ["*.keras"], ["checkpoints/*"], resumable=True
+    )
+
+    def attempt() -> None:
+        with output.opened() as workspace:
+            for name in left:
+                write(workspace / name, "x")
+            raise ValueError("no download")
+
+    with pytest.raises(ValueError, match="no download"):
+        attempt()
+    assert output.workspace.exists() == stays
+    for name in left if stays else ():
+        assert (output.workspace / name).exists() == (name != "model.keras")
+
+
+def test_a_download_that_fails_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def offline(*_: Any, **__: Any) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("keras.utils.get_file", offline)
+    monkeypatch.setattr("keras_vit.checkpoints.cache._published_sum", lambda url: ("auto", None))
+    run = tmp_path / "runs" / "a"
+    command = ["train", "--data", "digits", "--model", "ViT-Ti/16", "--out", str(run)]
+    assert cli.main([*command, "--weights", "augreg_in21k"]) == 2
+    assert "cannot be downloaded" in capsys.readouterr().err
+    assert not list(run.parent.glob("*"))
 
 
 def test_patterns_match_what_a_run_writes() -> None:

@@ -195,11 +195,27 @@ class ImageModel(CompiledModel):
         return super().quantize(mode, *args, **options)
 
     def export(self, *args: Any, **options: Any) -> Any:
-        """As `keras.Model.export`, for models that were only loaded, too."""
+        """As `keras.Model.export`, for models that were only loaded, too.
+
+        Raises:
+            RuntimeError: Keras cannot write the format on its backend, such as a SavedModel or ONNX
+                on torch, where `keras_vit.export_model` can.
+        """
         # Keras refuses to export to ONNX what was never called.
         shape = [DEFAULT_SIZE if side is None else side for side in self._config.input_shape]
         self(np.zeros((1, *shape), "float32"))
-        return super().export(*args, **options)
+        try:
+            return super().export(*args, **options)
+        except (ValueError, ImportError, OSError):  # about arguments, packages and disks
+            raise
+        except Exception as error:
+            format = options.get("format", args[1] if len(args) > 1 else "tf_saved_model")
+            lines = str(error).splitlines() or [""]
+            raise RuntimeError(
+                f"Keras on {keras.backend.backend()} does not export {self.name} as {format!r}: "
+                f"{type(error).__name__}: {lines[0]} Write it by keras_vit.export_model(model, "
+                f"path, {format!r}), which does on every backend, and checks the file."
+            ) from error
 
     @property
     def image_size(self) -> Size:

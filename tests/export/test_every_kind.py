@@ -1,0 +1,240 @@
+"""Every kind of position, pooling and family goes through every format, or is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.backend import process_on
+from keras_vit.evaluation.prediction import probabilities_of
+from keras_vit.export import FORMATS, load_exported
+from keras_vit.export.agreement import check_images
+from keras_vit.export.contract import Contract
+from keras_vit.export.failure import failure_reason
+from keras_vit.layers.rotary import ROTATIONS
+from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
+from tests.export.test_formats import PATHS
+from tests.models.test_common import KINDS, build, wake
+
+BACKEND = keras.backend.backend()
+SIZE = (32, 32)
+# Those of the common checks, and what they combine otherwise.
+EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
+    **{kind: (kind, {}) for kind in KINDS if kind != "all_tokens"},
+    "sincos2d": ("token", {"position_embedding": "sincos2d"}),
+    "no_positions": ("token", {"position_embedding": "none"}),
+    "learned_2d": ("token", {"position_embedding": "learned_2d"}),
+    "merging": ("token", {"token_merging": 4}),
+    "merging_gap": ("gap", {"token_merging": 4}),
+    "merging_map": ("map", {"token_merging": 4}),
+    "bit_v1": ("bit", {"version": 1}),
+    "not_square": ("token", {"input_shape": (32, 48, 3), "position_embedding": "sincos2d"}),
+    "padded": ("mixer", {"input_shape": (36, 32, 3)}),
+    "two_channels": ("token", {"input_shape": (32, 32, 2)}),
+    "grey": ("token", {"input_shape": (32, 32, 1)}),
+    "float16": ("token", {"dtype": "mixed_float16"}),
+    "softmax": ("token", {"classifier_activation": "softmax"}),
+}
+# Of each position and each pooling one.
+QUICK = ("token", "sincos2d", "learned_2d", "relative", "beit", "beit_shared", "eva02", "dinov3",
+         "map", "merging_map", "hybrid", "mixer", "bit_v1", "two_channels")  # fmt: skip
+
+
+def made(kind: str) -> Any:
+    base, changes = EVERY_KIND[kind]
+    model = build(base, **changes)
+    wake(model)
+    return model
+
+
+def contract_of(model: Any, format: str) -> Contract:
+    return Contract(
+        format=format,
+        class_names=tuple("abcde"),
+        image_size=model.image_size,
+        channels=model.channels,
+        top_k=2,
+        max_pixels=10**6,
+    )
+
+
+def assert_agrees(run: Any, model: Any) -> None:
+    images = check_images(model.image_size, model.channels)
+    expected = probabilities_of(model, model.predict(images, verbose=0))
+    for rows in (slice(0, 1), slice(1, 8)):
+        np.testing.assert_allclose(run(images[rows]), expected[rows], atol=1e-4)
+
+
+def test_the_table_is_complete() -> None:
+    models = [made(kind) for kind in ("merging", "merging_gap")]
+    arguments = [{**KINDS[base], **changes} for base, changes in EVERY_KIND.values()]
+    positions = {a.get("position_embedding", "learned") for a in arguments}
+    assert positions == set(POSITION_EMBEDDINGS)
+    assert {a.get("pooling", "token") for a in arguments} == set(POOLINGS) - {None}
+    assert {a["rotary"] for a in arguments if a.get("rotary")} == set(ROTATIONS)
+    assert all(model.num_classes for model in models)
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_writes_in_this_process(kind: str, tmp_path: Path) -> None:
+    """The graph of torch, and of TensorFlow the SavedModel and ONNX: no second process to start."""
+    if BACKEND == "jax":
+        pytest.skip("a second process on TensorFlow or torch writes every format")
+    model = made(kind).copy(dtype="float32")
+    for format in ("torch",) if BACKEND == "torch" else ("tf_saved_model", "onnx"):
+        implementation = FORMATS[format].implementation()
+        path = tmp_path / PATHS[format]
+        implementation.write(model, path, contract_of(model, format))
+        assert_agrees(implementation.runner(path), model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_goes_through_every_format(kind: str, format: str, tmp_path: Path) -> None:
+    model = made(kind)
+    file = load_exported(keras_vit.export_model(model, tmp_path / PATHS[format], format))
+    assert_agrees(file.predict_on_batch, model.copy(dtype="float32"))
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "features": ("token", {"num_classes": 0}, "not one score per class.*with_classifier"),
+    "all tokens": ("all_tokens", {}, "not one score per class.*with_classifier"),
+    "normalised pixels": ("token", {"include_preprocessing": False}, "takes normalised pixels"),
+    "channels first": (
+        "token",
+        {"data_format": "channels_first", "input_shape": (3, 32, 32)},
+        "Rebuild it as channels_last",
+    ),
+    "any size": ("gap", {"input_shape": (None, None, 3)}, "give image_size=224"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_others_are_refused_at_once(kind: str, tmp_path: Path) -> None:
+    base, changes, words = REFUSED[kind]
+    model = build(base, **changes)
+    for format in FORMATS:
+        with pytest.raises(ValueError, match=words):
+            keras_vit.export_model(model, tmp_path / PATHS[format], format)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="of torch")
+@pytest.mark.parametrize("kind", ["token", "gap", "sincos2d", "map", "dinov3", "beit"])
+def test_torch_traces_models(kind: str) -> None:
+    """`torch.jit.trace` checks that a second trace, without gradients, is the same graph."""
+    import torch
+
+    model = made(kind)
+    images = torch.rand(2, 32, 32, 3) * 255
+    traced = torch.jit.trace(model, images)
+    np.testing.assert_allclose(
+        traced(images).detach().numpy(), model(images).detach().numpy(), atol=1e-6
+    )
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="of torch")
+@pytest.mark.parametrize(
+    "layer",
+    [
+        keras_vit.layers.Dense(8),
+        keras_vit.layers.MultiHeadSelfAttention(num_heads=4),
+        keras_vit.layers.EncoderBlock(num_heads=4, mlp_dim=64),
+        keras_vit.layers.AttentionPooling(num_heads=4, mlp_dim=64),
+    ],
+    ids=lambda layer: layer.name,
+)
+def test_torch_exports_layers_to_onnx_by_its_former_exporter(layer: Any, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    import torch
+
+    tokens = torch.rand(2, 17, 32)
+    expected = layer(tokens).detach().numpy()
+    file = str(tmp_path / "layer.onnx")
+    torch.onnx.export(layer, (tokens,), file, dynamo=False, input_names=["x"], opset_version=18)
+    (outputs,) = onnxruntime.InferenceSession(file).run(None, {"x": tokens.numpy()})
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="where Keras cannot write these formats")
+def test_keras_own_export_says_what_writes_the_format(tmp_path: Path) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"export_model\(model, path, .tf_saved_model"
+    ):
+        build("token").export(tmp_path / "1")
+    with pytest.raises(ValueError, match=r"\.pt2"):  # Keras's sentence on arguments stays
+        build("token").export(tmp_path / "m", format="torch")
+
+
+@pytest.mark.once
+def test_models_of_other_channels(tmp_path: Path) -> None:
+    """Files of images have one, three or four channels: there is no signature that reads them."""
+    import tensorflow as tf
+
+    model = build("token", input_shape=(32, 32, 5))
+    file = load_exported(keras_vit.export_model(model, tmp_path / "5"))
+    assert file.contract.channels == 5
+    assert_agrees(file.predict_on_batch, model)
+    signatures = tf.saved_model.load(str(tmp_path / "5")).signatures
+    assert list(signatures) == ["images"]
+    larger = np.random.default_rng(0).integers(0, 256, (2, 48, 40, 5)).astype("uint8")
+    answer = signatures["images"](images=tf.constant(larger))
+    assert answer["probabilities"].shape == (2, 5)
+
+
+# Runs the process that writes a file, with a check that fails.
+BROKEN_WRITER = """
+import runpy, sys
+from keras_vit.export import agreement
+
+def broken(*_):
+    raise TypeError("the second channel\\nmust be known")
+
+agreement.check_agreement = broken
+del sys.argv[1:3]  # -m, and the module
+runpy.run_module("keras_vit.export.writer", run_name="__main__")
+"""
+
+
+@pytest.mark.once
+def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process and in a second one: the message, not its last line, nor AutoGraph's code."""
+
+    def broken(*_: Any) -> Any:
+        raise TypeError("the second channel\nmust be known")
+
+    model = build("token")
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_vit.export.saved_model.most_probable", broken)
+        with pytest.raises(RuntimeError) as caught:
+            keras_vit.export_model(model, tmp_path / "1")
+    expected = "The model is not exported as tf_saved_model: TypeError: the second channel\n"
+    assert str(caught.value).startswith(expected)
+    assert "in user code" not in str(caught.value)
+    (tmp_path / "broken.py").write_text(BROKEN_WRITER)
+    python, environment = process_on("torch")
+    broken_process = [*python, str(tmp_path / "broken.py")], environment
+    monkeypatch.setattr("keras_vit.backend.process_on", lambda name: broken_process)
+    with pytest.raises(RuntimeError) as caught:
+        keras_vit.export_model(model, tmp_path / "m.pt2", "torch")
+    assert str(caught.value) == f"{expected}must be known".replace("tf_saved_model", "torch")
+
+
+def test_reasons_without_what_frameworks_add() -> None:
+    keras_error = (
+        "Exception encountered when calling Dense.call().\n\n\x1b[1mno axis 3\nin x\x1b[0m\n\n"
+        "Arguments received by Dense.call():\n  • x=torch.Tensor(...)"
+    )
+    assert failure_reason(ValueError(keras_error)) == "no axis 3\nin x"
+    autograph = (
+        'in user code:\n\n    File "/a.py", line 3, in f  *\n        return g(x)\n'
+        '    File "/a.py", line 9, in g\n        raise ValueError("channels=2")\n\n'
+        "    ValueError: channels=2 must be 3\n"
+    )
+    assert failure_reason(ValueError(autograph)) == "ValueError: channels=2 must be 3"
+    assert failure_reason(KeyError("a")) == "KeyError: 'a'"
+    assert len(failure_reason(RuntimeError(10**5 * "x"))) < 2100
