@@ -230,7 +230,8 @@ def _export(model: Path, out: Path, data: str | None, data_dir: str | None, **op
     print_text(f"written to {out}")
     if splits:
         print_text(compare(classifier, load_exported(out), splits.val))
-    if classifier.num_classes:  # exported features are for the program that reads them
+    # Exported features, and models of other channels, are for the program that reads them.
+    if classifier.num_classes and classifier.channels in (1, 3):
         _print_next("predict", out, "photo.jpg")
 
 

@@ -438,7 +438,7 @@ def test_overwrite_refuses_images_from_python(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "stays"),
+    ("files", "stays"),
     [
         (("a/b/model.keras",), False),
         (("checkpoints/step-1/state",), True),
@@ -446,7 +446,7 @@ def test_overwrite_refuses_images_from_python(home: Path) -> None:
     ],
 )
 def test_a_failed_attempt_leaves_what_can_be_gone_on_with(
-    left: tuple[str, ...], stays: bool, tmp_path: Path
+    files: tuple[str, ...], stays: bool, tmp_path: Path
 ) -> None:
     output = OutputFolder(
         tmp_path / "run", "run", "run.partial", ["*.keras"], ["checkpoints/*"], resumable=True
@@ -454,14 +454,14 @@ def test_a_failed_attempt_leaves_what_can_be_gone_on_with(
 
     def attempt() -> None:
         with output.opened() as workspace:
-            for name in left:
+            for name in files:
                 write(workspace / name, "x")
             raise ValueError("no download")
 
     with pytest.raises(ValueError, match="no download"):
         attempt()
     assert output.workspace.exists() == stays
-    for name in left if stays else ():
+    for name in files if stays else ():
         assert (output.workspace / name).exists() == (name != "model.keras")
 
 

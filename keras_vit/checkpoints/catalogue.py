@@ -13,7 +13,17 @@ ARCHITECTURE_KEYS = (
     *("patch_size", "hidden_dim", "depth"),
     *("tokens_mlp_dim", "resnet", "depths", "width"),
 )
-FILE_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".keras", ".h5", INDEX_SUFFIX)
+FILE_SUFFIXES = (
+    ".npz",
+    ".safetensors",
+    ".pth",
+    ".pt",
+    ".bin",
+    ".keras",
+    ".h5",
+    ".hdf5",
+    INDEX_SUFFIX,
+)
 
 
 class WeightsList(tuple[Weights, ...]):

@@ -107,7 +107,11 @@ def decode_and_orientation(
 def check_channels(channels: int) -> None:
     """Raises a ValueError for another number than 1 or 3."""
     if channels not in (1, 3):
-        raise ValueError(f"channels={channels} must be 3 (RGB) or 1 (grey)")
+        raise ValueError(
+            f"channels={channels} must be 3 (RGB) or 1 (grey): files of images have one, three or "
+            "four channels, of which transparency is left out. Give a model of other channels "
+            "arrays, as model.predict(pixels)."
+        )
 
 
 def to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:

@@ -38,7 +38,7 @@ def load(
               `test`); `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
               or `FOLDER/<class>/*` alone, with a stratified split. The folders' sorted names are
               the class names. Files are JPEG, PNG, BMP, GIF or WebP by their suffix; EXIF
-              orientation is applied;
+              orientation is applied. A warning lists what else lies there, and how to convert it;
             - TFRecord or ArrayRecord files of `tf.train.Example` with an encoded image and an
               integer label (`image/encoded` and `image/class/label`, or `image` and `label`): a
               folder, or "records:" and a folder or a pattern, such as `"records:/data/train-*"`.

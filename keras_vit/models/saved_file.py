@@ -20,7 +20,7 @@ def check_config_size(model: keras.Model) -> None:
     >>> import keras_vit
     >>> check_config_size(keras_vit.create("ViT-Ti/16"))
     """
-    size = len(json.dumps(model.get_config()))
+    size = len(json.dumps(model.get_config(), default=str))
     if size > LONGEST_CONFIG:
         names = getattr(model, "class_names", None) or ()
         raise ValueError(

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit import backend
 from keras_vit.checkpoints import load_model
+from keras_vit.data.decoder import check_channels
 from keras_vit.errors import printable
 from keras_vit.evaluation.prediction import (
     check_takes_pixels_to_classes,
@@ -61,7 +62,12 @@ def load_served(path: str | Path) -> ServedModel:
         ValueError: The file is damaged, or its model cannot classify images.
         FileNotFoundError: There is no such file.
     """
-    path = Path(path)
+    served = _load(Path(path))
+    check_channels(served.channels)
+    return served
+
+
+def _load(path: Path) -> ServedModel:
     if format_of(path) is None:
         if not path.exists() and ":" not in str(path):
             raise FileNotFoundError(

@@ -47,8 +47,9 @@ ON_EVERY_BACKEND = "onnx"
 
 @pytest.fixture(scope="module")
 def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedModel]:
-    """One small model in every format; `model` is beside them."""
-    folder, model = tmp_path_factory.mktemp("artefacts"), build("token")
+    """One model in every format, with the positions of training from scratch, and itself."""
+    folder = tmp_path_factory.mktemp("artefacts")
+    model = build("token", position_embedding="sincos2d")
     formats = FORMATS if ON_TENSORFLOW else [ON_EVERY_BACKEND]
     files = {name: exported(folder, model, name, class_names=NAMES, top_k=3) for name in formats}
     return files | {"model": model}

@@ -199,6 +199,17 @@ def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, lengt
 STRATEGIES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="has an operator of its own there")
+def test_attention_in_float64_is_not_rounded_in_training() -> None:
+    import torch
+
+    layer = layers.MultiHeadSelfAttention(4, dtype="float64")
+    tokens = torch.rand(2, 17, 32, dtype=torch.float64)
+    with torch.no_grad():
+        expected = layer(tokens).numpy()
+    np.testing.assert_allclose(layer(tokens).detach().numpy(), expected, rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_attention_dropout_preserves_the_mean(
     strategy: str, monkeypatch: pytest.MonkeyPatch

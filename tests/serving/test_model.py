@@ -51,6 +51,7 @@ def test_a_model_without_attention_does_not_have_a_rollout(tmp_path: Path) -> No
     [
         ({"num_classes": 0}, "not one score per class"),
         ({"include_preprocessing": False}, "normalised pixels"),
+        ({"input_shape": (16, 16, 2)}, "one, three or four channels"),
     ],
 )
 def test_what_cannot_be_served(options: dict, reason: str, tmp_path: Path) -> None:
