@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -26,9 +26,6 @@ from keras_vit.models.layer_state import (
     settle_policies,
     trainable_changes,
 )
-
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
 
 Arguments = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import keras
 
@@ -12,9 +12,6 @@ from keras_vit.models.geometry import ImageShape, mixer_grid
 from keras_vit.models.head import classify
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.normalisation import normalise
-
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
 
 
 def mlp_mixer(images: Any, config: MixerConfig) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import keras
 
@@ -14,9 +14,6 @@ from keras_vit.models.geometry import ImageShape
 from keras_vit.models.head import classify
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.normalisation import channels_last, normalise
-
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
 
 
 def bit_resnet(images: Any, config: ResNetConfig) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import keras
 
@@ -26,9 +26,6 @@ from keras_vit.models.image_model import ImageModel
 from keras_vit.models.normalisation import normalise
 from keras_vit.models.pooling import read_out
 from keras_vit.models.token_merging import merging_encoder
-
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
 
 Features = dict[str, Any]
 

@@ -55,7 +55,7 @@ async def read_image_bytes(request: Request, max_bytes: int) -> bytes:
 
     try:
         await asyncio.wait_for(read(), UPLOAD_SECONDS)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise RefusedError(
             408, f"The body did not arrive within {UPLOAD_SECONDS:g} seconds."
         ) from None
@@ -79,7 +79,7 @@ async def discard_body(request: Request) -> None:
 
     try:
         await asyncio.wait_for(read(), DISCARD_SECONDS)
-    except (asyncio.TimeoutError, ClientDisconnect, RuntimeError):
+    except (TimeoutError, ClientDisconnect, RuntimeError):
         return  # too slow, gone, or read to its end before
 
 

@@ -100,7 +100,7 @@ class Versions:
     async def _wait(self) -> bool:
         try:
             await asyncio.wait_for(self.reload_requested.wait(), POLL_SECONDS)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return False
         self.reload_requested.clear()
         return True

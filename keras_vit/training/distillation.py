@@ -11,7 +11,7 @@ The teacher sees every crop and mixture that the student sees ("consistent teach
 from collections.abc import Callable
 from numbers import Real
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -22,9 +22,6 @@ from keras_vit.errors import check_above_zero, check_choice
 from keras_vit.models.compiled import CompiledModel
 from keras_vit.models.head import HEADS
 from keras_vit.models.image_model import ImageModel
-
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
 
 TEMPERATURE = 3.0  # DeiT, section 5.2
 _LAST, _FIRST = "channels_last", "channels_first"

@@ -6,7 +6,7 @@
 It needs no labels, and trains the model's own layers: for transfer, fine-tune the model itself.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -18,9 +18,6 @@ from keras_vit.layers.patches import Shape
 from keras_vit.layers.tokens import TOKEN_INITIALIZER
 from keras_vit.models.compiled import CompiledModel
 from keras_vit.models.vit import VisionTransformer
-
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
 
 # Arguments as version 0.1 named them, in its files.
 _FORMER_NAMES = {
