@@ -43,6 +43,7 @@ from keras_vit.backend import (
 from keras_vit.models.compile_checks import warn_of_activation
 from keras_vit.models.data_checks import DataCheck
 from keras_vit.models.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
+from keras_vit.models.loss_scaling import with_loss_scaling
 
 
 class CompiledModel(keras.Model):
@@ -80,9 +81,14 @@ class CompiledModel(keras.Model):
         warn_of_activation(self)
 
     def _compile(self, *args: Any, **options: Any) -> None:
-        super().compile(*args, **options)
-        arguments = inspect.signature(keras.Model.compile).bind(self, *args, **options).arguments
-        self._requested_jit_compile = arguments.get("jit_compile", "auto")
+        call = inspect.signature(keras.Model.compile).bind(self, *args, **options)
+        call.apply_defaults()
+        arguments = call.arguments
+        self._scales_loss = arguments["auto_scale_loss"]
+        if self._scales_loss:
+            arguments["optimizer"] = with_loss_scaling(self, arguments["optimizer"])
+        super().compile(*call.args[1:], **call.kwargs)
+        self._requested_jit_compile = arguments["jit_compile"]
         self._xla_functions = ()
         self._is_prepared = False
         sum_gradients_first(self.optimizer)
@@ -99,11 +105,15 @@ class CompiledModel(keras.Model):
         if not config:
             return config
         # What was requested, not what Keras made of it here: elsewhere it chooses otherwise.
-        return {**config, "jit_compile": self._requested_jit_compile}
+        asked = {"jit_compile": self._requested_jit_compile, "auto_scale_loss": self._scales_loss}
+        return {**config, **asked}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """As Keras does for its own `compile`, without the warning: who saved the model had it."""
-        self._compile(**keras.saving.deserialize_keras_object(config))
+        config = keras.saving.deserialize_keras_object(config)
+        # Files of earlier versions do not say; Keras asked the policy of the program for them.
+        scaled = keras.config.dtype_policy().name == "mixed_float16"
+        self._compile(**{"auto_scale_loss": scaled, **config})
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
