@@ -40,6 +40,7 @@ from keras_vit.backend import (
     whole_values,
     xla_pays,
 )
+from keras_vit.layers.trainable import set_trainable_inside
 from keras_vit.models.compile_checks import warn_of_activation
 from keras_vit.models.data_checks import DataCheck
 from keras_vit.models.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
@@ -75,6 +76,12 @@ class CompiledModel(keras.Model):
     def _convolves(self) -> bool:
         """Whether a ResNet is part of the model."""
         return False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "trainable":
+            set_trainable_inside(self, value)
+        else:
+            super().__setattr__(name, value)
 
     def compile(self, *args: Any, **options: Any) -> None:
         self._compile(*args, **options)

@@ -154,7 +154,8 @@ class ImageModel(CompiledModel):
         if isinstance(config.get("dtype"), dict):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
         model = cls(**config)
-        model.trainable = state.get("trainable", True)
+        if not state.get("trainable", True):
+            model.trainable = False
         set_trainable(model, state.get("frozen", ()), state.get("thawed", ()))
         quantizers = state.get("quantizers", {})
         for layer in model._flatten_layers():
@@ -196,10 +197,6 @@ class ImageModel(CompiledModel):
                 'Give "int8", "int4" or "float8".'
             )
         return super().quantize(mode, *args, **options)
-
-    def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
-        # Under a quantized policy Keras calls this: here it is the dense layers that differ.
-        return self.call(*args, **kwargs)
 
     def export(self, *args: Any, **options: Any) -> Any:
         """As `keras.Model.export`, for models that were only loaded, too.
