@@ -122,7 +122,7 @@ def _is_of_probabilities(name: str, config: dict[str, Any]) -> bool:
 
 def _flat(metrics: Any) -> list[Any]:
     """The metrics as objects, or names that Keras does not turn into one here."""
-    found = []
+    flat: list[Any] = []
     for metric in keras.tree.flatten(metrics):
         if isinstance(metric, str) and metric not in (*ACCURACY, *CROSSENTROPY):
             try:
@@ -132,8 +132,8 @@ def _flat(metrics: Any) -> list[Any]:
         elif isinstance(metric, type):
             metric = metric()
         if metric is not None:
-            found.append(metric)
-    return found
+            flat.append(metric)
+    return flat
 
 
 def _described(metric: Any) -> tuple[str, dict[str, Any]]:

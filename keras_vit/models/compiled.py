@@ -45,8 +45,8 @@ from keras_vit.backend import (
 from keras_vit.layers.trainable import set_trainable_inside
 from keras_vit.models.compile_checks import warn_of_activation
 from keras_vit.models.data_checks import DataCheck
-from keras_vit.models.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
 from keras_vit.models.loss_scaling import with_loss_scaling
+from keras_vit.models.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
 from keras_vit.models.turns import taking_turns
 
 # What changes weights or metrics, so that on every backend one thread at a time may do it.
@@ -225,7 +225,6 @@ class CompiledModel(keras.Model):
             options["class_weight"] = data.pop("class_weight", None)
         data["x"] = batches_on_devices(*images, **options)
 
-    @functools.wraps(keras.Model.__call__)
     def __call__(self, *args: Any, **options: Any) -> Any:
         if any(isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten(args)):
             return super().__call__(*args, **options)  # a graph is built, without values
@@ -336,10 +335,9 @@ class CompiledModel(keras.Model):
         with self._turn("set_weights"):
             super().set_weights(weights)
 
-    @functools.wraps(keras.Model.load_weights)
-    def load_weights(self, *args: Any, **options: Any) -> Any:
+    def load_weights(self, filepath: Any, *args: Any, **options: Any) -> None:
         with self._turn("load_weights"):
-            return super().load_weights(*args, **options)
+            super().load_weights(filepath, *args, **options)
 
     def make_train_function(self, force: bool = False) -> Any:
         return self._make("train_function", super().make_train_function, force)

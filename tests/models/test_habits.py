@@ -279,7 +279,7 @@ def test_a_block_a_base_and_a_feature_model_thaw_as_a_whole() -> None:
             model.trainable = True
         elif change == "the features":
             features.trainable = True
-        else:  # a plain Keras model has to change for Keras to tell its layers
+        else:  # Keras ignores True for True of a plain model on TensorFlow
             around.trainable = False
             around.trainable = True
         thawed = [path for path in everything if "head" not in path or change != "the features"]
