@@ -17,7 +17,7 @@ from keras_vit.backend.devices import (
     layout_of,
     on_all_devices,
 )
-from keras_vit.backend.guarded_step import guard_step, synchronize
+from keras_vit.backend.guarded_step import guard_step, synchronize, takes_variables_away
 from keras_vit.backend.hooks import has_hooks
 from keras_vit.backend.jax_processes import connect_jax_processes, whole_values
 from keras_vit.backend.kernels import (
@@ -127,6 +127,7 @@ __all__ = [
     "steps_on_replicas",
     "sum_gradients_first",
     "synchronize",
+    "takes_variables_away",
     "tensorflow_workers",
     "tpu_devices",
     "track_variables_anew",

@@ -16,6 +16,11 @@ from keras_vit.backend.processes import lost_connection, process_count
 from keras_vit.backend.torch_processes import step_in_processes
 
 
+def takes_variables_away() -> bool:
+    """Whether Keras keeps the values elsewhere while a model is in `fit`, `predict` and so on."""
+    return keras.backend.backend() == "jax"
+
+
 def synchronize(model: keras.Model) -> None:
     """Brings the variables of a model that is in `fit` up to date: JAX keeps them elsewhere."""
     if keras.backend.backend() == "jax":
@@ -60,14 +65,12 @@ def guard_step(
         nonlocal layout
         label_layout = _label_layout(iterator)
         if layout not in (None, label_layout):
-            setattr(model, name, None)
-            getattr(model, f"make_{name}")()
-            return getattr(model, name)(iterator)
+            return getattr(model, f"make_{name}")(force=True)(iterator)
         try:
             outputs = step(iterator)
         except BaseException as error:
             if layout is None:
-                setattr(model, name, None)
+                getattr(model, f"make_{name}")(force=True)
             if process_count() > 1 and "Collective ops is aborted" in str(error):
                 raise lost_connection() from error
             raise

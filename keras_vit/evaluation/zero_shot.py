@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.errors import check_choice, check_finite
+from keras_vit.models.shared_model import SharedModel
 
 LOGIT_SCALE = 100.0  # CLIP's, the largest that its training allows
 
@@ -75,6 +76,6 @@ def zero_shot(
     head = keras.layers.Dense(len(texts), activation=activation, dtype="float32", name="similarity")
     outputs = head(normalise(model.output))
     head.set_weights([(logit_scale * texts / lengths).T, np.full(len(texts), logit_bias)])
-    classifier = keras.Model(model.input, outputs, name=f"{model.name}_zero_shot")
+    classifier = SharedModel.of(model, model.input, outputs, f"{model.name}_zero_shot")
     classifier.class_names = None if class_names is None else tuple(class_names)
     return classifier

@@ -12,6 +12,7 @@ from keras.dtype_policies import DTypePolicyMap
 from keras_vit.backend import track_variables_anew
 from keras_vit.layers.configured import ConfiguredLayer
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.trainable import set_trainable_inside
 
 
 class CompositeLayer(ConfiguredLayer):
@@ -31,6 +32,12 @@ class CompositeLayer(ConfiguredLayer):
         super().__init__(**kwargs)
         # A tuple: Keras would track a dictionary, and names of what it tracks are saved.
         self._sublayer_arguments = tuple((sublayers or {}).items())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "trainable":
+            set_trainable_inside(self, value)
+        else:
+            super().__setattr__(name, value)
 
     def sublayer(self, cls: Any, *args: Any, name: str, **kwargs: Any) -> Any:
         """Creates a sublayer with this layer's policy, or with its entry of `sublayers`."""

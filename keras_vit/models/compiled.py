@@ -6,8 +6,9 @@ the model recovers from errors.
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -37,12 +38,20 @@ from keras_vit.backend import (
     steps_on_replicas,
     sum_gradients_first,
     synchronize,
+    takes_variables_away,
     whole_values,
     xla_pays,
 )
+from keras_vit.layers.trainable import set_trainable_inside
 from keras_vit.models.compile_checks import warn_of_activation
 from keras_vit.models.data_checks import DataCheck
+from keras_vit.models.loss_scaling import with_loss_scaling
 from keras_vit.models.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
+from keras_vit.models.turns import taking_turns
+
+# What changes weights or metrics, so that on every backend one thread at a time may do it.
+CHANGING = ("fit", "evaluate", "train_on_batch", "test_on_batch", "set_weights", "load_weights")
+_making = threading.RLock()  # of step functions, which takes no time: they are traced later
 
 
 class CompiledModel(keras.Model):
@@ -55,7 +64,8 @@ class CompiledModel(keras.Model):
     convolutions (slower under XLA), on a GPU and on the other backends. `jit_compile=True` and
     `jit_compile=False` are followed everywhere.
 
-    `compile` warns of a loss that takes logits for probabilities; `fit`, `evaluate` and `predict`
+    `compile` warns of a loss or metric that takes logits for probabilities, and scales the loss
+    where layers compute in float16 (`auto_scale_loss=False`: not); `fit`, `evaluate` and `predict`
     raise a ValueError for labels outside the classes, one-hot rows in place of integers or the
     other way round, images with other channels or several sizes, and NaN in the first batch, and
     warn of pixels in another range than the model takes (`keras_vit.DataRangeWarning`), as their
@@ -75,14 +85,26 @@ class CompiledModel(keras.Model):
         """Whether a ResNet is part of the model."""
         return False
 
-    def compile(self, *args: Any, **options: Any) -> None:
-        self._compile(*args, **options)
-        warn_of_activation(self)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "trainable":
+            set_trainable_inside(self, value)
+        else:
+            super().__setattr__(name, value)
 
-    def _compile(self, *args: Any, **options: Any) -> None:
-        super().compile(*args, **options)
-        arguments = inspect.signature(keras.Model.compile).bind(self, *args, **options).arguments
-        self._requested_jit_compile = arguments.get("jit_compile", "auto")
+    def compile(self, *args: Any, **options: Any) -> None:
+        arguments = self._compile(*args, **options)
+        warn_of_activation(self, [arguments["metrics"], arguments["weighted_metrics"]])
+
+    def _compile(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Compiles without a look at loss and metrics; returns all arguments of `compile`."""
+        call = inspect.signature(keras.Model.compile).bind(self, *args, **options)
+        call.apply_defaults()
+        arguments = call.arguments
+        self._scales_loss = arguments["auto_scale_loss"]
+        if self._scales_loss:
+            arguments["optimizer"] = with_loss_scaling(self, arguments["optimizer"])
+        super().compile(*call.args[1:], **call.kwargs)
+        self._requested_jit_compile = arguments["jit_compile"]
         self._xla_functions = ()
         self._is_prepared = False
         sum_gradients_first(self.optimizer)
@@ -93,33 +115,50 @@ class CompiledModel(keras.Model):
             and not self._convolves
             and all(None not in tensor.shape[1:] for tensor in self.inputs)
         )
+        return arguments
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if not config:
             return config
         # What was requested, not what Keras made of it here: elsewhere it chooses otherwise.
-        return {**config, "jit_compile": self._requested_jit_compile}
+        asked = {"jit_compile": self._requested_jit_compile, "auto_scale_loss": self._scales_loss}
+        return {**config, **asked}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """As Keras does for its own `compile`, without the warning: who saved the model had it."""
-        self._compile(**keras.saving.deserialize_keras_object(config))
+        config = keras.saving.deserialize_keras_object(config)
+        # Files of earlier versions do not say; Keras asked the policy of the program for them.
+        scaled = keras.config.dtype_policy().name == "mixed_float16"
+        self._compile(**{"auto_scale_loss": scaled, **config})
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
     @functools.wraps(keras.Model.fit)
     def fit(self, *args: Any, **options: Any) -> Any:
-        return self._run("train_function", super().fit, args, options)
+        with self._turn("fit"):
+            return self._run("train_function", super().fit, args, options)
 
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, *args: Any, **options: Any) -> Any:
         if "_use_cached_eval_dataset" in options:  # called by `fit`, which has checked the data
             return super().evaluate(*args, **options)
-        return self._run("test_function", super().evaluate, args, options)
+        with self._turn("evaluate"):
+            return self._run("test_function", super().evaluate, args, options)
 
     @functools.wraps(keras.Model.predict)
     def predict(self, *args: Any, **options: Any) -> Any:
-        return self._run("predict_function", super().predict, args, options)
+        with self._turn("predict"):
+            return self._run("predict_function", super().predict, args, options)
+
+    def _turn(self, action: str) -> AbstractContextManager[None]:
+        """Keeps other threads off the variables that a method takes away or changes."""
+        everything = takes_variables_away()
+        reads = action not in CHANGING
+        several = current_distribution() or current_processes() or current_replicas()
+        if reads and not everything and not several:
+            return nullcontext()
+        return taking_turns(self, action, with_layers=everything)
 
     def _run(
         self,
@@ -186,6 +225,12 @@ class CompiledModel(keras.Model):
             options["class_weight"] = data.pop("class_weight", None)
         data["x"] = batches_on_devices(*images, **options)
 
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if any(isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten(args)):
+            return super().__call__(*args, **options)  # a graph is built, without values
+        with self._turn("__call__"):
+            return super().__call__(*args, **options)
+
     def call(self, inputs: Any, training: Any = None, mask: Any = None, **options: Any) -> Any:
         distribute = on_all_devices if self._rows_are_independent else on_all_processes
         return distribute(lambda rows: self._forward(rows, training, mask, **options), inputs)
@@ -242,19 +287,19 @@ class CompiledModel(keras.Model):
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
         self._check_batch("train", x, y)
-        with batches_on_host():
+        with self._turn("train_on_batch"), batches_on_host():
             return super().train_on_batch(x, y, *args, **options)
 
     @functools.wraps(keras.Model.test_on_batch)
     def test_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
         self._check_batch("test", x, y)
-        with batches_on_host():
+        with self._turn("test_on_batch"), batches_on_host():
             return super().test_on_batch(x, y, *args, **options)
 
     @functools.wraps(keras.Model.predict_on_batch)
     def predict_on_batch(self, x: Any) -> Any:
         self._check_batch("predict", x)
-        with batches_on_host():
+        with self._turn("predict_on_batch"), batches_on_host():
             return super().predict_on_batch(x)
 
     @functools.wraps(keras.Model.save)
@@ -274,6 +319,7 @@ class CompiledModel(keras.Model):
         optimizer = getattr(self, "optimizer", None)
         writes = is_first_process() or not current_processes()
         with (
+            self._turn("save"),
             whole_values([*self.variables, *(optimizer.variables if optimizer else ())]),
             single_process(),  # Keras makes an optimizer to look at
         ):
@@ -282,8 +328,16 @@ class CompiledModel(keras.Model):
 
     def get_weights(self) -> list[Any]:
         """All weights as NumPy arrays, in several processes whole in each."""
-        with whole_values(self.variables):
+        with self._turn("get_weights"), whole_values(self.variables):
             return super().get_weights()
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        with self._turn("set_weights"):
+            super().set_weights(weights)
+
+    def load_weights(self, filepath: Any, *args: Any, **options: Any) -> None:
+        with self._turn("load_weights"):
+            super().load_weights(filepath, *args, **options)
 
     def make_train_function(self, force: bool = False) -> Any:
         return self._make("train_function", super().make_train_function, force)
@@ -304,14 +358,16 @@ class CompiledModel(keras.Model):
         place_on_replicas(self)
         if not keras_shares_steps():
             self.ddp_model = False  # where it is None, Keras 3.16 makes one
-        if force or getattr(self, function) is None:
+        with _making:
+            if not force and getattr(self, function) is not None:
+                return getattr(self, function)
             compiled = compiled_by_xla(self) if function in self._xla_functions else nullcontext()
             if current_replicas() is not None:
                 compiled = compiled_by_xla(self, False)  # within each replica instead
             with compiled, on_devices():
                 make(force)
             guard_step(self, function, variables)
-        return getattr(self, function)
+            return getattr(self, function)
 
 
 def _with_rows(array: Any, rows: int) -> keras.KerasTensor | None:
@@ -343,4 +399,5 @@ class _XLAChoice(keras.callbacks.Callback):
         steps = None if per_epoch is None else per_epoch * params.get("epochs", 1)
         if self.function not in model._xla_functions and xla_pays(model, steps):
             model._xla_functions += (self.function,)
-            setattr(model, self.function, None)  # Keras makes it anew before the first step
+            # Anew, and never None: other threads may be in `predict`.
+            getattr(model, f"make_{self.function}")(force=True)

@@ -106,6 +106,7 @@ class DataCheck:
         classes = getattr(model, "num_classes", None)
         self.off = classes is None
         self.classes: int = classes or 0
+        self.looks = not self.off  # until a batch has shown its range
         if self.off:
             return
         self.axis = 1 if model.data_format == "channels_first" else 3
@@ -114,7 +115,6 @@ class DataCheck:
         self.loss = None
         if labels and self.classes:
             self.loss = crossentropy_of(getattr(model, "loss", None))
-        self.looks = True  # until a batch has shown its range
         self.normalised = not getattr(model, "include_preprocessing", True)
 
     def data(self, x: Any, y: Any = None) -> Any:

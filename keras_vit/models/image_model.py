@@ -21,11 +21,13 @@ from keras_vit.models.head import HEADS
 from keras_vit.models.layer_state import (
     copy_weights,
     layers_beside,
+    policy_config,
     policy_map,
     set_trainable,
     settle_policies,
     trainable_changes,
 )
+from keras_vit.models.shared_model import SharedModel
 
 Arguments = dict[str, Any]
 
@@ -67,6 +69,9 @@ class ImageModel(CompiledModel):
         self._config = config
         self._features = features
         settle_policies(self)
+        # After the graph: Keras does not pass a policy on to functional models. What they take is
+        # converted to the dtype of `images`, float32, whatever the policy.
+        self._dtype_policy = config.dtype
         self.class_names = None
         self.eval_transform = {}
         self.load_report = None
@@ -125,9 +130,7 @@ class ImageModel(CompiledModel):
         policy = self._config.dtype
         if quantized or isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             policy = policy_map(policy, quantized)
-        # A name where that is enough: Keras's serializer imports TensorFlow wherever it can.
-        plain = type(policy) is keras.DTypePolicy
-        return policy.name if plain else keras.dtype_policies.serialize(policy)
+        return policy_config(policy)
 
     def _quantizers_config(self) -> Arguments:
         """The `quantize(config=...)` of layers by path, where it is not the mode's default."""
@@ -148,7 +151,8 @@ class ImageModel(CompiledModel):
         if isinstance(config.get("dtype"), dict):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
         model = cls(**config)
-        model.trainable = state.get("trainable", True)
+        if not state.get("trainable", True):
+            model.trainable = False
         set_trainable(model, state.get("frozen", ()), state.get("thawed", ()))
         quantizers = state.get("quantizers", {})
         for layer in model._flatten_layers():
@@ -276,10 +280,11 @@ class ImageModel(CompiledModel):
         features = {name: self._features[name] for name in names}
         if format == "grid":
             features = {name: self._on_grid(name, feature) for name, feature in features.items()}
-        return keras.Model(
+        return SharedModel.of(
+            self,
             self.inputs[0],
             features[outputs] if isinstance(outputs, str) else features,
-            name=f"{self.name}_features",
+            f"{self.name}_features",
         )
 
     def only_pooled_tokens(self) -> AbstractContextManager[None]:

@@ -77,6 +77,15 @@ def policy_map(policy: Policy, changes: dict[str, Policy]) -> Policy:
     return DTypePolicyMap(policy, {**entries, **changes})
 
 
+def policy_config(policy: Policy) -> Any:
+    """What `get_config` holds of a policy; `keras.dtype_policies.get` reads it.
+
+    A name where that is enough: Keras's serializer imports TensorFlow wherever it can.
+    """
+    plain = type(policy) is keras.DTypePolicy
+    return policy.name if plain else keras.dtype_policies.serialize(policy)
+
+
 def map_names(policy: Policy, path: str) -> bool:
     """Whether a policy is a map with an entry for this path."""
     return isinstance(policy, DTypePolicyMap) and any(

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.errors import check_choice
+from keras_vit.models.shared_model import SharedModel
 
 ZOOM = 0.875  # the side of a corner's view, as a part of the image's
 
@@ -81,7 +82,7 @@ def average_views(model: Any, views: str | None = None) -> Any:
     mean = ops.mean(ops.stack(probabilities), axis=0)
     if is_logits:
         mean = ops.log(ops.maximum(mean, keras.config.epsilon()))
-    averaged = keras.Model(images, mean, name=model.name)
+    averaged = SharedModel.of(model, images, mean, model.name)
     # What evaluation and export ask of a classifier.
     averaged.classifier_activation = model.classifier_activation
     return averaged

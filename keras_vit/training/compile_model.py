@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit.errors import check_positive
 from keras_vit.models.head import HEADS
+from keras_vit.models.loss_scaling import with_loss_scaling
 from keras_vit.training.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training.optimizers import OPTIMIZERS, TableOptimizer
 from keras_vit.training.parameter_groups import (
@@ -72,8 +73,9 @@ def compile_model(
     _set_head_bias(network, recipe.head_bias)
     schedule = schedule_of(recipe, total_steps)
     losses = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
+    optimizer = optimizer_of(recipe, schedule, groups, getattr(network, "num_heads", None))
     model.compile(
-        optimizer_of(recipe, schedule, groups, getattr(network, "num_heads", None)),
+        with_loss_scaling(model, optimizer),
         losses[recipe.loss](recipe.label_smoothing),
         metrics=[LabelAccuracy()],
         **options,

@@ -243,6 +243,49 @@ def test_a_frozen_model_is_frozen_when_reloaded(tmp_path: Path) -> None:
     assert len(loaded.trainable_variables) == len(make("class token").trainable_variables)
 
 
+def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze() -> None:
+    model = make("class token")
+    model.get_layer("head").set_weights([np.ones((32, 3)) * [1, 2, 3], np.zeros(3)])
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    fit_once(model)
+    frozen = model.get_weights()
+    model.trainable = True
+    fit_once(model)
+    assert len(model.trainable_variables) == len(make("class token").trainable_variables)
+    for variable, was, now in zip(model.weights, frozen, model.get_weights(), strict=True):
+        assert (was != now).any(), variable.path
+    assert model.get_config()["frozen"] == []
+
+
+def test_a_block_a_base_and_a_feature_model_thaw_as_a_whole() -> None:
+    model = make("class token")
+    everything = trainable(model)
+    block = model.get_layer("block_0")
+    block.attention.trainable = False
+    block.trainable = True
+    assert trainable(model) == everything
+    block.mlp.dense_0.trainable = False
+    assert model.get_config()["frozen"] == ["block_0/mlp/dense_0"]
+    block.mlp.trainable = True
+    assert trainable(model) == everything
+    features = model.feature_model("pre_logits")
+    for change in ("the base", "the features", "around it"):
+        for layer in model.layers:
+            layer.trainable = False
+        images = keras.Input((32, 32, 3))
+        around = keras.Model(images, model(images))
+        if change == "the base":
+            model.trainable = True
+        elif change == "the features":
+            features.trainable = True
+        else:  # Keras ignores True for True of a plain model on TensorFlow
+            around.trainable = False
+            around.trainable = True
+        thawed = [path for path in everything if "head" not in path or change != "the features"]
+        assert trainable(around) == thawed
+
+
 def quantized(model: ImageModel, *args: Any, **options: Any) -> ImageModel:
     gc.freeze()  # Keras collects garbage once per kernel that it deletes: a third of a second each
     model.quantize(*args, **options)

@@ -143,6 +143,76 @@ def test_compile_warns_of_a_loss_that_takes_logits_for_probabilities(
         assert re.search(message, ours[0])
 
 
+METRICS = keras.metrics
+
+
+@pytest.mark.parametrize(
+    ("metrics", "classes", "activation", "message"),
+    [
+        (["AUC"], 1, None, r"metric AUC expects probabilities.*from_logits=True.*sigmoid"),
+        ([METRICS.AUC()], 5, None, r'AUC expects.*wrong\. Give the model.*activation="softmax"'),
+        ([METRICS.AUC(from_logits=True)], 1, None, None),
+        ([METRICS.AUC(from_logits=True)], 1, "sigmoid", "AUC expects logits"),
+        ({"head": [METRICS.Precision()]}, 1, None, r"Precision expects.*thresholds=0\.0"),
+        ([METRICS.Recall(thresholds=[0.3, 0.7])], 1, None, "Recall expects probabilities"),
+        ([METRICS.Precision(thresholds=0.0), METRICS.Recall(thresholds=0)], 1, None, None),
+        ([METRICS.Precision(top_k=1), METRICS.Recall(top_k=1)], 5, None, None),
+        ([METRICS.TruePositives], 1, None, "TruePositives expects probabilities"),
+        ([[METRICS.FalseNegatives()]], 1, None, "FalseNegatives expects probabilities"),
+        (["binary_accuracy"], 1, None, r"BinaryAccuracy expects.*threshold=0\.0"),
+        ([METRICS.BinaryAccuracy(threshold=0.0)], 1, None, None),
+        ([METRICS.binary_accuracy], 1, None, "BinaryAccuracy expects probabilities"),
+        (["accuracy"], 1, None, r"'accuracy' expects.*BinaryAccuracy\(threshold=0\.0\)"),
+        (["acc", "accuracy"], 5, None, None),
+        ([METRICS.F1Score(threshold=0.5)], 5, None, "F1Score expects probabilities"),
+        ([METRICS.F1Score(), METRICS.TopKCategoricalAccuracy()], 5, None, None),
+        ([METRICS.PrecisionAtRecall(0.5)], 1, None, "PrecisionAtRecall expects probabilities"),
+        ([METRICS.SpecificityAtSensitivity(0.5)], 1, None, "SpecificityAtSensitivity expects"),
+        ([METRICS.BinaryIoU()], 1, None, "BinaryIoU expects probabilities"),
+        ([METRICS.KLDivergence()], 5, None, "KLDivergence expects probabilities"),
+        (["sparse_categorical_crossentropy"], 5, None, "SparseCategoricalCrossentropy expects"),
+        ([METRICS.CategoricalCrossentropy()], 5, None, r"CategoricalCrossentropy.*from_logits=T"),
+        ([METRICS.SparseCategoricalCrossentropy(from_logits=True)], 5, None, None),
+        ([METRICS.BinaryCrossentropy(from_logits=True)], 1, "sigmoid", "expects logits"),
+        (["ce"], 5, None, "'ce' expects probabilities"),
+        ([keras.losses.BinaryCrossentropy()], 1, None, "BinaryCrossentropy expects"),
+        ([keras.losses.categorical_crossentropy], 5, None, "CategoricalCrossentropy expects"),
+        (["AUC", METRICS.Precision(), METRICS.KLDivergence()], 5, "softmax", None),
+        (["mse", METRICS.MeanAbsoluteError(), "cosine_similarity"], 5, None, None),
+        (None, 5, None, None),
+    ],
+)
+def test_compile_warns_of_metrics_that_take_logits_for_probabilities(
+    metrics: Any, classes: int, activation: str | None, message: str | None
+) -> None:
+    model = small_vit(num_classes=classes, classifier_activation=activation)
+    loss = keras.losses.BinaryCrossentropy if classes == 1 else CATEGORICAL
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        options = {"weighted_metrics" if classes == 5 else "metrics": metrics}
+        model.compile("adam", loss(from_logits=activation is None), **options)
+    ours = [str(one.message) for one in caught if "expects" in str(one.message)]
+    assert len(ours) == (message is not None)
+    if message is not None:
+        assert caught[0].filename == __file__
+        assert re.search(message, ours[0])
+
+
+def test_the_fix_of_a_warning_is_the_true_value() -> None:
+    model = small_vit(num_classes=1)
+    model.get_layer("head").set_weights([np.arange(8.0)[:, None] * 3, np.zeros(1)])
+    logits = model.predict(IMAGES, verbose=0)
+    labels = (np.arange(8) % 2).astype("float32")[:, None]
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    fixed = [METRICS.AUC(from_logits=True), METRICS.BinaryAccuracy(threshold=0.0)]
+    model.compile("sgd", loss, metrics=fixed, jit_compile=keras.backend.backend() == "jax")
+    _, auc, accuracy = model.evaluate(IMAGES, labels, verbose=0)
+    expected = METRICS.AUC()
+    expected.update_state(labels, 1 / (1 + np.exp(-logits)))
+    assert auc == pytest.approx(float(expected.result()), abs=1e-6)
+    assert accuracy == pytest.approx(((logits > 0) == (labels > 0)).mean())
+
+
 def test_who_loads_a_compiled_model_is_not_warned_again(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="expects probabilities"):
         model = compiled("sparse_categorical_crossentropy")

@@ -1,0 +1,26 @@
+"""Loss scaling for float16, whose smallest numbers are larger than most gradients of a ViT."""
+
+from typing import Any
+
+import keras
+
+
+def with_loss_scaling(model: keras.Model, optimizer: Any) -> Any:
+    """The optimizer, in a `LossScaleOptimizer` where layers of the model compute in float16.
+
+    Keras asks the name of the model's own policy alone: not that of a `DTypePolicyMap`, of a
+    model around ours, or of a model whose layers have a policy each.
+
+    Args:
+        model: Any Keras model.
+        optimizer: As `keras.Model.compile` takes it: an optimizer, its name, or its configuration.
+    """
+    optimizer = keras.optimizers.get(optimizer)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer | None):
+        return optimizer
+    if any(
+        (layer.compute_dtype, layer.variable_dtype) == ("float16", "float32")
+        for layer in model._flatten_layers()
+    ):
+        return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
+    return optimizer

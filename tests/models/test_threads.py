@@ -1,0 +1,156 @@
+"""One model in many threads: equal results, and no weight is lost."""
+
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.models.test_common import pixels
+
+THREADS, CALLS = 8, 200
+IMAGES, LABELS = pixels(4, 16, 16, 3), np.arange(4)
+IS_JAX = keras.backend.backend() == "jax"
+
+
+def compiled(**changes: Any) -> keras_vit.VisionTransformer:
+    sizes = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "num_heads": 2, "num_classes": 5}
+    model = keras_vit.VisionTransformer(**{**sizes, "input_shape": (16, 16, 3), **changes})
+    model.get_layer("head").set_weights([np.arange(40.0).reshape(8, 5) / 40, np.zeros(5)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"], jit_compile=IS_JAX)
+    return model
+
+
+@pytest.fixture
+def model() -> keras_vit.VisionTransformer:
+    return compiled()
+
+
+def logits(model: keras.Model) -> np.ndarray:
+    return keras.ops.convert_to_numpy(model(IMAGES))
+
+
+def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: Path) -> None:
+    features = model.feature_model("pre_logits")
+    both = keras_vit.average_views(model, "flip")
+    ways: list[Callable[[], Any]] = [
+        lambda: model.predict(IMAGES, verbose=0),
+        lambda: model.evaluate(IMAGES, LABELS, verbose=0),
+        lambda: both.predict(IMAGES, verbose=0),
+        lambda: logits(model),
+        lambda: model.predict_on_batch(IMAGES),
+        lambda: features.predict_on_batch(IMAGES),
+        lambda: np.concatenate([w.ravel() for w in model.get_weights()]),
+    ]
+    expected = [way() for way in ways]
+
+    def work(thread: int) -> None:
+        for number in range(CALLS):
+            # The first three, which read data sets, take much longer than the others.
+            few = number % 20 == 0
+            which = (thread + number // 20) % 3 if few else 3 + (thread + number) % 4
+            # Not bit for bit: matrices are divided by the processors that are free.
+            np.testing.assert_allclose(ways[which](), expected[which], rtol=1e-5, atol=1e-6)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for future in [pool.submit(work, thread) for thread in range(THREADS)]:
+            future.result()
+    model.save(tmp_path / "model.keras")
+    assert np.isfinite(model.fit(IMAGES, LABELS, verbose=0).history["loss"]).all()
+
+
+class Held(keras.callbacks.Callback):
+    """Holds `fit` after its first epoch until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_in_fit, self.may_go_on = threading.Event(), threading.Event()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.is_in_fit.set()
+        assert self.may_go_on.wait(120)
+
+
+def test_beside_fit_a_call_is_safe_or_refused_at_once(model: Any) -> None:
+    features, held = model.feature_model("pre_logits"), Held()
+    reading = {
+        "predict": lambda: model.predict(IMAGES, verbose=0),
+        "predict_on_batch": lambda: model.predict_on_batch(IMAGES),
+        "__call__": lambda: logits(model),
+        "get_weights": model.get_weights,
+        "features": lambda: features.predict(IMAGES, verbose=0),
+    }
+    changing = {
+        "evaluate": lambda: model.evaluate(IMAGES, LABELS, verbose=0),
+        "test_on_batch": lambda: model.test_on_batch(IMAGES, LABELS),
+        "train_on_batch": lambda: model.train_on_batch(IMAGES, LABELS),
+        "fit": lambda: model.fit(IMAGES, LABELS, verbose=0),
+        "set_weights": lambda: model.set_weights(before),
+    }
+    before = model.get_weights()
+    for call in reading.values():
+        call()
+    with ThreadPoolExecutor(1) as pool:
+        fit = pool.submit(model.fit, IMAGES, LABELS, epochs=2, verbose=0, callbacks=[held])
+        try:
+            assert held.is_in_fit.wait(120)
+            for call in (changing | reading if IS_JAX else changing).values():
+                with pytest.raises(RuntimeError, match=r"while `fit` trains.*model\.copy\(\)"):
+                    call()
+            if not IS_JAX:  # where variables stay: with the weights of the moment
+                for call in reading.values():
+                    call()
+        finally:
+            held.may_go_on.set()
+        assert np.isfinite(fit.result().history["loss"]).all()
+    for call in (reading | changing).values():
+        call()
+    assert np.isfinite(np.concatenate([w.ravel() for w in model.get_weights()])).all()
+
+
+def test_callbacks_use_the_model_that_is_in_fit(model: Any, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Looks(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(model.predict(IMAGES, verbose=0))
+            seen.append(model.evaluate(IMAGES, LABELS, verbose=0))
+            seen.append(model.feature_model("pre_logits").predict(IMAGES, verbose=0))
+            model.save(tmp_path / "model.keras")
+
+    data = {"validation_data": (IMAGES, LABELS), "callbacks": [Looks()], "verbose": 0}
+    history = model.fit(IMAGES, LABELS, epochs=2, **data).history
+    assert len(seen) == 6
+    assert np.isfinite(history["val_loss"]).all()
+    np.testing.assert_allclose(seen[3], model.predict(IMAGES, verbose=0), rtol=1e-5)
+    np.testing.assert_array_equal(logits(pickle.loads(pickle.dumps(model))), logits(model))
+
+
+def test_two_threads_train_two_models() -> None:
+    models = [compiled(), compiled()]
+    with ThreadPoolExecutor(2) as pool:
+        fits = [pool.submit(m.fit, IMAGES, LABELS, epochs=5, verbose=0) for m in models]
+        for fit in fits:
+            assert np.isfinite(fit.result().history["loss"]).all()
+
+
+def test_a_failure_of_a_feature_model_leaves_the_weights_on_the_model(model: Any) -> None:
+    before = logits(model)
+    for other in (model.feature_model("pre_logits"), keras_vit.average_views(model, "flip")):
+        with pytest.raises((ValueError, TypeError, RuntimeError)):
+            other.predict(IMAGES[0], verbose=0)  # one image without a batch
+        np.testing.assert_array_equal(logits(model), before)
+
+
+def test_a_failure_lets_the_next_thread_in(model: Any) -> None:
+    with pytest.raises((ValueError, TypeError, RuntimeError)):
+        model.predict(IMAGES[:, :15], verbose=0)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(model.predict, IMAGES, verbose=0).result(120).shape == (4, 5)

@@ -1,0 +1,220 @@
+"""The first updates in float16 and bfloat16 are float32's, however the policy is asked for."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.training.compile_model import compile_model
+from keras_vit.training.job import Job, build
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.sam import sharpness_aware
+from tests.models.test_common import pixels
+
+MODEL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
+CLASSES = 5
+IMAGES = pixels(8, 16, 16, 3)
+LABELS = np.arange(8) % CLASSES
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+# So large that the update of a weight is not lost in the rounding of the weight.
+RATE = 1000.0
+RECIPE = Recipe(
+    source="This test.",
+    model=MODEL,
+    image_size=16,
+    epochs=1,
+    batch_size=8,
+    learning_rate=RATE,
+    warmup=0,
+    weight_decay=0,
+    label_smoothing=0,
+    clip_norm=None,
+    optimizer="sgd",
+)
+
+
+def accelerated() -> bool:
+    """Whether JAX has another device than processors."""
+    import jax
+
+    return jax.default_backend() != "cpu"
+
+
+# How far an update may be from float32's; what underflows is lost as a whole.
+TOLERANCE = {"mixed_float16": 0.01, "mixed_bfloat16": 0.05}
+IS_JAX = keras.backend.backend() == "jax"
+NO_FLOAT16 = IS_JAX and not accelerated()
+
+
+def small_vit(dtype: Any = None) -> keras_vit.VisionTransformer:
+    return keras_vit.VisionTransformer(
+        num_classes=CLASSES, input_shape=(16, 16, 3), dtype=dtype, **MODEL
+    )
+
+
+def by_the_program(policy: str) -> keras.Model:
+    keras.config.set_dtype_policy(policy)
+    return small_vit()
+
+
+def by_a_map(policy: str) -> keras.Model:
+    norms = {".*norm_0": keras.DTypePolicy("float32")}
+    return small_vit(keras.dtype_policies.DTypePolicyMap(policy, norms))
+
+
+def by_a_map_of_blocks(policy: str) -> keras.Model:
+    blocks = {"block_.*": keras.DTypePolicy(policy)}
+    return small_vit(keras.dtype_policies.DTypePolicyMap("float32", blocks))
+
+
+def by_the_command_line(policy: str) -> keras.Model:
+    return build(Job("digits", Path("runs"), precision=policy), RECIPE, CLASSES, 3)
+
+
+WAYS: dict[str, Callable[[str], keras.Model]] = {
+    "the program's policy": by_the_program,
+    "a name": small_vit,
+    "a policy": lambda policy: small_vit(keras.DTypePolicy(policy)),
+    "a map": by_a_map,
+    "a map of blocks": by_a_map_of_blocks,
+    "the command line": by_the_command_line,
+    "a copy": lambda policy: small_vit().copy(dtype=policy),
+    "a feature model": lambda policy: small_vit(policy).feature_model("logits"),
+}
+EXTRAS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "SAM": {"rho": 1e-5},
+    "accumulation": {"accumulation": 2},
+    "EMA": {"ema": 0.75},
+    "all": {"rho": 1e-5, "accumulation": 2, "ema": 0.75},
+}
+
+
+def compile_by_hand(
+    model: keras.Model, rho: float = 0.0, accumulation: int = 1, ema: float = 0.0
+) -> None:
+    optimizer = keras.optimizers.SGD(
+        RATE,
+        use_ema=ema > 0,
+        ema_momentum=ema or 0.99,
+        gradient_accumulation_steps=accumulation if accumulation > 1 else None,
+    )
+    model.compile(optimizer, LOSS, jit_compile=IS_JAX)
+    sharpness_aware(model, rho or None)
+
+
+def compile_by_recipe(model: keras.Model, **extra: Any) -> None:
+    compile_model(model, replace(RECIPE, **extra), 10, jit_compile=IS_JAX)
+
+
+def is_scaled(model: keras.Model) -> bool:
+    return isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def updates(model: keras.Model, extra: str, compile: Callable[..., None]) -> list[np.ndarray]:
+    """By how much a first update changes each weight, from values that are always the same."""
+    random = np.random.default_rng(1)
+    # A small head, so that gradients are as small as those of a large model in the middle of its
+    # training: float16 does not reach below 6e-8.
+    before = [
+        random.normal(0, 1e-5 if v.path.startswith("head") else 0.3, v.shape).astype("float32")
+        for v in model.weights
+    ]
+    model.set_weights(before)
+    compile(model, **EXTRAS[extra])
+    batch = 8 // EXTRAS[extra].get("accumulation", 1)
+    model.fit(IMAGES, LABELS, batch, shuffle=False, verbose=0)
+    return [
+        after - value
+        for variable, after, value in zip(model.weights, model.get_weights(), before, strict=True)
+        if variable.path.startswith("block_0/") and variable.path.endswith("/kernel")
+    ]
+
+
+@cache
+def expected_updates(extra: str, compile: Callable[..., None]) -> list[np.ndarray]:
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float32")
+    expected = updates(small_vit(), extra, compile)
+    keras.config.set_dtype_policy(policy)
+    return expected
+
+
+FLOAT16, BFLOAT16 = TOLERANCE
+CASES = [
+    *((FLOAT16, way, extra, compile_by_hand) for way in WAYS for extra in ("plain", "all")),
+    *((FLOAT16, "a name", extra, compile_by_hand) for extra in ("SAM", "accumulation", "EMA")),
+    *((FLOAT16, way, "all", compile_by_recipe) for way in ("a name", "the command line")),
+    (BFLOAT16, "the program's policy", "plain", compile_by_hand),
+    (BFLOAT16, "a name", "all", compile_by_hand),
+    (BFLOAT16, "the command line", "all", compile_by_recipe),
+]
+
+
+@pytest.mark.parametrize(("policy", "way", "extra", "compile"), CASES)
+def test_a_first_update_is_that_of_float32(
+    policy: str, way: str, extra: str, compile: Callable[..., None]
+) -> None:
+    if policy == FLOAT16 and NO_FLOAT16:
+        pytest.skip("XLA's CPU compiler does not have the products of attention in float16")
+    expected = expected_updates(extra, compile)
+    model = WAYS[way](policy)
+    actual = updates(model, extra, compile)
+    for update, other in zip(actual, expected, strict=True):
+        error = np.linalg.norm(update - other) / np.linalg.norm(other)
+        assert error < TOLERANCE[policy]
+
+
+def test_every_way_of_asking_is_the_models_policy(tmp_path: Path) -> None:
+    """Also where nothing can be computed in float16: the policy of each model, and its optimizer."""
+    for way, ask in WAYS.items():
+        keras.config.set_dtype_policy("float32")
+        model = ask(FLOAT16)
+        keras.config.set_dtype_policy("float32")
+        of_blocks = way == "a map of blocks"
+        assert model.compute_dtype == ("float32" if of_blocks else "float16")
+        assert model.variable_dtype == "float32"
+        name = {"a map": f"map_{FLOAT16}", "a map of blocks": "map_float32"}.get(way, FLOAT16)
+        compile_by_hand(model)
+        assert is_scaled(model), way
+        others = [model, copy.deepcopy(model)]
+        if way in ("a name", "a map", "a feature model"):
+            model.save(tmp_path / "model.keras")
+            others.append(keras.saving.load_model(tmp_path / "model.keras"))
+            assert is_scaled(others[-1])
+        if way != "a feature model":
+            others += [model.copy(), model.with_classifier(3), model.with_input_shape((24, 24, 3))]
+        assert [other.dtype_policy.name for other in others] == [name] * len(others), way
+
+
+def test_no_loss_scaling_where_it_is_not_wanted(tmp_path: Path) -> None:
+    for policy in ("float32", BFLOAT16):
+        model = small_vit(policy)
+        compile_by_hand(model)
+        assert not is_scaled(model)
+    model = small_vit(FLOAT16)
+    model.compile("adam", LOSS, auto_scale_loss=False)
+    assert not is_scaled(model)
+    model.save(tmp_path / "model.keras")
+    assert not is_scaled(keras.saving.load_model(tmp_path / "model.keras"))
+    mine = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=8.0)
+    model.compile(mine, LOSS)
+    assert model.optimizer is mine
+    model.compile(loss=LOSS)
+    assert isinstance(model.optimizer.inner_optimizer, keras.optimizers.RMSprop)
+
+
+def test_recipes_scale_the_loss_of_any_keras_model() -> None:
+    """Keras asks the policy of the model alone, which is that of the program."""
+    model = keras.Sequential(
+        [keras.Input((16, 16, 3)), keras.layers.Flatten(), keras.layers.Dense(5, dtype=FLOAT16)]
+    )
+    compile_model(model, RECIPE, 10)
+    assert is_scaled(model)
