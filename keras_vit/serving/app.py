@@ -80,6 +80,10 @@ class Service:
         with suppress(NotImplementedError, AttributeError, RuntimeError, ValueError):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, self.versions.reload_requested.set)
+        # TensorFlow makes its graph of decoding now, not when the first images wait for it.
+        model, pixels = self.versions.model, self.limits.max_pixels
+        with suppress(RefusedError):
+            prepare(model, b"no image", pixels)
         tasks = [
             asyncio.create_task(self._batcher.run()),
             asyncio.create_task(self.versions.watch(self.metrics.reload)),

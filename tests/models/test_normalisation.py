@@ -55,8 +55,8 @@ def test_channels_first() -> None:
     first = build("token", input_shape=(1, 32, 32), data_format="channels_first",
                   include_preprocessing="imagenet")  # fmt: skip
     first.set_weights(rgb.get_weights())
-    found = logits(first, GREY.transpose(0, 3, 1, 2))
-    np.testing.assert_allclose(found, logits(rgb, RGB), atol=1e-5)
+    outputs = logits(first, GREY.transpose(0, 3, 1, 2))
+    np.testing.assert_allclose(outputs, logits(rgb, RGB), atol=1e-5)
 
 
 def test_files_keep_the_weights(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_real_weights(shared: Path) -> None:
             for c in (1, 3)
         ]
         assert models[0].load_report.adapted == (("patch_embedding/kernel",) if atol else ())
-        found, expected = (
+        outputs, expected = (
             logits(model, np.repeat(grey, c, axis=-1))
             for model, c in zip(models, (1, 3), strict=True)
         )
-        np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+        np.testing.assert_allclose(outputs, expected, rtol=0, atol=atol)
