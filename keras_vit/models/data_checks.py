@@ -105,6 +105,7 @@ class DataCheck:
         self.is_for_fit = labels  # or for `evaluate`
         classes = getattr(model, "num_classes", None)
         self.off = classes is None
+        self.looks = not self.off  # until a batch has shown its range
         self.classes: int = classes or 0
         if self.off:
             return
@@ -114,7 +115,6 @@ class DataCheck:
         self.loss = None
         if labels and self.classes:
             self.loss = crossentropy_of(getattr(model, "loss", None))
-        self.looks = True  # until a batch has shown its range
         self.normalised = not getattr(model, "include_preprocessing", True)
 
     def data(self, x: Any, y: Any = None) -> Any:
