@@ -22,6 +22,7 @@ from keras_vit.checkpoints import (
     load_weights,
     save_weights,
 )
+from keras_vit.errors import DataRangeWarning
 from keras_vit.export import export_model
 from keras_vit.models import (
     BiTR50x1,
@@ -60,7 +61,6 @@ from keras_vit.models import (
     create,
     list_models,
 )
-from keras_vit.models.pixel_ranges import DataRangeWarning
 from keras_vit.models.views import average_views
 from keras_vit.training import recipes
 from keras_vit.training.averaging import average_weights, model_stock

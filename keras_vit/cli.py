@@ -4,6 +4,7 @@ import math
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from keras_vit.distribution.cost import (
     run_cost,
     step_cost,
 )
-from keras_vit.errors import check_choice, counted, listed, printable
+from keras_vit.errors import DataRangeWarning, check_choice, counted, listed, printable
 from keras_vit.evaluation.command import own_classes, transfer_rows, vtab_report
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.export import ExportedModel, export_model, load_exported
@@ -70,7 +71,27 @@ def run(options: dict[str, Any]) -> int:
         "augment": _augment,
         "list": _list,
     }
-    return commands[options.pop("command")](**options) or 0
+    before, warnings.formatwarning = warnings.formatwarning, _format_warning
+    try:
+        return commands[options.pop("command")](**options) or 0
+    finally:
+        warnings.formatwarning = before
+
+
+_format_any = warnings.formatwarning
+
+
+def _format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """A warning of the user's data as one line: the place in the code says nothing about it."""
+    if issubclass(category, DataRangeWarning):
+        return f"keras-vit: warning: {printable(str(message))}\n"
+    return _format_any(message, category, filename, lineno, line)
 
 
 def print_text(text: object) -> None:

@@ -4,7 +4,9 @@ import difflib
 import inspect
 import math
 import os
+import sys
 import unicodedata
+import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -169,3 +171,28 @@ def accepted_arguments(cls: type) -> list[str]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return [name for name in names if name != "self"]
+
+
+class DataRangeWarning(UserWarning):
+    """Images or labels lie outside the range that the model or its loss takes, or lose some of it.
+
+    Who knows better silences it, and who wants to be stopped makes it an error.
+
+    Example:
+
+    >>> import warnings, keras_vit
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", keras_vit.DataRangeWarning)
+    """
+
+
+def warn_of_data(message: str) -> None:
+    """Issues a `DataRangeWarning` at the line outside of this package and Keras that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and _package(frame) in ("keras_vit", "keras"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, DataRangeWarning, stacklevel=level)
+
+
+def _package(frame: Any) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

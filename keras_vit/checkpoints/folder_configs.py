@@ -23,7 +23,7 @@ from keras_vit.checkpoints.preparation import (
     to_timm,
 )
 from keras_vit.errors import check_choice
-from keras_vit.models.normalisation import NORMALISATIONS
+from keras_vit.models.normalisation import NORMALISATIONS, normalised_channels
 from keras_vit.version import __version__
 
 # Marks a file as this package's, which may be replaced; the other side ignores it.
@@ -77,7 +77,7 @@ def huggingface_configs(model: Any) -> Files:
         "layer_norm_eps": model.norm_epsilon,
         "image_size": size[0] if size[0] == size[1] else list(size),
         "patch_size": patch[0] if patch[0] == patch[1] else list(patch),
-        "num_channels": model.channels,
+        "num_channels": _channels(model),
         "id2label": {str(i): name for i, name in enumerate(_names(model))},
         "label2id": {name: i for i, name in enumerate(_names(model))},
         MARK: {"version": __version__, "layout": "huggingface"},
@@ -113,7 +113,7 @@ def timm_configs(model: Any) -> Files:
         "model_args": _timm_arguments(model, size),
         "pretrained_cfg": {
             **to_timm(of_eval_transform(model.eval_transform, size)),
-            "input_size": [model.channels, *size],
+            "input_size": [_channels(model), *size],
             "fixed_input_size": True,
             "mean": mean,
             "std": std,
@@ -159,7 +159,7 @@ def folder_transform(model: Any, layout: str) -> dict[str, Any]:
     if layout == "huggingface":
         written = of_huggingface(to_huggingface(preparation))
     else:
-        written = of_timm({**to_timm(preparation), "input_size": [model.channels, *size]})
+        written = of_timm({**to_timm(preparation), "input_size": [_channels(model), *size]})
     assert written is not None  # whatever is written can be read
     return written.to_eval_transform(layout)
 
@@ -223,7 +223,7 @@ def _timm_arguments(model: Any, size: tuple[int, int]) -> dict[str, Any]:
     common = {
         "img_size": list(size),
         "patch_size": list(model.patch_size),
-        "in_chans": model.channels,
+        "in_chans": _channels(model),
         "embed_dim": model.hidden_dim,
         "depth": model.depth,
         "num_heads": model.num_heads,
@@ -287,7 +287,7 @@ def _check_model(model: Any, package: str) -> None:
             f"{package} does not merge tokens; this model has token_merging="
             f"{model.token_merging}. Save model.with_token_merging(0)."
         )
-    if model.channels != 3:
+    if _channels(model) != 3:
         warnings.warn(
             f"The model is for images of {model.channels} channels. {package} opens such images "
             "only when they are given as arrays: its pipelines convert files to RGB.",
@@ -326,4 +326,10 @@ def _mean_and_std(model: Any) -> tuple[list[float], list[float]]:
         )
         kind = True
     mean, std = NORMALISATIONS[kind]
-    return list(mean) * (model.channels // len(mean)), list(std) * (model.channels // len(std))
+    channels = _channels(model)
+    return list(mean) * (channels // len(mean)), list(std) * (channels // len(std))
+
+
+def _channels(model: Any) -> int:
+    """The channels that the weights are for: three for grey images under ImageNet's statistics."""
+    return normalised_channels(model.include_preprocessing, model.channels)

@@ -15,11 +15,12 @@ import numpy as np
 from keras_vit.errors import counted, printable, similar_paths
 
 from ._imports import tf
+from .bit_depth import warn_of_sixteen_bits
 from .decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
 from .errors import BadImageError
 from .fallback import map_or_else
 from .headers import MAX_PIXELS
-from .image_files import irregular
+from .image_files import irregular, sixteen_bit_files
 from .listings import read_listing, refuse_overlap
 from .other_formats import advice_for, how_to_convert, other_format, why_ignored
 from .splits import MOST_LINES, FileReport, IndexedSplit, Splits
@@ -130,9 +131,12 @@ def load_folder(
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
     unreadable: Files = []
     upright = jpeg = False
-    if verify:
-        files = [file for part in examples.values() for file, _ in part]
-        unreadable, upright, jpeg = checked_files(files, max_pixels)
+    files = [file for part in examples.values() for file, _ in part]
+    if not verify:
+        warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
+    else:
+        unreadable, upright, jpeg, deep = checked_files(files, max_pixels)
+        warn_of_sixteen_bits(deep, len(files))
         _report_unreadable(unreadable, len(files), on_bad_file)
         bad = {file for file, _ in unreadable}
         examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}

@@ -48,6 +48,7 @@ def load_records(source: str, val_fraction: float, seed: int, **options: Any) ->
     for name, part in _subsets(records, val_fraction, seed).items():
         parse = parse or _parse(part[0])
         splits[name] = RecordSplit(name, class_names, part[0], parse, part[1], **options)
+    splits["train"].warn_of_sixteen_bits()
     return Splits(source, class_names, splits)
 
 

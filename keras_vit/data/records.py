@@ -11,6 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 from keras_vit.errors import printable
 
 from ._imports import require, tf
+from .bit_depth import has_sixteen_bits, warn_of_sixteen_bits
 from .decoder import Crop, decode_image
 from .errors import BadImageError, DamagedShardError, undecodable_reason
 from .fallback import map_or_else
@@ -31,6 +33,7 @@ _ARRAY_RECORD = b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"  # how these files begin
 
 _CHUNK = 1024  # indices that are permuted at once
 _THREADS = 32  # that open files
+_FIRST_RECORDS = 8  # whose headers are read when a split is loaded
 
 # From a record to the encoded image, a scalar string, and its integer label: a graph function.
 Parse = Callable[[Any], tuple[Any, Any]]
@@ -328,6 +331,17 @@ class RecordSplit(Split):
                 "line of labels.txt is the name of class 0, such as background."
             )
         return contents.numpy(), np.int32(label)
+
+    def warn_of_sixteen_bits(self) -> None:
+        """Warns where one of the first records holds a PNG file of 16 bits per channel."""
+        first = range(min(_FIRST_RECORDS, len(self)))
+        deep = []
+        with suppress(tf.errors.OpError, ValueError):  # whoever reads the record names the damage
+            for example in first:
+                if has_sixteen_bits(self._fetch(example)[0]):
+                    index = int(self._record_index(tf.constant(example, tf.int64)))
+                    deep.append(self._records.place(index))
+        warn_of_sixteen_bits(deep, len(first))
 
     def _report(self, contents: bytes, example: int) -> None:
         """Prints which image is replaced and why, or raises a BadImageError."""

@@ -116,6 +116,7 @@ def load_tfds(name: str, data_dir: str | None, val_fraction: float, **options: A
         split: TFDSSplit(split, class_names, builder, source, **options)
         for split, source in _choose_splits(builder.info.splits, val_fraction).items()
     }
+    splits["train"].warn_of_sixteen_bits()
     return Splits(name, class_names, splits)
 
 

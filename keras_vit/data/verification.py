@@ -10,6 +10,7 @@ from keras_vit.errors import counted
 from keras_vit.processors import available_processors
 
 from ._imports import tf
+from .bit_depth import has_sixteen_bits
 from .decoder import decode_and_orientation
 from .errors import JPEG, BadImageError, undecodable_reason
 from .image_files import read_contents
@@ -17,15 +18,15 @@ from .image_files import read_contents
 
 def checked_files(
     files: Sequence[Path], max_pixels: int | None
-) -> tuple[list[tuple[Path, str]], bool, bool]:
+) -> tuple[list[tuple[Path, str]], bool, bool, list[Path]]:
     """Decodes every file once, in threads, with a progress bar where stderr is a terminal.
 
     A line there with the result takes the place of the bar. One core decodes about 1,000
     photographs of 300 x 200 pixels in a second.
 
     Returns:
-        `(path, reason)` of those that fail; whether all others are stored upright; and whether all
-        others are JPEG files.
+        `(path, reason)` of those that fail; whether all others are stored upright; whether all
+        others are JPEG files; and the PNG files of 16 bits per channel.
     """
     from rich.console import Console
     from rich.progress import track
@@ -36,7 +37,7 @@ def checked_files(
         autograph=False,
     )
     decode.get_concrete_function()
-    orientations, jpeg = set(), set()
+    orientations, jpeg, deep = set(), set(), set()
 
     def reason(file: Path) -> str | None:
         try:
@@ -52,6 +53,8 @@ def checked_files(
             return undecodable_reason(contents, error)
         orientations.add(int(orientation))
         jpeg.add(contents.startswith(JPEG))
+        if has_sixteen_bits(contents):
+            deep.add(file)
         return None
 
     console = Console(stderr=True)
@@ -68,4 +71,4 @@ def checked_files(
     if console.is_terminal:
         result = f"{len(unreadable):,} cannot be decoded" if unreadable else "all can be decoded"
         console.print(f"checked {counted(len(files), 'file')}: {result}", highlight=False)
-    return unreadable, orientations <= {1}, jpeg == {True}
+    return unreadable, orientations <= {1}, jpeg == {True}, [f for f in files if f in deep]

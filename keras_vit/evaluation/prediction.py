@@ -10,6 +10,8 @@ import numpy as np
 from keras_vit import data
 from keras_vit.backend import current_processes
 from keras_vit.data._imports import tf
+from keras_vit.data.bit_depth import warn_of_sixteen_bits
+from keras_vit.data.image_files import prepare_file, sixteen_bit_files
 from keras_vit.errors import check_positive
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.models.geometry import DEFAULT_SIZE
@@ -47,6 +49,7 @@ def predict_files(
     """
     check_positive(top=top, batch_size=batch_size)
     averaged = average_views(model)
+    warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
     for start in range(0, len(files), batch_size):
         paths = [Path(file) for file in files[start : start + batch_size]]
         images, failed = read_images(model, paths, max_pixels)
@@ -67,9 +70,7 @@ def read_images(
     (height, width), channels = image_shape(model)
     images, failed = [np.zeros((0, height, width, channels), "float32")], {}
     for file in files:
-        image = data.read_image(
-            file, (height, width), channels, max_pixels=max_pixels, **model.eval_transform
-        )
+        image = prepare_file(file, (height, width), channels, max_pixels, **model.eval_transform)
         if isinstance(image, str):
             failed[file] = image
         else:

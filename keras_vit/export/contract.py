@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from keras_vit.data.preprocessing import check_eval_transform
 from keras_vit.errors import check_positive
@@ -14,6 +17,10 @@ from keras_vit.version import __version__
 KEY = "keras_vit"
 # The input and the outputs, by the names that every format gives them.
 IMAGES = "images"
+# A second signature, where a format has several: float32, so that prepared photographs, whose
+# pixels lie between levels, are not rounded. The other formats cast `images` to float32 at once,
+# and their reader declares its input so.
+PIXELS = "pixels"
 OUTPUTS = ("probabilities", "top_classes", "top_probabilities")
 
 
@@ -21,8 +28,9 @@ OUTPUTS = ("probabilities", "top_classes", "top_probabilities")
 class Contract:
     """What an exported classifier takes and returns.
 
-    Its input `images` are uint8 pixels 0..255 `(batch, height, width, channels)` of any batch; its
-    outputs are `probabilities`, float32 `(batch, classes)`, `top_classes` and `top_probabilities`
+    Its input `images` are uint8 pixels 0..255 `(batch, height, width, channels)` of any batch
+    (`pixels`, a second signature of SavedModel and LiteRT, takes float32); its outputs are
+    `probabilities`, float32 `(batch, classes)`, `top_classes` and `top_probabilities`
     `(batch, top_k)`, the most probable first.
 
     Attributes:
@@ -77,3 +85,8 @@ class Contract:
             return contract
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"its description is damaged: {error}") from error
+
+
+def of_levels(run: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """Rounds float32 pixels for a file of an earlier version, which takes uint8 alone."""
+    return lambda images: run(np.clip(np.rint(images), 0, 255).astype("uint8"))

@@ -14,6 +14,7 @@ from keras_vit.checkpoints.errors import CheckpointError, reason
 from keras_vit.errors import check_positive
 from keras_vit.export.contract import Contract
 from keras_vit.export.format_table import FORMATS
+from keras_vit.models.pixel_ranges import check_pixels
 
 
 class ExportedModel:
@@ -44,20 +45,24 @@ class ExportedModel:
         self.eval_transform = contract.evaluation
         self.image_size = contract.image_size
         self.input_shape = (None, *contract.image_size, contract.channels)
+        self._looks = True  # until a batch of `predict_on_batch` has shown its range
 
     def predict(self, images: Any, batch_size: int = 32, verbose: int | str = 0) -> np.ndarray:
         """Probabilities `(images, classes)`, in float32.
 
         Args:
-            images: Pixels 0..255 `(images, height, width, channels)`, rounded to uint8; or a
-                `tf.data.Dataset` of batches of such, with or without labels.
+            images: Pixels 0..255 `(images, height, width, channels)`, uint8 or float; or a
+                `tf.data.Dataset` of batches of such, with or without labels. The first batch is
+                looked at: `keras_vit.DataRangeWarning`.
             batch_size: Images per batch, of an array.
             verbose: Is there as in Keras, and prints nothing.
 
         Raises:
-            ValueError: The images have another shape, or `batch_size` is below 1.
+            ValueError: The images have another shape, or the first of them hold NaN, or
+                `batch_size` is below 1.
         """
         check_positive(batch_size=batch_size)
+        self._looks = True
         if hasattr(images, "as_numpy_iterator"):
             batches = images.as_numpy_iterator()
         else:
@@ -74,9 +79,9 @@ class ExportedModel:
                 f"images of shape {images.shape} do not fit {self.name}, which takes "
                 f"{self.input_shape}."
             )
-        if images.dtype != np.uint8:
-            images = np.clip(np.rint(images), 0, 255).astype("uint8")
-        return self._run(images)
+        if self._looks:
+            self._looks = not check_pixels(images, self.name)
+        return self._run(images.astype("float32"))
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
@@ -105,7 +110,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     row = FORMATS[contract.format]
     row.require(row.runs_with)
     try:
-        run = row.implementation().runner(path)
+        run = row.implementation().runner(path, "float32")
     except Exception as error:  # every engine has errors of its own
         raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
     return ExportedModel(path, contract, run)

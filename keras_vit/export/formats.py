@@ -29,6 +29,7 @@ from keras_vit.export.writer import (
 )
 from keras_vit.files import atomic_write
 from keras_vit.models import ImageModel
+from keras_vit.models.pixel_ranges import check_pixels
 from keras_vit.models.views import average_views
 from keras_vit.output_folder import OutputFolder
 
@@ -254,6 +255,7 @@ def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> No
             f"calibration {calibration.dtype} {calibration.shape} must be uint8 images "
             f"(images, {', '.join(map(str, shape))})."
         )
+    check_pixels(calibration.astype("float32"), "calibration")  # as bytes, 0..1 would pass
 
 
 def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> tuple[str, ...]:

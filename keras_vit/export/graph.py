@@ -19,8 +19,14 @@ def most_probable(model: ImageModel, images: Any, top_k: int) -> tuple[Any, Any,
     return probabilities, *tf.math.top_k(probabilities, top_k)
 
 
-def pixels_to_classes(model: ImageModel, contract: Contract) -> Any:
-    """A `tf.function` of `images` that returns what the contract says, `top_classes` as int32."""
+def pixels_to_classes(model: ImageModel, contract: Contract, name: str = IMAGES) -> Any:
+    """A `tf.function` that returns what the contract says, `top_classes` as int32.
+
+    Args:
+        model: The classifier.
+        contract: What the file takes and returns.
+        name: Of the input: `"images"` of uint8, or `"pixels"` of float32.
+    """
     import tensorflow as tf
 
     def classify(images: Any) -> dict[str, Any]:
@@ -33,7 +39,8 @@ def pixels_to_classes(model: ImageModel, contract: Contract) -> Any:
         }
 
     shape = (None, *contract.image_size, contract.channels)
-    return tf.function(classify, input_signature=[tf.TensorSpec(shape, tf.uint8, IMAGES)])
+    dtype = tf.uint8 if name == IMAGES else tf.float32
+    return tf.function(classify, input_signature=[tf.TensorSpec(shape, dtype, name)])
 
 
 def save_signatures(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
+from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract, of_levels
 from keras_vit.export.graph import pixels_to_classes, save_signatures
 from keras_vit.models import ImageModel
 from keras_vit.processors import available_processors
@@ -30,15 +30,18 @@ def write(
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
-        save_signatures(model, Path(folder), {IMAGES: pixels_to_classes(model, contract)})
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[IMAGES])
+        # They share the weights; the first is what runs without a name.
+        names = [IMAGES, PIXELS]
+        signatures = {name: pixels_to_classes(model, contract, name) for name in names}
+        save_signatures(model, Path(folder), signatures)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=names)
         if contract.quantize:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         path.write_bytes(converter.convert())
-    names = "\n".join(" ".join(name.split()) for name in contract.class_names)
+    labels = "\n".join(" ".join(name.split()) for name in contract.class_names)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(DESCRIPTION, contract.to_text())
-        archive.writestr(LABELS, names.encode("utf-8", "replace"))
+        archive.writestr(LABELS, labels.encode("utf-8", "replace"))
 
 
 def read_contract(path: Path) -> Contract:
@@ -47,18 +50,21 @@ def read_contract(path: Path) -> Contract:
         return Contract.from_text(archive.read(DESCRIPTION))
 
 
-def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels to probabilities."""
+def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels of a dtype to probabilities."""
     from ai_edge_litert.interpreter import Interpreter
 
     # Its own default is one thread.
     interpreter = Interpreter(str(path), num_threads=available_processors())
-    signature = interpreter.get_signature_runner(IMAGES)
+    name = PIXELS if dtype == "float32" else IMAGES
+    if name not in interpreter.get_signature_list():
+        return of_levels(runner(path))
+    signature = interpreter.get_signature_runner(name)
     size = interpreter.get_input_details()[0]["shape"][1:]
 
     def run(images: np.ndarray) -> np.ndarray:
         if images.shape[1:] != tuple(size):  # or it would take them for a new size
             raise ValueError(f"images {images.shape} must be (batch, {', '.join(map(str, size))})")
-        return np.asarray(signature(**{IMAGES: images})[OUTPUTS[0]])
+        return np.asarray(signature(**{name: images})[OUTPUTS[0]])
 
     return run

@@ -65,16 +65,22 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text({prop.key: prop.value for prop in proto.metadata_props}[KEY])
 
 
-def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels to probabilities."""
+def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels of a dtype to probabilities."""
+    import onnx
     import onnxruntime
 
+    file: str | bytes = str(path)
+    if dtype == "float32":  # the graph casts its input to float32 at once: nothing else changes
+        proto = onnx.load(path)
+        proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        file = proto.SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # By default it counts physical cores, of which a virtual machine may show half.
     options.intra_op_num_threads = available_processors()
     session = onnxruntime.InferenceSession(
-        str(path), options, providers=onnxruntime.get_available_providers()
+        file, options, providers=onnxruntime.get_available_providers()
     )
 
     def run(images: np.ndarray) -> np.ndarray:

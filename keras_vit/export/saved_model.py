@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data import decode_image, evaluation_image, map_or_else
-from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
+from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract, of_levels
 from keras_vit.export.graph import most_probable, save_signatures
 from keras_vit.files import write_text
 from keras_vit.models import ImageModel
@@ -69,11 +69,14 @@ def write(
             lambda: tf.cast(images, tf.float32),
             lambda: tf.map_fn(prepare, images, fn_output_signature=spec),
         )
-        prepared = tf.ensure_shape(prepared, (None, *size, channels))
-        return classify(prepared, tf.ones(tf.shape(images)[:1], bool))
+        return from_pixels(tf.ensure_shape(prepared, (None, *size, channels)))
+
+    def from_pixels(pixels: Any) -> dict[str, Any]:
+        return classify(pixels, tf.ones(tf.shape(pixels)[:1], bool))
 
     signatures: dict[str, tuple[Callable[..., Any], Any]] = {
         IMAGES: (from_images, tf.TensorSpec((None, None, None, channels), tf.uint8, IMAGES)),
+        PIXELS: (from_pixels, tf.TensorSpec((None, *size, channels), tf.float32, PIXELS)),
     }
     if contract.reads_files:
         contents = tf.TensorSpec((None,), tf.string, "contents")
@@ -92,15 +95,18 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text((path / DESCRIPTION).read_text("utf-8"))
 
 
-def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels to probabilities."""
+def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels of a dtype to probabilities."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(path))
-    signature = loaded.signatures[IMAGES]
+    name = PIXELS if dtype == "float32" else IMAGES
+    if name not in loaded.signatures:
+        return of_levels(runner(path))
+    signature = loaded.signatures[name]
 
     def run(images: np.ndarray) -> np.ndarray:
         assert loaded  # what owns the variables
-        return np.asarray(signature(**{IMAGES: tf.constant(images)})[OUTPUTS[0]])
+        return np.asarray(signature(**{name: tf.constant(images)})[OUTPUTS[0]])
 
     return run

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.export.contract import IMAGES, KEY, Contract
+from keras_vit.export.contract import IMAGES, KEY, Contract, of_levels
 from keras_vit.models import ImageModel
 
 DESCRIPTION = f"{KEY}.json"
@@ -36,7 +36,8 @@ def write(
         # The model is not a part of it: the graph holds the weights that it uses as constants, and
         # those of a part would be written once more.
         def forward(self, images: Any) -> dict[str, Any]:
-            scores = model(images.to(torch.float32), training=False).to(torch.float32)
+            # Float32 of any dtype. `images.to` would be written with a check that they are uint8.
+            scores = model(images * 1.0, training=False).to(torch.float32)
             probabilities = torch.softmax(scores, -1) if softmax else scores
             values, indices = torch.topk(probabilities, contract.top_k)
             return {
@@ -85,15 +86,20 @@ def _check_members(path: Path) -> None:
                 torch.load(io.BytesIO(archive.read(name)), weights_only=True)
 
 
-def runner(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels to probabilities."""
+def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels of a dtype to probabilities."""
     import torch
 
     _check_members(path)
     program = torch.export.load(path).module()
+    checked = torch.ops.aten._assert_tensor_metadata.default  # of an earlier version
+    takes_bytes = any(
+        node.target is checked and node.kwargs.get("dtype") is torch.uint8
+        for node in program.graph.nodes
+    )
 
     def run(images: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return np.asarray(program(**{IMAGES: torch.from_numpy(images)})["probabilities"])
 
-    return run
+    return of_levels(run) if dtype == "float32" and takes_bytes else run

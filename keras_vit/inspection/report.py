@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data import MAX_PIXELS
+from keras_vit.data.bit_depth import warn_of_sixteen_bits
+from keras_vit.data.image_files import sixteen_bit_files
 from keras_vit.errors import check_positive, printable
 from keras_vit.evaluation.prediction import Prediction, predictions_of, read_images
 from keras_vit.files import begins_with_mark, write_bytes
@@ -167,6 +169,7 @@ def _read_files(
             "Call attention_maps on arrays."
         )
     paths = [Path(file) for file in files]
+    warn_of_sixteen_bits(sixteen_bit_files(paths), len(paths))
     images, failed = read_images(model, paths, max_pixels)
     if not len(images):
         reasons = "; ".join(f"{printable(file)}: {reason}" for file, reason in failed.items())

@@ -58,7 +58,8 @@ class ModelConfig:
         classifier_activation: None for logits, or an activation such as `"softmax"`.
         include_preprocessing: True: the model takes pixels 0..255 and scales them to [-1, 1]
             itself; `"imagenet"`, `"clip"`: it normalises them by ImageNet's or CLIP's mean and
-            standard deviation; False: it takes normalised images, as the authors' code does.
+            standard deviation, and a single channel by those of each channel, as RGB; False: it
+            takes normalised images, as the authors' code does.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
         name: Name of the model.
         dtype: Dtype policy of all layers but normalisation and head, such as `"mixed_bfloat16"`.

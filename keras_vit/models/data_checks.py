@@ -105,6 +105,7 @@ class DataCheck:
         self.is_for_fit = labels  # or for `evaluate`
         classes = getattr(model, "num_classes", None)
         self.off = classes is None
+        self.looks = not self.off  # until a batch has shown its range
         self.classes: int = classes or 0
         self.looks = not self.off  # until a batch has shown its range
         if self.off:

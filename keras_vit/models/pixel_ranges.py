@@ -7,13 +7,13 @@ is wanted and the fix. NaN and infinity are errors: they would be the loss, and 
 
 from __future__ import annotations
 
-import sys
-import warnings
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
+
+from keras_vit.errors import warn_of_data
 
 MOST_IMAGES = 32  # that are looked at, of a batch or an array
 
@@ -26,19 +26,6 @@ OVERSHOOT = 0.25
 MOST_NORMALISED, NORMALISED_INTEGER = 30, 6
 # Rounding of labels in half precision.
 LABEL_TOLERANCE = 1e-2
-
-
-class DataRangeWarning(UserWarning):
-    """Images or labels lie outside the range that the model or its loss takes.
-
-    Who knows better silences it, and who wants to be stopped makes it an error.
-
-    Example:
-
-    >>> import warnings, keras_vit
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", keras_vit.DataRangeWarning)
-    """
 
 
 @dataclass(frozen=True)
@@ -274,16 +261,9 @@ def check_label_rows(labels: Any, loss_name: str, warned: set[str] | None = None
 
 
 def _warn(message: str, kind: str, warned: set[str] | None) -> None:
-    """Warns of data, once per kind, at the line outside of this package and Keras."""
+    """Warns of data, once per kind."""
     if warned is not None:
         if kind in warned:
             return
         warned.add(kind)
-    frame, level = sys._getframe(1), 2
-    while frame.f_back and _package(frame) in ("keras_vit", "keras"):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, DataRangeWarning, stacklevel=level)
-
-
-def _package(frame: Any) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    warn_of_data(message)

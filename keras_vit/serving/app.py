@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from keras_vit.data.bit_depth import DEEP, has_sixteen_bits
 from keras_vit.processors import available_processors
 from keras_vit.serving.batching import Batcher, FullError, Places
 from keras_vit.serving.images import RefusedError, discard_body, prepare, read_image_bytes
@@ -67,6 +68,7 @@ class Service:
         self.attention_places = Places(ATTENTION_PLACES)
         self.metrics = Metrics(lambda: self.places.in_use + self.attention_places.in_use)
         self.is_stopping = False
+        self._has_warned = False
         self._model_thread = ThreadPoolExecutor(1, "model")
         self._decoders = ThreadPoolExecutor(min(8, available_processors()), "decoder")
         self._batcher = Batcher(self._model_thread, limits.batch_size, self.metrics.batch)
@@ -78,6 +80,10 @@ class Service:
         with suppress(NotImplementedError, AttributeError, RuntimeError, ValueError):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, self.versions.reload_requested.set)
+        # TensorFlow makes its graph of decoding now, not when the first images wait for it.
+        model, pixels = self.versions.model, self.limits.max_pixels
+        with suppress(RefusedError):
+            prepare(model, b"no image", pixels)
         tasks = [
             asyncio.create_task(self._batcher.run()),
             asyncio.create_task(self.versions.watch(self.metrics.reload)),
@@ -101,7 +107,7 @@ class Service:
             raise ValueError(f"version {version.name} predicts values that are not finite")
         order = np.argsort(-row, kind="stable")[: self.limits.top]
         classes = [{"class": model.class_names[i], "probability": float(row[i])} for i in order]
-        return {"predictions": classes, "version": version.name}
+        return {"predictions": classes, "version": version.name, **self._warning(contents)}
 
     async def attention(self, request: Request) -> dict[str, Any]:
         """Where the model looked: its attention rollout, and the image as the model saw it."""
@@ -121,6 +127,7 @@ class Service:
             "covered": [c / s for c, s in zip(covered, model.image_size, strict=True)],
             "image": _png(pixels),
             "version": version.name,
+            **self._warning(contents),
         }
 
     def health(self) -> dict[str, Any]:
@@ -133,6 +140,15 @@ class Service:
             "version": versions.version.name,
             "error": versions.error,
         }
+
+    def _warning(self, contents: bytes) -> dict[str, str]:
+        """What an answer adds about an image that is not read as it is; logged the first time."""
+        if not has_sixteen_bits(contents):
+            return {}
+        if not self._has_warned:
+            self._has_warned = True
+            logging.getLogger(__name__).warning("the image of a request is a %s", DEEP)
+        return {"warning": f"The image is a {DEEP}"}
 
     async def _read(self, request: Request) -> bytes:
         with self.uploads.taken():

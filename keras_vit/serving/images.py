@@ -11,7 +11,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from keras_vit.data.errors import BadImageError
-from keras_vit.data.pillow import decode_with_pillow, evaluation_array
+from keras_vit.data.image_files import prepare_contents
 from keras_vit.serving.model import ServedModel
 
 UPLOAD_SECONDS = 30.0
@@ -98,14 +98,13 @@ async def _file_in_form(request: Request, body: bytes) -> bytes:
 
 
 def prepare(model: ServedModel, contents: bytes, max_pixels: int) -> np.ndarray:
-    """Pixels `(height, width, channels)` as the evaluation prepares them, in the model's dtype.
+    """float32 pixels `(height, width, channels)` as `keras-vit predict` and evaluation see them.
 
     Raises:
         RefusedError: The bytes cannot be decoded, or the image has too many pixels.
     """
+    size, channels = model.image_size, model.channels
     try:
-        image = decode_with_pillow(contents, model.channels, max_pixels)
+        return prepare_contents(contents, size, channels, max_pixels, **model.evaluation)
     except BadImageError as error:
         raise RefusedError(422, f"The image cannot be read: {error}") from error
-    pixels = evaluation_array(image, model.image_size, **model.evaluation)
-    return np.rint(pixels).astype("uint8") if model.dtype == "uint8" else pixels

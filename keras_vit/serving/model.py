@@ -37,8 +37,7 @@ class ServedModel:
         evaluation: How an image is brought to that size: `mode` and `crop_fraction` of
             `keras_vit.data.evaluation_image`.
         format: What was loaded, such as `"keras"` or `"onnx"`.
-        dtype: Of the pixels that `predict` takes, 0..255: `"float32"` or `"uint8"`.
-        predict: From pixels `(batch, height, width, channels)` to probabilities
+        predict: From float32 pixels 0..255 `(batch, height, width, channels)` to probabilities
             `(batch, classes)`.
         rollout: From the pixels of one image `(1, height, width, channels)` to its attention
             rollout `(grid_h, grid_w)` and the height and width in pixels that the grid covers;
@@ -50,7 +49,6 @@ class ServedModel:
     channels: int
     evaluation: dict[str, Any]
     format: str
-    dtype: str
     predict: Callable[[np.ndarray], np.ndarray]
     rollout: Callable[[np.ndarray], tuple[np.ndarray, tuple[int, int]]] | None = None
 
@@ -83,7 +81,6 @@ def _load(path: Path) -> ServedModel:
         channels=contract.channels,
         evaluation=dict(contract.evaluation),
         format=contract.format,
-        dtype="uint8",
         predict=exported.predict_on_batch,
     )
 
@@ -96,7 +93,7 @@ def warm_up(model: ServedModel, batch_size: int) -> None:
     """
     for size in sorted({1, 2, *_sizes(batch_size)}):
         shape = (size, *model.image_size, model.channels)
-        probabilities = model.predict(np.zeros(shape, model.dtype))
+        probabilities = model.predict(np.zeros(shape, "float32"))
         if probabilities.shape != (size, len(model.class_names)):
             raise ValueError(
                 f"The model returns {probabilities.shape} for {size} images and "
@@ -139,7 +136,6 @@ def _from_keras(model: Any) -> ServedModel:
         channels=channels,
         evaluation=dict(model.eval_transform),
         format="keras",
-        dtype="float32",
         predict=predict,
         rollout=rollout if _has_attention(model) else None,
     )

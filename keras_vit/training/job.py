@@ -29,6 +29,7 @@ from keras_vit.checkpoints import load_model
 from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.checkpoints.models import model_class
 from keras_vit.data import MAX_PIXELS
+from keras_vit.errors import DataRangeWarning
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.files import atomic_write, write_text
@@ -362,6 +363,7 @@ def _write_files(
 def _load(job: Job) -> data.Splits:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the report lists the same files
+        warnings.simplefilter("default", DataRangeWarning)  # and not these
         return data.load(
             job.data,
             data_dir=job.data_dir,

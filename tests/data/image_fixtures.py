@@ -24,6 +24,12 @@ def plain(level: int, size: tuple[int, int] = (20, 16)) -> bytes:
     return encode(Image.new("RGB", size, (level, level, level)), "PNG")
 
 
+def png_of_twelve_bits(seed: int = 0, size: tuple[int, int] = (40, 30)) -> bytes:
+    """A PNG file of 16 bits per channel that fills the lower 12, as X-rays do: it looks black."""
+    pixels = np.random.default_rng(seed).integers(0, 4096, size).astype("uint16")
+    return encode(Image.fromarray(pixels), "PNG")
+
+
 def write(root: Path, files: dict[str, bytes]) -> Path:
     for name, contents in files.items():
         path = root / name

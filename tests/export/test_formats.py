@@ -65,7 +65,9 @@ def test_predicts_as_the_model(format: str, artefacts: dict[str, Any]) -> None:
     expected = probabilities(model, IMAGES)
     for rows in (slice(0, 1), slice(1, 8)):
         np.testing.assert_allclose(file.predict_on_batch(IMAGES[rows]), expected[rows], atol=1e-4)
-    np.testing.assert_allclose(file.predict(IMAGES + 0.2, batch_size=3), expected, atol=1e-4)
+    between = IMAGES + np.float32(0.2)  # levels, as prepared photographs are
+    expected = probabilities(model, between)
+    np.testing.assert_allclose(file.predict(between, batch_size=3), expected, atol=1e-5)
     contract = file.contract
     assert (contract.format, contract.class_names, contract.top_k) == (format, NAMES, 3)
     assert (contract.image_size, contract.channels, contract.quantize) == ((32, 32), 3, None)
@@ -282,6 +284,16 @@ def test_refusals_come_before_any_work(tmp_path: Path, monkeypatch: pytest.Monke
     ):
         export(build("token"), tmp_path / "m.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.once
+def test_images_to_calibrate_by_that_were_scaled_first(tmp_path: Path) -> None:
+    with (
+        pytest.warns(keras_vit.DataRangeWarning, match="calibration takes pixels from 0 to 255"),
+        pytest.raises(ValueError, match="must end in"),  # before anything is written
+    ):
+        keras_vit.export_model(build("token"), tmp_path / "m.bin", "onnx", quantize="int8",
+                               calibration=IMAGES // 255)  # fmt: skip
 
 
 @pytest.mark.once

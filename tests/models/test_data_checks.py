@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit import DataRangeWarning
+from keras_vit.models.compiled import CompiledModel
 from tests.training.test_habits import (
     IMAGES,
     LABELS,
@@ -98,6 +99,15 @@ def test_the_first_batch_of_ones_own_loop_is_looked_at_once() -> None:
         assert "scaled to -1..1: build the model with include_preprocessing=False" in message
         with pytest.raises(ValueError, match="do not fit"):  # shapes are checked in each step
             step(IMAGES[..., :1])
+
+
+def test_a_model_of_another_kind_is_left_alone() -> None:
+    """One of ours that does not take images, as those around a model for its pre-training."""
+    numbers = keras.Input((3,))
+    model = CompiledModel(numbers, keras.layers.Dense(1)(numbers))
+    model.compile("sgd", "mse", jit_compile=False)
+    for _ in range(2):
+        model.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
 
 
 def test_a_model_of_normalised_images_is_given_pixels() -> None:

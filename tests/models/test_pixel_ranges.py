@@ -1,13 +1,15 @@
 """The range of images and of labels, judged by a batch of them alone."""
 
 import warnings
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 from keras_vit import DataRangeWarning
-from keras_vit.models.pixel_ranges import check_label_rows, check_pixels
+from keras_vit.models.pixel_ranges import NOT_PIXELS, check_label_rows, check_pixels
+from tests.conftest import REPOSITORY
 from tests.models.test_common import pixels
 
 PIXELS = pixels(8, 16, 16, 3).astype("float32")
@@ -126,3 +128,13 @@ def test_rows_of_labels() -> None:
         assert len(caught) == 1
     with pytest.raises(ValueError, match=r"labels hold nan.*sample_weight"):
         check_label_rows(np.where(rows, np.nan, 0), "the loss")
+
+
+def test_the_page_has_the_table() -> None:
+    page = (REPOSITORY / "docs" / "pixels.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("|")][2:]
+    assert len(rows) == len(NOT_PIXELS)
+    for line, row in zip(rows, NOT_PIXELS, strict=True):
+        assert f"| {row.name.split(':')[0].split(' (')[0]}" in line
+        if row.high < inf == row.widest:
+            assert f"| {row.low}..{row.high} |" in line

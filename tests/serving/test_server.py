@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_vit.data.pillow import decode_with_pillow, evaluation_array
+from keras_vit.data.image_files import prepare_contents
 from keras_vit.errors import printable
 from keras_vit.evaluation.prediction import predictions_of
+from tests.data.image_fixtures import png_of_twelve_bits
 from tests.serving.helpers import (
     NAMES,
     eventually,
@@ -71,7 +72,7 @@ def slow(file: Path) -> Iterator["serving.Server"]:
 
 def expected(body: bytes, seed: int = 0) -> dict[str, float]:
     model = tiny_model(seed)
-    pixels = evaluation_array(decode_with_pillow(body), (32, 24), **model.eval_transform)
+    pixels = prepare_contents(body, (32, 24), **model.eval_transform)
     (row,) = predictions_of(model, model.predict_on_batch(pixels[None]), 3)
     return {printable(name): probability for name, probability in row}
 
@@ -145,6 +146,14 @@ def test_other_addresses_and_other_names(port: int) -> None:
     assert (status, headers["allow"], "POST /predict" in content["error"]) == (405, "POST", True)
     assert request(port, "/", Host="rebound.example")[0] == 400
     assert request(port, "/", Host=f"localhost:{port}")[0] == 200
+
+
+def test_sixteen_bits_are_warned_of_in_the_answer(port: int) -> None:
+    for path in ("/predict", "/attention"):
+        status, content, _ = request(port, path, png_of_twelve_bits())
+        assert status == 200
+        assert "the high 8 bits alone are read" in content["warning"]
+        assert "warning" not in request(port, path, jpeg())[1]
 
 
 def test_attention(port: int) -> None:

@@ -1,0 +1,155 @@
+"""Whoever reads PNG files of 16 bits per channel is warned once, with their names and the fix."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit import DataRangeWarning, cli
+from keras_vit.data import load, read_image
+from keras_vit.data.bit_depth import has_sixteen_bits
+from keras_vit.data.image_files import sixteen_bit_files
+from keras_vit.evaluation.prediction import predict_files
+from keras_vit.training.job import Job, _load
+from tests.data.image_fixtures import IMAGE, encode, plain, png_of_twelve_bits, write
+
+DEEP = png_of_twelve_bits()
+
+
+def deep_warnings(call: Callable[[], Any]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(w.message) for w in caught if issubclass(w.category, DataRangeWarning)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes of 8 bits, and five of the images with 16."""
+    files = {f"{c}/{i}.png": plain(i) for c in "ab" for i in range(6)}
+    return write(tmp_path / "data", files | {f"b/deep{i}.png": DEEP for i in range(5)})
+
+
+def model() -> keras_vit.VisionTransformer:
+    return keras_vit.VisionTransformer(
+        patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=2, input_shape=(16, 16, 3)
+    )
+
+
+def test_what_has_sixteen_bits() -> None:
+    colour = np.zeros((4, 4, 3), "uint8")
+    others = [encode(IMAGE, kind) for kind in ("PNG", "JPEG", "BMP", "GIF", "WEBP")]
+    others += [encode(Image.fromarray(colour).convert(mode), "PNG") for mode in ("1", "P", "RGBA")]
+    assert has_sixteen_bits(DEEP)
+    assert not any(map(has_sixteen_bits, [*others, b"", DEEP[:24]]))
+
+
+def test_files_that_cannot_be_read_are_left_to_their_reader(tmp_path: Path) -> None:
+    write(tmp_path, {"a.png": DEEP, "b.jpg": DEEP, "c.PNG": DEEP[:9], "d/e.png": b""})
+    files = [tmp_path / name for name in ("a.png", "b.jpg", "c.PNG", "d", "nowhere.png")]
+    assert sixteen_bit_files(files) == [tmp_path / "a.png"]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_folder_is_one_warning(verify: bool, folder: Path) -> None:
+    (message,) = deep_warnings(lambda: load(folder, verify=verify))
+    names = [str(folder / "b" / f"deep{i}.png") for i in range(5)]
+    assert sum(name in message for name in names) == 3
+    assert "(5 of 17 looked at)" in message
+    assert "the high 8 bits alone are read" in message
+    assert "PIL.Image.fromarray" in message
+    for file in folder.glob("b/deep*"):
+        file.unlink()
+    assert deep_warnings(lambda: load(folder, verify=verify)) == []
+
+
+@pytest.mark.once
+def test_records_are_one_warning(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    def feature(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+    with tf.io.TFRecordWriter(str(tmp_path / "train.tfrecord")) as writer:
+        for label in (0, 1) * 6:
+            features = {"image": feature(DEEP), "label": feature(label)}
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+    (tmp_path / "labels.txt").write_text("a\nb\n")
+    (message,) = deep_warnings(lambda: load(f"records:{tmp_path}"))
+    assert "train.tfrecord" in message
+
+
+def test_read_image(tmp_path: Path) -> None:
+    write(tmp_path, {"deep.png": DEEP, "plain.png": plain(9)})
+    (message,) = deep_warnings(lambda: read_image(tmp_path / "deep.png", 16))
+    assert message.startswith(f"{tmp_path / 'deep.png'}: a PNG file of 16 bits")
+    assert deep_warnings(lambda: read_image(tmp_path / "plain.png", 16)) == []
+
+
+def test_predictions_of_many_files_are_one_warning(folder: Path) -> None:
+    files = sorted(folder.glob("b/*.png"))
+    messages = deep_warnings(lambda: list(predict_files(model(), files, batch_size=2)))
+    assert len(messages) == 1
+    assert "(5 of 11 looked at)" in messages[0]
+
+
+@pytest.mark.once
+def test_an_inspection_is_one_warning(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    files = sorted(folder.glob("b/deep*.png"))
+    inspect = keras_vit.inspection.inspect_files
+    (message,) = deep_warnings(lambda: inspect(model(), files, tmp_path / "out"))
+    assert "(5 of 5 looked at)" in message
+
+
+COMMANDS = """
+import contextlib, io, sys
+from keras_vit import cli
+data, model, photo, run = sys.argv[1:5]
+sizes = ["--model", "ViT-Ti/16", "--epochs", "1", "--batch-size", "4", "--image-size", "16"]
+commands = {
+    "predict": ["predict", model, photo],
+    "evaluate": ["evaluate", model, "--data", data],
+    "train": ["train", "--data", data, "--out", run, *sizes],
+}
+for name in sys.argv[5:]:
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        with contextlib.redirect_stdout(io.StringIO()):
+            status = cli.main(commands[name])
+    lines = [line for line in stderr.getvalue().splitlines() if "16 bits" in line]
+    print(name, status, len(lines), lines[0].startswith("keras-vit: warning: "))
+"""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "commands", [["predict", "evaluate"], pytest.param(["train"], marks=pytest.mark.slow)]
+)
+def test_the_commands(
+    commands: list[str], folder: Path, tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    """One line on the screen each."""
+    model().save(tmp_path / "model.keras")
+    paths = (folder, tmp_path / "model.keras", folder / "b" / "deep0.png", tmp_path / "run")
+    answers = run_python(COMMANDS, None, *map(str, paths), *commands).splitlines()
+    assert answers == [f"{name} 0 1 True" for name in commands]
+
+
+@pytest.mark.once
+def test_a_training_does_not_hide_it_among_what_its_report_lists(folder: Path) -> None:
+    job = Job(data=str(folder), out=folder / "run")
+    assert len(deep_warnings(lambda: _load(job))) == 1
+
+
+def test_other_warnings_of_commands_are_shown_as_ever() -> None:
+    line = cli._format_warning(UserWarning("other"), UserWarning, "file.py", 3)
+    assert line.startswith("file.py:3: UserWarning: other")

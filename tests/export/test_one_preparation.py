@@ -1,0 +1,186 @@
+"""An image file has one answer: of a model, of each file exported from it, and of a server."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit import data
+from keras_vit.data.errors import BadImageError
+from keras_vit.data.image_files import prepare_contents
+from keras_vit.evaluation import predict_split
+from keras_vit.evaluation.prediction import predict_files, probabilities_of
+from keras_vit.export import FORMATS, load_exported
+from keras_vit.serving.images import prepare
+from keras_vit.serving.model import load_served
+from tests.data.image_fixtures import IMAGE, encode, png_of_twelve_bits, write
+from tests.export.test_formats import ON_EVERY_BACKEND, PATHS
+
+pytestmark = pytest.mark.filterwarnings("ignore::keras_vit.DataRangeWarning")
+
+
+def turned() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encode(IMAGE, "JPEG", exif=exif)
+
+
+def deep(most: int) -> bytes:
+    pixels = np.linspace(0, most, 40 * 30).reshape(40, 30).astype("uint16")
+    return encode(Image.fromarray(pixels), "PNG")
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "dark, 16 bits": png_of_twelve_bits,
+    "grey, 16 bits": lambda: deep(65535),
+    "palette with alpha": lambda: encode(
+        IMAGE.convert("RGBA").quantize(32), "PNG", transparency=bytes(range(32))
+    ),
+    "turned by EXIF": turned,
+    "CMYK": lambda: encode(IMAGE.convert("CMYK"), "JPEG"),
+}
+
+
+def sensitive_model(**options: Any) -> Any:
+    """One that sees parts of a level, also in images that are nearly black."""
+    model = keras_vit.VisionTransformer(
+        num_classes=3, patch_size=8, hidden_dim=16, depth=1, num_heads=2,
+        input_shape=(16, 24, 3), **options,
+    )  # fmt: skip
+    random = np.random.default_rng(0)
+    for weight in model.trainable_variables:
+        weight.assign(random.normal(0, 0.5, weight.shape))
+    kernel = random.normal(0, 1, (8, 8, 3, 16))  # of sum zero: how dark an image is does not count
+    model.get_layer("patch_embedding").kernel.assign(40 * (kernel - kernel.mean((0, 1, 2))))
+    model.get_layer("position_embedding").embedding.assign(np.zeros((1, 7, 16)))
+    model.class_names = ("ant", "bee", "cat")
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return sensitive_model()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("files")
+    names = {f"{i}.png": make() for i, make in enumerate(FILES.values())}
+    write(folder, names)
+    return [folder / name for name in names]
+
+
+@pytest.fixture(scope="module")
+def exported(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file of a format, written once."""
+    folder = tmp_path_factory.mktemp("exported")
+
+    @cache
+    def export(format: str) -> Path:
+        return keras_vit.export_model(model, folder / PATHS[format], format)
+
+    return export
+
+
+def answers(classifier: Any, files: list[Path]) -> np.ndarray:
+    """Probabilities as `keras-vit predict` prints them, in the order of the classes."""
+    rows = [dict(row) for _, row in predict_files(classifier, files)]
+    return np.array([[row[name] for name in ("ant", "bee", "cat")] for row in rows])
+
+
+@pytest.mark.parametrize(
+    "format",
+    [pytest.param(f, marks=[] if f == ON_EVERY_BACKEND else [pytest.mark.once]) for f in FORMATS],
+)
+def test_a_file_is_predicted_as_by_the_model(
+    format: str, model: Any, files: list[Path], exported: Callable[[str], Path]
+) -> None:
+    expected = answers(model, files)
+    np.testing.assert_allclose(answers(load_exported(exported(format)), files), expected, atol=2e-5)
+    # Rounded to levels, as they were before, the pixels would be other ones.
+    batch = np.stack([prepare_contents(file.read_bytes(), (16, 24)) for file in files])
+    rounded = probabilities_of(model, model.predict(np.rint(batch), verbose=0))
+    assert np.abs(rounded - expected).max() > 5e-4
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_server_sees_the_same_pixels(name: str, model: Any, tmp_path: Path) -> None:
+    contents = FILES[name]()
+    model.save(tmp_path / "model.keras")
+    served = load_served(tmp_path / "model.keras")
+    pixels = prepare(served, contents, data.MAX_PIXELS)
+    (tmp_path / "photo.png").write_bytes(contents)
+    np.testing.assert_array_equal(pixels, data.read_image(tmp_path / "photo.png", (16, 24)))
+    expected = answers(model, [tmp_path / "photo.png"])
+    np.testing.assert_allclose(served.predict(pixels[None]), expected, atol=1e-5)
+
+
+@pytest.mark.once
+def test_the_bytes_of_a_savedmodel_are_prepared_alike(
+    model: Any, files: list[Path], exported: Callable[[str], Path]
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    serve = tf.saved_model.load(str(exported("tf_saved_model"))).signatures["serving_default"]
+    outputs = serve(contents=tf.constant([file.read_bytes() for file in files]))
+    np.testing.assert_allclose(outputs["probabilities"], answers(model, files), atol=2e-5)
+
+
+@pytest.mark.once
+def test_a_split_is_evaluated_on_the_same_pixels(
+    model: Any, files: list[Path], exported: Callable[[str], Path]
+) -> None:
+    split = data.FileSplit("val", model.class_names, files, [0] * len(files), verified=True)
+    _, scores = predict_split(model, split)
+    expected = answers(model, files)
+    np.testing.assert_allclose(probabilities_of(model, scores), expected, atol=1e-5)
+    _, outputs = predict_split(load_exported(exported("litert")), split)
+    np.testing.assert_allclose(outputs, expected, atol=2e-5)
+
+
+@pytest.mark.once
+def test_what_runs_without_a_name_takes_bytes(exported: Callable[[str], Path]) -> None:
+    """A file's contract is uint8 `images`, as ever; floats are a second entry."""
+    interpreters = pytest.importorskip("ai_edge_litert.interpreter")
+    interpreter = interpreters.Interpreter(str(exported("litert")))
+    assert interpreter.get_input_details()[0]["dtype"] is np.uint8
+    assert list(interpreter.get_signature_list()) == ["images", "pixels"]
+
+
+@pytest.mark.once
+def test_files_of_an_earlier_version_take_rounded_pixels(
+    files: list[Path], exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = exported("tf_saved_model")
+    images = np.stack([prepare_contents(file.read_bytes(), (16, 24)) for file in files])
+    expected = load_exported(path).predict(np.rint(images))
+    monkeypatch.setattr("keras_vit.export.saved_model.PIXELS", "absent")
+    np.testing.assert_allclose(load_exported(path).predict(images), expected, atol=1e-6)
+
+
+@pytest.mark.once
+def test_an_exported_file_looks_at_the_range(exported: Callable[[str], Path]) -> None:
+    file = load_exported(exported("onnx"))
+    images = np.random.default_rng(0).uniform(0, 255, (5, 16, 24, 3))
+    file.predict(images)
+    with pytest.warns(keras_vit.DataRangeWarning, match="model.onnx takes pixels from 0 to 255"):
+        file.predict(images / 255)
+    images[1, 2, 3] = np.nan
+    with pytest.raises(ValueError, match="hold nan, first in image 1"):
+        file.predict(images)
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    """One set of words, in a graph as well."""
+    with pytest.raises(BadImageError, match="the JPEG file is damaged or incomplete"):
+        prepare_contents(b"\xff\xd8\xff", 16)
+    with pytest.raises(BadImageError, match="32 x 24 pixels, more than max_pixels=9"):
+        prepare_contents(encode(IMAGE, "PNG"), 16, max_pixels=9)
+    with pytest.raises(ValueError, match="mode='no' is not known"):
+        prepare_contents(encode(IMAGE, "PNG"), 16, mode="no")
+    with pytest.raises(ValueError, match="must be 3"):
+        prepare_contents(encode(IMAGE, "PNG"), 16, channels=2)
