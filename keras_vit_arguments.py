@@ -456,6 +456,17 @@ COMMANDS: dict[str, Command] = {
                 option("--out", "folder to write", type=Path, required=True, metavar="FOLDER"),
                 flag("--overwrite", "replace the earlier page in --out"),
                 option("--top", "number of predicted classes per image", default=5),
+                option(
+                    "--method",
+                    "map of all layers: attribution, which is of a class, or rollout, which is of "
+                    "none (default: attribution, and rollout for a model without classes)",
+                    choices=("attribution", "rollout"),
+                ),
+                option(
+                    "--for-class",
+                    "class that attribution explains (default: the one predicted for each image)",
+                    metavar="NAME",
+                ),
             ],
         },
     ),

@@ -122,8 +122,9 @@ print(json.dumps({**answer, "predictions": answer["predictions"][:3]}, indent=2)
 print(f"... and seven more; the label is {labels[0]}")
 
 # %% [markdown]
-# `/attention` returns where the model looked, as an attention rollout on the grid of patches. The
-# page at `/` draws both for an image that is dropped on it.
+# `/attention` returns where the model looked, on the grid of patches: what speaks for the class
+# that it predicts or, as here, the attention rollout, which is the same for every class. The page at
+# `/` draws the former for an image that is dropped on it.
 
 # %%
 import matplotlib.pyplot as plt
@@ -132,7 +133,7 @@ import numpy as np
 figure, axes = plt.subplots(2, 3, figsize=(6, 4.6), layout="constrained")
 for image, file, axis in zip(images, files, axes.flat, strict=False):
     best = post(file)["predictions"][0]
-    rollout = np.array(post(file, "attention")["rollout"])  # (2, 2): two rows of two patches
+    rollout = np.array(post(file, "attention?method=rollout")["map"])  # two rows of two patches
     axis.imshow(image[..., 0], cmap="gray_r", vmax=400, extent=(0, 8, 8, 0))
     share = rollout / rollout.sum()
     axis.imshow(share, cmap="Oranges", vmin=0, vmax=0.5, alpha=0.5, extent=(0, 8, 8, 0))

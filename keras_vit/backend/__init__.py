@@ -17,6 +17,7 @@ from keras_vit.backend.devices import (
     layout_of,
     on_all_devices,
 )
+from keras_vit.backend.gradients import gradients
 from keras_vit.backend.guarded_step import guard_step, synchronize, takes_variables_away
 from keras_vit.backend.hooks import has_hooks
 from keras_vit.backend.jax_processes import connect_jax_processes, whole_values
@@ -93,6 +94,7 @@ __all__ = [
     "dropout_strategy",
     "from_all_processes",
     "fused_attention",
+    "gradients",
     "guard_step",
     "has_fused_attention",
     "has_gelu_kernel",

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inspection.forward_pass import encoder_blocks, run
+from keras_vit.inspection.forward_pass import run
+from keras_vit.inspection.recording import encoder_blocks
 
 
 def attention_maps(
@@ -16,7 +17,9 @@ def attention_maps(
     """The softmax weights of every head (ViT paper, equation 6).
 
     Args:
-        model: A Vision Transformer of this package.
+        model: A model with one Vision Transformer of this package in it, at any depth: itself, one
+            built on its layers, a `Sequential` with it. The Transformer gets what the model feeds
+            it.
         images: `(batch, height, width, channels)`, as the model accepts them.
         layers: Which layers, from 0, negative ones from the end; None for all.
         batch_size: Images per batch.
@@ -27,8 +30,8 @@ def attention_maps(
         three digits). Class token and registers come first, then the patches row by row.
 
     Raises:
-        ValueError: The model does not have attention or one of the layers, or the images do not
-            fit it.
+        ValueError: The model does not have attention or one of the layers, or it has several
+            Transformers, or the images do not fit it.
 
     Example:
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.errors import check_positive
 from keras_vit.inspection.forward_pass import as_numpy
+from keras_vit.inspection.recording import only_layer
 from keras_vit.layers import PatchEmbedding, PositionEmbedding
 
 
@@ -15,7 +16,8 @@ def position_similarity(model: Any) -> np.ndarray:
     """Cosine similarity of the position embeddings of every two patches.
 
     Args:
-        model: A model with `position_embedding` `"learned"`, `"learned_2d"` or `"sincos2d"`.
+        model: A model, or a model around one, with `position_embedding` `"learned"`,
+            `"learned_2d"` or `"sincos2d"`.
 
     Returns:
         float32 `(grid_h, grid_w, grid_h, grid_w)` in [-1, 1]; `[i, j]` is the map of the patch in
@@ -34,15 +36,14 @@ def position_similarity(model: Any) -> np.ndarray:
     >>> keras_vit.inspection.position_similarity(model).shape
     (4, 2, 4, 2)
     """
-    layers = [x for x in getattr(model, "layers", ()) if isinstance(x, PositionEmbedding)]
-    if not layers:
+    layer = only_layer(model, PositionEmbedding)
+    if layer is None:
         kind = getattr(model, "position_embedding", None)
         raise ValueError(
             f"{getattr(model, 'name', model)!r} with position_embedding={kind!r} does not have "
             "position embeddings of patches to compare. Give a model with one of: "
             f"{', '.join(map(repr, PositionEmbedding.KINDS))}."
         )
-    layer = layers[0]
     vectors = as_numpy(layer.positions(*layer.grid))[0, layer.num_prefix_tokens :]
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     # A position of zeros does not have a direction: similarity 0, rather than NaN.
@@ -56,7 +57,7 @@ def embedding_filters(model: Any, components: int | None = 28) -> np.ndarray:
     Each of the `hidden_dim` filters is one sample, its pixels are the features.
 
     Args:
-        model: A model that starts with a patch embedding.
+        model: A model with a patch embedding, at any depth.
         components: Number of components, in order of decreasing variance; None for the paper's
             28, or all where there are fewer.
 
@@ -76,13 +77,13 @@ def embedding_filters(model: Any, components: int | None = 28) -> np.ndarray:
     >>> keras_vit.inspection.embedding_filters(model, components=6).shape
     (6, 16, 16, 3)
     """
-    layers = [x for x in getattr(model, "layers", ()) if isinstance(x, PatchEmbedding)]
-    if not layers:
+    layer = only_layer(model, PatchEmbedding)
+    if layer is None:
         raise ValueError(
             f"{getattr(model, 'name', model)!r} is a {type(model).__name__} without a patch "
             "embedding. Give a VisionTransformer, such as keras_vit.ViTTi16()."
         )
-    kernel = as_numpy(layers[0].kernel)
+    kernel = as_numpy(layer.kernel)
     *patch, num_filters = kernel.shape
     # The samples are centred, which takes one degree of freedom.
     available = min(int(np.prod(patch)), num_filters - 1)

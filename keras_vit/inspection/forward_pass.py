@@ -1,36 +1,47 @@
-"""The attention of every layer, computed on demand from a batch's stored intermediates.
+"""The attention of every layer, computed on demand from what a batch's layers were called with.
 
 The fused operator of the forward pass never keeps it.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.backend import without_gradient
 from keras_vit.errors import check_positive
-from keras_vit.layers import AttentionPooling, EncoderBlock
+from keras_vit.inspection.recording import Call, Recorder, check_one_transformer, encoder_blocks
+from keras_vit.layers import (
+    AttentionPooling,
+    ClassToken,
+    ConvStemStage,
+    EncoderBlock,
+    MeanPooling,
+    PatchEmbedding,
+    ResidualUnit,
+    ResNetStem,
+    TokenPooling,
+)
 from keras_vit.layers.merging import token_sizes
-from keras_vit.models.image_model import ImageModel
+from keras_vit.layers.observation import observed_by
+
+_STEMS = (ResNetStem, ResidualUnit, ConvStemStage)
 
 
-def encoder_blocks(model: Any) -> list[EncoderBlock]:
-    """The encoder blocks in order, or a ValueError for a model without attention."""
-    blocks = [layer for layer in getattr(model, "layers", ()) if isinstance(layer, EncoderBlock)]
-    if not isinstance(model, ImageModel) or not blocks:
-        name = getattr(model, "name", model)
-        raise ValueError(
-            f"{name!r} is a {type(model).__name__} without encoder blocks, so there is no "
-            "attention to inspect. Give a VisionTransformer, such as keras_vit.ViTTi16()."
-        )
-    return blocks
+def _stride_of(stem: Any) -> int:
+    if isinstance(stem, ResNetStem):
+        return 4  # a convolution and a pooling
+    stride: int = stem.strides if isinstance(stem, ResidualUnit) else stem.stride
+    return stride
 
 
 class ForwardPass:
-    """The tokens before every block for one batch; attention is computed layer by layer on demand.
+    """What the layers were called with for one batch; attention is computed layer by layer.
 
     Training and inference use a fused kernel that never materialises the probabilities;
     `MultiHeadSelfAttention.attention_probabilities` computes them explicitly from the same weights.
@@ -41,60 +52,106 @@ class ForwardPass:
 
     Args:
         model: The model.
-        features: Its intermediates as float32 arrays, by name.
+        recorder: What its layers were called with.
+        outputs: What it returned.
     """
 
-    def __init__(self, model: Any, features: dict[str, np.ndarray]) -> None:
+    def __init__(self, model: Any, recorder: Recorder, outputs: Any) -> None:
         self.model = model
-        self.blocks = encoder_blocks(model)
-        self.features = features
-        self.prefix: int = model.num_prefix_tokens
+        self.recorder = recorder
+        self.outputs = outputs
+        self.blocks = recorder.of(EncoderBlock)
+        self.length = int(sequence(self.blocks[0]).shape[1])  # of the tokens before any merging
 
     @property
-    def grid(self) -> tuple[int, ...]:
+    def patch_embedding(self) -> Call:
+        """The call that cut the image into patches, or a ValueError for a model without."""
+        calls = self.recorder.of(PatchEmbedding)
+        if not calls:
+            raise ValueError(
+                f"{self.model.name!r} does not call a keras_vit.layers.PatchEmbedding, so that the "
+                "grid of its patches is not known. attention_maps(model, images) has the attention "
+                "between its tokens."
+            )
+        return calls[0]
+
+    @property
+    def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
-        return self.features["patches"].shape[1:3]
+        _, rows, columns, _ = self.patch_embedding.output_shape
+        return rows, columns
+
+    @property
+    def prefix(self) -> int:
+        """Tokens in front of the patches: class token, distillation token and registers."""
+        prefix = self.length - math.prod(self.grid)
+        if prefix < 0:
+            raise ValueError(
+                f"{self.model.name!r} has {self.length} tokens for {self.grid[0]} x {self.grid[1]} "
+                "patches, so they cannot be laid out on the grid. attention_maps(model, images) "
+                "has the attention between its tokens."
+            )
+        return prefix
+
+    @property
+    def patch_pixels(self) -> tuple[int, int]:
+        """Height and width of a patch in pixels of the image that the Transformer gets."""
+        height, width = self.patch_embedding.layer.patch_size
+        return height * self._stride, width * self._stride
+
+    @property
+    def _stride(self) -> int:
+        """Pixels of the image per pixel of the map that patches are cut from."""
+        stems = self.recorder.of(_STEMS)
+        maps = self.patch_embedding.arguments["images"].shape
+        if not stems or stems[-1].output_shape != tuple(maps):
+            return 1
+        return math.prod(_stride_of(stem.layer) for stem in stems)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the image that the Transformer gets, rounded up to its stems'."""
+        shape = self.patch_embedding.arguments["images"].shape
+        first = self.patch_embedding.layer.data_format == "channels_first"
+        height, width = shape[2:] if first else shape[1:3]
+        return height * self._stride, width * self._stride
+
+    def covered(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width in pixels that the patches cover, of the model's images of a size.
+
+        Less than the image where the patch size does not divide it, more in a hybrid that rounds
+        up. Where the Transformer gets images of another size, they are taken as resized as a whole.
+        """
+        covered = []
+        for i in range(2):
+            pixels = self.grid[i] * self.patch_pixels[i]
+            is_same = 0 <= self.image_size[i] - size[i] < self._stride
+            covered.append(pixels if is_same else round(pixels * size[i] / self.image_size[i]))
+        return covered[0], covered[1]
 
     def attention(self, layer: int) -> np.ndarray:
         """Probabilities of one layer, `(batch, heads, tokens, tokens)`, float32."""
-        block = self.blocks[layer]
-        before = "tokens" if layer == 0 else f"block_{layer - 1}"
-        normed = block.norm_0(self.features[before])
-        token_index = self._token_index(before)
+        call = self.blocks[layer]
+        normed = call.layer.norm_0(sequence(call))
+        probabilities = call.layer.attention.attention_probabilities
+        token_index = token_index_of(call)
         if token_index is None:
-            shared = self._positions_in_attention(before)
-            return as_numpy(block.attention.attention_probabilities(normed, **shared))
+            shared = {name: call.arguments.get(name) for name in ("angles", "bias")}
+            return as_numpy(probabilities(normed, **shared))
         sizes = token_sizes(token_index, normed.shape[1])
-        maps = as_numpy(block.attention.attention_probabilities(normed, sizes))
-        maps = _unmerge(maps, sizes, token_index)
+        maps = unmerge(as_numpy(probabilities(normed, sizes)), as_numpy(sizes), token_index)
         return np.take_along_axis(maps, token_index[:, None, :, None], axis=2)
-
-    def _positions_in_attention(self, feature: str) -> dict[str, Any]:
-        """What all blocks share, as `keras_vit.models.embedding.positions_in_attention`."""
-        layers = {layer.name: layer for layer in self.model.layers}
-        shared = {}
-        if "rotary_positions" in layers:
-            shared["angles"] = layers["rotary_positions"](self.features["patches"])
-        if "relative_position_bias" in layers:
-            shared["bias"] = layers["relative_position_bias"](self.features[feature])
-        return shared
-
-    def _token_index(self, feature: str) -> np.ndarray | None:
-        """Index in `feature` of each input token, int `(batch, tokens)`; None: nothing merged."""
-        if feature == "encoder_norm":
-            feature = f"block_{len(self.blocks) - 1}"
-        index = self.features.get(f"{feature}_token_index")
-        return None if index is None else index.astype("int32")
 
     def pooling_attention(self) -> np.ndarray:
         """Probabilities of the attention pooling's probe, `(batch, heads, tokens)`, float32."""
-        pooling = next((x for x in self.model.layers if isinstance(x, AttentionPooling)), None)
-        if pooling is None:
+        calls = self.recorder.of(AttentionPooling)
+        if not calls:
             raise ValueError(
-                f'{self.model.name!r} has pooling={self.model.pooling!r}; only pooling="map" has a '
+                f'{self.model.name!r} does not pool by attention; only pooling="map" has a '
                 "probe that attends. Its encoder's attention is attention_maps(model, images)."
             )
-        tokens, heads = self.features["encoder_norm"], (pooling.num_heads, pooling.head_dim)
+        pooling, tokens = calls[0].layer, calls[0].arguments["tokens"]
+        heads = (pooling.num_heads, pooling.head_dim)
         query = as_numpy(pooling.query(keras.ops.convert_to_tensor(pooling.probe)))
         key, _ = np.split(as_numpy(pooling.key_value(tokens)), 2, axis=-1)
         logits = np.einsum(
@@ -103,30 +160,59 @@ class ForwardPass:
             key.reshape(*key.shape[:2], *heads),
         )
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        token_index = self._token_index("encoder_norm")
+        token_index = token_index_of(calls[0])
         if token_index is not None:
             sizes = as_numpy(token_sizes(token_index, tokens.shape[1]))
-            weights = _unmerge(weights * sizes[:, None], sizes, token_index)
+            weights = unmerge(weights * sizes[:, None], sizes, token_index)
         return weights / weights.sum(axis=-1, keepdims=True)
 
     def readout_weights(self) -> np.ndarray:
         """Weights of the encoder's output tokens in the prediction, `(batch, tokens)`.
 
         Each row sums to 1: the class token alone; all patches evenly with mean pooling, or without
-        pooling and class token; with attention pooling the probe's mean over its heads.
+        pooling and class token; with attention pooling the probe's mean over its heads. Of several
+        poolings each counts as much.
         """
-        if self.model.pooling == "map":
+        return np.mean([self._weights_of(call) for call in self._poolings()], axis=0)
+
+    def _poolings(self) -> list[Call]:
+        calls = self.recorder.of((TokenPooling, MeanPooling, AttentionPooling))
+        if calls:
+            return calls
+        self._check_returns_tokens()
+        # A token in front of the patches may be a register instead.
+        return [Call(TokenPooling() if self.recorder.of(ClassToken) else MeanPooling(self.prefix))]
+
+    @property
+    def reader(self) -> str:
+        """What the prediction is read from, as text."""
+        names: dict[type, str] = {
+            TokenPooling: "the class token",
+            MeanPooling: "the mean of the patches",
+            AttentionPooling: "the probe of the attention pooling",
+        }
+        return " and ".join(dict.fromkeys(names[type(x.layer)] for x in self._poolings()))
+
+    def _weights_of(self, pooling: Call) -> np.ndarray:
+        if isinstance(pooling.layer, AttentionPooling):
             return self.pooling_attention().mean(axis=1)
-        batch, length, _ = self.features["tokens"].shape
-        weights = np.zeros((batch, length), "float32")
-        if self.model.pooling == "token_gap":
-            weights[:, 0] = 0.5
-            weights[:, self.prefix :] = 0.5 / (length - self.prefix)
-        elif self.model.class_token and self.model.pooling != "gap":
-            weights[:, 0] = 1
+        weights = np.zeros((len(sequence(self.blocks[0])), self.length), "float32")
+        if isinstance(pooling.layer, TokenPooling):
+            weights[:, pooling.layer.index] = 1
         else:
-            weights[:, self.prefix :] = 1 / (length - self.prefix)
+            weights[:, self.prefix :] = 1 / (self.length - self.prefix)
         return weights
+
+    def _check_returns_tokens(self) -> None:
+        """Raises a ValueError for a model that pools by layers that are not ours."""
+        shapes = [tuple(x.shape) for x in keras.tree.flatten(self.outputs)]
+        if not any(len(shape) == 3 or shape[1:-1] == self.grid for shape in shapes):
+            raise ValueError(
+                f"{self.model.name!r} pools its tokens by layers that are not of keras_vit, so "
+                "that the tokens which it predicts from are not known. class_attribution(model, "
+                "images) needs to know none; or pool by keras_vit.layers.TokenPooling or "
+                "MeanPooling."
+            )
 
     def readout_attention(self) -> np.ndarray:
         """Maps of all heads, weighted by the readout, `(batch, depth, heads, grid_h, grid_w)`."""
@@ -152,7 +238,7 @@ class ForwardPass:
     def distances(self) -> np.ndarray:
         """Mean attention distance in pixels of every image and head, `(batch, depth, heads)`."""
         rows, columns = np.indices(self.grid).reshape(2, -1)
-        centres = np.stack([rows, columns], axis=-1) * np.asarray(patch_pixels(self.model))
+        centres = np.stack([rows, columns], axis=-1) * np.asarray(self.patch_pixels)
         between = np.linalg.norm(centres[:, None] - centres[None], axis=-1).astype("float32")
         distances = []
         for layer in range(len(self.blocks)):
@@ -165,11 +251,52 @@ class ForwardPass:
 
 def run(model: Any, images: Any, batch_size: int = 32) -> Iterator[ForwardPass]:
     """A `ForwardPass` for each batch of `images`, or a ValueError for images that do not fit."""
+    for batch in batches(model, images, batch_size):
+        yield run_batch(model, batch)
+
+
+def run_batch(model: Any, batch: Any, recorder: Recorder | None = None) -> ForwardPass:
+    """The `ForwardPass` of one batch, of which `recorder` may keep more."""
+    recorder = recorder or Recorder()
+    with observed_by(recorder):
+        # Compiling takes longer than computing a few batches eagerly.
+        outputs = without_gradient(infer, model, batch)
+    check_one_transformer(model, recorder, batch)
+    return ForwardPass(model, recorder, outputs)
+
+
+def infer(model: Any, batch: Any) -> Any:
+    """What a model returns for a batch when it does not train."""
+    if isinstance(getattr(model, "input", None), list) and not isinstance(batch, list | dict):
+        batch = [batch]  # built as keras.Model(vit.inputs, ...)
+    takes_training = "training" in inspect.signature(model.call).parameters
+    return model(batch, training=False) if takes_training else model(batch)
+
+
+def batches(model: Any, images: Any, batch_size: int) -> Iterator[Any]:
+    """The images in batches; a ValueError for a model without attention, or images that do not fit.
+
+    `images` is an array, or as a model of several inputs takes them.
+    """
     check_positive(batch_size=batch_size)
-    depth = len(encoder_blocks(model))
-    images = keras.ops.convert_to_numpy(images)
-    expected = tuple(model.input_shape)
-    fits = images.ndim == 4 and all(
+    encoder_blocks(model)
+    if isinstance(images, dict) or len(getattr(model, "inputs", None) or ()) > 1:
+        arrays = keras.tree.map_structure(keras.ops.convert_to_numpy, images)
+    else:
+        arrays = _fitting(model, keras.ops.convert_to_numpy(images))
+    for start in range(0, len(keras.tree.flatten(arrays)[0]), batch_size):
+        rows = slice(start, start + batch_size)
+        batch = keras.tree.map_structure(lambda array, rows=rows: array[rows], arrays)
+        if not model.built:
+            infer(model, batch)  # Keras calls layers with symbols to build them
+        yield batch
+
+
+def _fitting(model: Any, images: np.ndarray) -> np.ndarray:
+    """The images, or a ValueError where the model takes others."""
+    expected = getattr(model, "input_shape", None) if model.built else None
+    expected = tuple(expected or (None,) * 4)
+    fits = images.ndim == len(expected) and all(
         side in (None, actual) for side, actual in zip(expected, images.shape, strict=True)
     )
     if not fits or len(images) == 0:
@@ -177,19 +304,23 @@ def run(model: Any, images: Any, batch_size: int = 32) -> Iterator[ForwardPass]:
             f"Images of shape {images.shape} do not match {expected}, the input of {model.name!r}, "
             "with at least one image. A single image needs a batch dimension: images[None]."
         )
-    before = ["tokens", *(f"block_{i}" for i in range(depth - 1))]
-    merged = [name for name in model.feature_names if name.endswith("_token_index")]
-    features = model.feature_model(["patches", *before, *merged, "encoder_norm", "logits"])
-    # Compiling takes longer than computing a few batches eagerly.
-    features.run_eagerly = True
-    for start in range(0, len(images), batch_size):
-        outputs = features.predict_on_batch(images[start : start + batch_size])
-        yield ForwardPass(model, {name: as_numpy(value) for name, value in outputs.items()})
+    return images
 
 
-def patch_pixels(model: Any) -> tuple[int, int]:
-    """Height and width of a patch in pixels of the image, also for a hybrid."""
-    return getattr(model, "patch_pixels", None) or model.patch_size
+def sequence(block: Call) -> Any:
+    """All tokens that a block was called with, of which it may have encoded the first alone."""
+    context = block.arguments.get("context")
+    return block.arguments["tokens"] if context is None else context
+
+
+def token_index_of(call: Call) -> np.ndarray | None:
+    """Index in a layer's tokens of each input token, int `(batch, tokens)`; None: none merged."""
+    return as_index(call.arguments.get("token_index"))
+
+
+def as_index(tensor: Any) -> np.ndarray | None:
+    """An int32 array, or None for None."""
+    return None if tensor is None else np.asarray(keras.ops.convert_to_numpy(tensor), "int32")
 
 
 def as_numpy(tensor: Any) -> np.ndarray:
@@ -197,8 +328,7 @@ def as_numpy(tensor: Any) -> np.ndarray:
     return np.asarray(keras.ops.convert_to_numpy(tensor)).astype("float32")
 
 
-def _unmerge(weights: np.ndarray, sizes: Any, token_index: np.ndarray) -> np.ndarray:
+def unmerge(weights: np.ndarray, sizes: np.ndarray, token_index: np.ndarray) -> np.ndarray:
     """Spreads weights of merged tokens, the last axis, evenly over the input tokens."""
     shape = (len(weights), *[1] * (weights.ndim - 2), -1)
-    shares = weights / as_numpy(sizes).reshape(shape)
-    return np.take_along_axis(shares, token_index.reshape(shape), axis=-1)
+    return np.take_along_axis(weights / sizes.reshape(shape), token_index.reshape(shape), axis=-1)

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from keras_vit.evaluation.plots import new_figure
-from keras_vit.inspection.attention import attention_distance, attention_rollout, readout_attention
+from keras_vit.inspection.attention import readout_attention
+from keras_vit.inspection.attribution import Classes, run_gradients
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
-from keras_vit.inspection.forward_pass import as_numpy, patch_pixels
+from keras_vit.inspection.forward_pass import ForwardPass, as_numpy, run
 
 HEAT = "inferno"
 _WIDTH = 4.8  # inches
+_PAD = 0.03  # inches around each image of a figure of images
 
 
 def plot_attention(model: Any, image: Any) -> Any:
@@ -55,6 +57,26 @@ def draw_attention(maps: np.ndarray) -> Any:
     return figure
 
 
+def plot_attribution(model: Any, images: Any, classes: Classes = None) -> Any:
+    """Images, and the same images darkened where they do not speak for a class.
+
+    Takes images of 1 or 3 channels and classes as `class_attribution` does, returns a matplotlib
+    Figure, and raises what that raises, or an ImportError without matplotlib.
+
+    Example:
+
+    >>> import keras_vit, numpy as np
+    >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3), num_classes=3)
+    >>> model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(192, 3)))
+    >>> images = np.random.default_rng(0).uniform(0, 255, (2, 64, 32, 3))
+    >>> len(keras_vit.inspection.plot_attribution(model, images).axes)
+    4
+    """
+    passes = run_gradients(model, images, classes)
+    maps = [(x.attribution(), x.forward) for x in passes]
+    return _draw_maps(model, images, maps, "attribution")
+
+
 def plot_rollout(model: Any, images: Any) -> Any:
     """Images, and the same images darkened where attention rollout is small (ViT paper, figure 6).
 
@@ -68,30 +90,41 @@ def plot_rollout(model: Any, images: Any) -> Any:
     >>> len(keras_vit.inspection.plot_rollout(model, np.zeros((2, 64, 32, 3))).axes)
     4
     """
-    rollout = attention_rollout(model, images)
-    return draw_rollout(to_pixels(model, images), rollout, covered_size(model, rollout.shape[1:]))
+    return _draw_maps(model, images, [(x.rollout(), x) for x in run(model, images)], "rollout")
 
 
-def draw_rollout(images: np.ndarray, rollout: np.ndarray, covered: tuple[int, int]) -> Any:
+def _draw_maps(
+    model: Any, images: Any, maps: list[tuple[np.ndarray, ForwardPass]], title: str
+) -> Any:
+    pixels = to_pixels(model, images)
+    covered = maps[0][1].covered(pixels.shape[1:3])
+    return draw_maps(pixels, np.concatenate([x for x, _ in maps]), covered, title)
+
+
+def draw_maps(images: np.ndarray, maps: np.ndarray, covered: tuple[int, int], title: str) -> Any:
     """Images `(batch, height, width, channels)` in 0..1, and darkened by `(batch, grid_h, grid_w)`.
 
-    `covered` is the height and width in pixels that the patches cover.
+    `covered` is the height and width in pixels that the patches cover; `title` names the maps.
     """
-    count, pairs = len(images), min(len(images), 2)
-    height, width = images.shape[1:3]
+    count, (height, width) = len(images), images.shape[1:3]
+    # Two pairs side by side, unless that leaves half of the last row of a short figure empty.
+    pairs = 1 if count % 2 and count < 8 else 2
     rows = -(-count // pairs)
-    figure_height = rows * (_WIDTH / (2 * pairs) * height / width + 0.1) + 0.3
-    figure, axes = _blank_axes(figure_height, rows, 2 * pairs)
+    side = _WIDTH / (2 * pairs) - 2 * _PAD
+    figure, axes = _blank_axes(0.22 + rows * (side * height / width + 2 * _PAD), rows, 2 * pairs)
+    figure.get_layout_engine().set(w_pad=_PAD, h_pad=_PAD, wspace=0, hspace=0)
     for i in range(count):
         original, darkened = axes[i // pairs, 2 * (i % pairs) : 2 * (i % pairs) + 2]
         light = np.zeros((height, width))
-        relative = upsample(rollout[i] / rollout[i].max(), covered)[:height, :width]
+        # One patch is often far above all others: it would leave the rest black.
+        largest = np.quantile(maps[i], 0.97) or maps[i].max() or 1
+        relative = upsample(np.minimum(maps[i] / largest, 1), covered)[:height, :width]
         light[: covered[0], : covered[1]] = relative
         _show(original, images[i])
         _show(darkened, images[i] * light[..., None])
     for column in range(pairs):
         axes[0, 2 * column].set_title("input", fontsize=11)
-        axes[0, 2 * column + 1].set_title("attention", fontsize=11)
+        axes[0, 2 * column + 1].set_title(title, fontsize=11)
     return figure
 
 
@@ -101,8 +134,9 @@ def plot_attention_distance(model: Any, images: Any) -> Any:
     Takes what `attention_distance` takes, returns a matplotlib Figure, and raises what that raises,
     or an ImportError without matplotlib.
     """
-    width = np.shape(images)[2 if model.data_format == "channels_last" else 3]
-    return draw_attention_distance(attention_distance(model, images), width)
+    passes = [(x.distances(), x.image_size[1]) for x in run(model, images)]
+    distances = np.concatenate([x for x, _ in passes]).mean(axis=0)
+    return draw_attention_distance(distances, passes[0][1])
 
 
 def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
@@ -190,21 +224,21 @@ def upsample(grid: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def to_pixels(model: Any, images: Any) -> np.ndarray:
-    """Images as a model accepts them, as `(batch, height, width, channels)` in 0..1."""
+    """Images as a model accepts them, as `(batch, height, width, channels)` in 0..1.
+
+    The range of a model that is not of this package is taken from the images.
+    """
     pixels = as_numpy(images)
-    if model.data_format == "channels_first":
+    data_format = getattr(model, "data_format", None)
+    if data_format is None and pixels.shape[-1] not in (1, 3):
+        data_format = "channels_first" if pixels.shape[1] in (1, 3) else None
+    if data_format == "channels_first":
         pixels = np.moveaxis(pixels, 1, -1)
     # Without preprocessing inside, a model takes [-1, 1], the released code's range.
-    return (pixels / 255 if model.include_preprocessing else (pixels + 1) / 2).clip(0, 1)
-
-
-def covered_size(model: Any, grid: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width in pixels that the patches cover.
-
-    Less than the image where the patch size does not divide it, more in a hybrid that rounds up.
-    """
-    patch_h, patch_w = patch_pixels(model)
-    return grid[0] * patch_h, grid[1] * patch_w
+    takes_pixels = getattr(model, "include_preprocessing", pixels.max() > 2)
+    if not takes_pixels and not hasattr(model, "include_preprocessing") and pixels.min() >= 0:
+        return pixels.clip(0, 1)
+    return (pixels / 255 if takes_pixels else (pixels + 1) / 2).clip(0, 1)
 
 
 def _blank_axes(height: float, rows: int, columns: int) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,26 @@ from keras_vit.data import MAX_PIXELS
 from keras_vit.data.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.image_files import sixteen_bit_files
 from keras_vit.errors import check_positive, printable
-from keras_vit.evaluation.prediction import Prediction, predictions_of, read_images
+from keras_vit.evaluation.prediction import (
+    Prediction,
+    image_shape,
+    predictions_of,
+    read_images,
+)
 from keras_vit.files import begins_with_mark, write_bytes
-from keras_vit.inspection.forward_pass import encoder_blocks, run
+from keras_vit.inspection.attribution import class_name, returns_scores
+from keras_vit.inspection.looks import METHODS, look
 from keras_vit.inspection.page import InspectedImage, Plot, write_page
 from keras_vit.inspection.plots import (
-    covered_size,
     draw_attention,
     draw_attention_distance,
-    draw_rollout,
+    draw_maps,
     plot_embedding_filters,
     plot_position_similarity,
     to_pixels,
 )
+from keras_vit.inspection.recording import encoder_blocks
+from keras_vit.models.image_model import ImageModel
 
 _CAPTIONS = {
     "attention": (
@@ -35,10 +43,15 @@ _CAPTIONS = {
         "Where each head of each layer looks in the first photograph, as seen from {reader}. Each "
         "map is scaled to its own maximum.",
     ),
+    "attribution": (
+        "What speaks for the class",
+        "The photographs, darkened where nothing speaks for {explained}: attention times the "
+        "gradient of its score, through all layers (Chefer et al. 2021).",
+    ),
     "rollout": (
         "Attention rollout",
-        "The photographs, darkened where they contribute little to the prediction (ViT paper, "
-        "figure 6).",
+        "The photographs, darkened where the attention of all layers leads to little; the same for "
+        "every class (ViT paper, figure 6).",
     ),
     "attention_distance": (
         "Mean attention distance",
@@ -63,7 +76,6 @@ _MARKS = {
     ".html": b'<meta name="generator" content="keras_vit inspect">',
     ".png": b"Software\x00" + _SOFTWARE.encode(),
 }
-_READERS = {"gap": "the mean of the patches", "map": "the probe of the attention pooling"}
 
 
 def inspect_files(
@@ -73,31 +85,39 @@ def inspect_files(
     overwrite: bool = False,
     title: str | None = None,
     top: int = 5,
-    batch_size: int = 8,
+    batch_size: int = 4,
     max_pixels: int = MAX_PIXELS,
+    method: str | None = None,
+    for_class: int | str | None = None,
 ) -> dict[Path, str]:
     """Writes what a model looks at in images: PNG plots and `index.html`.
 
     The page needs no other file: it holds the images, predictions, the attention of each layer and
-    head as an overlay that a slider selects, and the plots.
+    head as an overlay that a slider selects, the map of all layers at its end, and the plots.
 
     Args:
-        model: A Vision Transformer of this package that accepts pixels 0..255.
+        model: A model with one Vision Transformer of this package in it, at any depth, that accepts
+            pixels 0..255.
         files: Image files of any size, prepared as for `predict`.
         out: Folder to write.
         overwrite: Whether to replace a page and plots that this function wrote. Other files of
             these names are never replaced.
         title: The model's name on the page; None for `model.name`.
         top: Number of predicted classes per image.
-        batch_size: Images per batch.
+        batch_size: Images per batch, whose attention is all in memory: see `class_attribution`.
         max_pixels: Largest height times width of a file to decode.
+        method: The map of all layers: `"attribution"`, of `class_attribution`, or `"rollout"`, of
+            `attention_rollout`; None for attribution, and for rollout where a model does not have
+            classes.
+        for_class: The class that attribution explains, by its number or name; None for the one
+            predicted for each image.
 
     Returns:
         The files that cannot be read, with the reason; the page leaves them out.
 
     Raises:
         ValueError: The model does not have attention or does not accept pixels, no file can be
-            read, or a number is out of range.
+            read, a number is out of range, or there is not a class to explain.
         FileExistsError: There is a page or a plot already, and `overwrite` is False; or a file of
             that name that this function did not write.
         NotADirectoryError: `out` is a file.
@@ -108,32 +128,40 @@ def inspect_files(
     _check_out(out, overwrite)
     encoder_blocks(model)
     images, readable, failed = _read_files(model, files, max_pixels)
-
-    batches = [
-        (x.readout_attention(), x.rollout(), x.distances(), x.features["logits"])
-        for x in run(model, images, batch_size)
-    ]
-    attention, rollout, distances, logits = map(np.concatenate, zip(*batches, strict=True))
-    pixels, covered = to_pixels(model, images), covered_size(model, rollout.shape[1:])
+    pixels = to_pixels(model, images)
+    looks = look(model, images, pixels.shape[1:3], batch_size, method, for_class)
 
     out.mkdir(parents=True, exist_ok=True)
     makers: dict[str, Callable[[], Any]] = {
-        "rollout": lambda: draw_rollout(pixels, rollout, covered),
-        "attention_distance": lambda: draw_attention_distance(distances.mean(0), pixels.shape[2]),
-        "attention": lambda: draw_attention(attention[0]),
+        looks.method: lambda: draw_maps(pixels, looks.maps, looks.covered, looks.method),
+        "attention_distance": lambda: draw_attention_distance(
+            looks.distances.mean(axis=0), looks.image_size[1]
+        ),
+        "attention": lambda: draw_attention(looks.attention[0]),
         "position_similarity": lambda: plot_position_similarity(model),
         "embedding_filters": lambda: plot_embedding_filters(model),
     }
-    reader = _READERS.get(model.pooling, "the class token")
-    plots = [_plot(name, maker, out, reader) for name, maker in makers.items()]
-    predictions = _predictions(model, logits, top)
-    inspected = [
-        InspectedImage(file.name, pixels[i], predictions[i], attention[i], rollout[i])
-        for i, file in enumerate(readable)
+    for name in set(METHODS) - {looks.method}:
+        (out / f"{name}.png").unlink(missing_ok=True)  # `_check_out` saw that we wrote it
+    names = [class_name(model, number) for number in looks.classes]
+    explained = "the class predicted" if for_class is None else names[0]
+    plots = [
+        _plot(name, maker, out, reader=looks.reader, explained=printable(explained))
+        for name, maker in makers.items()
     ]
-    write_page(
-        out / "index.html", title or model.name, model, inspected, plots, covered, reader, failed
-    )
+    inspected = [
+        InspectedImage(file.name, *each)
+        for file, *each in zip(
+            readable,
+            pixels,
+            _predictions(model, looks.outputs, top),
+            looks.attention,
+            looks.maps,
+            names or [""] * len(readable),
+            strict=True,
+        )
+    ]
+    write_page(out / "index.html", title or model.name, looks, inspected, plots, failed)
     return failed
 
 
@@ -158,15 +186,16 @@ def _check_out(out: Path, overwrite: bool) -> None:
 def _read_files(
     model: Any, files: Sequence[str | Path], max_pixels: int
 ) -> tuple[np.ndarray, list[Path], dict[Path, str]]:
-    if not model.include_preprocessing:
+    if not getattr(model, "include_preprocessing", True):
         raise ValueError(
             f"{model.name!r} takes normalised images, not files. Build it with "
-            "include_preprocessing=True, or call attention_maps on arrays."
+            "include_preprocessing=True, or call class_attribution on arrays."
         )
-    if model.channels not in (1, 3):
+    _, channels = image_shape(model)
+    if channels not in (1, 3):
         raise ValueError(
-            f"{model.name!r} takes {model.channels} channels; image files have 3, or 1 in grey. "
-            "Call attention_maps on arrays."
+            f"{model.name!r} takes {channels} channels; image files have 3, or 1 in grey. "
+            "Call class_attribution on arrays."
         )
     paths = [Path(file) for file in files]
     warn_of_sixteen_bits(sixteen_bit_files(paths), len(paths))
@@ -177,7 +206,7 @@ def _read_files(
     return images, [path for path in paths if path not in failed], failed
 
 
-def _plot(name: str, maker: Callable[[], Any], out: Path, reader: str) -> Plot:
+def _plot(name: str, maker: Callable[[], Any], out: Path, **texts: str) -> Plot:
     title, caption = _CAPTIONS[name]
     path = out / f"{name}.png"
     try:
@@ -191,12 +220,18 @@ def _plot(name: str, maker: Callable[[], Any], out: Path, reader: str) -> Plot:
         warnings.filterwarnings("ignore", "constrained_layout not applied")
         figure.savefig(buffer, format="png", metadata={"Software": _SOFTWARE})
     write_bytes(path, buffer.getvalue())
-    return Plot(title, caption.format(reader=reader), buffer.getvalue())
+    return Plot(title, caption.format(**texts), buffer.getvalue())
 
 
-def _predictions(model: Any, logits: np.ndarray, top: int) -> list[Prediction]:
+def _predictions(model: Any, outputs: np.ndarray, top: int) -> list[Prediction]:
     """The most probable classes of each image; empty lists without a head."""
-    # Without pooling there is a row of logits per token, not per image.
-    if model.num_classes == 0 or logits.ndim != 2:
-        return [[] for _ in logits]
-    return predictions_of(model, logits, top)
+    if not returns_scores(model):
+        return [[] for _ in outputs]
+    if isinstance(model, ImageModel):
+        return predictions_of(model, outputs, top)
+    is_probability = bool(((outputs >= 0) & (outputs <= 1)).all())
+    classifier = SimpleNamespace(
+        class_names=getattr(model, "class_names", None),
+        classifier_activation="softmax" if is_probability else None,
+    )
+    return predictions_of(classifier, outputs, top)

@@ -20,6 +20,7 @@ from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import Shape
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.observation import current_observer
 from keras_vit.layers.positions import GridPositionBias, RelativePositionBias
 from keras_vit.layers.rotary import rotate
 
@@ -72,11 +73,15 @@ def attention(query: Any, key: Any, value: Any, bias: Any = None, dropout: Any =
         dropout: The `Dropout` of the probabilities when training, or None.
     """
     rate = 0.0 if dropout is None else dropout.rate
-    if has_fused_attention() and (rate == 0 or dropout_strategy() is DropoutStrategy.KERNEL):
+    observer = current_observer()
+    fused = has_fused_attention() and observer is None
+    if fused and (rate == 0 or dropout_strategy() is DropoutStrategy.KERNEL):
         return fused_attention(query, key, value, bias, rate)
     probabilities = attention_probabilities(query, key, bias)
     if rate > 0:
         probabilities = dropout(probabilities, training=True)
+    if observer is not None:
+        probabilities = observer.attended(probabilities)
     heads = ops.matmul(probabilities, ops.transpose(value, (0, 2, 1, 3)))
     return ops.transpose(heads, (0, 2, 1, 3))
 

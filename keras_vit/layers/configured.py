@@ -1,10 +1,12 @@
 """Layers whose configuration is their constructor's arguments."""
 
+import inspect
 from typing import Any
 
 import keras
 
 from keras_vit.errors import accepted_arguments
+from keras_vit.layers.observation import current_observer
 
 Shape = tuple[int | None, ...]
 
@@ -16,8 +18,17 @@ class ConfiguredLayer(keras.layers.Layer):
     """A layer that keeps every argument of its constructor in an attribute of the same name.
 
     `get_config` returns these. Keras derives a configuration only from arguments that are numbers
-    and strings, not where `dtype` is an object.
+    and strings, not where `dtype` is an object. Each call is reported to the observer, if any.
     """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = super().__call__(*args, **kwargs)
+        observer = current_observer()
+        if observer is None:
+            return outputs
+        names = inspect.signature(self.call).parameters
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        return observer.called(self, arguments, outputs)
 
     def get_config(self) -> dict[str, Any]:
         names = [n for n in accepted_arguments(type(self)) if n not in _WRITTEN_ELSEWHERE]

@@ -24,11 +24,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from keras_vit.data.bit_depth import DEEP, has_sixteen_bits
+from keras_vit.errors import did_you_mean
+from keras_vit.inspection.looks import METHODS
 from keras_vit.processors import available_processors
 from keras_vit.serving.batching import Batcher, FullError, Places
 from keras_vit.serving.images import RefusedError, discard_body, prepare, read_image_bytes
 from keras_vit.serving.metrics import Metrics
-from keras_vit.serving.model import ServedModel
+from keras_vit.serving.model import Explanation, ServedModel
 from keras_vit.serving.page import page_headers, render_page
 from keras_vit.serving.versions import Versions
 
@@ -110,25 +112,47 @@ class Service:
         return {"predictions": classes, "version": version.name, **self._warning(contents)}
 
     async def attention(self, request: Request) -> dict[str, Any]:
-        """Where the model looked: its attention rollout, and the image as the model saw it."""
-        if self.versions.model.rollout is None:
-            raise RefusedError(404, "This model does not have attention to show.")
+        """Where the model looked: a map of all layers, and the image as the model saw it.
+
+        The query has `method`, one of `METHODS`, and `class`, the name of the class to explain.
+        """
+        self._explaining(request)  # before the body is read
         contents = await self._read(request)
         with self.attention_places.taken():
             model, version = self.versions.model, self.versions.version
+            explain = self._explaining(request)  # a reload may have changed the model
             pixels = await self._prepare(model, contents)
-            if model.rollout is None:  # a reload has changed the model
-                raise RefusedError(404, "This model does not have attention to show.")
             loop = asyncio.get_running_loop()
-            work = loop.run_in_executor(self._model_thread, model.rollout, pixels[None])
-            grid, covered = await _unless_gone(request, work)
+            work = loop.run_in_executor(self._model_thread, explain, pixels[None])
+            explanation = await _unless_gone(request, work)
         return {
-            "rollout": np.round(grid.astype("float64"), 6).tolist(),
-            "covered": [c / s for c, s in zip(covered, model.image_size, strict=True)],
+            "method": request.query_params.get("method", METHODS[0]),
+            "class": explanation.class_name,
+            "map": np.round(explanation.map.astype("float64"), 6).tolist(),
+            "covered": [c / s for c, s in zip(explanation.covered, model.image_size, strict=True)],
             "image": _png(pixels),
             "version": version.name,
             **self._warning(contents),
         }
+
+    def _explaining(self, request: Request) -> Callable[[np.ndarray], Explanation]:
+        """What explains an image as the query of a request asks for, or a RefusedError."""
+        model, query = self.versions.model, request.query_params
+        explain = model.explain
+        if explain is None:
+            raise RefusedError(404, "This model does not have attention to show.")
+        method, class_name = query.get("method", METHODS[0]), query.get("class")
+        if method not in METHODS:
+            known = " or ".join(METHODS)
+            raise RefusedError(400, f"There is no method {method!r}. Ask for {known}.")
+        if class_name is not None and class_name not in model.class_names:
+            known = did_you_mean(class_name, model.class_names, model.class_names[:8])
+            raise RefusedError(400, f"There is no class {class_name!r}. {known}")
+        if class_name is not None and method == "rollout":
+            raise RefusedError(400, "Rollout is the same for every class: leave class= out.")
+        if method == "attribution" and class_name is None and len(model.class_names) == 1:
+            raise RefusedError(400, "This model has one class: name it with class= in the query.")
+        return lambda pixels: explain(pixels, method, class_name)
 
     def health(self) -> dict[str, Any]:
         """Which version answers, and why a newer one does not."""

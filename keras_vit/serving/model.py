@@ -20,10 +20,24 @@ from keras_vit.evaluation.prediction import (
 )
 from keras_vit.export import load_exported
 from keras_vit.export.exported import format_of
-from keras_vit.inspection import attention_rollout
-from keras_vit.inspection.forward_pass import encoder_blocks
-from keras_vit.inspection.plots import covered_size
+from keras_vit.inspection.looks import look
+from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models.views import average_views
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where a model looked in an image.
+
+    Attributes:
+        map: `(grid_h, grid_w)`: see `class_attribution` and `attention_rollout`.
+        covered: Height and width in pixels that the grid covers.
+        class_name: The class that the map is of; None for rollout, which is of none.
+    """
+
+    map: np.ndarray
+    covered: tuple[int, int]
+    class_name: str | None
 
 
 @dataclass(frozen=True)
@@ -39,9 +53,9 @@ class ServedModel:
         format: What was loaded, such as `"keras"` or `"onnx"`.
         predict: From float32 pixels 0..255 `(batch, height, width, channels)` to probabilities
             `(batch, classes)`.
-        rollout: From the pixels of one image `(1, height, width, channels)` to its attention
-            rollout `(grid_h, grid_w)` and the height and width in pixels that the grid covers;
-            None for a model without attention.
+        explain: From the pixels of one image `(1, height, width, channels)`, a method,
+            `"attribution"` or `"rollout"`, and the name of a class or None for the predicted one,
+            to an `Explanation`; None for a model without attention.
     """
 
     class_names: tuple[str, ...]
@@ -50,7 +64,7 @@ class ServedModel:
     evaluation: dict[str, Any]
     format: str
     predict: Callable[[np.ndarray], np.ndarray]
-    rollout: Callable[[np.ndarray], tuple[np.ndarray, tuple[int, int]]] | None = None
+    explain: Callable[[np.ndarray, str, str | None], Explanation] | None = None
 
 
 def load_served(path: str | Path) -> ServedModel:
@@ -116,6 +130,7 @@ def _from_keras(model: Any) -> ServedModel:
     averaged = average_views(model)
     size, channels = image_shape(model)
     names = model.class_names or tuple(map(str, range(model.num_classes)))
+    printed = tuple(map(printable, names))
 
     def arranged(images: np.ndarray) -> np.ndarray:
         return np.moveaxis(images, -1, 1) if model.data_format == "channels_first" else images
@@ -126,18 +141,20 @@ def _from_keras(model: Any) -> ServedModel:
             images = np.pad(images, [(0, _power_of_two(count) - count), (0, 0), (0, 0), (0, 0)])
         return probabilities_of(model, averaged.predict_on_batch(arranged(images)))[:count]
 
-    def rollout(images: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
-        maps = attention_rollout(model, arranged(images))
-        return maps[0], covered_size(model, maps.shape[1:])
+    def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
+        number = None if class_name is None else printed.index(class_name)
+        looks = look(model, arranged(images), images.shape[1:3], 1, method, number)
+        explained = printed[looks.classes[0]] if looks.classes else None
+        return Explanation(looks.maps[0], looks.covered, explained)
 
     return ServedModel(
-        class_names=tuple(map(printable, names)),
+        class_names=printed,
         image_size=size,
         channels=channels,
         evaluation=dict(model.eval_transform),
         format="keras",
         predict=predict,
-        rollout=rollout if _has_attention(model) else None,
+        explain=explain if _has_attention(model) else None,
     )
 
 

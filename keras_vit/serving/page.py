@@ -25,7 +25,7 @@ def render_page(title: str, model: ServedModel, max_bytes: int) -> str:
             + ("; and more." if len(model.class_names) > 8 else ".")
             + f" The model sees {width} × {height} pixels."
         ),
-        attention="yes" if model.rollout else "no",
+        attention="yes" if model.explain else "no",
         max_bytes=max_bytes,
     )
 

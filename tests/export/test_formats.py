@@ -213,7 +213,7 @@ def test_hostile_descriptions(artefacts: dict[str, Any], tmp_path: Path) -> None
         contract = json.loads(archive.read("keras_vit.json"))
     for changes, words in (
         ({"image_size": [0, 32]}, "height=0"),
-        ({"channels": 2}, "channels"),
+        ({"channels": 0}, "channels"),
         ({"evaluation": {"mode": "rm -rf"}}, "rm -rf"),
         ({"class_names": None}, "damaged"),
         ({"format": "onnx"}, "says that it is 'onnx'"),

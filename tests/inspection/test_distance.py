@@ -60,7 +60,7 @@ def test_patches_without_attention_are_not_nan() -> None:
     class Nothing:
         """A forward pass whose attention is all on the class token."""
 
-        model, grid, prefix, blocks = model_of("token"), (2, 2), 1, [None]
+        patch_pixels, grid, prefix, blocks = (8, 4), (2, 2), 1, [None]
 
         def attention(self, layer: int) -> np.ndarray:
             return np.eye(5, dtype="float32")[np.zeros((1, 2, 5), int)]

@@ -9,14 +9,14 @@ import pytest
 
 from keras_vit import cli
 from keras_vit.data import read_image
-from keras_vit.inspection import attention_rollout, inspect_files, readout_attention
+from keras_vit.inspection import class_attribution, inspect_files, readout_attention
 from tests.inspection.models import KINDS, SIZES, model_of
 from tests.inspection.pages import Elements, page_data, write_images
 
 pytest.importorskip("matplotlib")
 PLOTS = {
     "attention.png",
-    "rollout.png",
+    "attribution.png",
     "attention_distance.png",
     "position_similarity.png",
     "embedding_filters.png",
@@ -81,14 +81,14 @@ def test_names_are_text(written, files: list[Path]) -> None:
 def test_the_overlays_are_the_attention(written, files: list[Path]) -> None:
     model = model_of("token")
     images = np.stack([read_image(file, (32, 12)) for file in files[:3]])
-    heads, rollout = readout_attention(model, images), attention_rollout(model, images)
+    heads, whole = readout_attention(model, images), class_attribution(model, images)
     data = page_data((written[0] / "index.html").read_text("utf-8"))
     assert (data["depth"], data["heads"], data["grid"]) == (2, 2, [4, 3])
     for i, image in enumerate(data["images"]):
         assert image["name"] == files[i].name
         expected = [heads[i, 0].mean(0), *heads[i, 0], heads[i, 1].mean(0), *heads[i, 1]]
         for levels, (low, high), values in zip(
-            image["maps"], image["ranges"], [*expected, rollout[i]], strict=True
+            image["maps"], image["ranges"], [*expected, whole[i]], strict=True
         ):
             assert (low, high) == pytest.approx((values.min(), values.max()), rel=6e-3)
             restored = low + levels / 255 * (high - low)

@@ -107,7 +107,7 @@ def test_the_slider_changes_the_overlay(page: Any, address: Path) -> None:
         stop = page.text_content("#stop")
         shots[stop] = page.screenshot(full_page=True)
         assert stop in page.get_attribute("#overlay-0", "aria-label")
-    assert list(shots) == ["rollout", "layer 2", "layer 1"]
+    assert list(shots) == ["attribution", "layer 2", "layer 1"]
     assert len(set(shots.values())) == 3
     assert "% per patch" in page.text_content("#peak-0")
 
@@ -133,3 +133,32 @@ def test_the_overlay_lies_on_the_photograph(width: int, page: Any) -> None:
         page.locator(f".photo {tag}").first.bounding_box() for tag in ("img", "canvas")
     )
     assert canvas == pytest.approx(photo, abs=1)
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, 320])
+def test_a_long_name_does_not_end_in_a_line_of_one_letter(
+    width: int, browser: Any, tmp_path: Path
+) -> None:
+    """Photographs of the web are called like this; every length breaks somewhere else."""
+    names = [f"{'1234567890' * 3}_{'5632165b04' * 2}"[: 20 + i] + ".jpg" for i in range(24)]
+    pixels = np.zeros((32, 12, 3), "uint8")
+    for name in names:
+        image.fromarray(pixels).save(tmp_path / name)
+    inspect_files(model_of("token"), [tmp_path / name for name in names], tmp_path / "out")
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto((tmp_path / "out" / "index.html").as_uri())
+    last_lines = page.evaluate(
+        """[...document.querySelectorAll(".card h2")].map(heading => {
+          const walker = document.createTreeWalker(heading, NodeFilter.SHOW_TEXT), tops = [];
+          while (walker.nextNode()) for (let i = 0; i < walker.currentNode.length; i++) {
+            const range = document.createRange();
+            range.setStart(walker.currentNode, i);
+            range.setEnd(walker.currentNode, i + 1);
+            tops.push(Math.round(range.getBoundingClientRect().top));
+          }
+          return tops.filter(top => top === tops[tops.length - 1]).length;
+        })"""
+    )
+    page.close()
+    assert len(last_lines) == len(names)
+    assert min(last_lines) >= len(".jpg")

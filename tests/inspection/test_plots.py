@@ -10,7 +10,7 @@ from keras_vit import VisionTransformer, inspection
 from keras_vit.inspection.plots import (
     _evenly_spaced,
     draw_attention_distance,
-    draw_rollout,
+    draw_maps,
     upsample,
 )
 from tests.inspection.models import SIZES, images_for, model_of
@@ -31,7 +31,8 @@ def test_every_plot_is_one_call(kind: str) -> None:
     model, images = model_of(kind), images_for(kind)
     figures = {
         "attention": (inspection.plot_attention(model, images[0]), 2 * 2),
-        "rollout": (inspection.plot_rollout(model, images), 2 * 4),
+        "attribution": (inspection.plot_attribution(model, images), 3 * 2),
+        "rollout": (inspection.plot_rollout(model, images), 3 * 2),
         "distance": (inspection.plot_attention_distance(model, images), 1),
         "similarity": (inspection.plot_position_similarity(model), 4 * 3 + 1),
         "filters": (inspection.plot_embedding_filters(model), 3 * 7),
@@ -70,14 +71,45 @@ def test_of_a_large_grid_rows_at_equal_distances_are_shown(
 def test_rollout_darkens_patches_without_attention() -> None:
     rollout = np.zeros((1, 4, 3))
     rollout[0, 1, 2] = 0.5
-    figure = draw_rollout(np.ones((1, 34, 13, 3)), rollout, (32, 12))
+    figure = draw_maps(np.ones((1, 34, 13, 3)), rollout, (32, 12), "rollout")
     original, darkened = (axes.images[0].get_array() for axes in figure.axes)
     assert (original == 1).all()
     assert darkened[12, 11, 0] > 0.9
     assert not darkened[:, :4].any()
     assert not darkened[32:].any()  # no patch covers the last two rows
     # A hybrid's patches may extend beyond the image.
-    assert len(draw_rollout(np.ones((1, 30, 11, 3)), rollout, (32, 12)).axes) == 2
+    assert len(draw_maps(np.ones((1, 30, 11, 3)), rollout, (32, 12), "rollout").axes) == 2
+
+
+def blank_strips(figure) -> list[int]:
+    """Heights and widths in pixels of the white strips that cross the figure as a PNG file."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    white = (np.asarray(Image.open(buffer).convert("RGB")) == 255).all(axis=2)
+    strips = []
+    for blank in (white.all(axis=1), white.all(axis=0)):
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], blank, [0]]).astype(int)))
+        strips += (edges[1::2] - edges[::2]).tolist()
+    return strips
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (24, 40), (40, 24)])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_no_strip_of_the_figure_is_empty(count: int, shape: tuple[int, int]) -> None:
+    images = np.full((count, *shape, 3), 0.5)
+    figure = draw_maps(images, np.ones((count, 4, 4)), shape, "rollout")
+    assert max(blank_strips(figure)) <= 16  # of 160 per inch
+    pixels = [axes.images for axes in figure.axes]
+    assert all(len(each) == 1 for each in pixels)  # no place is left empty
+
+
+def test_one_patch_far_above_all_others_does_not_leave_the_rest_black() -> None:
+    maps = np.ones((1, 14, 14))
+    maps[0, 0, 0] = 50
+    figure = draw_maps(np.ones((1, 28, 28, 3)), maps, (28, 28), "attribution")
+    assert figure.axes[1].images[0].get_array().min() > 0.9
 
 
 def test_upsampling_keeps_values_and_borders() -> None:

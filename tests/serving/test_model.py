@@ -8,6 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.errors import printable
+from keras_vit.inspection import attention_rollout, class_attribution
 from keras_vit.serving.model import load_served, warm_up
 from keras_vit.serving.versions import newest_version
 from tests.serving.helpers import NAMES, save, tiny_model
@@ -21,6 +22,8 @@ def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Pa
             num_classes=3, patch_size=8, hidden_dim=16, depth=1, num_heads=2,
             input_shape=(3, 32, 24), **options,
         )  # fmt: skip
+        kernel = np.random.default_rng(0).normal(size=(16, 3))
+        model.get_layer("head").kernel.assign(kernel.astype("float32"))
     else:
         model = tiny_model(classifier_activation="softmax")
     served = load_served(save(model, tmp_path / "model.keras"))
@@ -34,16 +37,25 @@ def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Pa
         assert served.class_names == tuple(map(printable, NAMES))
     assert served.image_size == (32, 24)
     np.testing.assert_allclose(served.predict(images), scores, atol=1e-5)
-    grid, covered = served.rollout(images[:1])
-    assert (grid.shape, covered) == ((4, 3), (32, 24))
+    best = served.class_names[served.predict(images[:1])[0].argmax()]
+    default = served.explain(images[:1], "attribution", None)
+    assert (default.map.shape, default.covered, default.class_name) == ((4, 3), (32, 24), best)
+    np.testing.assert_array_equal(default.map, class_attribution(model, taken[:1])[0])
+    other = next(name for name in served.class_names if name != best)
+    chosen = served.explain(images[:1], "attribution", other)
+    assert chosen.class_name == other
+    assert np.abs(chosen.map - default.map).max() > 1e-3
+    rollout = served.explain(images[:1], "rollout", None)
+    np.testing.assert_array_equal(rollout.map, attention_rollout(model, taken[:1])[0])
+    assert rollout.class_name is None
 
 
-def test_a_model_without_attention_does_not_have_a_rollout(tmp_path: Path) -> None:
+def test_a_model_without_attention_explains_nothing(tmp_path: Path) -> None:
     model = keras_vit.MLPMixer(
         num_classes=3, patch_size=8, hidden_dim=16, depth=1, tokens_mlp_dim=8,
         channels_mlp_dim=8, input_shape=(32, 32, 3),
     )  # fmt: skip
-    assert load_served(save(model, tmp_path / "mixer.keras")).rollout is None
+    assert load_served(save(model, tmp_path / "mixer.keras")).explain is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +88,7 @@ def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("keras_vit.serving.model.load_exported", lambda path: exported)
     (tmp_path / "model.onnx").touch()
     served = load_served(tmp_path / "model.onnx")
-    assert (served.class_names, served.rollout) == (("a\\n", "b"), None)
+    assert (served.class_names, served.explain) == (("a\\n", "b"), None)
     warm_up(served, 4)
     exported.predict_on_batch = lambda x: np.full((len(x), 3), 0.5)
     with pytest.raises(ValueError, match="2 class names"):

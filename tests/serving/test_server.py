@@ -159,8 +159,29 @@ def test_sixteen_bits_are_warned_of_in_the_answer(port: int) -> None:
 def test_attention(port: int) -> None:
     status, content, _ = request(port, "/attention", jpeg())
     assert (status, content["covered"]) == (200, [1, 1])
-    assert [len(row) for row in content["rollout"]] == [3, 3, 3, 3]
+    assert [len(row) for row in content["map"]] == [3, 3, 3, 3]
+    assert sum(map(sum, content["map"])) == pytest.approx(1, abs=1e-4)
     assert content["image"].startswith("data:image/png;base64,")
+    best = request(port, "/predict", jpeg())[1]["predictions"][0]["class"]
+    assert (content["method"], content["class"]) == ("attribution", best)
+
+
+def test_attention_by_method_and_of_a_class(port: int) -> None:
+    maps = {}
+    for query in ("", "?class=daisy", "?class=tulip%5Cxff", "?method=rollout"):
+        status, content, _ = request(port, f"/attention{query}", jpeg())
+        assert status == 200, content
+        maps[query] = content["map"]
+    assert content["method"] == "rollout"
+    assert content["class"] is None
+    assert maps["?class=daisy"] != maps["?class=tulip%5Cxff"] != maps["?method=rollout"]
+    for query, reason in {
+        "?class=daisies": "Did you mean 'daisy'",
+        "?method=occlusion": "attribution or rollout",
+        "?method=rollout&class=daisy": "same for every class",
+    }.items():
+        status, content, _ = request(port, f"/attention{query}", jpeg())
+        assert (status, reason in content["error"]) == (400, True), content
 
 
 def test_health_and_metrics(port: int) -> None:

@@ -173,7 +173,7 @@ def test_a_first_update_is_that_of_float32(
 
 
 def test_every_way_of_asking_is_the_models_policy(tmp_path: Path) -> None:
-    """Also where nothing can be computed in float16: the policy of each model, and its optimizer."""
+    """Also where nothing can be computed in float16: each model's policy, and its optimizer."""
     for way, ask in WAYS.items():
         keras.config.set_dtype_policy("float32")
         model = ask(FLOAT16)
