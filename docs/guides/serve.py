@@ -123,8 +123,8 @@ print(f"... and seven more; the label is {labels[0]}")
 
 # %% [markdown]
 # `/attention` returns where the model looked, on the grid of patches: what speaks for the class
-# that it predicts or, as here, the attention rollout, which is the same for every class. The page at
-# `/` draws the former for an image that is dropped on it.
+# that it predicts or, as here, the attention rollout, which is the same for every class. The page
+# at `/` draws the former for an image that is dropped on it.
 
 # %%
 import matplotlib.pyplot as plt
