@@ -35,9 +35,6 @@ LAYOUTS = (
 # The names of each split's folder or listing, by priority; "val" is required, "test" is optional.
 _SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "test"), "test": ("test",)}
 
-# Files that a warning lists.
-MOST_LISTED = 20
-
 Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)
 Examples = dict[str, Files]  # by split
 
@@ -307,14 +304,10 @@ def _report_ignored(ignored: Files) -> None:
     """Warns of what lies in class folders and is not used."""
     if not ignored:
         return
-    first = ignored[:MOST_LISTED]
-    lines = "".join(f"\n    {printable(path)}: {reason}" for path, reason in first)
-    more = len(ignored) - MOST_LISTED
-    end = f"\n    and {more:,} more: print(splits.report)" if more > 0 else ""
+    number, verb = counted(len(ignored), "file"), "is" if len(ignored) == 1 else "are"
+    lines = _lines(ignored, ": see splits.report.ignored")
     hint = how_to_convert(path for path, _ in ignored)
-    warnings.warn(
-        f"{len(ignored):,} files are ignored:{lines}{end}{hint and chr(10)}{hint}", stacklevel=4
-    )
+    warnings.warn(f"{number} {verb} ignored:{lines}{hint and chr(10)}{hint}", stacklevel=4)
 
 
 def _unused_class(folder: Path, name: str, examples: Examples) -> tuple[Path, str]:
@@ -346,9 +339,9 @@ def _report_classes(
         warnings.warn(f"{number} {verb} left out:{lines}", stacklevel=4)
 
 
-def _lines(files: Files) -> str:
+def _lines(files: Files, where: str = "") -> str:
     """A line per file with the reason, of very many the first ones."""
-    lines = [f"\n    {path}: {reason}" for path, reason in files[:MOST_LINES]]
+    lines = [f"\n    {printable(path)}: {reason}" for path, reason in files[:MOST_LINES]]
     if len(files) > MOST_LINES:
-        lines.append(f"\n    and {len(files) - MOST_LINES:,} more")
+        lines.append(f"\n    and {len(files) - MOST_LINES:,} more{where}")
     return "".join(lines)

@@ -15,9 +15,9 @@ from keras_vit.checkpoints.cache import cache_folder
 from keras_vit.data import Split, Splits
 from keras_vit.data.splits import IndexedSplit
 from keras_vit.errors import counted
-from keras_vit.evaluation.prediction import predict_outcomes
+from keras_vit.evaluation.prediction import predict_split
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.refinement import refine, set_head
+from keras_vit.training.refinement import refine, set_head, some_images
 
 FRACTION = 0.2  # of the training images
 MOST = 500  # enough to see a difference of a few percent; all others are trained on
@@ -32,8 +32,8 @@ class Choice:
         selected: `"linear probe"` or `"fine-tuned weights"`.
         reason: Why, as a clause.
         images: Number of held-out training images that decided; 0 where there are none.
-        linear_probe: Accuracy of the probe on them; None where there are none.
-        fine_tuned: Accuracy of the fine-tuned weights on them; None where there are none.
+        linear_probe: Accuracy of the probe on them, among their classes; None where there are none.
+        fine_tuned: Accuracy of the fine-tuned weights on them, likewise.
     """
 
     selected: str
@@ -116,6 +116,7 @@ def choose(
         model, _ = refine(model, recipe, start, None)
         reason = "there are no held-out training images to compare them with the linear probe"
         return model, Choice(FINE_TUNED, reason)
+    held_out = some_images(held_out)
     before = model.copy()
     before.set_weights(start)
     probe, _ = refine(before, replace(recipe, tuned_share=1.0), None, None)
@@ -136,6 +137,11 @@ def choose(
 
 
 def accuracy(model: Any, split: Split, batch_size: int) -> float:
-    """The share of the images of a split whose label is the most probable class."""
-    outcomes = predict_outcomes(model, split, batch_size)
-    return float((outcomes.predictions == outcomes.labels).mean())
+    """The share of the images whose label is the most probable of the classes that occur.
+
+    Of classes of two images, those that gave one to decide have one left, and lose against the
+    others whatever the model: on 80 images of 200 such classes, probe and tuned weights had 0 %.
+    """
+    labels, scores = predict_split(model, split, batch_size)
+    classes = np.unique(labels)
+    return float((classes[scores[:, classes].argmax(axis=1)] == labels).mean())

@@ -65,8 +65,8 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
     return replace(splits, splits=others), train.take(part)
 
 
-def _enough(held_out: Split) -> Split:
-    """Images for one number: of very many classes, as many as have scores of 64 MiB."""
+def some_images(held_out: Split) -> Split:
+    """Images to fit or compare a number on: of very many, as many as have scores of 64 MiB."""
     most = max(MOST_SCORE_BYTES // (4 * len(held_out.class_names)), LEAST_HELD_OUT)
     if len(held_out) <= most or not isinstance(held_out, IndexedSplit):
         return held_out
@@ -110,7 +110,7 @@ def refine(
         model.eval_transform = {**model.eval_transform, "views": recipe.views}
     if held_out is None:
         return model, {}
-    held_out = _enough(held_out)
+    held_out = some_images(held_out)
     labels, scores = predict_split(model, held_out, batch_size)
     temperature = evaluation.fit_temperature(labels, scores)
     evaluation.divide_logits(model, temperature)

@@ -65,7 +65,7 @@ def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="502 files are ignored") as caught:
         load(tmp_path)
     assert str(caught[0].message).count("\n") < 30
-    assert "and 482 more: print(splits.report)" in str(caught[0].message)
+    assert "and 482 more: see splits.report.ignored" in str(caught[0].message)
 
 
 ELSEWHERE = {
