@@ -92,7 +92,12 @@ def objects_of_keras() -> list[Any]:
 
 
 def private_names() -> set[str]:
+    """Those of Keras's objects, without what torch's modules have besides."""
     names = {name for each in objects_of_keras() for name in dir(each)}
+    if keras.backend.backend() == "torch":
+        import torch
+
+        names -= {*dir(torch.nn.Module())}
     return {name for name in names if re.match("_[a-z]", name)}
 
 

@@ -245,7 +245,7 @@ def test_a_frozen_model_is_frozen_when_reloaded(tmp_path: Path) -> None:
 
 def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze() -> None:
     model = make("class token")
-    model.get_layer("head").set_weights([np.ones((32, 3)) * [1, 2, 3], np.zeros(3)])
+    model.get_layer("head").set_weights([np.ones((32, 5)) * np.arange(5), np.zeros(5)])
     for layer in model.layers[:-1]:
         layer.trainable = False
     fit_once(model)

@@ -426,6 +426,7 @@ def test_a_failure_leaves_a_model_that_has_never_trained(case: str) -> None:
 
 def test_a_channels_first_model_trains_on_the_same_images(tmp_path: Path) -> None:
     """The same weights, data and steps: the same loss as with the channels last."""
+    pytest.importorskip("tensorflow")
     digits = keras_vit.data.load("digits")
     recipe = keras_vit.recipes.get("digits").scaled(steps=2, batch_size=64)
     losses = []
