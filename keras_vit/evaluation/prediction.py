@@ -68,9 +68,10 @@ def read_images(
         A batch of those that can be decoded, in order, and the reasons for the others.
     """
     (height, width), channels = image_shape(model)
+    transform = getattr(model, "eval_transform", {})
     images, failed = [np.zeros((0, height, width, channels), "float32")], {}
     for file in files:
-        image = prepare_file(file, (height, width), channels, max_pixels, **model.eval_transform)
+        image = prepare_file(file, (height, width), channels, max_pixels, **transform)
         if isinstance(image, str):
             failed[file] = image
         else:

@@ -109,6 +109,13 @@ class ForwardPass:
         return math.prod(_stride_of(stem.layer) for stem in stems)
 
     @property
+    def largest_value(self) -> float:
+        """The largest absolute value in the images that patches are cut from; of a hybrid, 0."""
+        if self.recorder.of(_STEMS):
+            return 0
+        return float(np.abs(as_numpy(self.patch_embedding.arguments["images"])).max())
+
+    @property
     def image_size(self) -> tuple[int, int]:
         """Height and width of the image that the Transformer gets, rounded up to its stems'."""
         shape = self.patch_embedding.arguments["images"].shape

@@ -30,6 +30,7 @@ class Looks:
         patch_pixels: Height and width of a patch in pixels of what the Transformer gets.
         image_size: Height and width in pixels of what it gets.
         covered: Height and width in pixels of the images that the patches cover.
+        largest: The largest absolute value in what patches are cut from; of a hybrid, 0.
     """
 
     method: str
@@ -42,6 +43,7 @@ class Looks:
     patch_pixels: tuple[int, int]
     image_size: tuple[int, int]
     covered: tuple[int, int]
+    largest: float
 
 
 def look(
@@ -87,6 +89,7 @@ def look(
         forward.patch_pixels,
         forward.image_size,
         forward.covered(size),
+        forward.largest_value,
     )
 
 

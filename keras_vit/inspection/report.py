@@ -77,6 +77,9 @@ _MARKS = {
     ".png": b"Software\x00" + _SOFTWARE.encode(),
 }
 
+# No normalisation of pixels leads beyond: CLIP's reaches 2.2 with three channels.
+_LARGEST = 16
+
 
 def inspect_files(
     model: Any,
@@ -130,6 +133,13 @@ def inspect_files(
     images, readable, failed = _read_files(model, files, max_pixels)
     pixels = to_pixels(model, images)
     looks = look(model, images, pixels.shape[1:3], batch_size, method, for_class)
+
+    if looks.largest > _LARGEST:
+        raise ValueError(
+            f"{model.name!r} cuts its patches from values up to {looks.largest:.0f}, where the "
+            "pixels of files are 0..255: nothing in it normalises them. Put "
+            "keras.layers.Rescaling(1 / 127.5, -1) in front, or call class_attribution on arrays."
+        )
 
     out.mkdir(parents=True, exist_ok=True)
     makers: dict[str, Callable[[], Any]] = {

@@ -1,9 +1,11 @@
 """The folder that `inspect_files` and `keras-vit inspect` write."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -179,3 +181,46 @@ def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["inspect", str(model), names[0], "--out", str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert cli.main(["inspect", str(model), *names[:3], "--out", str(out), "--overwrite"]) == 0
+
+
+def test_the_command_by_method_and_of_a_class(
+    files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = tmp_path / "small.keras", tmp_path / "out"
+    model_of("token").save(model)
+    command = ["inspect", str(model), str(files[0]), "--out", str(out), "--overwrite"]
+    explained = []
+    for options in (["--for-class", "1"], ["--for-class", "3"], ["--method", "rollout"]):
+        assert cli.main([*command, *options]) == 0
+        data = page_data((out / "index.html").read_text("utf-8"))
+        explained.append((data["method"], data["images"][0]["explained"]))
+        plots = {path.stem for path in out.glob("*.png")} & {"attribution", "rollout"}
+        assert plots == {data["method"]}  # that of the other method does not stay behind
+    assert explained == [("attribution", "1"), ("attribution", "3"), ("rollout", "")]
+    capsys.readouterr()
+    assert cli.main([*command, "--for-class", "rose"]) == 2
+    assert "There is no class 'rose' to explain" in capsys.readouterr().err
+    assert cli.main([*command, "--method", "rollout", "--for-class", "1"]) == 2
+    assert "Rollout is the same for every class" in capsys.readouterr().err
+
+
+def test_the_page_of_a_model_around_a_transformer(files: list[Path], tmp_path: Path) -> None:
+    around = [keras.Input((64, 24, 3)), keras.layers.Resizing(32, 12), model_of("token")]
+    model = keras.Sequential([*around, keras.layers.Dense(3, "softmax")])
+    assert list(inspect_files(model, files, tmp_path, top=3)) == [files[3]]
+    page = (tmp_path / "index.html").read_text("utf-8")
+    data = page_data(page)
+    assert (data["grid"], data["method"]) == ([4, 3], "attribution")
+    assert "width:100.000%;height:100.000%" in page
+    shown = re.findall(r"class=probability>([\d.]+)%", page)
+    assert sum(map(float, shown[:3])) == pytest.approx(100, abs=0.3)
+
+
+def test_pixels_that_nothing_normalises(files: list[Path], tmp_path: Path) -> None:
+    """Around a model without preprocessing: those of files are a hundred times too large."""
+    plain = type(model_of("token"))(**{**SIZES, "include_preprocessing": False})
+    around = [keras.Input((32, 12, 3)), plain, keras.layers.Dense(3)]
+    with pytest.raises(ValueError, match=r"values up to 2\d\d.*Rescaling\(1 / 127\.5, -1\)"):
+        inspect_files(keras.Sequential(around), files, tmp_path)
+    around.insert(1, keras.layers.Rescaling(1 / 127.5, -1))
+    inspect_files(keras.Sequential(around), files, tmp_path)
