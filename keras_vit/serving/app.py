@@ -74,6 +74,9 @@ class Service:
         self._model_thread = ThreadPoolExecutor(1, "model")
         self._decoders = ThreadPoolExecutor(min(8, available_processors()), "decoder")
         self._batcher = Batcher(self._model_thread, limits.batch_size, self.metrics.batch)
+        # TensorFlow makes its graph of decoding now: later it would stop the loop for two seconds.
+        with suppress(RefusedError):
+            prepare(versions.model, b"no image", limits.max_pixels)
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -82,10 +85,6 @@ class Service:
         with suppress(NotImplementedError, AttributeError, RuntimeError, ValueError):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, self.versions.reload_requested.set)
-        # TensorFlow makes its graph of decoding now, not when the first images wait for it.
-        model, pixels = self.versions.model, self.limits.max_pixels
-        with suppress(RefusedError):
-            prepare(model, b"no image", pixels)
         tasks = [
             asyncio.create_task(self._batcher.run()),
             asyncio.create_task(self.versions.watch(self.metrics.reload)),
