@@ -76,7 +76,8 @@ def test_errors_that_echo_a_name(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_printed_report() -> None:
     report = str(classification_report(LABELS, LOGITS, NAMES))
     lines = report.splitlines()
-    assert len(lines) == len(NAMES) + 6
+    assert len(lines) == len(NAMES) + 7  # heads, rules, means, and a note that names a class
+    assert lines[-1].startswith("note: ")
     assert all(line.isprintable() for line in lines)
     for name, line in zip(NAMES, lines[2:], strict=False):
         assert line.startswith(printable(name))

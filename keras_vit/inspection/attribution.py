@@ -84,7 +84,8 @@ def class_attribution(
 
     >>> import keras_vit, numpy as np
     >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3), num_classes=3)
-    >>> model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(192, 3)))
+    >>> kernel = np.random.default_rng(0).normal(size=(192, 3))
+    >>> model.get_layer("head").set_weights([kernel, np.zeros(3)])
     >>> images = np.random.default_rng(0).uniform(0, 255, (1, 64, 32, 3))
     >>> keras_vit.inspection.class_attribution(model, images, classes=2).shape
     (1, 4, 2)

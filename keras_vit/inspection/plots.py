@@ -67,7 +67,8 @@ def plot_attribution(model: Any, images: Any, classes: Classes = None) -> Any:
 
     >>> import keras_vit, numpy as np
     >>> model = keras_vit.ViTTi16(input_shape=(64, 32, 3), num_classes=3)
-    >>> model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(192, 3)))
+    >>> kernel = np.random.default_rng(0).normal(size=(192, 3))
+    >>> model.get_layer("head").set_weights([kernel, np.zeros(3)])
     >>> images = np.random.default_rng(0).uniform(0, 255, (2, 64, 32, 3))
     >>> len(keras_vit.inspection.plot_attribution(model, images).axes)
     4
