@@ -144,6 +144,7 @@ def test_probabilities_give_what_their_logits_give() -> None:
         )
 
 
+@pytest.mark.slow
 def test_merged_twins_are_explained_as_the_patches_that_they_are() -> None:
     options = {"patch_size": 8, "hidden_dim": 16, "depth": 2, "num_heads": 4, "num_classes": 5}
     random = np.random.default_rng(0)

@@ -106,7 +106,14 @@ def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np
     return float((4 * half - whole) / 3)
 
 
-@pytest.mark.parametrize("kind", [*HEADED, *COMBINED])
+# Each compiles many operations; `merging` and `merging_map` hold what these two combine.
+SLOW = ("merging_gap", "merging_distilled")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in (*HEADED, *COMBINED)],
+)
 def test_gradients_of_features_are_finite_differences(kind: str) -> None:
     model = model_of(kind)
     features = float_features(model)
