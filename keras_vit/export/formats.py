@@ -75,7 +75,7 @@ def export_model(
     formats take images of `image_size` and return the numbers of the classes, int32. It also
     returns `valid`: bool `(batch,)`, False for a file that cannot be decoded: its probabilities are
     0 and its classes empty, and the rest of the batch is served. Files have one, three or four
-    channels: of a model of 2, 4 or 5, the SavedModel has the signature `images` alone.
+    channels: of a model of 2, 4 or 5, the SavedModel does not have the signature that reads them.
 
     A backend that cannot write a format leaves it to a second process: torch writes `"torch"`,
     TensorFlow all others.

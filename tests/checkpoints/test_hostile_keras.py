@@ -169,8 +169,8 @@ def test_texts_that_are_not_a_configuration(pristine: Path, tmp_path: Path) -> N
             "does not describe a model",
         )
     refused(
-        rewritten(pristine, tmp_path / "m.keras", **{"config.json": b" " * 2**23}),
-        "config.json of .* has 8,388,608 bytes",
+        rewritten(pristine, tmp_path / "m.keras", **{"config.json": b" " * (2**25 + 1)}),
+        "config.json of .* has 33,554,433 bytes",
     )
 
 
