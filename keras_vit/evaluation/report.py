@@ -80,7 +80,7 @@ class ClassificationReport:
 
     @property
     def mistakes(self) -> np.ndarray:
-        """`(classes,)`: examples of a class with another prediction, and the other way round."""
+        """Examples of each class with another prediction, and the other way round, `(classes,)`."""
         label, prediction, count = self.confusions.T
         size = len(self.classes)
         counts = np.bincount(label, count, size) + np.bincount(prediction, count, size)
@@ -99,7 +99,7 @@ class ClassificationReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the accuracy does not say: sentences, none where there is nothing to say."""
+        """Sentences on what the accuracy does not say; none where there is nothing to say."""
         return tuple(filter(None, (self._note_of_untested(), self._note_of_majority())))
 
     def _note_of_untested(self) -> str:
@@ -172,7 +172,7 @@ class ClassificationReport:
 
     @property
     def shown(self) -> tuple[ClassScores, ...]:
-        """The classes of the table: all, or those with most mistakes, these first."""
+        """The classes that the table has, all of them or those with most mistakes, these first."""
         if len(self.classes) <= MOST_ROWS:
             return self.classes
         order = np.argsort(-self.mistakes, kind="stable")[:SHOWN_ROWS]
