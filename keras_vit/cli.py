@@ -88,15 +88,20 @@ def _format_warning(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A warning of the user's data as one line: the place in the code says nothing about it."""
-    if issubclass(category, DataRangeWarning):
-        return f"keras-vit: warning: {printable(str(message))}\n"
+    """A warning of the user's data without the place in the code, which says nothing about it."""
+    if issubclass(category, DataRangeWarning) or filename == __file__:
+        return f"keras-vit: warning: {printable_lines(message)}\n"
     return _format_any(message, category, filename, lineno, line)
 
 
 def print_text(text: object) -> None:
     """Prints a text of one or more lines, with `printable` names of files and classes."""
-    print("\n".join(map(printable, str(text).split("\n"))))
+    print(printable_lines(text))
+
+
+def printable_lines(text: object) -> str:
+    """A text whose lines are `printable`."""
+    return "\n".join(map(printable, str(text).split("\n")))
 
 
 def _print_next(*words: object) -> None:

@@ -1,6 +1,9 @@
 """The command line, as a user types it."""
 
 import json
+import shutil
+import sys
+import warnings
 from pathlib import Path
 
 import keras
@@ -92,7 +95,7 @@ once = pytest.mark.skipif(
 
 @once
 def test_a_disorderly_folder_trains_to_the_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
     folder, out = disorderly_folder(tmp_path / "wüst"), tmp_path / "Blüten"
     words = ["train", "--data", str(folder), "--out", str(out), "--epochs", "1"]
@@ -101,9 +104,32 @@ def test_a_disorderly_folder_trains_to_the_end(
     facts = json.loads((out / "report.json").read_text("utf-8"))
     left_out = facts["bad_files"] + facts["ignored"]
     assert len(left_out) == 9
+    shown = "\n".join([printed, *(str(warning.message) for warning in recwarn)])
     for path, reason in left_out:
-        assert f"{path}: {reason}" in printed
+        assert shown.count(f"{path}: {reason}") == 1
     assert facts["data"] == {"train": 59, "val": 8}
+
+
+@once
+def test_evaluation_lists_the_files_that_it_leaves_out(
+    tmp_path: Path, photographs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each once, and without a line of our code."""
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    (folder / "red" / "notes.txt").write_text("of the trip")
+    build("token", num_classes=2).save(tmp_path / "m.keras")
+    words = ["evaluate", str(tmp_path / "m.keras"), "--data", str(folder)]
+    with warnings.catch_warnings():  # as outside of pytest, which keeps them for itself
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = lambda *warning: sys.stderr.write(
+            warnings.formatwarning(*warning[:4])
+        )
+        assert cli.main(words) == 0
+    printed, noted = capsys.readouterr()
+    for file in ("notes.txt", "broken.jpg"):
+        assert (printed + noted).count(f"{folder / 'red' / file}") == 1
+    assert noted.startswith("keras-vit: warning: 1 of 41 files cannot be decoded")
+    assert "cli.py" not in noted
 
 
 @once
