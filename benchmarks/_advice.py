@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _report, merging
-from benchmarks._contestants import MOMENTS
 from benchmarks._rounds import Result
+from benchmarks._work import MOMENTS
 
 Measured = Mapping[str, Mapping[str, Sequence[Result]]]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from benchmarks._contestants import Work
 from benchmarks._rounds import REPOSITORY, Result
+from benchmarks._work import Work
 
 SLOWEST = 0.97  # of the other's images per second
 

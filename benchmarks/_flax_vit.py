@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks._contestants import OPTIMIZERS, Step, Work
+from benchmarks._work import OPTIMIZERS, Step, Work
 
 
 class Block(nn.Module):
@@ -99,7 +99,7 @@ def flax_functions(work: Work, sizes: dict[str, int]) -> Functions:
 
 
 def flax_step(work: Work, sizes: dict[str, int]) -> Step:
-    """One step of the flax model: see `benchmarks._contestants`."""
+    """One step of the flax model: see `benchmarks._work`."""
     functions = flax_functions(work, sizes)
     images, labels = map(jnp.asarray, work.batch())
     state = jax.jit(functions.start)(jax.random.key(0), images[:1])

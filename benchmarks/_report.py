@@ -10,8 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks._contestants import Work
 from benchmarks._rounds import Result
+from benchmarks._work import Work
 
 PACKAGES = ("keras", "tensorflow", "tensorflow-cpu", "jax", "torch", "keras-hub", "timm")
 PACKAGES += ("transformers", "flax", "numpy")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from benchmarks._contestants import Work
+from benchmarks._work import Work
 
 REPOSITORY = Path(__file__).parent.parent
 

@@ -45,7 +45,7 @@ def contestants() -> dict[str, Any]:
         for title, augment in augments.items()
     }
     if find_spec("keras_cv"):
-        from keras_vit.data.layer_names import layer_from_text
+        from keras_vit.data.augment.layer_names import layer_from_text
 
         layer = layer_from_text(policy)
         datasets["RandAugment, keras_cv on batches"] = datasets["nothing"].map(

@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _against, _quick, _report
-from benchmarks._contestants import OPTIMIZERS, SYSTEMS, Work
+from benchmarks._contestants import SYSTEMS
 from benchmarks._rounds import Result, compete, compete_alone
+from benchmarks._work import OPTIMIZERS, Work
 
 TASKS = ("inference", "training")
 

@@ -81,7 +81,7 @@ def measure(path: Path, data: str, rounds: int, seconds: float) -> Row:
     from keras_vit.evaluation.prediction import pipeline_arguments
     from keras_vit.export.comparison import calibration_images
 
-    model = keras_vit.checkpoints.load_model(path)
+    model = keras_vit.weights.load_model(path)
     model = model.copy(dtype="float32")  # as the exports; it may have been trained in bfloat16
     splits = keras_vit.data.load(data)
     batches = keras_vit.data.pipeline(splits.val, batch_size=32, **pipeline_arguments(model))
@@ -153,7 +153,7 @@ def _contestants(
 def _peers(model: Any, folder: Path, weights: float) -> Iterator[tuple[str, Predict, float]]:
     """The same weights in the models of timm and transformers, where they are installed."""
     import keras_vit
-    from keras_vit.processors import available_processors
+    from keras_vit._base.processors import available_processors
 
     try:
         import torch
@@ -174,7 +174,7 @@ def _peers(model: Any, folder: Path, weights: float) -> Iterator[tuple[str, Pred
         return predict
 
     (folder / "hf").mkdir()
-    keras_vit.checkpoints.save_weights(model, folder / "hf", layout="huggingface")
+    keras_vit.weights.save_weights(model, folder / "hf", layout="huggingface")
     peer = transformers.ViTForImageClassification.from_pretrained(folder / "hf")
     yield "transformers, torch", of(peer), weights
     try:
@@ -182,7 +182,7 @@ def _peers(model: Any, folder: Path, weights: float) -> Iterator[tuple[str, Pred
     except ImportError:
         return
     (folder / "timm").mkdir()
-    keras_vit.checkpoints.save_weights(model, folder / "timm", layout="timm")
+    keras_vit.weights.save_weights(model, folder / "timm", layout="timm")
     yield "timm, torch", of(timm.create_model(f"local-dir:{folder / 'timm'}")), weights
 
 

@@ -84,7 +84,7 @@ def agreements(shared: Path, count: int = 150) -> Iterator[Agreement]:
 def decoded_differences(files: Sequence[Path]) -> Iterator[str]:
     """A line per decoder of TensorFlow: how far its pixels are from Pillow's."""
     from keras_vit.data import decode_image
-    from keras_vit.data.pillow import decode_with_pillow
+    from keras_vit.data.decode.pillow import decode_with_pillow
 
     for decoder in DECODERS:
         means, largest = [], 0
@@ -102,7 +102,7 @@ def decoded_differences(files: Sequence[Path]) -> Iterator[str]:
 
 
 def _our_sides(mode: str, model: Any, layout: str) -> dict[str, dict[str, Any]]:
-    from keras_vit.checkpoints import folder_transform
+    from keras_vit.weights import folder_transform
 
     sides: dict[str, dict[str, Any]] = {
         decoder: {"mode": mode, "decoder": decoder} for decoder in DECODERS

@@ -45,8 +45,8 @@ def measure(folder: Path, count: int, size: int, rounds: int) -> None:
     """Prints microseconds per record of each way to read them."""
     import tensorflow as tf
 
-    from keras_vit.data.records import RecordSplit, open_records
-    from keras_vit.data.tfrecord_index import _scan
+    from keras_vit.data.sources.records import RecordSplit, open_records
+    from keras_vit.data.sources.tfrecord_index import _scan
 
     files = write_files(folder, count, size)
     splits = {
@@ -94,7 +94,7 @@ def measure_millions(indices: int = 300_000) -> None:
     """Prints what the order of ImageNet-21k takes, with an index of that size in memory."""
     import tensorflow as tf
 
-    from keras_vit.data.records import RecordSplit, Shard, TFRecords
+    from keras_vit.data.sources.records import RecordSplit, Shard, TFRecords
 
     list(tf.data.Dataset.range(2).batch(2))  # what TensorFlow itself takes is not counted
     before = _memory()

@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks._load import CLIENTS, Connection, Outcome, Photograph, load
 from keras_vit.data import MAX_PIXELS
-from keras_vit.serving.images import prepare
-from keras_vit.serving.model import ServedModel, load_served, warm_up
+from keras_vit_cli.serve.images import prepare
+from keras_vit_cli.serve.model import ServedModel, load_served, warm_up
 
 MAX_BYTES = 2 * 2**20
 ROOT = Path(__file__).parents[1]
@@ -72,8 +72,7 @@ class Server:
 
 def start_server(model: Path, *options: str, port: int = 0) -> Server:
     """`keras-vit serve` in a process of its own; it answers when this returns."""
-    command = str(ROOT / "keras_vit_command.py")
-    return Server(command, "serve", str(model), "--port", str(port), *options)
+    return Server("-m", "keras_vit_cli", "serve", str(model), "--port", str(port), *options)
 
 
 def direct_calls(

@@ -18,7 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks._contestants import Work, keras_hub_classifier, vision_transformer
+from benchmarks._contestants import keras_hub_classifier, vision_transformer
+from benchmarks._work import Work
 
 # Images of a step on all chips: as many as fit without recomputing activations.
 BATCHES = {"ViT-Ti/16": 1024, "ViT-B/16": 1024, "ViT-L/16": 256, "ViT-H/14": 128}
@@ -89,8 +90,8 @@ def compile_contestant(row: Row, topology: str) -> Any:
     """The compiled step of a row of the table."""
     import keras
 
-    from keras_vit.backend import compile_step, tpu_devices
     from keras_vit.distribution.kinds import distribution_over
+    from keras_vit.ops import compile_step, tpu_devices
 
     system, options = CONTESTANTS[row["contestant"]]
     work = Work(
@@ -117,7 +118,7 @@ def compile_contestant(row: Row, topology: str) -> Any:
 
 
 def _cost(row: Row, topology: str) -> Row:
-    from keras_vit.distribution.cost import CHIPS, program_cost
+    from keras_vit_cli.plan.step_cost import CHIPS, program_cost
 
     program = compile_contestant(row, topology)
     cost = program_cost(program, 1, CHIPS[topology.partition(":")[0]])

@@ -18,7 +18,8 @@ from sklearn.svm import SVC
 from study import mean_and_spread
 
 from keras_vit import data
-from keras_vit.training.job import Job, train
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.run import train
 
 SPLITS = {"stratified 80/20": "digits", "first/second half": "digits/half"}
 

@@ -22,12 +22,13 @@ import numpy as np
 from study import Row, command_line, mean_and_spread, to_markdown
 
 from keras_vit import data
+from keras_vit._base.files import write_text
 from keras_vit.evaluation import calibration, predict_split
 from keras_vit.evaluation.prediction import probabilities_of
-from keras_vit.files import write_text
 from keras_vit.training.auto_recipe import choose
-from keras_vit.training.job import Job, trained_model
-from keras_vit.training.job_recipe import recipe_of
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.job_recipe import recipe_of
+from keras_vit_cli.train.run import trained_model
 
 PROBE = "probe"
 OTHERS = 600  # training images that a choice is evaluated on, at most

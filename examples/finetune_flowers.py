@@ -18,8 +18,9 @@ from pathlib import Path
 
 from study import mean_and_spread
 
-from keras_vit.errors import check_positive
-from keras_vit.training.job import Job, train
+from keras_vit._base.errors import check_positive
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.run import train
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS name")

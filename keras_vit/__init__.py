@@ -8,30 +8,21 @@
 
 import sys
 
-from keras_vit.installation import check_backend
+from keras_vit._base.installation import check_backend
 
 if "keras" not in sys.modules:
     check_backend()  # Keras's own error does not say what to do
 
 from keras_vit import data, distribution, evaluation, inspection, layers
-from keras_vit.checkpoints import (
-    CheckpointError,
-    LoadReport,
-    from_checkpoint,
-    list_weights,
-    load_weights,
-    save_weights,
-)
-from keras_vit.errors import DataRangeWarning
-from keras_vit.export import export_model
-from keras_vit.models import (
+from keras_vit._base.errors import DataRangeWarning
+from keras_vit._base.version import __version__
+from keras_vit.applications import (
     BiTR50x1,
     BiTR50x3,
     BiTR101x1,
     BiTR101x3,
     BiTR152x2,
     BiTR152x4,
-    BiTResNet,
     MixerB16,
     MixerB32,
     MixerH14,
@@ -40,13 +31,11 @@ from keras_vit.models import (
     MixerS8,
     MixerS16,
     MixerS32,
-    MLPMixer,
     R26ViTB32,
     R26ViTS32,
     R50ViTB16,
     R50ViTL32,
     RViTTi16,
-    VisionTransformer,
     ViTB8,
     ViTB16,
     ViTB32,
@@ -59,8 +48,9 @@ from keras_vit.models import (
     ViTS32,
     ViTTi16,
     create,
-    list_models,
 )
+from keras_vit.export import export_model
+from keras_vit.models import BiTResNet, MLPMixer, VisionTransformer, list_models
 from keras_vit.models.views import average_views
 from keras_vit.training import recipes
 from keras_vit.training.averaging import average_weights, model_stock
@@ -68,7 +58,14 @@ from keras_vit.training.compile_model import compile_model
 from keras_vit.training.distillation import Distillation
 from keras_vit.training.masked_patches import MaskedPatchPrediction
 from keras_vit.training.sam import sharpness_aware
-from keras_vit.version import __version__
+from keras_vit.weights import (
+    CheckpointError,
+    LoadReport,
+    from_checkpoint,
+    list_weights,
+    load_weights,
+    save_weights,
+)
 
 __all__ = [
     "BiTR50x1",

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.version import install_command
+from keras_vit._base.version import install_command
 from tests.models.test_common import (
     EVERY_LAYER,
     WITHOUT_GRADIENT,

@@ -12,8 +12,9 @@ import keras
 import pytest
 
 from benchmarks import _against, _page, _quick, _report, compare, costs, merging, performance
-from benchmarks._contestants import SYSTEMS, Work
+from benchmarks._contestants import SYSTEMS
 from benchmarks._rounds import Result, _Process
+from benchmarks._work import Work
 
 
 def result(name: str, seconds: list[float], **changes: Any) -> Result:

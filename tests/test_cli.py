@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import cli
+from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import disorderly_folder
 from tests.models.test_common import build
 
@@ -244,7 +244,7 @@ def interrupt(words: list[str], function: str, monkeypatch: pytest.MonkeyPatch) 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"keras_vit.training.job.{function}", interrupted)
+        patch.setattr(f"keras_vit_cli.train.run.{function}", interrupted)
         patch.setattr("sys.argv", ["keras-vit", *words])
         assert cli.main(words) == 130
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_vit.version import DISTRIBUTION, __version__, install_command
+from keras_vit._base.version import DISTRIBUTION, __version__, install_command
 from tests.conftest import REPOSITORY
 
 TEXTS = sorted(
@@ -25,7 +25,7 @@ def extras() -> set[str]:
 def test_the_distribution_is_this_package() -> None:
     assert metadata.version(DISTRIBUTION) == __version__
     scripts = metadata.distribution(DISTRIBUTION).entry_points
-    assert [script.value for script in scripts] == ["keras_vit_command:main"]
+    assert [script.value for script in scripts] == ["keras_vit_cli.start:main"]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(REPOSITORY).as_posix())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keras_vit.errors import check_arguments, printable
+from keras_vit._base.errors import check_arguments, printable
 
 
 @pytest.mark.parametrize(

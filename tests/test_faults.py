@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import cli
-from keras_vit.manifest import read_manifest, sha256
+from keras_vit._base.manifest import read_manifest, sha256
+from keras_vit_cli import commands as cli
 from tests.faults import fault
 
 image = pytest.importorskip("PIL.Image")

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import cli, data
-from keras_vit.errors import printable
-from keras_vit.evaluation import classification_report, write_report
-from keras_vit.evaluation.model_card import model_card
+from keras_vit import data
+from keras_vit._base.errors import printable
+from keras_vit.evaluation import classification_report
+from keras_vit_cli import commands as cli
+from keras_vit_cli.report.model_card import model_card
+from keras_vit_cli.report.run_files import write_report
 from tests.hostile import NAMES
 
 image = pytest.importorskip("PIL.Image")

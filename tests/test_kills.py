@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.manifest import read_manifest, sha256
+from keras_vit._base.manifest import read_manifest, sha256
 from tests.conftest import REPOSITORY
 
 image = pytest.importorskip("PIL.Image")
@@ -23,10 +23,10 @@ pytest.importorskip("tensorflow")
 KILLS = {(): 50, ("--teacher", "teacher.keras"): 5}  # by what `train` gets besides
 # Checkpoints are written all the time, so that kills meet them, too.
 CODE = """
-import functools, sys, keras_vit_command
+import functools, sys, keras_vit_cli.start
 import keras_vit.training.fit as fit
 fit.ResumableRun = functools.partial(fit.ResumableRun, every_seconds=0.0, every_steps=2)
-sys.exit(keras_vit_command.main())
+sys.exit(keras_vit_cli.start.main())
 """
 OPTIONS = ["--epochs", "12", "--batch-size", "8", "--image-size", "16", "--learning-rate", "0.001"]
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from keras_vit import cli
-from keras_vit.folder_lock import LOCK
-from keras_vit.manifest import MANIFEST, own_files, read_manifest, write_manifest
-from keras_vit.output_folder import OutputFolder
-from keras_vit.training.job import RUN_FILES, SCRATCH_FILES, Job, train
+from keras_vit._base.folder_lock import LOCK
+from keras_vit._base.manifest import MANIFEST, own_files, read_manifest, write_manifest
+from keras_vit._base.output_folder import OutputFolder
+from keras_vit_cli import commands as cli
+from keras_vit_cli.train.job import RUN_FILES, SCRATCH_FILES, Job
+from keras_vit_cli.train.run import train
 
 pytestmark = pytest.mark.once
 
@@ -243,7 +244,7 @@ def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
 def test_the_first_manifest_is_written_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = []
     monkeypatch.setattr(
-        "keras_vit.output_folder.write_manifest",
+        "keras_vit._base.output_folder.write_manifest",
         lambda folder, *args, **kwargs: (
             folders.append(folder),
             write_manifest(folder, *args, **kwargs),
@@ -379,7 +380,7 @@ def test_a_kill_while_moving(stage: int, home: Path, monkeypatch: pytest.MonkeyP
 def test_a_second_process_is_told_so(home: Path, run_python: Callable[..., str]) -> None:
     output = Job("digits", home / "runs/a").output
     other = (
-        "import sys, pathlib; from keras_vit.training.job import Job\n"
+        "import sys, pathlib; from keras_vit_cli.train.job import Job\n"
         "for mode in ({}, {'overwrite': True}, {'resume': True}):\n"
         "    try:\n"
         "        with Job('digits', pathlib.Path(sys.argv[1])).output.opened(**mode): print('in')\n"
@@ -473,7 +474,7 @@ def test_a_download_that_fails_leaves_no_folder(
 
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("keras.utils.get_file", offline)
-    monkeypatch.setattr("keras_vit.checkpoints.cache._published_sum", lambda url: ("auto", None))
+    monkeypatch.setattr("keras_vit.weights.cache._published_sum", lambda url: ("auto", None))
     run = tmp_path / "runs" / "a"
     command = ["train", "--data", "digits", "--model", "ViT-Ti/16", "--out", str(run)]
     assert cli.main([*command, "--weights", "augreg_in21k"]) == 2

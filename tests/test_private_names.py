@@ -137,7 +137,7 @@ def test_it_can_be_imported(name: str) -> None:
 
 
 def test_an_adapter_of_data_can_be_given_as_data() -> None:
-    """`backend/devices.py` wraps it."""
+    """`ops/devices.py` wraps it."""
     get_data_adapter = importlib.import_module("keras.src.trainers.data_adapters").get_data_adapter
     adapter = get_data_adapter(np.ones((1, 1)))
     assert get_data_adapter(adapter) is adapter
@@ -159,5 +159,5 @@ def test_no_other_private_name_is_used() -> None:
 
 
 def test_the_mean_of_the_loss_is_the_first_metric() -> None:
-    """`backend/two_pass_step.py` updates it as Keras's own step does."""
+    """`ops/two_pass_step.py` updates it as Keras's own step does."""
     assert objects_of_keras()[0].metrics[0].name == "loss"

@@ -195,7 +195,7 @@ run(
 # table would have shown it.
 
 # %%
-from keras_vit.distribution.cost import CHIPS, expected_cost
+from keras_vit_cli.plan.step_cost import CHIPS, expected_cost
 
 
 def memory(kind, chips):
@@ -236,7 +236,7 @@ plt.show()
 # ```bash
 # # torch on one machine with eight GPUs, a process per GPU
 # KERAS_BACKEND=torch torchrun --nproc-per-node 8 \
-#   -m keras_vit_command train --data photos --out runs/photos --distribution data_parallel
+#   -m keras_vit_cli train --data photos --out runs/photos --distribution data_parallel
 #
 # # JAX under SLURM on two machines with all their GPUs, a process per machine
 # KERAS_BACKEND=jax srun --nodes 2 --ntasks-per-node 1 --gpus-per-node 8 --kill-on-bad-exit=1 \

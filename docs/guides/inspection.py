@@ -268,7 +268,9 @@ folder = Path(tempfile.mkdtemp())
 files = [folder / f"{index}.png" for index in range(3)]
 for file, image in zip(files, val_images, strict=False):
     keras.utils.save_img(file, image, scale=False)
-inspection.inspect_files(model, files, folder / "inspection")
+from keras_vit_cli.inspect.files import inspect_files
+
+inspect_files(model, files, folder / "inspection")
 print(*sorted(file.name for file in (folder / "inspection").iterdir()), sep="\n")
 
 # %%

@@ -292,7 +292,7 @@ print(f"largest difference of the logits {np.abs(renamed_logits - foreign_logits
 # of damaged files) follows.
 
 # %%
-from keras_vit.checkpoints.layout import (
+from keras_vit.weights.tables.layout import (
     CONV,
     LINEAR,
     SAME,
@@ -301,7 +301,7 @@ from keras_vit.checkpoints.layout import (
     torch_norm,
     weight_and_bias,
 )
-from keras_vit.checkpoints.layouts import LAYOUTS
+from keras_vit.weights.tables.layouts import LAYOUTS
 
 LAYOUTS["torch_encoder"] = Layout(
     name="torch_encoder",

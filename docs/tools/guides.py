@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from keras_vit_command import NOISE
+from keras_vit_cli.quiet import NOISE
 
 FOLDER = Path(__file__).resolve().parents[1] / "guides"
 LONGEST = 3600  # seconds per cell

@@ -9,7 +9,7 @@ from docs.tools import zoo
 from docs.tools.docstrings import NAMED_MODELS
 from keras_vit.models import FAMILIES, model_cost
 from keras_vit.training import recipes
-from keras_vit_arguments import COMMANDS, RANGES, Option
+from keras_vit_cli.arguments import COMMANDS, RANGES, Option
 
 FOLDER = Path(__file__).resolve().parents[1] / "generated"
 

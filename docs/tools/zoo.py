@@ -10,11 +10,11 @@ import fnmatch
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.checkpoints.released import RELEASED, Weights
 from keras_vit.models import FAMILIES
 from keras_vit.models.cost import counted_arguments
 from keras_vit.models.other_names import of_other_package
 from keras_vit.models.variants import HYBRIDS, size_arguments
+from keras_vit.weights.released import RELEASED, Weights
 
 # Heading, where the weights come from, and patterns of `LAYOUT:TAG`; the first match counts.
 GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (

@@ -19,10 +19,10 @@ os.environ["RAY_TRAIN_V2_ENABLED"] = "1"  # before Ray is imported: only it has 
 
 
 def train(options: dict[str, Any]) -> None:
-    """What every worker does; `options` are those of `keras_vit.training.job.Job`."""
+    """What every worker does; `options` are those of `keras_vit_cli.train.job.Job`."""
     import keras_vit
-    from keras_vit.training.job import Job
-    from keras_vit.training.job import train as train_job
+    from keras_vit_cli.train.job import Job
+    from keras_vit_cli.train.run import train as train_job
 
     if not options.pop("gpus"):  # Ray connects those with GPUs
         keras_vit.distribution.initialize(*processes())

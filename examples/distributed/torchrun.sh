@@ -8,4 +8,4 @@
 set -euo pipefail
 export KERAS_BACKEND=torch
 exec torchrun --nproc-per-node "${PROCESSES:-2}" ${TORCHRUN:-} \
-  -m keras_vit_command train --distribution data_parallel "$@"
+  -m keras_vit_cli train --distribution data_parallel "$@"

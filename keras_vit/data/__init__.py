@@ -9,24 +9,24 @@
 Importing this package imports neither TensorFlow nor anything else that is heavy; calling it does.
 """
 
-from .array_splits import ArraySplit
-from .augmentation import AUGMENTATIONS, Augmentation
-from .augmentation_plot import format_soft_label, plot_augmentations
-from .decoder import decode_image
-from .erasing import random_erasing
-from .errors import BadImageError, DamagedShardError, DatasetUnavailableError
-from .fallback import map_or_else
-from .folder import FileSplit
-from .headers import MAX_PIXELS
-from .image_files import read_image
-from .input_pipeline import pipeline
-from .mixtures import cutmix, mixup
-from .preprocessing import EVAL_TRANSFORMS, evaluation_image, training_image
-from .rand_augment import OPERATIONS, rand_augment
-from .records import RecordSplit
-from .sources import load
-from .splits import FileReport, Split, Splits
-from .tfds import TFDSSplit
+from keras_vit.data.augment.augmentation import AUGMENTATIONS, Augmentation
+from keras_vit.data.augment.augmentation_plot import format_soft_label, plot_augmentations
+from keras_vit.data.augment.erasing import random_erasing
+from keras_vit.data.augment.mixtures import cutmix, mixup
+from keras_vit.data.augment.rand_augment import OPERATIONS, rand_augment
+from keras_vit.data.decode.decoder import decode_image
+from keras_vit.data.decode.fallback import map_or_else
+from keras_vit.data.decode.headers import MAX_PIXELS
+from keras_vit.data.decode.image_files import read_image
+from keras_vit.data.errors import BadImageError, DamagedShardError, DatasetUnavailableError
+from keras_vit.data.input_pipeline import pipeline
+from keras_vit.data.preprocessing import EVAL_TRANSFORMS, evaluation_image, training_image
+from keras_vit.data.sources.array_splits import ArraySplit
+from keras_vit.data.sources.folder import FileSplit
+from keras_vit.data.sources.load import load
+from keras_vit.data.sources.records import RecordSplit
+from keras_vit.data.sources.splits import FileReport, Split, Splits
+from keras_vit.data.sources.tfds import TFDSSplit
 
 __all__ = [
     "AUGMENTATIONS",

@@ -1,14 +1,12 @@
 """TensorFlow and its data sets, imported at first use: `import keras_vit` works without them."""
 
 import importlib
-import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.backend import is_tensorflow
-from keras_vit.version import install_command
-from keras_vit_command import without_noise
+from keras_vit._base.version import install_command
+from keras_vit.ops import is_tensorflow
 
 __all__ = ["require", "tensorflow_datasets", "tf"]
 
@@ -39,15 +37,11 @@ def require(name: str, install: str) -> Any:
 
 @cache
 def _import_tensorflow() -> None:
-    """Imports it without its notes about processors and plug-ins.
-
-    On the other backends it reads images on the processor alone: a GPU is theirs.
-    """
-    with nullcontext() if "tensorflow" in sys.modules else without_noise():
-        tensorflow = importlib.import_module("tensorflow")
-        if not is_tensorflow():
-            with suppress(RuntimeError):  # someone has used it before, and a GPU with it
-                tensorflow.config.set_visible_devices([], "GPU")
+    """On the other backends it reads images on the processor alone: a GPU is theirs."""
+    tensorflow = importlib.import_module("tensorflow")
+    if not is_tensorflow():
+        with suppress(RuntimeError):  # someone has used it before, and a GPU with it
+            tensorflow.config.set_visible_devices([], "GPU")
 
 
 if TYPE_CHECKING:

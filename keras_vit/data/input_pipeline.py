@@ -15,16 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.backend import rows_of_process
-from keras_vit.errors import as_pair, check_choice
-
-from ._imports import tf
-from .array_splits import ArraySplit, DecodedSplit
-from .augment_layers import Augment, LayerAugmentation, resolve_augment
-from .augmentation import get_augmentation
-from .mixtures import mixup_or_cutmix
-from .preprocessing import EVAL_TRANSFORMS, augment_crop, evaluation_image, training_crop
-from .splits import Split
+from keras_vit._base.errors import as_pair, check_choice
+from keras_vit.data._imports import tf
+from keras_vit.data.augment.augment_layers import Augment, LayerAugmentation, resolve_augment
+from keras_vit.data.augment.augmentation import get_augmentation
+from keras_vit.data.augment.mixtures import mixup_or_cutmix
+from keras_vit.data.preprocessing import (
+    EVAL_TRANSFORMS,
+    augment_crop,
+    evaluation_image,
+    training_crop,
+)
+from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
+from keras_vit.data.sources.splits import Split
+from keras_vit.ops import rows_of_process
 
 _CACHE_BYTES = 2 * 2**30
 

@@ -11,16 +11,15 @@ from functools import partial
 from math import floor
 from typing import Any, NamedTuple
 
-from keras_vit.errors import as_pair, check_choice
-
-from ._imports import tf
-from .affine import random_affine
-from .augmentation import Augmentation
-from .boxes import crop_to_box
-from .decoder import DECODERS, Crop
-from .erasing import random_erasing
-from .rand_augment import rand_augment
-from .three_augment import three_augment
+from keras_vit._base.errors import as_pair, check_choice
+from keras_vit.data._imports import tf
+from keras_vit.data.augment.affine import random_affine
+from keras_vit.data.augment.augmentation import Augmentation
+from keras_vit.data.augment.boxes import crop_to_box
+from keras_vit.data.augment.erasing import random_erasing
+from keras_vit.data.augment.rand_augment import rand_augment
+from keras_vit.data.augment.three_augment import three_augment
+from keras_vit.data.decode.decoder import DECODERS, Crop
 
 VIEW_NAMES = ("one", "flip", "crops")  # keys of `keras_vit.models.views.VIEWS`
 CROP_FRACTION = 0.875  # 224 of 256: the part of the small side that the central crop keeps

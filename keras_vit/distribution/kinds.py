@@ -9,16 +9,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.backend import (
+from keras_vit._base.errors import check_choice, check_positive
+from keras_vit.distribution.layouts import BATCH, KINDS, Axes, cut_axes
+from keras_vit.distribution.processes import find_launch
+from keras_vit.ops import (
     MODEL,
     ProcessParallel,
     ReplicaParallel,
     process_count,
     tensorflow_workers,
 )
-from keras_vit.distribution.layouts import BATCH, KINDS, Axes, cut_axes
-from keras_vit.distribution.processes import find_launch
-from keras_vit.errors import check_choice, check_positive
 
 
 class CutWeights(keras.distribution.ModelParallel):

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from keras_vit.backend import MODEL
+from keras_vit.ops import MODEL
 
 KINDS = ("data_parallel", "fsdp", "tensor_parallel")
 

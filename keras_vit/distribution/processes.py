@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import keras
 
-from keras_vit.backend import connect_jax_processes, connect_torch_processes, process_count
+from keras_vit.ops import connect_jax_processes, connect_torch_processes, process_count
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Classification reports, few-shot, zero-shot, k-NN and linear probes on features, and VTAB."""
+"""Classification reports, few-shot, zero-shot, k-NN and linear probes on features."""
 
 from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.features import features
@@ -7,9 +7,7 @@ from keras_vit.evaluation.mistakes import Mistake, worst_mistakes
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.probes import LinearProbe, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
-from keras_vit.evaluation.run_report import write_report
 from keras_vit.evaluation.temperature import divide_logits, fit_temperature
-from keras_vit.evaluation.vtab import VTABReport, run_vtab
 from keras_vit.evaluation.zero_shot import zero_shot
 
 __all__ = [
@@ -18,7 +16,6 @@ __all__ = [
     "FewShot",
     "LinearProbe",
     "Mistake",
-    "VTABReport",
     "calibration",
     "classification_report",
     "divide_logits",
@@ -29,8 +26,6 @@ __all__ = [
     "knn_accuracy",
     "linear_probe",
     "predict_split",
-    "run_vtab",
     "worst_mistakes",
-    "write_report",
     "zero_shot",
 ]

@@ -12,10 +12,10 @@ import keras
 import numpy as np
 
 from keras_vit import data
-from keras_vit.errors import check_positive
+from keras_vit._base.errors import check_positive
+from keras_vit._base.files import atomic_write
+from keras_vit._base.version import __version__
 from keras_vit.evaluation.prediction import pipeline_arguments, to_data_format
-from keras_vit.files import atomic_write
-from keras_vit.version import __version__
 
 # Arguments of a model that its pre-logits do not depend on: a new head has the same features.
 _ARGUMENTS_OF_THE_HEAD = (

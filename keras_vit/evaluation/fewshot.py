@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import check_non_negative, check_positive
+from keras_vit._base.errors import check_non_negative, check_positive
 from keras_vit.evaluation.checks import check_features
 
 SHOTS = (1, 5, 10, 25)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from keras_vit.errors import printable
+from keras_vit._base.errors import printable
 
 # What CommonMark and GitHub read as markup within a line, formulas between dollars included.
 # An underscore within a word is not markup.
@@ -14,7 +14,7 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 def inline(text: str) -> str:
     """Escapes a text for one line of Markdown or a cell of a table.
 
-    Control characters become visible escapes first; see `keras_vit.errors.printable`.
+    Control characters become visible escapes first; see `keras_vit._base.errors.printable`.
 
     Example:
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import data
-from keras_vit.errors import check_choice, check_positive
+from keras_vit._base.errors import check_choice, check_positive
 from keras_vit.evaluation.outcomes import Outcomes
 
 

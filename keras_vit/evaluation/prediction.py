@@ -8,14 +8,14 @@ import keras
 import numpy as np
 
 from keras_vit import data
-from keras_vit.backend import current_processes
+from keras_vit._base.errors import check_positive
 from keras_vit.data._imports import tf
-from keras_vit.data.bit_depth import warn_of_sixteen_bits
-from keras_vit.data.image_files import prepare_file, sixteen_bit_files
-from keras_vit.errors import check_positive
+from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
+from keras_vit.data.decode.image_files import prepare_file, sixteen_bit_files
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.views import average_views
+from keras_vit.ops import current_processes
 
 # Scores of a whole split that are held at once, a few times in copies.
 MOST_SCORE_BYTES = 64 * 2**20

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import check_non_negative, check_positive, counted
+from keras_vit._base.errors import check_non_negative, check_positive, counted
 from keras_vit.evaluation.checks import check_features
 
 # Candidates for the inverse strength of the L2 penalty, scikit-learn's C.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import counted, listed, printable
+from keras_vit._base.errors import counted, listed, printable
 from keras_vit.evaluation.calibration import wilson_interval
 from keras_vit.evaluation.checks import check_labels, check_scores
 from keras_vit.evaluation.markdown import table

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.errors import check_above_zero
+from keras_vit._base.errors import check_above_zero
 from keras_vit.evaluation.checks import check_labels, check_scores, row_slices
 from keras_vit.models.head import HEADS
 

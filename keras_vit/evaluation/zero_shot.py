@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.errors import check_choice, check_finite
+from keras_vit._base.errors import check_choice, check_finite
 from keras_vit.models.shared_model import SharedModel
 
 LOGIT_SCALE = 100.0  # CLIP's, the largest that its training allows

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import data
-from keras_vit.errors import counted
+from keras_vit._base.errors import counted
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_split
 from keras_vit.export.exported import ExportedModel, format_of
 from keras_vit.export.format_table import FORMATS

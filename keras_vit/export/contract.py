@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._base.errors import check_positive
+from keras_vit._base.version import __version__
 from keras_vit.data.preprocessing import check_eval_transform
-from keras_vit.errors import check_positive
-from keras_vit.version import __version__
 
 # Under this name the text stands in the file's metadata.
 KEY = "keras_vit"

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.checkpoint_file import holds_weights
-from keras_vit.checkpoints.errors import CheckpointError, reason
-from keras_vit.errors import check_positive
+from keras_vit._base.errors import check_positive
 from keras_vit.export.contract import Contract
 from keras_vit.export.format_table import FORMATS
-from keras_vit.models.pixel_ranges import check_pixels
+from keras_vit.trainer.pixel_ranges import check_pixels
+from keras_vit.weights.containers.checkpoint_file import holds_weights
+from keras_vit.weights.errors import CheckpointError, reason
 
 
 class ExportedModel:

@@ -7,8 +7,8 @@ import importlib.util
 from dataclasses import dataclass
 from types import ModuleType
 
-from keras_vit.errors import check_choice
-from keras_vit.version import install_command
+from keras_vit._base.errors import check_choice
+from keras_vit._base.version import install_command
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import backend
+from keras_vit import ops as backend
+from keras_vit._base.errors import as_pair, check_positive
+from keras_vit._base.files import atomic_write
+from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data import MAX_PIXELS
-from keras_vit.errors import as_pair, check_positive
 from keras_vit.evaluation.prediction import check_takes_pixels_to_classes, probabilities_of
 from keras_vit.export.agreement import check_images
 from keras_vit.export.contract import Contract
@@ -27,11 +29,9 @@ from keras_vit.export.writer import (
     REASON_FILE,
     write_and_check,
 )
-from keras_vit.files import atomic_write
 from keras_vit.models import ImageModel
-from keras_vit.models.pixel_ranges import check_pixels
 from keras_vit.models.views import average_views
-from keras_vit.output_folder import OutputFolder
+from keras_vit.trainer.pixel_ranges import check_pixels
 
 
 def export_model(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit._base.processors import available_processors
 from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract, of_levels
 from keras_vit.export.graph import pixels_to_classes, save_signatures
 from keras_vit.models import ImageModel
-from keras_vit.processors import available_processors
 
 # As TensorFlow's own metadata, they stand in a zip archive behind the model's bytes.
 DESCRIPTION, LABELS = f"{KEY}.json", "labels.txt"

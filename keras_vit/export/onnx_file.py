@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._base.processors import available_processors
 from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
 from keras_vit.export.graph import pixels_to_classes
 from keras_vit.models import ImageModel
-from keras_vit.processors import available_processors
 
 # The newest that tf2onnx writes.
 OPSET = 18

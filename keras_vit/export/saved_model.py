@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._base.files import write_text
 from keras_vit.data import decode_image, evaluation_image, map_or_else
 from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract, of_levels
 from keras_vit.export.graph import most_probable, save_signatures
-from keras_vit.files import write_text
 from keras_vit.models import ImageModel
 
 # Where TensorFlow Serving expects what is the user's own.

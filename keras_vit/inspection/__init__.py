@@ -1,10 +1,10 @@
-"""What a model looks at: attention, positions and filters, their plots, and one page of them all.
+"""What a model looks at: attention, positions, filters, and their plots.
 
 images ── run() ──► ForwardPass ──► attention_maps, readout_attention, pooling_attention,
                                     attention_rollout, attention_distance
 images ── run_gradients() ──► ForwardGradient ──► class_attribution
 model  ───────────► position_similarity, embedding_filters
-each   ── plot_*() ──► a matplotlib Figure;   image files ── inspect_files() ──► index.html
+each   ── plot_*() ──► a matplotlib Figure
 """
 
 from keras_vit.inspection.attention import (
@@ -24,7 +24,6 @@ from keras_vit.inspection.plots import (
     plot_position_similarity,
     plot_rollout,
 )
-from keras_vit.inspection.report import inspect_files
 
 __all__ = [
     "attention_distance",
@@ -32,7 +31,6 @@ __all__ = [
     "attention_rollout",
     "class_attribution",
     "embedding_filters",
-    "inspect_files",
     "plot_attention",
     "plot_attention_distance",
     "plot_attribution",

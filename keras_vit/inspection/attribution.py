@@ -11,8 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.backend import gradients
-from keras_vit.errors import did_you_mean
+from keras_vit._base.errors import did_you_mean
 from keras_vit.inspection.forward_pass import (
     ForwardPass,
     as_index,
@@ -36,6 +35,7 @@ from keras_vit.layers import (
 from keras_vit.layers.merging import token_sizes
 from keras_vit.layers.observation import Observer, observed_by
 from keras_vit.models.image_model import ImageModel
+from keras_vit.ops import gradients
 
 Classes = int | str | Sequence[int | str] | None
 # What ends in one of these returns features: a classifier ends in a layer of classes.

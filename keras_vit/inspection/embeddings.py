@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import check_positive
+from keras_vit._base.errors import check_positive
 from keras_vit.inspection.forward_pass import as_numpy
 from keras_vit.inspection.recording import only_layer
 from keras_vit.layers import PatchEmbedding, PositionEmbedding

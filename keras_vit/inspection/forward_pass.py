@@ -13,8 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.backend import without_gradient
-from keras_vit.errors import check_positive
+from keras_vit._base.errors import check_positive
 from keras_vit.inspection.recording import Call, Recorder, check_one_transformer, encoder_blocks
 from keras_vit.layers import (
     AttentionPooling,
@@ -29,6 +28,7 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.merging import token_sizes
 from keras_vit.layers.observation import observed_by
+from keras_vit.ops import without_gradient
 
 _STEMS = (ResNetStem, ResidualUnit, ConvStemStage)
 

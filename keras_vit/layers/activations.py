@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.backend import has_gelu_kernel
+from keras_vit.ops import has_gelu_kernel
 
 
 def gelu(x: Any) -> Any:

@@ -6,7 +6,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.backend import (
+from keras_vit._base.errors import check_positive, check_rate
+from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.configured import Shape
+from keras_vit.layers.dense import Dense
+from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.observation import current_observer
+from keras_vit.layers.positions import GridPositionBias, RelativePositionBias
+from keras_vit.layers.rotary import rotate
+from keras_vit.ops import (
     DropoutStrategy,
     cut_last_axis,
     dropout_strategy,
@@ -15,14 +23,6 @@ from keras_vit.backend import (
     is_cut_by_heads,
     multiply_in_float32,
 )
-from keras_vit.errors import check_positive, check_rate
-from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.configured import Shape
-from keras_vit.layers.dense import Dense
-from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.observation import current_observer
-from keras_vit.layers.positions import GridPositionBias, RelativePositionBias
-from keras_vit.layers.rotary import rotate
 
 
 def projection_initializer(hidden_dim: int) -> keras.initializers.Initializer:

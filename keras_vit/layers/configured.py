@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.errors import accepted_arguments
+from keras_vit._base.errors import accepted_arguments
 from keras_vit.layers.observation import current_observer
 
 Shape = tuple[int | None, ...]

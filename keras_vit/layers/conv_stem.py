@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import check_positive
+from keras_vit._base.errors import check_positive
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import Shape
 

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
-from keras_vit.backend import joins_rows, multiply_add
+from keras_vit.ops import joins_rows, multiply_add
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.backend import DropoutStrategy, dropout_strategy, random_int16, random_rows
+from keras_vit.ops import DropoutStrategy, dropout_strategy, random_int16, random_rows
 
 DECISIONS = 8
 

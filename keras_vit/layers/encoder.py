@@ -5,8 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.backend import recompute_derivative
-from keras_vit.errors import check_positive, check_rate
+from keras_vit._base.errors import check_positive, check_rate
 from keras_vit.layers.activations import activation_function
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.composite import CompositeLayer
@@ -16,6 +15,7 @@ from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.first_tokens import queries_and_context
 from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth
+from keras_vit.ops import recompute_derivative
 
 # A configuration: an initializer object would draw the same numbers for every layer.
 MLP_BIAS_INITIALIZER = {"class_name": "RandomNormal", "config": {"stddev": 1e-6}}

@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.backend import random_rows
-from keras_vit.errors import check_rate
+from keras_vit._base.errors import check_rate
 from keras_vit.layers.configured import ConfiguredLayer, Shape
 from keras_vit.layers.merging import take_tokens
+from keras_vit.ops import random_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

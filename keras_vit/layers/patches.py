@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import as_pair, check_choice
+from keras_vit._base.errors import as_pair, check_choice
 from keras_vit.layers.configured import ConfiguredLayer
 from keras_vit.layers.configured import Shape as Shape
 

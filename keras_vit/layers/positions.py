@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.errors import as_pair, check_choice
+from keras_vit._base.errors import as_pair, check_choice
 from keras_vit.layers.configured import ConfiguredLayer, Shape
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.backend import remat
+from keras_vit.ops import remat
 
 
 def rematerialize(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_vit.errors import check_choice, check_positive
+from keras_vit._base.errors import check_choice, check_positive
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import Shape
 from keras_vit.layers.convolution import StandardizedConv2D

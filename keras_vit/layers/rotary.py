@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_vit.errors import check_choice
+from keras_vit._base.errors import check_choice
 from keras_vit.layers.configured import ConfiguredLayer, Shape
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.backend import random_rows
 from keras_vit.layers.configured import Shape
+from keras_vit.ops import random_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

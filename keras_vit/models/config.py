@@ -4,12 +4,11 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import keras
 
-from keras_vit.errors import (
+from keras_vit._base.errors import (
     as_pair,
     check_above_zero,
     check_choice,
@@ -52,9 +51,6 @@ class ModelConfig:
             `(channels, height, width)`. None: 224 x 224 RGB. A `VisionTransformer` and a
             `BiTResNet` take `(None, None, channels)` for images of any size; a ViT then resamples
             its position embeddings inside the graph.
-        weights: None; or the tag of released weights (`keras_vit.list_weights`); or a file to
-            load (`keras_vit.load_weights`). By a model's name, as in `ViTB16(weights=...)`,
-            arguments that are not given follow the weights: activation, epsilon, normalisation.
         classifier_activation: None for logits, or an activation such as `"softmax"`.
         include_preprocessing: True: the model takes pixels 0..255 and scales them to [-1, 1]
             itself; `"imagenet"`, `"clip"`: it normalises them by ImageNet's or CLIP's mean and
@@ -67,7 +63,6 @@ class ModelConfig:
 
     num_classes: int = 1000
     input_shape: ImageShape | None = None
-    weights: str | Path | None = None
     classifier_activation: str | None = None
     include_preprocessing: bool | str = True
     data_format: str | None = None

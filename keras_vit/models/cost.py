@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from keras_vit.errors import as_pair
+from keras_vit._base.errors import as_pair
 from keras_vit.models.geometry import DEFAULT_SIZE
 
 BYTES = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2, "bfloat16": 2}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from keras_vit.errors import did_you_mean
+from keras_vit._base.errors import did_you_mean
 from keras_vit.models.cost import Cost, counted_arguments, mixer_cost, resnet_cost, vit_cost
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer

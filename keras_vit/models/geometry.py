@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from math import prod
 
-from keras_vit.errors import check_positive
+from keras_vit._base.errors import check_positive
 from keras_vit.layers.patches import check_data_format
 
 # Pixels per side where a model takes images of any size and a size is needed.

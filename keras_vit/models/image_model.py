@@ -11,10 +11,8 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit.backend import whole_values
-from keras_vit.errors import check_arguments, check_choice, did_you_mean
+from keras_vit._base.errors import check_arguments, check_choice, did_you_mean
 from keras_vit.layers import TokensToGrid, UnmergeTokens
-from keras_vit.models.compiled import CompiledModel
 from keras_vit.models.config import ModelConfig
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
 from keras_vit.models.head import HEADS
@@ -28,6 +26,8 @@ from keras_vit.models.layer_state import (
     trainable_changes,
 )
 from keras_vit.models.shared_model import SharedModel
+from keras_vit.ops import whole_values
+from keras_vit.trainer.compiled_model import CompiledModel
 
 Arguments = dict[str, Any]
 
@@ -43,7 +43,7 @@ class ImageModel(CompiledModel):
         eval_transform: How images are resized for evaluation, as keyword arguments of
             `keras_vit.data.evaluation_image`; empty for its defaults. Saved with the model, so that
             `keras-vit predict` and `export_model` resize as the training's evaluation did.
-        load_report: How each tensor of `weights` was handled, or None.
+        load_report: How each tensor of the weights that it was made with was handled, or None.
     """
 
     config_class: type[ModelConfig] = ModelConfig
@@ -58,6 +58,13 @@ class ImageModel(CompiledModel):
                 setattr(cls, field.name, _argument(field.name))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if "weights" in kwargs:
+            raise ValueError(
+                f"{cls.__name__}(weights={kwargs['weights']!r}) has random weights: build it, then "
+                "keras_vit.load_weights(model, file). A named model takes them at once, as "
+                "keras_vit.ViTB16(weights=...) does, and keras_vit.from_checkpoint(file) reads the "
+                "sizes from the file."
+            )
         check_arguments(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
@@ -75,11 +82,6 @@ class ImageModel(CompiledModel):
         self.class_names = None
         self.eval_transform = {}
         self.load_report = None
-        if config.weights is not None:
-            # The one arrow back: the readers know the models, and are imported only here.
-            from keras_vit.checkpoints import load_weights
-
-            self.load_report = load_weights(self, config.weights)
 
     @property
     def evaluation(self) -> dict[str, Any]:
@@ -101,11 +103,9 @@ class ImageModel(CompiledModel):
         return "stem" in self._features
 
     def get_config(self) -> Arguments:
-        # Weights are in the saved file itself: a reloaded model must not look for the first one.
         config = {
             **self._config.get_config(),
             "name": self.name,
-            "weights": None,
             "dtype": self._policy_config(),
             "class_names": self.class_names,
             "evaluation": dict(self.eval_transform),
@@ -147,6 +147,7 @@ class ImageModel(CompiledModel):
     @classmethod
     def from_config(cls, config: Arguments, custom_objects: Any = None) -> Self:
         config = dict(config)
+        config.pop("weights", None)  # an argument of the class before `keras_vit.create` had it
         state = {key: config.pop(key) for key in STATE if key in config}
         if isinstance(config.get("dtype"), dict):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])

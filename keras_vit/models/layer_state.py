@@ -7,13 +7,10 @@ from typing import Any, TypeAlias
 import keras
 from keras.dtype_policies import DTypePolicyMap
 
+from keras_vit.layers.inside import sublayers
+
 Layer: TypeAlias = keras.layers.Layer
 Policy: TypeAlias = keras.DTypePolicy
-
-
-def sublayers(layer: Layer) -> list[Layer]:
-    """The layers directly inside a layer or a model."""
-    return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
 def layers_beside(model: keras.Model) -> list[Layer]:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.errors import check_choice
+from keras_vit._base.errors import check_choice
 from keras_vit.models.config import ModelConfig
 
 # Mean and standard deviation of pixels 0..1 by `include_preprocessing`; True: to [-1, 1].

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from keras_vit.errors import did_you_mean
+from keras_vit._base.errors import did_you_mean
 from keras_vit.models.variants import BIT_NAMES, HYBRIDS, size_arguments
 
 Arguments = Mapping[str, Any]

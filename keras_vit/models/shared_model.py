@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_vit.layers import StandardizedConv2D
-from keras_vit.models.compiled import CompiledModel
 from keras_vit.models.layer_state import policy_config
+from keras_vit.trainer.compiled_model import CompiledModel
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_vit.errors import check_choice
+from keras_vit._base.errors import check_choice
 from keras_vit.models.shared_model import SharedModel
 
 ZOOM = 0.875  # the side of a corner's view, as a part of the image's

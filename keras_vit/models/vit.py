@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import keras
 
-from keras_vit.backend import has_hooks
 from keras_vit.layers.first_tokens import only_first_tokens
 from keras_vit.models.config import ViTConfig, arguments_of
 from keras_vit.models.embedding import (
@@ -26,6 +25,7 @@ from keras_vit.models.image_model import ImageModel
 from keras_vit.models.normalisation import normalise
 from keras_vit.models.pooling import read_out
 from keras_vit.models.token_merging import merging_encoder
+from keras_vit.ops import has_hooks
 
 Features = dict[str, Any]
 

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from keras_vit.errors import check_above_zero
+from keras_vit._base.errors import check_above_zero
 
 AUTO = "auto"
 

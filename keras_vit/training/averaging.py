@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import check_finite
+from keras_vit._base.errors import check_finite
 
 Weights = list[np.ndarray]
 

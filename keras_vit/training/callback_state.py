@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.files import write_bytes
+from keras_vit._base.files import write_bytes
 
 Callbacks = Iterable[keras.callbacks.Callback]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import keras
 
-from keras_vit import backend
-from keras_vit.errors import check_positive
-from keras_vit.files import atomic_write, write_bytes
-from keras_vit.version import DISTRIBUTION
+from keras_vit import ops as backend
+from keras_vit._base.errors import check_positive
+from keras_vit._base.files import atomic_write, write_bytes
+from keras_vit._base.version import DISTRIBUTION
 
 
 class NonFiniteLossError(FloatingPointError):

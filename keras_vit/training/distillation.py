@@ -16,12 +16,12 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_vit.backend import without_gradient
-from keras_vit.checkpoints.resampling import RULES
-from keras_vit.errors import check_above_zero, check_choice
-from keras_vit.models.compiled import CompiledModel
+from keras_vit._base.errors import check_above_zero, check_choice
 from keras_vit.models.head import HEADS
 from keras_vit.models.image_model import ImageModel
+from keras_vit.ops import without_gradient
+from keras_vit.trainer.compiled_model import CompiledModel
+from keras_vit.weights.resampling import RULES
 
 TEMPERATURE = 3.0  # DeiT, section 5.2
 _LAST, _FIRST = "channels_last", "channels_first"

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from keras_vit import data
-from keras_vit.data.augment_layers import describe_augment, mixes, resolve_augment
-from keras_vit.errors import counted
+from keras_vit._base.errors import counted
+from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
 from keras_vit.evaluation.prediction import image_shape, pipeline_arguments, to_data_format
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import compile_model

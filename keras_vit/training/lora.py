@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.errors import check_positive
+from keras_vit._base.errors import check_positive
 from keras_vit.models.head import HEADS
 
 # Every matrix product of an encoder block; the paper adapts those of the attention alone.

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import check_rate
+from keras_vit._base.errors import check_rate
 
 
 def one_hot_labels(y_true: Any, y_pred: Any) -> Any:

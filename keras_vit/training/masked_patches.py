@@ -12,12 +12,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.backend import random_rows
-from keras_vit.errors import check_positive
+from keras_vit._base.errors import check_positive
 from keras_vit.layers.patches import Shape
 from keras_vit.layers.tokens import TOKEN_INITIALIZER
-from keras_vit.models.compiled import CompiledModel
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.ops import random_rows
+from keras_vit.trainer.compiled_model import CompiledModel
 
 # Arguments as version 0.1 named them, in its files.
 _FORMER_NAMES = {

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 from keras import ops
 
-from keras_vit.backend import layout_of, sum_gradients_first
-from keras_vit.errors import check_choice
+from keras_vit._base.errors import check_choice
+from keras_vit.ops import layout_of, sum_gradients_first
 from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, as_table, find_groups
 
 STATE_DTYPES = ("float32", "bfloat16")

@@ -10,9 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keras_vit.data import AUGMENTATIONS, Augmentation
-from keras_vit.data.preprocessing import VIEW_NAMES
-from keras_vit.errors import (
+from keras_vit._base.errors import (
     check_above_zero,
     check_choice,
     check_finite,
@@ -20,6 +18,8 @@ from keras_vit.errors import (
     check_rate,
     did_you_mean,
 )
+from keras_vit.data import AUGMENTATIONS, Augmentation
+from keras_vit.data.preprocessing import VIEW_NAMES
 from keras_vit.models.variants import size_arguments
 
 IMAGENET = 1_281_167  # training images

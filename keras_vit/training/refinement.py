@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit import evaluation
 from keras_vit.data import Split, Splits
-from keras_vit.data.splits import IndexedSplit
+from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import MOST_SCORE_BYTES, predict_split
 from keras_vit.models import MLPMixer
 from keras_vit.models.geometry import image_shape

@@ -17,9 +17,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import backend
-from keras_vit.checkpoints import CheckpointError
-from keras_vit.errors import check_positive
+from keras_vit import ops as backend
+from keras_vit._base.errors import check_positive
 from keras_vit.training.callback_state import callback_states, continue_logs, set_callback_states
 from keras_vit.training.run_identity import (
     RunMismatchError,
@@ -29,6 +28,7 @@ from keras_vit.training.run_identity import (
     variable_key,
 )
 from keras_vit.training.state_file import StateFile, is_state, open_state, write_state
+from keras_vit.weights import CheckpointError
 
 __all__ = ["DamagedCheckpointWarning", "ResumableRun", "RunMismatchError"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.errors import check_choice
+from keras_vit._base.errors import check_choice
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

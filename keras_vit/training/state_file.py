@@ -16,9 +16,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from keras_vit.checkpoints import CheckpointError
-from keras_vit.checkpoints.sums import SEAL_KEY, UNSET_SEAL, carries_sum, check_file, write_seal
-from keras_vit.files import atomic_write, begins_with_mark
+from keras_vit._base.files import atomic_write, begins_with_mark
+from keras_vit.weights import CheckpointError
+from keras_vit.weights.containers.sums import (
+    SEAL_KEY,
+    UNSET_SEAL,
+    carries_sum,
+    check_file,
+    write_seal,
+)
 
 _METADATA = {"written_by": "keras_vit", SEAL_KEY: UNSET_SEAL}
 # In the header: as the library writes it, and as version 0.1 did.

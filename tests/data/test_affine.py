@@ -7,7 +7,7 @@ tf = pytest.importorskip("tensorflow")
 ndimage = pytest.importorskip("scipy.ndimage")
 
 from keras_vit.data import Augmentation, training_image  # noqa: E402
-from keras_vit.data.affine import random_affine, transform  # noqa: E402
+from keras_vit.data.augment.affine import random_affine, transform  # noqa: E402
 
 IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
 

@@ -13,12 +13,12 @@ import pytest
 
 import keras_vit
 import keras_vit.training.fit as fit_module
-from keras_vit import cli
+from keras_vit._base.version import install_command
 from keras_vit.data import ArraySplit, Augmentation, Splits, pipeline
-from keras_vit.data.augment_layers import _log_state, resolve_augment
-from keras_vit.data.layer_names import layer_from_text
-from keras_vit.training.job_recipe import recipe_of
-from keras_vit.version import install_command
+from keras_vit.data.augment.augment_layers import _log_state, resolve_augment
+from keras_vit.data.augment.layer_names import layer_from_text
+from keras_vit_cli import commands as cli
+from keras_vit_cli.train.job_recipe import recipe_of
 
 tf = pytest.importorskip("tensorflow")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_vit import cli
 from keras_vit.data import ArraySplit, Augmentation, plot_augmentations
-from keras_vit.data.augment_layers import describe_augment, resolve_augment
+from keras_vit.data.augment.augment_layers import describe_augment, resolve_augment
 from keras_vit.training import recipes
+from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import flat_folder
 
 pytestmark = pytest.mark.once

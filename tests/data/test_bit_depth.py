@@ -10,12 +10,15 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import DataRangeWarning, cli
+from keras_vit import DataRangeWarning
 from keras_vit.data import load, read_image
-from keras_vit.data.bit_depth import has_sixteen_bits
-from keras_vit.data.image_files import sixteen_bit_files
+from keras_vit.data.decode.bit_depth import has_sixteen_bits
+from keras_vit.data.decode.image_files import sixteen_bit_files
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.training.job import Job, _load
+from keras_vit_cli import commands as cli
+from keras_vit_cli.inspect.files import inspect_files
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.run import _load
 from tests.data.image_fixtures import IMAGE, encode, plain, png_of_twelve_bits, write
 
 DEEP = png_of_twelve_bits()
@@ -106,14 +109,13 @@ def test_predictions_of_many_files_are_one_warning(folder: Path) -> None:
 def test_an_inspection_is_one_warning(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = sorted(folder.glob("b/deep*.png"))
-    inspect = keras_vit.inspection.inspect_files
-    (message,) = deep_warnings(lambda: inspect(model(), files, tmp_path / "out"))
+    (message,) = deep_warnings(lambda: inspect_files(model(), files, tmp_path / "out"))
     assert "(5 of 5 looked at)" in message
 
 
 COMMANDS = """
 import contextlib, io, sys
-from keras_vit import cli
+from keras_vit_cli import commands as cli
 data, model, photo, run = sys.argv[1:5]
 sizes = ["--model", "ViT-Ti/16", "--epochs", "1", "--batch-size", "4", "--image-size", "16"]
 commands = {

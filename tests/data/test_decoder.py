@@ -10,8 +10,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from keras_vit.data import BadImageError, decode_image
-from keras_vit.data.decoder import decode_and_orientation, decode_upright_jpeg
-from keras_vit.data.pillow import decode_with_pillow
+from keras_vit.data.decode.decoder import decode_and_orientation, decode_upright_jpeg
+from keras_vit.data.decode.pillow import decode_with_pillow
 from tests.data.image_fixtures import IMAGE, PIXELS, encode
 
 pytestmark = pytest.mark.once

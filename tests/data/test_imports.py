@@ -1,6 +1,6 @@
 """Importing `keras_vit.data` costs nothing, and a missing package is named with its remedy."""
 
-from keras_vit.version import install_command
+from keras_vit._base.version import install_command
 
 
 def test_import_is_light_and_a_missing_package_is_explained(run_python) -> None:
@@ -33,8 +33,8 @@ tensorflow = types.ModuleType("tensorflow")
 tensorflow.config = types.SimpleNamespace(set_visible_devices=lambda *seen: print("seen", *seen))
 sys.modules["tensorflow"] = tensorflow
 sys.argv = ["keras-vit", "evaluate", "none.keras", "--data", "none"]
-import keras_vit_command
-keras_vit_command.find_spec = lambda name: True
-sys.exit(keras_vit_command.exit_status(keras_vit_command._start) != 2)
+import keras_vit_cli.errors, keras_vit_cli.start
+keras_vit_cli.start.find_spec = lambda name: True
+sys.exit(keras_vit_cli.errors.exit_status(keras_vit_cli.start._start) != 2)
 """
     assert run_python(code, backend="jax").splitlines() == ["seen [] GPU"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_vit import cli
 from keras_vit.data import load
+from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import flat_folder, plain, write
 
 pytestmark = pytest.mark.once

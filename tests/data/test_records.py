@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
-from keras_vit.data.records import Records, Shard
+from keras_vit.data.sources.records import Records, Shard
 from tests.data.image_fixtures import plain
 
 pytestmark = pytest.mark.once
@@ -388,7 +388,7 @@ def test_the_index_is_computed_once(
     kept = sorted(cache.iterdir())
     assert len(kept) == 2  # train and val
     with monkeypatch.context() as patch:
-        patch.delattr("keras_vit.data.tfrecord_index._scan")
+        patch.delattr("keras_vit.data.sources.tfrecord_index._scan")
         assert labels(load(place).train) == expected
     for file in kept:  # a damaged one is computed again
         file.write_bytes(file.read_bytes()[:50])

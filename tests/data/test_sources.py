@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from keras_vit.data import BadImageError, load, pipeline, read_image
-from keras_vit.data.splits import FileReport
+from keras_vit.data.sources.splits import FileReport
 from tests.data.image_fixtures import IMAGE, encode, flat_folder, plain, write
 
 pytestmark = pytest.mark.once

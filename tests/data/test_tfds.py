@@ -149,7 +149,7 @@ def test_offline_says_so_at_once(tmp_path: Path, monkeypatch) -> None:
 
 def test_a_silent_network_is_given_up(tmp_path: Path, monkeypatch) -> None:
     # A host that neither answers nor refuses: the probe has to end by itself.
-    monkeypatch.setattr("keras_vit.data.tfds._PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("keras_vit.data.sources.tfds._PROBE_SECONDS", 0.1)
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: time.sleep(30))
     start = time.monotonic()
     with pytest.raises(DatasetUnavailableError, match="cannot be reached"):
@@ -161,7 +161,7 @@ def test_a_failed_download_is_one_error(tmp_path: Path, monkeypatch) -> None:
     def fail(*_, **__):
         raise ConnectionError("the host hung up")
 
-    monkeypatch.setattr("keras_vit.data.tfds._online", lambda: True)
+    monkeypatch.setattr("keras_vit.data.sources.tfds._online", lambda: True)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     with pytest.raises(DatasetUnavailableError, match=r"could not be .*: the host hung up"):
         load("tf_flowers", data_dir=tmp_path)

@@ -8,7 +8,7 @@ tf = pytest.importorskip("tensorflow")
 ndimage = pytest.importorskip("scipy.ndimage")
 
 from keras_vit.data import Augmentation, training_image  # noqa: E402
-from keras_vit.data.three_augment import three_augment  # noqa: E402
+from keras_vit.data.augment.three_augment import three_augment  # noqa: E402
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8")
 PICTURE = Image.fromarray(PIXELS)

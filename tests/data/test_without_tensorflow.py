@@ -12,7 +12,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.data import FileSplit, decode_image, evaluation_image, pipeline, read_image
-from keras_vit.data.pillow import decode_with_pillow, evaluation_array
+from keras_vit.data.decode.pillow import decode_with_pillow, evaluation_array
 from keras_vit.data.preprocessing import INTERPOLATIONS, PILLOW_MODES
 from tests.conftest import REPOSITORY
 
@@ -177,7 +177,8 @@ folder = sys.argv[1]
 Image.fromarray(np.arange(3072, dtype="uint8").reshape(32, 32, 3)).save(folder + "/photo.png")
 model = keras_vit.VisionTransformer(
     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3), num_classes=2)
-print(keras_vit.inspection.inspect_files(model, [folder + "/photo.png"], folder + "/out"))
+from keras_vit_cli.inspect.files import inspect_files
+print(inspect_files(model, [folder + "/photo.png"], folder + "/out"))
 print("tensorflow" in sys.modules)
 """
     assert run_python(code, "jax", str(tmp_path)) == "{}\nFalse\n"

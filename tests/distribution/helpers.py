@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.data.array_splits import ArraySplit
+from keras_vit.data.sources.array_splits import ArraySplit
 
 # Runs the tests of a file in a process of its own: its devices are counted once.
 PYTEST = ("-m", "pytest", "-q", "--tb=short", "--durations=8", "-o", "addopts=")

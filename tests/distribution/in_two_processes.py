@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.backend import from_all_processes
+from keras_vit.ops import from_all_processes
 from keras_vit.training.callbacks import BestModel, HistoryLog
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.resume import ResumableRun

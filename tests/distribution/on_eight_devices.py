@@ -10,9 +10,9 @@ import pytest
 
 import keras_vit
 from keras_vit.distribution import KINDS
-from keras_vit.distribution.cost import step_cost
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD, ScalingAdafactor
 from keras_vit.training.resume import ResumableRun
+from keras_vit_cli.plan.step_cost import step_cost
 from tests.distribution.helpers import (
     assert_same_training,
     assert_same_weights,

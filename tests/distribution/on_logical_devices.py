@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.training.job import Job, train
 from keras_vit.training.optimizers import MomentumSGD
 from keras_vit.training.resume import ResumableRun
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.run import train
 from tests.distribution.helpers import (
     assert_same,
     assert_same_training,

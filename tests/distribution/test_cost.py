@@ -7,9 +7,9 @@ from typing import Any
 import keras
 import pytest
 
-from keras_vit import cli
-from keras_vit.backend import compiled_step
-from keras_vit.distribution.cost import (
+from keras_vit.ops import compiled_step
+from keras_vit_cli import commands as cli
+from keras_vit_cli.plan.step_cost import (
     CHIPS,
     DoesNotFitError,
     StepCost,

@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit.checkpoints import cache
-from keras_vit.checkpoints.released import Weights
 from keras_vit.models import variants
 from keras_vit.models.other_names import of_other_package
 from keras_vit.training import recipes
+from keras_vit.weights import cache
+from keras_vit.weights.released import Weights
 
 CLASSES = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
 SMALL = variants.Width(hidden_dim=24, depth=2, num_heads=3, mlp_dim=48)
@@ -152,7 +152,7 @@ def _folders(folder: Path) -> dict[str, Any]:
     source = classifier(input_shape=(224, 224, 3))
     keras_vit.save_weights(source, hub / "snapshots" / ("0" * 40), layout="huggingface")
     values: dict[str, Any] = {"transformers": transformers}
-    if importlib.util.find_spec("timm") is None:  # tests/checkpoints/test_folders.py opens them
+    if importlib.util.find_spec("timm") is None:  # tests/weights/test_folders.py opens them
         values["timm"] = SimpleNamespace(create_model=lambda *_, **__: None)
     return values
 

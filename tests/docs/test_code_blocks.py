@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import pytest
 
-from keras_vit_arguments import parse
+from keras_vit_cli.arguments import parse
 from tests.conftest import REPOSITORY
 from tests.docs import stand_ins
 from tests.docs.blocks import blocks_of, commands, is_script, pages, python_blocks

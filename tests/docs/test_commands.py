@@ -10,8 +10,8 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit import cli
-from keras_vit_arguments import COMMANDS, parse
+from keras_vit_cli import commands as cli
+from keras_vit_cli.arguments import COMMANDS, parse
 from tests.docs import stand_ins
 from tests.docs.blocks import commands, pages
 from tests.serving.helpers import jpeg, request

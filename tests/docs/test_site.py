@@ -16,7 +16,7 @@ import keras_vit
 from docs.tools import diagrams, zoo
 from docs.tools.build import versions, write_versions
 from docs.tools.links import dead_links, external_links
-from keras_vit.checkpoints.released import RELEASED
+from keras_vit.weights.released import RELEASED
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.once

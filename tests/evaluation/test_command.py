@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import cli, data
+from keras_vit import data
 from keras_vit.evaluation import classification_report, features, fewshot_table, predict_split
+from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import plain, write
 
 pytest.importorskip("tensorflow")
@@ -96,7 +97,7 @@ def test_errors(
     def no_features(*_: object) -> None:
         raise AssertionError("errors in the labels come before features")
 
-    monkeypatch.setattr("keras_vit.evaluation.command.features", no_features)
+    monkeypatch.setattr("keras_vit_cli.evaluate.tables.features", no_features)
     others = write(tmp_path, {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
     for arguments, words in (
         ((file,), "evaluate needs --data"),

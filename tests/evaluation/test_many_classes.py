@@ -14,15 +14,15 @@ from keras_vit.evaluation import (
     classification_report,
     fit_temperature,
     predict_split,
-    write_report,
 )
 from keras_vit.evaluation import checks as checks_module
 from keras_vit.evaluation import prediction as prediction_module
 from keras_vit.evaluation.mistakes import Mistake, images_at
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.evaluation.plots import draw_confusion, draw_mistakes
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.report import SHOWN_ROWS
+from keras_vit_cli.report.plots import draw_confusion, draw_mistakes
+from keras_vit_cli.report.run_files import write_report
 
 CLASSES = 1000
 NAMES = tuple(f"class {i}" for i in range(CLASSES))
@@ -34,7 +34,8 @@ import resource, sys, tempfile
 import numpy as np
 import keras, keras_vit
 from keras_vit import data
-from keras_vit.evaluation import classification_report, write_report
+from keras_vit.evaluation import classification_report
+from keras_vit_cli.report.run_files import write_report
 import matplotlib.figure, sklearn.metrics
 
 def peak():

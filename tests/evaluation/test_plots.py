@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_vit._base.fonts import families_for, without_glyph_warnings
 from keras_vit.evaluation import calibration, classification_report
 from keras_vit.evaluation.mistakes import Mistake
-from keras_vit.evaluation.plots import (
+from keras_vit_cli.report.plots import (
     draw_calibration,
     draw_confusion,
     draw_curves,
     draw_mistakes,
     plot_mistakes,
 )
-from keras_vit.fonts import families_for, without_glyph_warnings
 
 pytest.importorskip("matplotlib")
 

@@ -14,10 +14,10 @@ from keras_vit.evaluation import (
     classification_report,
     predict_split,
     worst_mistakes,
-    write_report,
 )
 from keras_vit.evaluation.mistakes import images_at
-from keras_vit.evaluation.model_card import model_card
+from keras_vit_cli.report.model_card import model_card
+from keras_vit_cli.report.run_files import write_report
 from tests.data.image_fixtures import flat_folder
 
 NAMES = ("daisy", "rose", "tulip")

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import cli, data
-from keras_vit.evaluation import vtab
-from keras_vit.evaluation.vtab import Setting, finetuning, run_vtab
-from keras_vit.evaluation.vtab_tasks import (
+from keras_vit import data
+from keras_vit_cli import commands as cli
+from keras_vit_cli.evaluate import vtab
+from keras_vit_cli.evaluate.vtab import Setting, finetuning, run_vtab
+from keras_vit_cli.evaluate.vtab_tasks import (
     AZIMUTH,
     CLEVR_COUNT,
     CLEVR_DISTANCE,
@@ -398,7 +399,7 @@ def test_command_line(
     assert "--vtab needs --out" in capsys.readouterr().err
     assert cli.main(["evaluate", *common, *out, *quick, "--tasks", "svhn"]) == 2
     assert "tfds build svhn_cropped" in capsys.readouterr().out
-    monkeypatch.setattr("keras_vit.evaluation.vtab_tasks.TASKS", (OURS, task("svhn")))
+    monkeypatch.setattr("keras_vit_cli.evaluate.vtab_tasks.TASKS", (OURS, task("svhn")))
     assert cli.main(["evaluate", *common, *out, *quick]) == 1
     printed = capsys.readouterr().out
     assert "natural (2)" in printed

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import from_checkpoint
 from keras_vit.evaluation import zero_shot
+from keras_vit.weights import from_checkpoint
 
 TOWER = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
 TOWER |= {"num_attention_heads": 3}

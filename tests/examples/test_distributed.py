@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 import pytest
 
-from keras_vit.manifest import read_manifest
+from keras_vit._base.manifest import read_manifest
 from tests.conftest import REPOSITORY
 from tests.xla_flags import QUICK_XLA
 

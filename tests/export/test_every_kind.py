@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.backend import process_on
 from keras_vit.evaluation.prediction import probabilities_of
 from keras_vit.export import FORMATS, load_exported
 from keras_vit.export.agreement import check_images
@@ -16,6 +15,7 @@ from keras_vit.export.contract import Contract
 from keras_vit.export.failure import failure_reason
 from keras_vit.layers.rotary import ROTATIONS
 from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
+from keras_vit.ops import process_on
 from tests.export.test_formats import PATHS
 from tests.models.test_common import KINDS, build, wake
 
@@ -219,7 +219,7 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "broken.py").write_text(BROKEN_WRITER)
     python, environment = process_on("torch")
     broken_process = [*python, str(tmp_path / "broken.py")], environment
-    monkeypatch.setattr("keras_vit.backend.process_on", lambda name: broken_process)
+    monkeypatch.setattr("keras_vit.ops.process_on", lambda name: broken_process)
     with pytest.raises(RuntimeError) as caught:
         keras_vit.export_model(model, tmp_path / "m.pt2", "torch")
     assert str(caught.value) == f"{expected}must be known".replace("tf_saved_model", "torch")

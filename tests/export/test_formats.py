@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import cli
-from keras_vit.checkpoints import CheckpointError
 from keras_vit.export import FORMATS, ExportedModel, load_exported
 from keras_vit.export.agreement import check_agreement, check_images
 from keras_vit.export.comparison import calibration_images, compare, size_of
 from keras_vit.export.openvino_folder import quietly_imported
+from keras_vit.weights import CheckpointError
+from keras_vit_cli import commands as cli
 from tests.export.test_saved_model import evaluation_images, softmax
 from tests.models.test_common import build, wake
 

@@ -11,13 +11,13 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data
+from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.data.errors import BadImageError
-from keras_vit.data.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files, probabilities_of
 from keras_vit.export import FORMATS, load_exported
-from keras_vit.serving.images import prepare
-from keras_vit.serving.model import load_served
+from keras_vit_cli.serve.images import prepare
+from keras_vit_cli.serve.model import load_served
 from tests.data.image_fixtures import IMAGE, encode, png_of_twelve_bits, write
 from tests.export.test_formats import ON_EVERY_BACKEND, PATHS
 

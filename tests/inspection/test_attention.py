@@ -8,11 +8,11 @@ import pytest
 
 import keras_vit
 from keras_vit import from_checkpoint
-from keras_vit.backend import has_fused_attention
 from keras_vit.inspection import attention_maps, pooling_attention, readout_attention
-from tests.checkpoints.test_golden import CASES
+from keras_vit.ops import has_fused_attention
 from tests.golden_cases import golden_case
 from tests.inspection.models import KINDS, SIZES, array, images_for, maps_of, model_of
+from tests.weights.test_golden import CASES
 
 RECORDED = [name for name in CASES if name.startswith("vit_")] + ["bv_vit_tok", "bv_vit_gap_learn"]
 # big_vision ran the bfloat16 file in bfloat16.

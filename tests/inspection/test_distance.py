@@ -9,9 +9,9 @@ import pytest
 from keras_vit import from_checkpoint
 from keras_vit.inspection import attention_distance
 from keras_vit.inspection.forward_pass import ForwardPass
-from tests.checkpoints.test_golden import CASES
 from tests.golden_cases import golden_case
 from tests.inspection.models import images_for, maps_of, model_of
+from tests.weights.test_golden import CASES
 
 
 def weighted_distance(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> float:

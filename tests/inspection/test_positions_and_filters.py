@@ -10,9 +10,9 @@ from sklearn.decomposition import PCA
 import keras_vit
 from keras_vit import from_checkpoint
 from keras_vit.inspection import embedding_filters, position_similarity
-from tests.checkpoints.test_golden import CASES
 from tests.golden_cases import golden_case
 from tests.inspection.models import SIZES, array, model_of
+from tests.weights.test_golden import CASES
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:

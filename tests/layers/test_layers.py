@@ -9,9 +9,9 @@ import pytest
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.backend import DropoutStrategy
 from keras_vit.layers.activations import gelu, gelu_tanh
 from keras_vit.layers.attention import attention
+from keras_vit.ops import DropoutStrategy
 from tests.backend import gradients
 
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)

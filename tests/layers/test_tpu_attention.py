@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.backend import kernels
-from keras_vit.backend.tpu_attention import fits_vector_memory, self_attention
-from keras_vit.distribution.cost import step_cost
+from keras_vit.ops import kernels
+from keras_vit.ops.tpu_attention import fits_vector_memory, self_attention
+from keras_vit_cli.plan.step_cost import step_cost
 
 if keras.backend.backend() != "jax":
     pytest.skip("Pallas is JAX's", allow_module_level=True)

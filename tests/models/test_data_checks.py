@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit import DataRangeWarning
-from keras_vit.models.compiled import CompiledModel
+from keras_vit.trainer.compiled_model import CompiledModel
 from tests.training.test_habits import (
     IMAGES,
     LABELS,

@@ -1,6 +1,6 @@
 """What the models compute beyond their outputs is what the official code recorded.
 
-Blocks and logits of every recorded case: `tests/checkpoints/test_golden.py`.
+Blocks and logits of every recorded case: `tests/weights/test_golden.py`.
 """
 
 from pathlib import Path

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import from_checkpoint, load_weights, save_weights
 from keras_vit.models import ImageModel
-from tests.checkpoints.models import fill
+from keras_vit.weights import from_checkpoint, load_weights, save_weights
 from tests.models.test_common import build, pixels
+from tests.weights.models import fill
 
 GREY = pixels(3, 32, 32, 1)
 RGB = np.repeat(GREY, 3, axis=-1)

@@ -6,12 +6,12 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit import cli
 from keras_vit.models import model_cost, named_model
 from keras_vit.models.other_names import OTHER_NAMES
-from keras_vit.training import job as jobs
-from keras_vit.training.job import Job
-from keras_vit.training.job_recipe import recipe_of
+from keras_vit_cli import commands as cli
+from keras_vit_cli.train import run as jobs
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.job_recipe import recipe_of
 
 # As timm (its results-imagenet.csv and model cards) and Hugging Face publish them. DINOv2 of
 # Hugging Face also has a mask token, as wide as the tokens, which is no weight of the network.

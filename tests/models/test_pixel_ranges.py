@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import DataRangeWarning
-from keras_vit.models.pixel_ranges import NOT_PIXELS, check_label_rows, check_pixels
+from keras_vit.trainer.pixel_ranges import NOT_PIXELS, check_label_rows, check_pixels
 from tests.conftest import REPOSITORY
 from tests.models.test_common import pixels
 

@@ -70,6 +70,8 @@ def test_a_misspelt_name_or_argument_proposes_the_right_one() -> None:
 
 def test_a_missing_weights_file() -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.keras"):
+        keras_vit.ViTTi16(weights="nowhere.keras")
+    with pytest.raises(ValueError, match=r"load_weights\(model, file\)"):
         keras_vit.VisionTransformer(**SIZES, weights="nowhere.keras")
 
 

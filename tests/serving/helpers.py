@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 import keras_vit
-from keras_vit.files import atomic_write
+from keras_vit._base.files import atomic_write
 
 NAMES = ('<b>"rose"</b>\x1b[31m', "tulip\udcff", "daisy")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_vit.serving.batching import Batcher, FullError, Places
+from keras_vit_cli.serve.batching import Batcher, FullError, Places
 
 pytestmark = pytest.mark.once
 

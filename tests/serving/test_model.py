@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.errors import printable
+from keras_vit._base.errors import printable
 from keras_vit.inspection import attention_rollout, class_attribution
-from keras_vit.serving.model import load_served, warm_up
-from keras_vit.serving.versions import newest_version
+from keras_vit_cli.serve.model import load_served, warm_up
+from keras_vit_cli.serve.versions import newest_version
 from tests.serving.helpers import NAMES, save, tiny_model
 
 
@@ -85,7 +85,7 @@ def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     exported = SimpleNamespace(
         contract=contract, predict_on_batch=lambda x: np.full((len(x), 2), 0.5)
     )
-    monkeypatch.setattr("keras_vit.serving.model.load_exported", lambda path: exported)
+    monkeypatch.setattr("keras_vit_cli.serve.model.load_exported", lambda path: exported)
     (tmp_path / "model.onnx").touch()
     served = load_served(tmp_path / "model.onnx")
     assert (served.class_names, served.explain) == (("a\\n", "b"), None)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_vit.data.image_files import prepare_contents
-from keras_vit.errors import printable
+from keras_vit._base.errors import printable
+from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation.prediction import predictions_of
 from tests.data.image_fixtures import png_of_twelve_bits
 from tests.serving.helpers import (
@@ -35,7 +35,8 @@ MAX_BYTES = 100_000
 # A server whose model takes a second per batch of two.
 SLOW = """
 import dataclasses, sys, time
-from keras_vit.serving import serve, versions
+from keras_vit_cli.serve import serve
+from keras_vit_cli.serve import versions
 load = versions.load_served
 def load_slowly(path):
     model = load(path)
@@ -312,7 +313,7 @@ def test_numbered_versions(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_one_line(port: int, file: Path, capsys: pytest.CaptureFixture) -> None:
-    from keras_vit import cli
+    from keras_vit_cli import commands as cli
 
     assert cli.main(["serve", str(file), "--port", str(port)]) == 2
     error = capsys.readouterr().err
@@ -323,7 +324,7 @@ def test_a_taken_port_is_one_line(port: int, file: Path, capsys: pytest.CaptureF
 def test_a_missing_package_is_one_line(
     file: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from keras_vit import cli
+    from keras_vit_cli import commands as cli
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert cli.main(["serve", str(file)]) == 2

@@ -20,8 +20,9 @@ from keras_vit.training.callbacks import (
     StopAtNonFiniteLoss,
     default_callbacks,
 )
-from keras_vit.training.job import Job, train
 from keras_vit.training.resume import ResumableRun
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.run import train
 
 EPOCHS, STEPS, BATCH = 3, 4, 8
 
@@ -269,7 +270,9 @@ def test_tensorboard_is_missed_before_any_work(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name)
     )
-    monkeypatch.setattr("keras_vit.training.job._load", lambda job: pytest.fail("data were listed"))
+    monkeypatch.setattr(
+        "keras_vit_cli.train.run._load", lambda job: pytest.fail("data were listed")
+    )
     with pytest.raises(ImportError, match="pip install 'tensorboard'"):
         train(Job("digits", tmp_path / "run", tensorboard=True))
     assert not list(tmp_path.iterdir())

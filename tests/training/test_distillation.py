@@ -14,11 +14,10 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import entropy
 
 import keras_vit
-from keras_vit import cli, data, recipes
-from keras_vit.backend import without_gradient
+from keras_vit import data, recipes
 from keras_vit.data import Augmentation
+from keras_vit.ops import without_gradient
 from keras_vit.training import fit as fit_module
-from keras_vit.training import job as job_module
 from keras_vit.training.distillation import (
     KINDS,
     Distillation,
@@ -27,13 +26,15 @@ from keras_vit.training.distillation import (
     soft_distillation,
 )
 from keras_vit.training.fit import fit
-from keras_vit.training.job import Job
 from keras_vit.training.lora import enable_lora
 from keras_vit.training.losses import LabelAccuracy, SoftmaxCrossentropy
 from keras_vit.training.parameter_groups import find_groups
 from keras_vit.training.resume import ResumableRun, RunMismatchError
 from keras_vit.training.state_file import open_state
-from keras_vit_arguments import parse
+from keras_vit_cli import commands as cli
+from keras_vit_cli.arguments import parse
+from keras_vit_cli.train import run as job_module
+from keras_vit_cli.train.job import Job
 from tests.models.test_common import pixels, predict
 
 CLASSES, RATE = 4, 0.5

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training.job import Job, build
-from keras_vit.training.job_recipe import recipe_name, recipe_of
 from keras_vit.training.refinement import refine
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.job_recipe import recipe_name, recipe_of
+from keras_vit_cli.train.run import build
 
 
 @pytest.mark.parametrize(

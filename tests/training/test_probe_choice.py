@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import cli, data, evaluation
-from keras_vit.data.array_splits import ArraySplit
-from keras_vit.training.job import _note_of_probe
+from keras_vit import data, evaluation
+from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.training.probe_choice import accuracy, choose, hold_out_to_choose
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import set_head
+from keras_vit_cli import commands as cli
+from keras_vit_cli.train.run import _note_of_probe
 
 image = pytest.importorskip("PIL.Image")
 pytest.importorskip("tensorflow")
@@ -224,7 +225,7 @@ def test_a_resumed_run_chooses_alike(
         words = words_of(folder, weights, out, "--epochs", "2")
         if name == "resumed":
             with monkeypatch.context() as patch:
-                patch.setattr("keras_vit.training.job.choose", interrupted)
+                patch.setattr("keras_vit_cli.train.run.choose", interrupted)
                 assert cli.main(words) == 130
             words.append("--resume")
         assert cli.main(words) == 0
@@ -314,7 +315,7 @@ def test_700_classes_of_three_images_take_less_than_4_gib(
     folder = photographs(tmp_path / "photographs", classes=700, count=3)
     code = """
 import resource, sys
-from keras_vit import cli
+from keras_vit_cli import commands as cli
 assert cli.main(["train", "--data", sys.argv[1], "--out", sys.argv[2], "--epochs", "1",
     "--image-size", "32"]) == 0
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)

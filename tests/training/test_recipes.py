@@ -35,7 +35,7 @@ def test_every_row_is_complete(name: str) -> None:
     optimizer_of(recipe, 0.1)
     json.dumps(asdict(recipe))  # the configuration of a run
     if recipe.model:
-        keras_vit.errors.check_arguments(keras_vit.VisionTransformer, recipe.model)
+        keras_vit._base.errors.check_arguments(keras_vit.VisionTransformer, recipe.model)
     small = recipe.scaled(steps=20, batch_size=16)
     assert small.total_steps(123) == 20
     assert 0 < small.warmup_steps(20) < 20

@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit import data, evaluation
-from keras_vit.data.array_splits import ArraySplit
+from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.evaluation.prediction import probabilities_of
 from keras_vit.training.fit import fit
 from keras_vit.training.recipes import Recipe

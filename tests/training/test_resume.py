@@ -18,10 +18,10 @@ import safetensors
 from safetensors.numpy import save_file
 
 from keras_vit import data
-from keras_vit.checkpoints import CheckpointError
 from keras_vit.training import resume
 from keras_vit.training.resume import DamagedCheckpointWarning, ResumableRun, RunMismatchError
 from keras_vit.training.state_file import is_state, open_state, write_state
+from keras_vit.weights import CheckpointError
 from tests.conftest import REPOSITORY
 from tests.training import resumable
 

@@ -1,0 +1,1 @@
+"""Checks, files, manifests, output folders: standard library alone."""

@@ -1,0 +1,1 @@
+"""From the bytes of image files to pixels."""

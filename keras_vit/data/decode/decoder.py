@@ -1,0 +1,258 @@
+"""Encoded bytes to upright uint8 pixels, inside a TensorFlow graph.
+
+The training pipeline, the evaluation and the exported SavedModel all decode with this function. It
+can decode a part alone, which is less work for a JPEG file. TensorFlow's own decoder needs help in
+six places: palettes of BMP files, animated WebP files (it writes past its buffer), four-channel
+WebP files, GIF frames smaller than their canvas (it also decodes all further frames), EXIF
+orientation, and the size of images, which it does not limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from keras_vit._base.errors import check_choice
+from keras_vit.data._imports import tf
+from keras_vit.data.augment.boxes import crop_to_box
+from keras_vit.data.decode.headers import (
+    MAX_PIXELS,
+    check_pixels,
+    chunk_orientation,
+    first_frame,
+    image_shape,
+    jpeg_orientation,
+    starts_with,
+)
+from keras_vit.data.errors import BMP, GIF, JPEG
+
+# From the (height, width) of an upright image to the box (top, left, height, width) to decode.
+Crop = Callable[[Any], Any]
+
+# How TensorFlow's libjpeg computes the cosine transform of JPEG files. "tensorflow" is its default,
+# the fast transform; "pillow" is the accurate one, which gives Pillow's pixels bit for bit.
+DECODERS = {"tensorflow": "", "pillow": "INTEGER_ACCURATE"}
+
+# Suffixes of files that hold what TensorFlow 2.21 decodes.
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+
+
+def decode_image(
+    contents: tf.Tensor,
+    channels: int = 3,
+    crop: Crop | None = None,
+    *,
+    max_pixels: int | None = MAX_PIXELS,
+    upright: bool = False,
+    decoder: str = "tensorflow",
+) -> tf.Tensor:
+    """Decodes one JPEG, PNG, BMP, GIF or WebP file. A graph function, also callable eagerly.
+
+    Grey, palette, 16-bit (the high 8 bits), CMYK and transparent images all come out as RGB, or
+    all as grey; transparency is dropped, not blended. An animated GIF gives its first frame, on a
+    black canvas where it does not fill it. A file with an EXIF orientation comes out upright.
+
+    Args:
+        contents: scalar string tensor, the bytes of the file.
+        channels: 3 for RGB, 1 for grey.
+        crop: from the `(height, width)` of the upright image to the box `(top, left, height,
+            width)` to decode, both int32 tensors; None for the whole image. Along the border of
+            the box of a JPEG file, colours are a few levels off those of the whole image.
+        max_pixels: height times width that is accepted, read from the header before anything is
+            decoded; None for any size.
+        upright: the file is known to be without an EXIF orientation, and is not searched for one.
+        decoder: a key of `DECODERS`: of a JPEG file, the pixels that TensorFlow decodes by default,
+            or Pillow's, which timm and Hugging Face see. A few levels lie between them.
+
+    Returns:
+        uint8 tensor of shape `(height, width, channels)`, values 0..255.
+
+    Raises:
+        ValueError: channels is neither 1 nor 3, or the decoder is unknown.
+        tf.errors.InvalidArgumentError: the bytes are not such an image, or only part of one, or
+            an animated WebP (TensorFlow 2.21 corrupts memory on those), or an image larger than
+            `max_pixels`.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> png = tf.io.encode_png(tf.zeros((4, 6, 1), tf.uint8))
+        >>> decode_image(png).shape.as_list()
+        [4, 6, 3]
+    """
+    return decode_and_orientation(contents, channels, crop, max_pixels, upright, decoder)[0]
+
+
+def decode_and_orientation(
+    contents: tf.Tensor,
+    channels: int,
+    crop: Crop | None = None,
+    max_pixels: int | None = MAX_PIXELS,
+    upright: bool = False,
+    decoder: str = "tensorflow",
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What `decode_image` returns, and the EXIF orientation, uint8 1..8."""
+    image, orientation = tf.cond(
+        starts_with(contents, JPEG),
+        lambda: _decode_jpeg(contents, channels, crop, max_pixels, upright, decoder),
+        lambda: _decode_other(contents, channels, crop, max_pixels, upright),
+    )
+    if not upright:
+        image = tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
+    image.set_shape((None, None, channels))
+    return image, orientation
+
+
+def check_channels(channels: int) -> None:
+    """Raises a ValueError for another number than 1 or 3."""
+    if channels not in (1, 3):
+        raise ValueError(
+            f"channels={channels} must be 3 (RGB) or 1 (grey): files of images have one, three or "
+            "four channels, of which transparency is left out. Give a model of other channels "
+            "arrays, as model.predict(pixels)."
+        )
+
+
+def to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
+    """Turns uint8 pixels that are grey or RGB, with or without alpha, into `channels` of 1 or 3."""
+    check_channels(channels)
+    if image.shape[-1] != channels:
+        has_colour = tf.shape(image)[-1] > 2
+        image = tf.cond(
+            has_colour, lambda: image[..., :3], lambda: tf.repeat(image[..., :1], 3, axis=-1)
+        )
+        image.set_shape((None, None, 3))
+        if channels == 1:
+            image = tf.image.rgb_to_grayscale(image)
+    image.set_shape((None, None, channels))
+    return image
+
+
+def _refuse_animated_webp(contents: tf.Tensor) -> tf.Tensor:
+    """Asserts that no extended WebP header (VP8X) has the animation bit of its flags, byte 20."""
+    extended = tf.strings.regex_full_match(
+        tf.strings.substr(contents, 0, 20), r"RIFF\C{4}WEBPVP8X\C{4}"
+    )
+    flags = tf.io.decode_raw(tf.strings.substr(contents, 0, 21), tf.uint8)[20:]
+    animated = extended & tf.reduce_any(tf.bitwise.bitwise_and(flags, 2) > 0)
+    return tf.debugging.Assert(~animated, ["an animated WebP file, which is not supported"])
+
+
+def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
+    """TensorFlow returns the palette's indices; looks up their colours (blue, green, red, 0)."""
+    header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
+    palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 1024), tf.uint8)
+    return tf.gather(tf.reshape(palette, (-1, 4))[:, 2::-1], tf.cast(indices[..., 0], tf.int32))
+
+
+def decode_upright_jpeg(
+    contents: tf.Tensor,
+    channels: int = 3,
+    crop: Crop | None = None,
+    decoder: str = "tensorflow",
+) -> tf.Tensor:
+    """A JPEG file as it is stored, or the part that `crop` returns for its stored size.
+
+    For files known to be JPEG and upright this is `decode_image` without a `tf.cond`, which costs
+    as much as decoding a small image: TensorFlow also walks through the branch that is not taken.
+    """
+    # libjpeg turns grey and CMYK into RGB; grey we compute ourselves, as for all other formats.
+    stored = 3 if channels == 3 else 0
+    dct_method = DECODERS[check_choice(decoder, "decoder", DECODERS)]
+    if crop is None:
+        image = tf.io.decode_jpeg(contents, stored, dct_method=dct_method)
+    else:
+        box = crop(tf.io.extract_jpeg_shape(contents)[:2])
+        image = tf.io.decode_and_crop_jpeg(contents, box, stored, dct_method=dct_method)
+    if channels == 3:
+        image.set_shape((None, None, 3))
+    return to_channels(image, channels)
+
+
+def _decode_jpeg(
+    contents: tf.Tensor,
+    channels: int,
+    crop: Crop | None,
+    max_pixels: int | None,
+    upright: bool,
+    decoder: str,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The image as it is stored, and its orientation."""
+    if max_pixels is not None:
+        check = check_pixels(tf.io.extract_jpeg_shape(contents)[:2], max_pixels)
+        with tf.control_dependencies([check]):
+            contents = tf.identity(contents)
+    orientation = tf.constant(1, tf.uint8) if upright else jpeg_orientation(contents)
+    if crop is not None and not upright:
+        crop = partial(_stored_box, crop, orientation)
+    return decode_upright_jpeg(contents, channels, crop, decoder), orientation
+
+
+def _decode_other(
+    contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The image as it is stored, and its orientation."""
+    checks = [_refuse_animated_webp(contents)]
+    if max_pixels is not None:
+        checks.append(check_pixels(image_shape(contents), max_pixels))
+    with tf.control_dependencies(checks):
+        contents = tf.identity(contents)
+    image = tf.cond(
+        starts_with(contents, GIF),
+        lambda: _decode_gif(contents, max_pixels),
+        # channels=0 keeps what the file has; asking for 3 fails on BMP, GIF or WebP variants.
+        lambda: tf.io.decode_image(contents, channels=0, expand_animations=False),
+    )
+    image = tf.cond(
+        starts_with(contents, BMP) & (tf.shape(image)[-1] == 1),
+        lambda: _apply_bmp_palette(image, contents),
+        lambda: image,
+    )
+    orientation = tf.constant(1, tf.uint8) if upright else chunk_orientation(contents)
+    if crop is not None and not upright:
+        crop = partial(_stored_box, crop, orientation)
+    return to_channels(crop_to_box(image, crop), channels), orientation
+
+
+def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
+    """The first frame alone, at its place on the canvas; TensorFlow's canvas is too small."""
+    frame, box, canvas = first_frame(contents)
+    with tf.control_dependencies([] if max_pixels is None else [check_pixels(canvas, max_pixels)]):
+        image = tf.io.decode_image(frame, channels=3, expand_animations=False)
+    margins = tf.stack([box[:2], canvas - box[:2] - box[2:]], axis=1)
+    return tf.pad(image, tf.concat([margins, [[0, 0]]], 0))
+
+
+def _stored_box(crop: Crop, orientation: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """Where the box of the upright image lies in the stored image: inverts `_upright`."""
+    upright = tf.where(orientation > 4, shape[::-1], shape)
+    box = crop(upright)
+
+    def turned() -> tf.Tensor:
+        # Top and left count from the other side where the image is mirrored.
+        mirrored = tf.stack([_any_of(orientation, UPSIDE_DOWN), _any_of(orientation, MIRRORED)])
+        corner = tf.where(mirrored, upright - box[:2] - box[2:], box[:2])
+        turned_box = tf.stack([corner, box[2:]])
+        return tf.reshape(tf.where(orientation > 4, turned_box[:, ::-1], turned_box), (4,))
+
+    return tf.cond(orientation > 1, turned, lambda: box)
+
+
+# What undoes each orientation: a transpose (5 to 8), then mirroring left and right, up and down.
+MIRRORED = (2, 3, 6, 7)
+UPSIDE_DOWN = (3, 4, 7, 8)
+
+
+def _any_of(orientation: tf.Tensor, cases: tuple[int, ...]) -> tf.Tensor:
+    return tf.reduce_any(orientation == tf.constant(cases, tf.uint8))
+
+
+def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Undoes the turn of an EXIF orientation."""
+
+    def when(applies: tf.Tensor, change: Any, image: tf.Tensor) -> tf.Tensor:
+        return tf.cond(applies, lambda: change(image), lambda: image)
+
+    image = when(orientation > 4, lambda x: tf.transpose(x, (1, 0, 2)), image)
+    image = when(_any_of(orientation, MIRRORED), lambda x: tf.reverse(x, (1,)), image)
+    return when(_any_of(orientation, UPSIDE_DOWN), lambda x: tf.reverse(x, (0,)), image)

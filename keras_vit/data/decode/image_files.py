@@ -1,0 +1,188 @@
+"""Image files on disk: their pixels, or the reason why they cannot be read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit import ops as backend
+from keras_vit._base.errors import as_pair, check_choice, check_positive
+from keras_vit.data._imports import tf
+from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits
+from keras_vit.data.decode.decoder import DECODERS, decode_image
+from keras_vit.data.decode.headers import MAX_PIXELS
+from keras_vit.data.decode.pillow import decode_with_pillow, evaluation_array
+from keras_vit.data.errors import BadImageError, undecodable_reason
+from keras_vit.data.preprocessing import check_eval_transform, evaluation_image
+
+# The most files that are opened for their header alone.
+MOST_HEADERS = 1000
+_KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
+
+
+def irregular(path: Path) -> str | None:
+    """The kind of a path that is not a regular file: reading it might never end. Follows links."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return None  # reading it raises the reason
+    if stat.S_ISREG(mode):
+        return None
+    kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "a special file")
+    return f"{kind}, not a regular file"
+
+
+def read_contents(path: Path) -> bytes:
+    """The bytes of an image file, or a BadImageError for what is not regular or is empty."""
+    if kind := irregular(path):
+        raise BadImageError(kind)
+    contents = path.read_bytes()
+    if not contents:
+        raise BadImageError("the file is empty")
+    return contents
+
+
+def sixteen_bit_files(files: Sequence[str | Path]) -> list[Path]:
+    """PNG files of 16 bits among the files, or among `MOST_HEADERS` spread evenly over them."""
+    paths = [Path(file) for file in files]
+    step = max(1, -(-len(paths) // MOST_HEADERS))
+    return [path for path in paths[::step] if has_sixteen_bits(_first_bytes(path))]
+
+
+def _first_bytes(path: Path) -> bytes:
+    """The first bytes of a file; none of what cannot be read, whose reader names the reason."""
+    if path.suffix.lower() in (".jpg", ".jpeg") or irregular(path):
+        return b""
+    try:
+        with path.open("rb") as file:
+            return file.read(HEADER_BYTES)
+    except OSError:
+        return b""
+
+
+def read_image(
+    file: str | Path,
+    image_size: int | tuple[int, int],
+    channels: int = 3,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    decoder: str | None = None,
+    **eval_transform: Any,
+) -> np.ndarray | str:
+    """Pixels of one file, prepared as in evaluation, or the reason why it cannot be decoded.
+
+    TensorFlow decodes and resizes where it is the backend, Pillow on the others: to the same pixels
+    but for JPEG files, which TensorFlow decodes with a faster, less accurate transform. Over 61
+    photographs at 224 pixels the mean difference is 0.93 of 255 levels, and the largest 8.4.
+    `decoder="pillow"` gives the same pixels on every backend.
+
+    A PNG file of 16 bits per channel, of which the high 8 are read, is warned of
+    (`keras_vit.DataRangeWarning`).
+
+    Args:
+        file: an image file.
+        image_size: int or `(height, width)` of the result.
+        channels: 3, or 1 for grey.
+        max_pixels: height times width that is accepted, read before anything is decoded.
+        decoder: as in `decode_image`; None for the backend's.
+        **eval_transform: `mode`, `crop_fraction` and `interpolation` of `evaluation_image`.
+
+    Returns:
+        float32 array `(height, width, channels)`, values 0..255; or the reason, a string.
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Example:
+        >>> read_image("nowhere.jpg", 224)
+        'No such file or directory'
+    """
+    if has_sixteen_bits(_first_bytes(Path(file))):
+        warn_of_sixteen_bits([file], 1)
+    return prepare_file(file, image_size, channels, max_pixels, decoder, **eval_transform)
+
+
+def prepare_file(
+    file: str | Path,
+    image_size: int | tuple[int, int],
+    channels: int = 3,
+    max_pixels: int = MAX_PIXELS,
+    decoder: str | None = None,
+    **eval_transform: Any,
+) -> np.ndarray | str:
+    """What `read_image` returns, without its warning."""
+    try:
+        contents = read_contents(Path(file))
+        return prepare_contents(
+            contents, image_size, channels, max_pixels, decoder, **eval_transform
+        )
+    except OSError as error:
+        return error.strerror or str(error)
+    except BadImageError as error:
+        return str(error)
+
+
+def prepare_contents(
+    contents: bytes,
+    image_size: int | tuple[int, int],
+    channels: int = 3,
+    max_pixels: int = MAX_PIXELS,
+    decoder: str | None = None,
+    **eval_transform: Any,
+) -> np.ndarray:
+    """The one preparation of an encoded image, as in evaluation, whoever asks for it.
+
+    Args:
+        contents: the bytes of an image file.
+        image_size: as in `read_image`, like the others.
+
+    Returns:
+        float32 array `(height, width, channels)`, values 0..255, not rounded.
+
+    Raises:
+        BadImageError: the bytes cannot be decoded, or the image is larger than `max_pixels`.
+        ValueError: an argument out of range.
+    """
+    size = as_pair(image_size, "image_size")
+    check_positive(max_pixels=max_pixels)
+    decoder = decoder or ("tensorflow" if backend.is_tensorflow() else "pillow")
+    check_choice(decoder, "decoder", DECODERS)
+    if decoder == "pillow" and not backend.is_tensorflow():
+        pixels = decode_with_pillow(contents, channels, max_pixels)
+        return evaluation_array(pixels, size, **eval_transform)
+    check_eval_transform(**eval_transform)
+    prepare = _in_a_graph(size, channels, max_pixels, decoder, tuple(eval_transform.items()))
+    try:
+        with tf.device("CPU"):
+            return prepare(tf.constant(contents)).numpy()
+    except tf.errors.InvalidArgumentError as error:
+        raise BadImageError(undecodable_reason(contents, error)) from error
+
+
+@lru_cache(maxsize=16)
+def _in_a_graph(
+    size: tuple[int, int],
+    channels: int,
+    max_pixels: int,
+    decoder: str,
+    eval_transform: tuple[tuple[str, Any], ...],
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Decodes and resizes in a graph, which takes a tenth of the time of single operations."""
+
+    def prepare(contents: tf.Tensor) -> tf.Tensor:
+        image = decode_image(contents, channels, max_pixels=max_pixels, decoder=decoder)
+        return evaluation_image(image, size, **dict(eval_transform))
+
+    return tf.function(prepare, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)

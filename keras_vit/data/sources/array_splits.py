@@ -1,0 +1,110 @@
+"""Splits in memory: of arrays, and of another split's images, decoded once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from keras_vit.data._imports import tf
+from keras_vit.data.augment.boxes import crop_to_box
+from keras_vit.data.decode.decoder import Crop, to_channels
+from keras_vit.data.sources.splits import IndexedSplit, Split
+
+
+class ArraySplit(IndexedSplit):
+    """Images and labels in memory.
+
+    Args:
+        name: "train", "val" or "test".
+        class_names: the name of each label.
+        images: uint8 array of shape `(n, height, width, channels)`, 1 or 3 channels.
+        labels: integer array of shape `(n,)`.
+        augment: a name in `AUGMENTATIONS`.
+
+    Raises:
+        ValueError: arrays of another type or shape, or a label without a name.
+
+    Example:
+        >>> split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 1), np.uint8), [0, 1, 0, 1])
+        >>> split
+        ArraySplit('train', 4 images, 2 classes)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        class_names: tuple[str, ...],
+        images: np.ndarray,
+        labels: np.ndarray,
+        augment: str = "inception",
+    ):
+        images, labels = np.asarray(images), np.asarray(labels)
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
+            raise ValueError(
+                f"images are {images.dtype} of shape {images.shape}: give uint8 pixels of shape "
+                "(n, height, width, 1 or 3)"
+            )
+        if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
+            raise ValueError(
+                f"labels are {labels.dtype} of shape {labels.shape}: give integers of shape "
+                f"({len(images)},), one for each image"
+            )
+        if labels.size and not 0 <= labels.min() <= labels.max() < len(class_names):
+            raise ValueError(
+                f"labels run from {labels.min()} to {labels.max()}, but the {len(class_names)} "
+                f"class names stand for 0 to {len(class_names) - 1}"
+            )
+        self.name, self.class_names, self.augment = name, tuple(class_names), augment
+        self.channels = images.shape[-1]
+        self._images, self._labels = images, labels.astype(np.int32)
+
+    _per_example = ("_labels", "_images")
+    _cached = ("_label_tensor", "_image_tensor")
+
+    def as_arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """The uint8 images `(n, height, width, channels)` and the int32 labels `(n,)`."""
+        return self._images, self._labels
+
+    @cached_property
+    def _image_tensor(self) -> tf.Tensor:
+        with tf.device("CPU"), tf.init_scope():
+            return tf.constant(self._images)
+
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        return to_channels(crop_to_box(self._image_tensor[example], crop), channels)
+
+
+class DecodedSplit(IndexedSplit):
+    """Every image of another split as uint8 pixels, one after another in a single tensor.
+
+    Unlike the cache of tf.data it can be read in any order, so that a shuffled pass can start
+    anywhere, and it is complete before the first pass.
+
+    Args:
+        split: where the images come from; those that it skips are left out.
+        channels: 3, or 1 for grey.
+        indices: which images, by their place in `labels()`; None for all.
+    """
+
+    def __init__(self, split: Split, channels: int, indices: np.ndarray | None = None):
+        self.name, self.class_names, self.augment = split.name, split.class_names, split.augment
+        self._channels = channels
+        examples = split.dataset()
+        if indices is not None:
+            chosen = tf.constant(indices, tf.int64)
+            examples = examples.filter(lambda *example: tf.reduce_any(example[-1] == chosen))
+        decoded = split.images(examples, channels).as_numpy_iterator()
+        images, labels, _ = zip(*decoded, strict=True)
+        self._labels = np.array(labels, np.int32)
+        ends = np.cumsum([image.size for image in images], dtype=np.int64)
+        with tf.device("CPU"):
+            self._pixels = tf.constant(np.concatenate([image.ravel() for image in images]))
+            self._places = tf.constant(np.stack([np.append(0, ends[:-1]), ends], axis=1))
+            self._shapes = tf.constant(np.array([image.shape for image in images], np.int32))
+
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        begin, end = tf.unstack(self._places[example])
+        image = tf.reshape(self._pixels[begin:end], self._shapes[example])
+        image.set_shape((None, None, self._channels))
+        return to_channels(crop_to_box(image, crop), channels)

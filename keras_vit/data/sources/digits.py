@@ -1,0 +1,27 @@
+"""scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, which need not be downloaded."""
+
+import numpy as np
+
+from keras_vit.data._imports import require
+from keras_vit.data.sources.array_splits import ArraySplit
+from keras_vit.data.sources.splits import Splits
+
+
+def load_digits(source: str, val_fraction: float, seed: int) -> Splits:
+    """ "digits": a stratified split. "digits/half": the halves of scikit-learn's own example."""
+    datasets = require("sklearn.datasets", "pip install scikit-learn")
+    selection = require("sklearn.model_selection", "pip install scikit-learn")
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)  # stored as 0..16
+    options = (
+        {"test_size": 0.5, "shuffle": False}
+        if source == "digits/half"
+        else {"test_size": val_fraction, "stratify": labels, "random_state": seed}
+    )
+    train, val = selection.train_test_split(np.arange(len(labels)), **options)
+    names = tuple(str(digit) for digit in range(10))
+    parts = {
+        name: ArraySplit(name, names, images[index], labels[index], augment="digits")
+        for name, index in (("train", train), ("val", val))
+    }
+    return Splits(source, names, parts)

@@ -1,0 +1,351 @@
+"""A folder of images, one sub-folder per class, in any of three layouts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit._base.errors import counted, printable, similar_paths
+from keras_vit.data._imports import tf
+from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
+from keras_vit.data.decode.decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
+from keras_vit.data.decode.fallback import map_or_else
+from keras_vit.data.decode.headers import MAX_PIXELS
+from keras_vit.data.decode.image_files import irregular, sixteen_bit_files
+from keras_vit.data.errors import BadImageError
+from keras_vit.data.sources.listings import read_listing, refuse_overlap
+from keras_vit.data.sources.other_formats import (
+    advice_for,
+    how_to_convert,
+    other_format,
+    why_ignored,
+)
+from keras_vit.data.sources.splits import MOST_LINES, FileReport, IndexedSplit, Splits
+from keras_vit.data.sources.verification import checked_files
+
+LAYOUTS = (
+    "Give FOLDER/<class>/*.jpg, which is split by val_fraction and seed; or FOLDER/<class>/*.jpg "
+    "with FOLDER/train.txt and FOLDER/val.txt, which list paths such as <class>/1.jpg; or "
+    "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg."
+)
+
+# The names of each split's folder or listing, by priority; "val" is required, "test" is optional.
+_SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "test"), "test": ("test",)}
+
+Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)
+Examples = dict[str, Files]  # by split
+
+
+class FileSplit(IndexedSplit):
+    """Image files, decoded as they are read.
+
+    Args:
+        name: "train", "val" or "test".
+        class_names: the name of each label.
+        files: the files, in a fixed order.
+        labels: the label of each file.
+        verified: every file is known to decode. One that breaks later is replaced by a grey image,
+            so that predictions still line up with `labels()`. In a split that is not verified,
+            files that cannot be decoded are skipped and the number of batches is not known
+            beforehand. Both are reported on stderr.
+        upright: no file has an EXIF orientation, and none is searched for.
+        jpeg: every file is a JPEG file; if also `upright`, no header is read before decoding.
+        max_pixels: as in `decode_image`; verified files have been checked.
+    """
+
+    can_fail = True
+    _per_example = ("_labels", "files")
+    _cached = ("_label_tensor", "_file_tensor")
+
+    def __init__(
+        self,
+        name: str,
+        class_names: tuple[str, ...],
+        files: Sequence[Path],
+        labels: Sequence[int] | np.ndarray,
+        verified: bool = False,
+        upright: bool = False,
+        jpeg: bool = False,
+        max_pixels: int | None = MAX_PIXELS,
+    ):
+        self.name, self.class_names = name, class_names
+        self.verified, self.upright, self.jpeg = verified, upright, jpeg
+        self.max_pixels = max_pixels
+        self.skips = not verified
+        self.files: tuple[Path, ...] = tuple(files)
+        self._labels = np.asarray(labels, np.int32)
+
+    def _examples(self, order: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self._file_tensor, order)
+
+    @cached_property
+    def _file_tensor(self) -> tf.Tensor:
+        with tf.device("CPU"), tf.init_scope():
+            # Bytes, as the file system has them: a name need not be UTF-8.
+            return tf.constant(list(map(os.fsencode, self.files)))
+
+    def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        contents = tf.io.read_file(example)
+        if self.verified and self.upright and self.jpeg:
+            return decode_upright_jpeg(contents, channels, crop, self.decoder)
+        # The size of a verified file is known: to check it again would slow small images down.
+        max_pixels = None if self.verified else self.max_pixels
+        return decode_image(
+            contents,
+            channels,
+            crop,
+            max_pixels=max_pixels,
+            upright=self.upright,
+            decoder=self.decoder,
+        )
+
+    def decode_or_replace(
+        self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        def replace(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            fate = "is replaced by a grey image" if self.verified else "is skipped"
+            tf.print("keras_vit:", file, f"cannot be decoded and {fate}.", output_stream=sys.stderr)
+            return tf.fill((1, 1, channels), tf.constant(127, tf.uint8)), False
+
+        return map_or_else(lambda file: (self.decode(file, channels, crop), True), replace, example)
+
+
+def load_folder(
+    folder: Path,
+    val_fraction: float,
+    seed: int,
+    on_bad_file: str,
+    verify: bool,
+    max_pixels: int | None,
+) -> Splits:
+    """Detects the layout of `folder`, checks its files and makes the splits."""
+    if not folder.is_dir():
+        general = f"{folder} is a file, not a folder of images. {LAYOUTS}"
+        raise NotADirectoryError(advice_for(str(folder)) or general)
+    examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
+    unreadable: Files = []
+    upright = jpeg = False
+    files = [file for part in examples.values() for file, _ in part]
+    if not verify:
+        warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
+    else:
+        unreadable, upright, jpeg, deep = checked_files(files, max_pixels)
+        warn_of_sixteen_bits(deep, len(files))
+        _report_unreadable(unreadable, len(files), on_bad_file)
+        bad = {file for file, _ in unreadable}
+        examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
+    trained = {c for _, c in examples["train"]}
+    unused = [_unused_class(folder, n, examples) for n in class_names if n not in trained]
+    class_names = tuple(name for name in class_names if name in trained)
+    examples = {s: [(f, c) for f, c in part if c in trained] for s, part in examples.items()}
+    hint = how_to_convert(path for path, _ in ignored)
+    _report_classes(folder, len(class_names), len(examples["val"]), unused, on_bad_file, hint)
+    label = {name: index for index, name in enumerate(class_names)}
+    splits = {}
+    for name, part in examples.items():
+        files, labels = [file for file, _ in part], [label[c] for _, c in part]
+        splits[name] = FileSplit(
+            name, class_names, files, labels, verify, upright, jpeg, max_pixels
+        )
+    _report_ignored(ignored)
+    report = FileReport(tuple(unreadable), (*ignored, *unused))
+    return Splits(str(folder), class_names, splits, report)
+
+
+def _find_examples(
+    folder: Path, val_fraction: float, seed: int
+) -> tuple[Examples, tuple[str, ...], Files]:
+    """The files of each split, the class names, and the files without the suffix of an image."""
+    parts = {path.name: path for path in _folders(folder)}
+    listings = {path.stem: path for path in sorted(folder.glob("*.txt"))}
+    # A class may be called "train": it is a split only when it holds folders itself.
+    if "train" in parts and _folders(parts["train"]):
+        if any(name in parts for name in _SPLIT_NAMES["val"]):
+            return _from_split_folders(_split_sources(folder, parts))
+        folder = parts["train"]
+    elif "train" in listings:
+        class_names = _class_names(folder)
+        sources = _split_sources(folder, listings)
+        examples = {name: read_listing(path, class_names) for name, path in sources.items()}
+        refuse_overlap(examples, sources)
+        return examples, class_names, []
+    class_names = _class_names(folder)
+    files, ignored = _scan(folder, class_names)
+    return _stratified(files, class_names, val_fraction, seed), class_names, ignored
+
+
+def _from_split_folders(parts: dict[str, Path]) -> tuple[Examples, tuple[str, ...], Files]:
+    _class_names(parts["train"])
+    class_names = tuple(sorted({path.name for part in parts.values() for path in _folders(part)}))
+    examples: Examples = {}
+    ignored: Files = []
+    for name, part in parts.items():
+        examples[name], its_ignored = _scan(part, class_names)
+        ignored += its_ignored
+        if not examples[name]:
+            hint = how_to_convert(path for path, _ in its_ignored)
+            raise ValueError(
+                f"{part} does not hold an image in a class folder: add some as "
+                f"{part / class_names[0]}/1.jpg{'. ' if hint else ''}{hint}"
+            )
+    return examples, class_names, ignored
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _class_names(folder: Path) -> tuple[str, ...]:
+    names = tuple(path.name for path in _folders(folder))
+    if len(names) < 2:
+        raise ValueError(
+            f"{folder} has {len(names)} class folders and a classifier needs two or more. "
+            f"{_is_one_class(folder)}{LAYOUTS}"
+        )
+    return names
+
+
+def near_folders(name: str) -> list[str]:
+    """Folders with nearly this path: most misspelt names are those of a folder."""
+    path = Path(name).expanduser()
+    if not path.parent.is_dir():
+        return []
+    return similar_paths(path, [folder.name for folder in _folders(path.parent)])
+
+
+def _is_one_class(folder: Path) -> str:
+    """A proposal for whoever gave one of the class folders instead of the folder around them."""
+    parent, files = folder.absolute().parent, [path for path in folder.iterdir() if path.is_file()]
+    if not any(path.suffix.lower() in IMAGE_SUFFIXES or other_format(path) for path in files):
+        return ""
+    if hint := how_to_convert(files):
+        return f"{hint} They have to lie in a folder per class. "
+    if len(_folders(parent)) < 2:
+        return "Its images have to lie in a folder per class. "
+    return f"Is {folder.name} one of the classes? Then give the folder around it, {parent}. "
+
+
+def _split_sources(folder: Path, available: dict[str, Path]) -> dict[str, Path]:
+    """Which folder or listing serves as which split; none serves twice."""
+    sources: dict[str, Path] = {}
+    for split, names in _SPLIT_NAMES.items():
+        paths = [available[n] for n in names if n in available]
+        unused = [path for path in paths if path not in sources.values()]
+        if unused:
+            sources[split] = unused[0]
+    if "val" not in sources:
+        raise ValueError(
+            f"{folder} has train.txt but no val.txt: add it, or remove train.txt to have the "
+            "images split by val_fraction"
+        )
+    return sources
+
+
+def _scan(folder: Path, class_names: Iterable[str]) -> tuple[Files, Files]:
+    """The images of `FOLDER/<class>/*`, sorted, and what else lies there."""
+    examples: Files = []
+    ignored: Files = []
+    for name in class_names:
+        class_folder = folder / name
+        if not class_folder.is_dir():
+            continue  # a class need not occur among the validation images
+        for path in sorted(class_folder.iterdir()):
+            if path.name.startswith("."):
+                continue
+            if path.is_dir():
+                ignored.append((path, "a folder within a class folder"))
+            elif path.suffix.lower() not in IMAGE_SUFFIXES:
+                ignored.append((path, why_ignored(path)))
+            elif kind := irregular(path):
+                ignored.append((path, kind))  # reading it might never end
+            else:
+                examples.append((path, name))
+    return examples, ignored
+
+
+def _stratified(
+    examples: Files, class_names: Sequence[str], val_fraction: float, seed: int
+) -> Examples:
+    """The same fraction of every class for validation, but at least one image.
+
+    The only image of a class is one to train on.
+    """
+    by_class: dict[str, list[Path]] = defaultdict(list)
+    for file, name in examples:
+        by_class[name].append(file)
+    parts: Examples = {"train": [], "val": []}
+    for index, name in enumerate(class_names):
+        files = by_class[name]
+        count = min(max(round(len(files) * val_fraction), 1), max(len(files) - 1, 0))
+        # A generator per class: one more image of roses leaves the tulips where they are.
+        order = np.random.default_rng([seed, index]).permutation(len(files))
+        for part, indices in (("val", order[:count]), ("train", order[count:])):
+            parts[part] += [(files[i], name) for i in sorted(indices)]
+    return parts
+
+
+def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> None:
+    if not unreadable:
+        return
+    count = f"{len(unreadable)} of {checked} files cannot be decoded"
+    if on_bad_file == "raise":
+        raise BadImageError(
+            f"{count}:{_lines(unreadable)}\nRepair or remove them, or load with on_bad_file='skip'."
+        )
+    first = ", ".join(f"{path} ({reason})" for path, reason in unreadable[:3])
+    more = ", ..." if len(unreadable) > 3 else ""
+    warnings.warn(f"{count} and are skipped: {first}{more}; see splits.report", stacklevel=4)
+
+
+def _report_ignored(ignored: Files) -> None:
+    """Warns of what lies in class folders and is not used."""
+    if not ignored:
+        return
+    number, verb = counted(len(ignored), "file"), "is" if len(ignored) == 1 else "are"
+    lines = _lines(ignored, ": see splits.report.ignored")
+    hint = how_to_convert(path for path, _ in ignored)
+    warnings.warn(f"{number} {verb} ignored:{lines}{hint and chr(10)}{hint}", stacklevel=4)
+
+
+def _unused_class(folder: Path, name: str, examples: Examples) -> tuple[Path, str]:
+    """The folder of a class that cannot be trained on, and the reason."""
+    places = (folder / "train" / name, folder / name, folder / "val" / name)
+    path = next((place for place in places if place.is_dir()), folder / name)
+    count = sum(c == name for part in examples.values() for _, c in part)
+    where = f", only {count} elsewhere" if count else ""
+    return path, f"a class without an image to train on{where}"
+
+
+def _report_classes(
+    folder: Path, classes: int, validated: int, unused: Files, on_bad_file: str, hint: str
+) -> None:
+    lines, number = _lines(unused), counted(len(unused), "class", "classes")
+    if classes < 2 or not validated:
+        raise ValueError(
+            f"{folder} has {counted(classes, 'class', 'classes')} with images to train on and "
+            f"{counted(validated, 'image')} to validate on; a classifier needs two classes and an "
+            f"image to validate on.{' ' if hint else ''}{hint}{lines}"
+        )
+    if unused and on_bad_file == "raise":
+        raise ValueError(
+            f"{number} cannot be used:{lines}\n"
+            "Add images or remove these folders, or load with on_bad_file='skip'."
+        )
+    if unused:
+        verb = "is" if len(unused) == 1 else "are"
+        warnings.warn(f"{number} {verb} left out:{lines}", stacklevel=4)
+
+
+def _lines(files: Files, where: str = "") -> str:
+    """A line per file with the reason, of very many the first ones."""
+    lines = [f"\n    {printable(path)}: {reason}" for path, reason in files[:MOST_LINES]]
+    if len(files) > MOST_LINES:
+        lines.append(f"\n    and {len(files) - MOST_LINES:,} more{where}")
+    return "".join(lines)

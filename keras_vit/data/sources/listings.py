@@ -1,0 +1,90 @@
+"""train.txt and val.txt: which images of a folder belong to which split."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from keras_vit.data.decode.image_files import irregular
+
+# UTF-32 first: its little-endian byte order mark begins with that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8-sig",
+}
+
+
+def read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, str]]:
+    """The files of a listing, one path per line as `<class>/1.jpg`, and their classes."""
+    examples = []
+    for number, line in enumerate(_lines(listing), start=1):
+        name = line.strip()
+        if not name:
+            continue
+        place = f"{listing}, line {number}"
+        # As text: what ".." means must not depend on where a link leads.
+        parts = posixpath.normpath(name).split("/")
+        if len(parts) < 2 or parts[0] not in class_names:
+            raise ValueError(
+                f"{place}: {name!r} does not start with a class folder beside the "
+                f"listing ({', '.join(class_names)}); write paths such as {class_names[0]}/1.jpg"
+            )
+        file = listing.parent.joinpath(*parts)
+        if not file.exists():
+            raise FileNotFoundError(
+                f"{place}: {file} does not exist. Put it there or remove the line."
+            )
+        if kind := irregular(file):
+            raise ValueError(f"{place}: {file} is {kind}. Remove the line.")
+        examples.append((file, parts[0]))
+    if not examples:
+        raise ValueError(f"{listing} lists no file: write paths such as {class_names[0]}/1.jpg")
+    return examples
+
+
+def refuse_overlap(
+    examples: Mapping[str, Sequence[tuple[Path, str]]], listings: Mapping[str, Path]
+) -> None:
+    """Raises a ValueError for a file that is listed twice, also by way of a link."""
+    listed: dict[tuple[int, int], tuple[Path, str]] = {}
+    for split, part in examples.items():
+        for file, _ in part:
+            status = os.stat(file)
+            key = (status.st_dev, status.st_ino)
+            if key in listed:
+                other, first = listed[key]
+                same = "" if other == file else f" as {other}, which is the same file,"
+                raise ValueError(
+                    f"{file} is listed in {listings[split].name} and{same} in {first}: an image "
+                    "belongs to one split, once. Remove one of the two lines."
+                )
+            listed[key] = (file, listings[split].name)
+
+
+def _lines(listing: Path) -> list[str]:
+    if kind := irregular(listing):
+        raise ValueError(f"{listing} is {kind}: a list of images is a text file.")
+    contents = listing.read_bytes()
+    encoding = next((name for mark, name in _MARKS.items() if contents.startswith(mark)), "utf-8")
+    try:
+        text = contents.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = contents[: error.start].count(b"\n") + 1
+        raise _unknown_encoding(listing, line, encoding.removesuffix("-sig").upper()) from None
+    if "\0" in text:  # UTF-16 without its mark
+        raise _unknown_encoding(listing, text[: text.index("\0")].count("\n") + 1, "UTF-8")
+    return re.split(r"\r\n|\r|\n", text)
+
+
+def _unknown_encoding(listing: Path, line: int, encoding: str) -> ValueError:
+    return ValueError(
+        f"{listing}, line {line} is not {encoding} text. Save the list as UTF-8, or as UTF-16 with "
+        "a byte order mark."
+    )

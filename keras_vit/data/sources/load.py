@@ -1,0 +1,117 @@
+"""`load`: from the name of a source to its splits."""
+
+from __future__ import annotations
+
+import os
+from numbers import Integral
+from pathlib import Path
+
+from keras_vit._base.errors import check_choice, check_positive, printable
+from keras_vit.data.decode.headers import MAX_PIXELS
+from keras_vit.data.sources.digits import load_digits
+from keras_vit.data.sources.folder import LAYOUTS, load_folder, near_folders
+from keras_vit.data.sources.other_formats import advice_for, is_remote
+from keras_vit.data.sources.record_files import holds_records, load_records
+from keras_vit.data.sources.splits import Splits
+from keras_vit.data.sources.tfds import is_dataset_name, is_prepared_folder, load_tfds
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    val_fraction: float = 0.2,
+    seed: int = 0,
+    on_bad_file: str = "skip",
+    verify: bool = True,
+    max_pixels: int | None = MAX_PIXELS,
+) -> Splits:
+    """Finds labelled images by name and splits them reproducibly.
+
+    Args:
+        source: one of
+
+            - "digits": scikit-learn's handwritten digits, grey, 8 x 8 pixels, stratified;
+              "digits/half": first half and second half, as in scikit-learn's own example;
+            - a folder: `FOLDER/train/<class>/*` and `FOLDER/val/<class>/*` (or `validation`,
+              `test`); `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
+              or `FOLDER/<class>/*` alone, with a stratified split. The folders' sorted names are
+              the class names. Files are JPEG, PNG, BMP, GIF or WebP by their suffix; EXIF
+              orientation is applied. A warning lists what else lies there, and how to convert it;
+            - TFRecord or ArrayRecord files of `tf.train.Example` with an encoded image and an
+              integer label (`image/encoded` and `image/class/label`, or `image` and `label`): a
+              folder, or "records:" and a folder or a pattern, such as `"records:/data/train-*"`.
+              Their names determine the split; `labels.txt` has the class names, one per line;
+            - a TFDS data set such as "tf_flowers" or "tfds:cifar10", prepared or downloadable, or
+              the folder of a prepared one.
+        data_dir: where TFDS looks for prepared data sets and puts new ones.
+        val_fraction: fraction of the images for validation where the source does not have such a
+            split.
+        seed: which images these are. TFDS slices take the last ones, whatever the seed.
+        on_bad_file: "skip" files that cannot be decoded and classes without an image to train on,
+            with a warning and in `report`; or "raise". In records, an image that cannot be decoded
+            is replaced by a grey one where it occurs.
+        verify: decode every file of a folder once, now, to find those that cannot be decoded;
+            otherwise they are skipped later. Records are not verified.
+        max_pixels: height times width that an image may have, read from its header before it is
+            decoded; larger ones count as files that cannot be decoded. None for any size.
+
+    Returns:
+        `Splits`, with `train`, `val`, `class_names` and a `report` of the files that are not used.
+
+    Raises:
+        FileNotFoundError: the path, a listed file, a shard or `labels.txt` does not exist, or it
+            is on another machine (`gs://`, `s3://`, `https://`).
+        NotADirectoryError: the path of a file; of an archive or a table, with what to do with it.
+        ValueError: an unknown name, a folder in none of the layouts or with fewer than two classes
+            to train on, or an argument out of range.
+        BadImageError: files that cannot be decoded, with `on_bad_file="raise"`.
+        DamagedShardError: a file of records is truncated or damaged; damage within a record is
+            found when it is read, in a `tf.errors.OpError` with the same message.
+        DatasetUnavailableError: a TFDS data set that is not prepared and cannot be downloaded.
+
+    Example:
+        >>> load("digits")
+        Splits('digits', 10 classes: train 1437, val 360)
+    """
+    if not 0 < val_fraction < 1:
+        raise ValueError(f"val_fraction={val_fraction} must lie between 0 and 1, for instance 0.2")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ValueError(f"seed={seed!r} must be an integer, 0 or more")
+    if max_pixels is not None:
+        check_positive(max_pixels=max_pixels)
+    check_choice(on_bad_file, "on_bad_file", ("skip", "raise"))
+    name = os.fspath(source)
+    if name in ("digits", "digits/half"):
+        return load_digits(name, val_fraction, seed)
+    tfds_dir = None if data_dir is None else os.fspath(data_dir)
+    options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}
+    location = name.removeprefix("records:")
+    if is_remote(location):
+        raise FileNotFoundError(advice_for(location))
+    if name.startswith("records:"):
+        return load_records(name.removeprefix("records:"), val_fraction, seed, **options)
+    if name.startswith("tfds:"):
+        return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, **options)
+    path = Path(name).expanduser()
+    if path.is_dir() and is_prepared_folder(path):
+        return load_tfds(name, tfds_dir, val_fraction, **options)
+    if path.is_dir() and holds_records(path):
+        return load_records(name, val_fraction, seed, **options)
+    if path.exists():
+        return load_folder(path, val_fraction, seed, on_bad_file, verify, max_pixels)
+    if advice := advice_for(name):
+        raise FileNotFoundError(f"There is no {printable(name)} here. {advice}")
+    if isinstance(source, os.PathLike) or _looks_like_a_path(name, tfds_dir):
+        near = " or ".join(near_folders(name))
+        raise FileNotFoundError(
+            f"There is no {name}. {f'Did you mean {near}? ' if near else ''}{LAYOUTS}"
+        )
+    return load_tfds(name, tfds_dir, val_fraction, **options)
+
+
+def _looks_like_a_path(name: str, data_dir: str | None) -> bool:
+    if name.startswith((".", "~", os.sep)):
+        return True
+    # TFDS writes "name/configuration", so a separator alone does not make a path.
+    return (os.sep in name or "/" in name) and not is_dataset_name(name, data_dir)

@@ -1,0 +1,271 @@
+"""What all sources of labelled images have in common: splits, and the data set they make up."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._base.errors import check_choice, counted
+from keras_vit.data._imports import tf
+from keras_vit.data.decode.decoder import DECODERS, Crop
+
+
+class Split(ABC):
+    """A part of a data set, such as "train": labelled images that can be read again and again.
+
+    Attributes:
+        name: "train", "val" or "test".
+        class_names: the name of each label.
+        num_examples: how many images; also `len(split)`.
+        channels: 1 where all images are grey, else 3.
+        files: the path of each image in the order of `labels()`, or None without files.
+        augment: the name in `AUGMENTATIONS` that suits these images by default.
+        can_fail: whether `decode` can fail, as it can where files may have changed.
+        decoder: how JPEG files are decoded, a key of `keras_vit.data.decode.decoder.DECODERS`.
+        skips: whether examples that cannot be decoded are left out, so that their number is known
+            only afterwards.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    channels: int = 3
+    files: tuple[Path, ...] | None = None
+    augment: str = "inception"
+    can_fail: bool = False
+    decoder: str = "tensorflow"
+    skips: bool = False
+
+    @property
+    @abstractmethod
+    def num_examples(self) -> int: ...
+
+    @abstractmethod
+    def labels(self) -> np.ndarray:
+        """int32 labels of shape `(num_examples,)`, in the order of an unshuffled `dataset()`."""
+
+    @abstractmethod
+    def dataset(
+        self,
+        shuffle_seed: int | None = None,
+        epoch: int | tf.Tensor = 0,
+        start: int | tf.Tensor = 0,
+    ) -> tf.data.Dataset:
+        """One pass, from position `start` on: a tf.data.Dataset of `(example, label, number)`.
+
+        An example is not decoded yet: an index, the path of a file, or an encoded image. `number`
+        is `epoch * len(split) + index`, where the index is its place in `labels()`: it is unique
+        over all passes. With a seed, the order is a permutation that follows from the seed and the
+        epoch alone.
+        """
+
+    def read(self, example: tf.Tensor, label: tf.Tensor, guarded: bool = False) -> tuple[Any, Any]:
+        """What `decode` takes, and the label, of an example of `dataset()`.
+
+        Splits whose labels are only in their records override it; in `dataset()`, the label is -1
+        there, so that examples that are skipped are not read.
+
+        Args:
+            example: of `dataset()`.
+            label: of `dataset()`, an int32 scalar.
+            guarded: name the record in the error where it cannot be read, which takes more time.
+        """
+        return example, label
+
+    @abstractmethod
+    def decode(self, example: Any, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
+        """One image as uint8 pixels of shape `(height, width, channels)`.
+
+        Args:
+            example: what `read` returned.
+            channels: 3, or 1 for grey.
+            crop: which part of the image, see `decode_image`; None for the whole.
+        """
+
+    def decode_or_replace(
+        self, example: Any, channels: int = 3, crop: Crop | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """What `decode` returns and True; or, where it fails, a placeholder image and False.
+
+        Splits that `can_fail` override it.
+        """
+        return self.decode(example, channels, crop), tf.constant(True)
+
+    def images(self, examples: tf.data.Dataset, channels: int = 3) -> tf.data.Dataset:
+        """Decodes elements `(example, label, ...)` of `dataset()`, in parallel and in order."""
+
+        def decode(example: tf.Tensor, label: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            example, label = self.read(example, label, guarded=True)
+            image, valid = self.decode_or_replace(example, channels)
+            return valid, image, label, *rest
+
+        decoded = examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        if self.skips:
+            decoded = decoded.filter(lambda valid, *_: valid)
+        return decoded.map(lambda _, *rest: rest)
+
+    def typical_side(self, images: int = 9) -> int:
+        """The smaller side of most images in pixels: the median of the first ones."""
+        decoded = self.images(self.dataset(), self.channels).take(images)
+        return int(np.median([min(image.shape[:2]) for image, *_ in decoded]))
+
+    def with_decoder(self, decoder: str) -> Split:
+        """The same images, of which JPEG files are decoded as `decode_image(decoder=...)` does."""
+        changed = copy.copy(self)
+        changed.decoder = check_choice(decoder, "decoder", DECODERS)
+        return changed
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.name!r}, {counted(self.num_examples, 'image')}, "
+            f"{counted(len(self.class_names), 'class', 'classes')})"
+        )
+
+
+class IndexedSplit(Split):
+    """A split whose examples can be read in any order; a subclass sets `_labels`."""
+
+    _labels: np.ndarray
+    # Attributes with an entry per example, and those that are made from them when first asked for.
+    _per_example: tuple[str, ...] = ("_labels",)
+    _cached: tuple[str, ...] = ("_label_tensor",)
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> IndexedSplit:
+        """The split of these examples alone, by their places in `labels()`."""
+        taken, indices = copy.copy(self), np.asarray(indices)
+        for name in self._per_example:
+            values = getattr(self, name)
+            is_array = isinstance(values, np.ndarray)
+            chosen = values[indices] if is_array else tuple(values[i] for i in indices)
+            setattr(taken, name, chosen)
+        for name in self._cached:
+            vars(taken).pop(name, None)
+        return taken
+
+    @property
+    def num_examples(self) -> int:
+        return len(self._labels)
+
+    def labels(self) -> np.ndarray:
+        return self._labels
+
+    def dataset(
+        self,
+        shuffle_seed: int | None = None,
+        epoch: int | tf.Tensor = 0,
+        start: int | tf.Tensor = 0,
+    ) -> tf.data.Dataset:
+        epoch = tf.cast(epoch, tf.int64)
+        order = tf.range(len(self), dtype=tf.int64)
+        if shuffle_seed is not None:
+            # Made at once: a run that is resumed within a pass does not go through its beginning.
+            key = tf.stack([tf.constant(shuffle_seed, tf.int64), epoch])
+            order = tf.random.experimental.stateless_shuffle(order, key)
+        order = order[start:]
+        examples, labels = self._examples(order), tf.gather(self._label_tensor, order)
+        return tf.data.Dataset.from_tensor_slices((examples, labels, epoch * len(self) + order))
+
+    def _examples(self, order: tf.Tensor) -> tf.Tensor:
+        """The undecoded examples with these indices; by default the indices themselves."""
+        return order
+
+    @cached_property
+    def _label_tensor(self) -> tf.Tensor:
+        with tf.device("CPU"), tf.init_scope():
+            return tf.constant(self._labels)
+
+
+MOST_LINES = 20  # of a list of files that is printed
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """Which files of a folder are not used, and why.
+
+    Attributes:
+        unreadable: `(path, reason)` of every image file that cannot be decoded.
+        ignored: `(path, reason)` of every file without the suffix of an image, and of every class
+            without an image to train on.
+
+    Its length and its elements are those of `unreadable`. Printed, it has the first `MOST_LINES` of
+    each kind, and how many more there are.
+    """
+
+    unreadable: tuple[tuple[Path, str], ...] = ()
+    ignored: tuple[tuple[Path, str], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.unreadable)
+
+    def __iter__(self) -> Iterator[tuple[Path, str]]:
+        return iter(self.unreadable)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.unreadable):,} unreadable, {len(self.ignored):,} ignored"]
+        for name, files in (("unreadable", self.unreadable), ("ignored", self.ignored)):
+            lines += [f"{name:10}  {path}: {reason}" for path, reason in files[:MOST_LINES]]
+            if len(files) > MOST_LINES:
+                lines.append(f"{name:10}  and {len(files) - MOST_LINES:,} more")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Splits(Mapping[str, Split]):
+    """The parts of a data set by name: a mapping that always has "train" and "val".
+
+    Attributes:
+        source: the argument of `load`.
+        class_names: the name of each label.
+        splits: the parts; "test" is there when the source has one beside "val".
+        report: files that are not used.
+
+    Example:
+        >>> from keras_vit.data import load
+        >>> splits = load("digits")
+        >>> splits["val"], splits.num_classes
+        (ArraySplit('val', 360 images, 10 classes), 10)
+    """
+
+    source: str
+    class_names: tuple[str, ...]
+    splits: Mapping[str, Split]
+    report: FileReport = field(default_factory=FileReport)
+
+    @property
+    def train(self) -> Split:
+        return self.splits["train"]
+
+    @property
+    def val(self) -> Split:
+        return self.splits["val"]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def __getitem__(self, name: str) -> Split:
+        if name not in self.splits:
+            raise KeyError(
+                f"{self.source} does not have a split {name!r}: it has {', '.join(self.splits)}"
+            )
+        return self.splits[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.splits)
+
+    def __len__(self) -> int:
+        return len(self.splits)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {len(split)}" for name, split in self.splits.items())
+        classes = counted(self.num_classes, "class", "classes")
+        return f"Splits({self.source!r}, {classes}: {sizes})"

@@ -1,0 +1,141 @@
+"""The one place that knows which backend Keras runs on: one idea per file."""
+
+from keras_vit.ops.compiled_step import compile_step, tpu_devices
+from keras_vit.ops.constants import changing_variables, without_gradient
+from keras_vit.ops.current_distribution import (
+    batches_on_host,
+    current_distribution,
+    on_devices,
+    single_process,
+)
+from keras_vit.ops.devices import (
+    MODEL,
+    batches_on_devices,
+    check_placement,
+    cut_last_axis,
+    is_cut_by_heads,
+    layout_of,
+    on_all_devices,
+)
+from keras_vit.ops.gradients import gradients
+from keras_vit.ops.guarded_step import guard_step, synchronize, takes_variables_away
+from keras_vit.ops.hooks import has_hooks
+from keras_vit.ops.jax_processes import connect_jax_processes, whole_values
+from keras_vit.ops.kernels import (
+    fused_attention,
+    has_fused_attention,
+    has_gelu_kernel,
+    joins_rows,
+    multiply_add,
+    multiply_in_float32,
+    recompute_derivative,
+)
+from keras_vit.ops.platform import compiles_per_shape, is_tensorflow, process_on
+from keras_vit.ops.processes import (
+    ProcessParallel,
+    current_processes,
+    from_all_processes,
+    is_first_process,
+    only_first_shows_progress,
+    process_count,
+    process_rank,
+    rows_in,
+    rows_of_process,
+    same_in_all_processes,
+    wait_for_processes,
+)
+from keras_vit.ops.random import (
+    DropoutStrategy,
+    dropout_strategy,
+    random_int16,
+    random_rows,
+    random_state,
+    set_random_state,
+)
+from keras_vit.ops.rematerialization import remat
+from keras_vit.ops.step import on_all_processes
+from keras_vit.ops.tf_gradients import sum_gradients_first
+from keras_vit.ops.tf_strategies import (
+    ReplicaParallel,
+    batch_like,
+    current_replicas,
+    place_on_replicas,
+    steps_on_replicas,
+    tensorflow_workers,
+)
+from keras_vit.ops.torch_processes import (
+    connect_torch_processes,
+    keras_shares_steps,
+    start_from_first_process,
+)
+from keras_vit.ops.two_pass_step import two_pass_step
+from keras_vit.ops.variables import track_variables_anew
+from keras_vit.ops.xla import compiled_by_xla, xla_pays
+
+__all__ = [
+    "MODEL",
+    "DropoutStrategy",
+    "ProcessParallel",
+    "ReplicaParallel",
+    "batch_like",
+    "batches_on_devices",
+    "batches_on_host",
+    "changing_variables",
+    "check_placement",
+    "compile_step",
+    "compiled_by_xla",
+    "compiles_per_shape",
+    "connect_jax_processes",
+    "connect_torch_processes",
+    "current_distribution",
+    "current_processes",
+    "current_replicas",
+    "cut_last_axis",
+    "dropout_strategy",
+    "from_all_processes",
+    "fused_attention",
+    "gradients",
+    "guard_step",
+    "has_fused_attention",
+    "has_gelu_kernel",
+    "has_hooks",
+    "is_cut_by_heads",
+    "is_first_process",
+    "is_tensorflow",
+    "joins_rows",
+    "keras_shares_steps",
+    "layout_of",
+    "multiply_add",
+    "multiply_in_float32",
+    "on_all_devices",
+    "on_all_processes",
+    "on_devices",
+    "only_first_shows_progress",
+    "place_on_replicas",
+    "process_count",
+    "process_on",
+    "process_rank",
+    "random_int16",
+    "random_rows",
+    "random_state",
+    "recompute_derivative",
+    "remat",
+    "rows_in",
+    "rows_of_process",
+    "same_in_all_processes",
+    "set_random_state",
+    "single_process",
+    "start_from_first_process",
+    "steps_on_replicas",
+    "sum_gradients_first",
+    "synchronize",
+    "takes_variables_away",
+    "tensorflow_workers",
+    "tpu_devices",
+    "track_variables_anew",
+    "two_pass_step",
+    "wait_for_processes",
+    "whole_values",
+    "without_gradient",
+    "xla_pays",
+]

@@ -1,0 +1,1 @@
+"""A keras.Model whose data are checked and whose steps are guarded; knows no architecture."""

@@ -1,0 +1,403 @@
+"""The base of every model here: `fit`, `evaluate` and `predict` of Keras, with what they lack.
+
+Data are checked, XLA is chosen where steps repay compiling, batches are placed on the devices, and
+the model recovers from errors.
+"""
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import keras
+
+from keras_vit.layers.inside import set_trainable_inside
+from keras_vit.ops import (
+    batch_like,
+    batches_on_devices,
+    batches_on_host,
+    check_placement,
+    compiled_by_xla,
+    current_distribution,
+    current_processes,
+    current_replicas,
+    guard_step,
+    is_first_process,
+    is_tensorflow,
+    keras_shares_steps,
+    on_all_devices,
+    on_all_processes,
+    on_devices,
+    only_first_shows_progress,
+    place_on_replicas,
+    rows_in,
+    single_process,
+    start_from_first_process,
+    steps_on_replicas,
+    sum_gradients_first,
+    synchronize,
+    takes_variables_away,
+    whole_values,
+    xla_pays,
+)
+from keras_vit.trainer.compile_checks import warn_of_activation
+from keras_vit.trainer.data_checks import DataCheck
+from keras_vit.trainer.loss_scaling import with_loss_scaling
+from keras_vit.trainer.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
+from keras_vit.trainer.turns import taking_turns
+
+# What changes weights or metrics, so that on every backend one thread at a time may do it.
+CHANGING = ("fit", "evaluate", "train_on_batch", "test_on_batch", "set_weights", "load_weights")
+_making = threading.RLock()  # of step functions, which takes no time: they are traced later
+
+
+class CompiledModel(keras.Model):
+    """A `keras.Model` that checks its data, and whose `jit_compile="auto"` uses XLA on CPUs, too.
+
+    Keras does without XLA on TensorFlow's CPUs. A long `fit`, `evaluate` or `predict` is faster
+    with it; a short one is over before XLA has compiled. So "auto" takes XLA where at least 64
+    steps are ahead (more for small models). Otherwise it takes what Keras takes: in shorter calls,
+    in `train_on_batch`, `test_on_batch` and `predict_on_batch`, for variable image sizes, with
+    convolutions (slower under XLA), on a GPU and on the other backends. `jit_compile=True` and
+    `jit_compile=False` are followed everywhere.
+
+    `compile` warns of a loss or metric that takes logits for probabilities, and scales the loss
+    where layers compute in float16 (`auto_scale_loss=False`: not); `fit`, `evaluate` and `predict`
+    raise a ValueError for labels outside the classes, one-hot rows in place of integers or the
+    other way round, images with other channels or several sizes, and NaN in the first batch, and
+    warn of pixels in another range than the model takes (`keras_vit.DataRangeWarning`), as their
+    counterparts of one batch do. After any error the model still has its weights.
+    """
+
+    _xla_is_free = False  # whether "auto" may choose
+    _xla_functions: tuple[str, ...] = ()  # the step functions for which it chose XLA
+    _steps_looked_at: tuple[str, ...] = ()  # the steps on a batch whose first one was checked
+    _is_prepared = False  # whether what is compiled has its variables
+
+    # Whether no row of a batch influences the outputs of another one.
+    _rows_are_independent = True
+
+    @property
+    def _convolves(self) -> bool:
+        """Whether a ResNet is part of the model."""
+        return False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "trainable":
+            set_trainable_inside(self, value)
+        else:
+            super().__setattr__(name, value)
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        arguments = self._compile(*args, **options)
+        warn_of_activation(self, [arguments["metrics"], arguments["weighted_metrics"]])
+
+    def _compile(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Compiles without a look at loss and metrics; returns all arguments of `compile`."""
+        call = inspect.signature(keras.Model.compile).bind(self, *args, **options)
+        call.apply_defaults()
+        arguments = call.arguments
+        self._scales_loss = arguments["auto_scale_loss"]
+        if self._scales_loss:
+            arguments["optimizer"] = with_loss_scaling(self, arguments["optimizer"])
+        super().compile(*call.args[1:], **call.kwargs)
+        self._requested_jit_compile = arguments["jit_compile"]
+        self._xla_functions = ()
+        self._is_prepared = False
+        sum_gradients_first(self.optimizer)
+        self._xla_is_free = (
+            is_tensorflow()
+            and self._requested_jit_compile == "auto"
+            and not self.run_eagerly
+            and not self._convolves
+            and all(None not in tensor.shape[1:] for tensor in self.inputs)
+        )
+        return arguments
+
+    def get_compile_config(self) -> dict[str, Any]:
+        config = super().get_compile_config()
+        if not config:
+            return config
+        # What was requested, not what Keras made of it here: elsewhere it chooses otherwise.
+        asked = {"jit_compile": self._requested_jit_compile, "auto_scale_loss": self._scales_loss}
+        return {**config, **asked}
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """As Keras does for its own `compile`, without the warning: who saved the model had it."""
+        config = keras.saving.deserialize_keras_object(config)
+        # Files of earlier versions do not say; Keras asked the policy of the program for them.
+        scaled = keras.config.dtype_policy().name == "mixed_float16"
+        self._compile(**{"auto_scale_loss": scaled, **config})
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    @functools.wraps(keras.Model.fit)
+    def fit(self, *args: Any, **options: Any) -> Any:
+        with self._turn("fit"):
+            return self._run("train_function", super().fit, args, options)
+
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self, *args: Any, **options: Any) -> Any:
+        if "_use_cached_eval_dataset" in options:  # called by `fit`, which has checked the data
+            return super().evaluate(*args, **options)
+        with self._turn("evaluate"):
+            return self._run("test_function", super().evaluate, args, options)
+
+    @functools.wraps(keras.Model.predict)
+    def predict(self, *args: Any, **options: Any) -> Any:
+        with self._turn("predict"):
+            return self._run("predict_function", super().predict, args, options)
+
+    def _turn(self, action: str) -> AbstractContextManager[None]:
+        """Keeps other threads off the variables that a method takes away or changes."""
+        everything = takes_variables_away()
+        reads = action not in CHANGING
+        several = current_distribution() or current_processes() or current_replicas()
+        if reads and not everything and not several:
+            return nullcontext()
+        return taking_turns(self, action, with_layers=everything)
+
+    def _run(
+        self,
+        function: str,
+        method: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> Any:
+        """Calls a method, which runs a step function, with its data checked."""
+        call = inspect.signature(method).bind(*args, **options)
+        data = call.arguments
+        labels = function != "predict_function"
+        training = DataCheck(self, labels)
+        validation = DataCheck(self, labels, training.warned)
+        data["x"] = training.data(data.get("x"), data.get("y"))
+        held_out = data.get("validation_data")
+        if isinstance(held_out, tuple | list):
+            x, *rest = held_out
+            data["validation_data"] = (validation.data(x, rest[0] if rest else None), *rest)
+        elif held_out is not None:
+            data["validation_data"] = validation.data(held_out)
+        callbacks = data.get("callbacks")
+        xla_is_free = self._xla_is_free and current_replicas() is None
+        if xla_is_free and not isinstance(callbacks, keras.callbacks.CallbackList):
+            data["callbacks"] = [_XLAChoice(function), *keras.tree.flatten(callbacks or [])]
+        try:
+            with batches_on_host():
+                only_first_shows_progress(data)
+                if current_distribution() is not None:
+                    self._distribute(data, function)
+                start_from_first_process(self)
+                return method(*call.args, **call.kwargs)
+        except Exception as error:
+            cause = training.error or validation.error
+            if cause in (None, error):
+                raise
+            raise cause from None  # TensorFlow reports it as an error of its own
+        finally:
+            synchronize(self)
+
+    def _distribute(self, data: dict[str, Any], function: str) -> None:
+        """Lays the batches of a call on the devices of `keras.distribution`.
+
+        Args:
+            data: Arguments of `fit`, `evaluate` or `predict` by name; changed in place.
+            function: The step function that the method runs.
+        """
+        check_placement(self)
+        images = [data.pop(name, None) for name in ("x", "y", "sample_weight")]
+        options = {"steps_per_epoch": data.get("steps_per_epoch", data.get("steps"))}
+        options["batch_size"] = data.pop("batch_size", None)
+        held_out = data.get("validation_data")
+        if held_out is None and (split := data.pop("validation_split", None)):
+            at = int(len(keras.tree.flatten(images[0])[0]) * (1 - split))
+            images, held_out = _rows(images, slice(at)), tuple(_rows(images, slice(at, None)))
+        if held_out is not None:
+            data["validation_data"] = batches_on_devices(
+                *keras.utils.unpack_x_y_sample_weight(held_out),
+                batch_size=data.pop("validation_batch_size", None) or options["batch_size"],
+                steps_per_epoch=data.get("validation_steps"),
+            )
+        if function == "train_function":
+            options["shuffle"] = data.pop("shuffle", True)
+            options["class_weight"] = data.pop("class_weight", None)
+        data["x"] = batches_on_devices(*images, **options)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if any(isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten(args)):
+            return super().__call__(*args, **options)  # a graph is built, without values
+        with self._turn("__call__"):
+            return super().__call__(*args, **options)
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None, **options: Any) -> Any:
+        distribute = on_all_devices if self._rows_are_independent else on_all_processes
+        return distribute(lambda rows: self._forward(rows, training, mask, **options), inputs)
+
+    def _forward(self, inputs: Any, training: Any = None, mask: Any = None, **options: Any) -> Any:
+        """What `call` computes of a batch, or of the rows of one device."""
+        return super().call(inputs, training, mask, **options)
+
+    def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Keras's: makes the variables of metrics and optimizer, once after `compile`."""
+        several = current_distribution() is not None or current_processes() is not None
+        if data_batch is None and several and not self._is_prepared:
+            # Keras would cut the batch that it reads within `on_devices`, and would not expect
+            # fewer images than labels.
+            batches = next(iter(iterator))[2]
+            batch = batches[0] if isinstance(batches, list | tuple) else next(batches)
+            data_batch = keras.tree.map_structure(partial(_with_rows, rows=rows_in(batch)), batch)
+        with on_devices():
+            super()._symbolic_build(iterator, data_batch)
+        self._is_prepared = True
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Keras's on TensorFlow, which would take a batch from the data of a strategy."""
+        if steps_on_replicas(self) is None:
+            super()._maybe_symbolic_build(iterator, data_batch)
+        else:
+            self._symbolic_build(data_batch=data_batch or batch_like(iterator))
+
+    @property
+    def distribute_strategy(self) -> Any:
+        """What runs the steps of Keras on TensorFlow."""
+        return steps_on_replicas(self) or super().distribute_strategy
+
+    def _check_batch(self, step: str, x: Any, y: Any = None) -> None:
+        """Checks shapes, and the values of the first batch that a kind of step is given."""
+        check = DataCheck(self, labels=step != "predict")
+        if step in self._steps_looked_at:
+            check.shapes(x, y)
+            return
+        check.arrays(x, y)
+        if not check.looks:
+            self._steps_looked_at += (step,)
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        """Keras's; on torch (3.16) it would sum over processes what each has of all rows."""
+        if keras_shares_steps():
+            return super().get_metrics_result()
+        results: dict[str, Any] = {}
+        for metric in self.metrics:
+            result = metric.result()
+            results.update(result if isinstance(result, dict) else {metric.name: result})
+        return results
+
+    @functools.wraps(keras.Model.train_on_batch)
+    def train_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
+        self._check_batch("train", x, y)
+        with self._turn("train_on_batch"), batches_on_host():
+            return super().train_on_batch(x, y, *args, **options)
+
+    @functools.wraps(keras.Model.test_on_batch)
+    def test_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
+        self._check_batch("test", x, y)
+        with self._turn("test_on_batch"), batches_on_host():
+            return super().test_on_batch(x, y, *args, **options)
+
+    @functools.wraps(keras.Model.predict_on_batch)
+    def predict_on_batch(self, x: Any) -> Any:
+        self._check_batch("predict", x)
+        with self._turn("predict_on_batch"), batches_on_host():
+            return super().predict_on_batch(x)
+
+    @functools.wraps(keras.Model.save)
+    def save(self, filepath: Any, *args: Any, **options: Any) -> None:
+        check_config_size(self)
+        if str(filepath).endswith(LEGACY_SUFFIXES):
+            self._write(save_legacy, self, super().save, filepath, *args, **options)
+        else:
+            self._write(super().save, filepath, *args, **options)
+
+    @functools.wraps(keras.Model.save_weights)
+    def save_weights(self, *args: Any, **options: Any) -> None:
+        self._write(super().save_weights, *args, **options)
+
+    def _write(self, method: Callable[..., None], *args: Any, **options: Any) -> None:
+        """Calls a method that writes a file: in several processes, the first one alone."""
+        optimizer = getattr(self, "optimizer", None)
+        writes = is_first_process() or not current_processes()
+        with (
+            self._turn("save"),
+            whole_values([*self.variables, *(optimizer.variables if optimizer else ())]),
+            single_process(),  # Keras makes an optimizer to look at
+        ):
+            if writes:
+                method(*args, **options)
+
+    def get_weights(self) -> list[Any]:
+        """All weights as NumPy arrays, in several processes whole in each."""
+        with self._turn("get_weights"), whole_values(self.variables):
+            return super().get_weights()
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        with self._turn("set_weights"):
+            super().set_weights(weights)
+
+    def load_weights(self, filepath: Any, *args: Any, **options: Any) -> None:
+        with self._turn("load_weights"):
+            super().load_weights(filepath, *args, **options)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        return self._make("train_function", super().make_train_function, force)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        return self._make("test_function", super().make_test_function, force)
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        return self._make("predict_function", super().make_predict_function, force)
+
+    def _make(self, function: str, make: Callable[[bool], Any], force: bool) -> Any:
+        def variables() -> list[Sequence[keras.Variable]]:
+            """What the step changes, in the order of Keras's state on JAX."""
+            optimizer = [self.optimizer.variables] if function == "train_function" else []
+            metrics = [self.metrics_variables] if function != "predict_function" else []
+            return [self.trainable_variables, self.non_trainable_variables, *optimizer, *metrics]
+
+        place_on_replicas(self)
+        if not keras_shares_steps():
+            self.ddp_model = False  # where it is None, Keras 3.16 makes one
+        with _making:
+            if not force and getattr(self, function) is not None:
+                return getattr(self, function)
+            compiled = compiled_by_xla(self) if function in self._xla_functions else nullcontext()
+            if current_replicas() is not None:
+                compiled = compiled_by_xla(self, False)  # within each replica instead
+            with compiled, on_devices():
+                make(force)
+            guard_step(self, function, variables)
+            return getattr(self, function)
+
+
+def _with_rows(array: Any, rows: int) -> keras.KerasTensor | None:
+    """An array's shape and dtype, with the number of rows of its batch."""
+    if array is None:
+        return None
+    dtype = keras.backend.standardize_dtype(array.dtype)
+    return keras.KerasTensor((rows, *array.shape[1:]), dtype)
+
+
+def _rows(arrays: Any, rows: slice) -> Any:
+    return keras.tree.map_structure(lambda a: None if a is None else a[rows], arrays)
+
+
+class _XLAChoice(keras.callbacks.Callback):
+    """Lets XLA compile a step function of its model where enough steps are ahead.
+
+    `fit`, `evaluate` and `predict` count their steps before the first one. A resumed run has as
+    many as the whole one: both compute alike, bit for bit.
+    """
+
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        self.function = function
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        super().set_params(params)
+        per_epoch, model = params.get("steps"), self.model
+        steps = None if per_epoch is None else per_epoch * params.get("epochs", 1)
+        if self.function not in model._xla_functions and xla_pays(model, steps):
+            model._xla_functions += (self.function,)
+            # Anew, and never None: other threads may be in `predict`.
+            getattr(model, f"make_{self.function}")(force=True)

@@ -1,0 +1,417 @@
+"""Checks losses, labels and images against a model, before training would diverge silently.
+
+Shapes are read from arrays and from a data set's `element_spec`. Values are checked on the host, at
+no cost for a step: the labels of arrays before the first one, integer labels of other data batch by
+batch as they are read, and pixels and rows of labels in the first batch (`pixel_ranges`).
+"""
+
+import copy
+import functools
+import types
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import keras
+import numpy as np
+
+from keras_vit.ops import is_tensorflow
+from keras_vit.trainer.pixel_ranges import MOST_IMAGES, check_label_rows, check_pixels
+
+USUAL_SIZE = 224  # pixels, proposed where a model takes any
+
+
+@dataclass(frozen=True)
+class Crossentropy:
+    """What a loss expects of labels and predictions.
+
+    Attributes:
+        name: The name used in messages.
+        kind: The class in `keras.losses`, or the one to propose instead.
+        labels: `"integer"`, `"one-hot"`, `"binary"` (a 0 or 1 per class), or `"any"`.
+        from_logits: Whether it takes logits; otherwise probabilities.
+        ignore_class: The label that it ignores, or None.
+    """
+
+    name: str
+    kind: str = "SparseCategoricalCrossentropy"
+    labels: str = "any"
+    from_logits: bool = False
+    ignore_class: int | None = None
+
+
+# Keras's classes and their functions, with the labels that they take.
+_LABELS = {
+    ("SparseCategoricalCrossentropy", "sparse_categorical_crossentropy"): "integer",
+    ("CategoricalCrossentropy", "categorical_crossentropy"): "one-hot",
+    ("CategoricalFocalCrossentropy", "categorical_focal_crossentropy"): "one-hot",
+    ("BinaryCrossentropy", "binary_crossentropy"): "binary",
+    ("BinaryFocalCrossentropy", "binary_focal_crossentropy"): "binary",
+}
+
+
+def crossentropy_of(loss: Any) -> Crossentropy | None:
+    """What a loss, as `compile` takes it, expects; None unless it is a single crossentropy.
+
+    Raises:
+        ValueError: Keras does not have a loss of that name.
+
+    Example:
+
+    >>> from keras_vit.trainer.data_checks import crossentropy_of
+    >>> crossentropy_of(["sparse_categorical_crossentropy"]).labels
+    'integer'
+    >>> crossentropy_of("mse") is None
+    True
+    """
+    losses = [one for one in keras.tree.flatten(loss) if one is not None]
+    if len(losses) != 1:
+        return None
+    loss, options = losses[0], {}
+    if isinstance(loss, functools.partial):
+        loss, options = loss.func, loss.keywords
+    class_name = getattr(loss, "__name__", type(loss).__name__)
+    name = f"loss={loss!r}" if isinstance(loss, str) else f"The loss {class_name}"
+    if loss in ("crossentropy", "ce"):  # Keras chooses among three, by the shape of the labels
+        return Crossentropy(name)
+    loss = keras.losses.get(loss)
+    row = next((row for row in _LABELS if _is_crossentropy(loss, *row)), None)
+    if row is not None and isinstance(loss, keras.losses.Loss):
+        # That of Keras's class: a subclass may leave options out of its own.
+        options = getattr(keras.losses, row[0]).get_config(loss)
+    from_logits = bool(getattr(loss, "from_logits", options.get("from_logits")))
+    known = Crossentropy(name, from_logits=from_logits, ignore_class=options.get("ignore_class"))
+    if getattr(loss, "takes_integer_labels", False):
+        return known
+    return None if row is None else replace(known, kind=row[0], labels=_LABELS[row])
+
+
+def _is_crossentropy(loss: Any, kind: str, function: str) -> bool:
+    """Whether a loss is Keras's class of that name, a subclass of it, or the function."""
+    return isinstance(loss, getattr(keras.losses, kind)) or loss is getattr(keras.losses, function)
+
+
+class DataCheck:
+    """What a model expects of images and labels, as plain values: worker processes get a copy.
+
+    Args:
+        model: A model of this package; any other one is not checked.
+        labels: Whether labels are looked at: not for `predict`.
+        warned: What was warned of before, in the same call: not again.
+    """
+
+    def __init__(self, model: Any, labels: bool = True, warned: set[str] | None = None) -> None:
+        self.error: Exception | None = None  # TensorFlow raises another in its place
+        self.warned: set[str] = set() if warned is None else warned
+        self.model_name = model.name
+        self.is_for_fit = labels  # or for `evaluate`
+        classes = getattr(model, "num_classes", None)
+        self.off = classes is None
+        self.looks = not self.off  # until a batch has shown its range
+        self.classes: int = classes or 0
+        self.looks = not self.off  # until a batch has shown its range
+        if self.off:
+            return
+        self.axis = 1 if model.data_format == "channels_first" else 3
+        self.input_shape = model.input_shape
+        self.output_rank = len(model.output_shape)
+        self.loss = None
+        if labels and self.classes:
+            self.loss = crossentropy_of(getattr(model, "loss", None))
+        self.normalised = not getattr(model, "include_preprocessing", True)
+
+    def data(self, x: Any, y: Any = None) -> Any:
+        """Checks what can be seen now; returns `x`, with checks of what is read later.
+
+        Raises:
+            ValueError: Images or labels do not fit the model or the loss; the message proposes a
+                fix.
+        """
+        if self.off or x is None:
+            return x
+        if isinstance(x, types.GeneratorType):
+            return (self.batch(batch) for batch in x)
+        if isinstance(x, keras.utils.PyDataset):
+            return _CheckedDataset(x, self)
+        if _is_a(x, "tensorflow", "DatasetV2"):
+            return self._tensorflow_dataset(x)
+        if _is_a(x, "torch", "DataLoader"):
+            return _checked_loader(x, self)
+        if _is_a(x, "grain", "MapDataset") or _is_a(x, "grain", "IterDataset"):
+            return x.map(self.batch)
+        self.arrays(x, y)
+        return x
+
+    def batch(self, batch: Any) -> Any:
+        """Checks a batch as `fit` takes it, the pixels of the first one alone; returns it."""
+        self.arrays(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
+        return batch
+
+    def arrays(self, x: Any, y: Any = None) -> None:
+        """Checks images and labels, and the pixels of the first ones."""
+        self.shapes(x, y)
+        self.labels(y)
+        self.first(x, y)
+
+    def shapes(self, x: Any, y: Any) -> None:
+        """Checks what the shapes say of images and labels."""
+        if self.off:
+            return
+        self._check_is_batch(x)
+        images, labels = _leaf(x), _leaf(y)
+        if images is not None and len(images.shape) == 4:
+            self._check_image_shape(tuple(images.shape))
+        if labels is not None and labels.shape is not None:
+            self._check_label_shape(tuple(labels.shape))
+
+    def _check_is_batch(self, x: Any) -> None:
+        """Refuses images of several sizes, and lists of images, which are inputs to Keras."""
+        is_array_of_objects = isinstance(x, np.ndarray) and x.dtype == object
+        listed = x if isinstance(x, list | tuple) or is_array_of_objects else []
+        shapes = [tuple(one.shape) for one in listed if hasattr(one, "shape")]
+        if len(shapes) < len(listed) or any(len(shape) != 3 for shape in shapes):
+            shapes = []  # the inputs of a model
+        height, width = self._resized()
+        is_ragged = _is_a(_leaf(x), "tensorflow", "RaggedTensor", "RaggedTensorSpec")
+        if len(set(shapes)) > 1 or is_ragged:
+            sizes = ", ".join(map(str, sorted(set(shapes))[:3]))
+            self._fail(
+                f"The images have several sizes{f', such as {sizes}' if sizes else ''}, and "
+                f"{self.model_name} takes batches of one, {self.input_shape}. Resize each image "
+                f"before it is batched: tf.image.resize(image, ({height}, {width})) in the map of "
+                "a tf.data.Dataset, before its batch; np.stack([keras.ops.image.resize(image, "
+                f"({height}, {width})) for image in images]) of a list."
+            )
+        if shapes:
+            self._fail(
+                f"{len(shapes)} images in a list or an array of objects are {len(shapes)} inputs "
+                f"to Keras, and {self.model_name} takes one array, {self.input_shape}. Give "
+                "np.stack(images)."
+            )
+
+    def _resized(self) -> tuple[int, int]:
+        """A height and width to propose."""
+        rows, columns = (2, 3) if self.axis == 1 else (1, 2)
+        return self.input_shape[rows] or USUAL_SIZE, self.input_shape[columns] or USUAL_SIZE
+
+    def _check_image_shape(self, shape: tuple[int | None, ...]) -> None:
+        wrong = [
+            axis
+            for axis in (1, 2, 3)
+            if None not in (self.input_shape[axis], shape[axis])
+            and self.input_shape[axis] != shape[axis]
+        ]
+        if not wrong:
+            return
+        axis = self.axis
+        expected, channels = self.input_shape[axis], shape[axis]
+        if axis not in wrong:
+            fix = "Resize them, or build the model for their size: model.with_input_shape."
+        elif shape[4 - axis] == expected:  # the other layout
+            order = (0, 2, 3, 1) if axis == 3 else (0, 3, 1, 2)
+            fix = f"Give keras.ops.transpose(images, {order})."
+        elif (channels, expected) == (1, 3):
+            fix = (
+                f"Give keras.ops.repeat(images, 3, axis={axis}), or build the model for 1 channel."
+            )
+        else:
+            fix = f"Convert them to {expected} channels, or build the model for {channels}."
+        self._fail(
+            f"Images of shape {shape} do not fit {self.model_name}, which takes "
+            f"{self.input_shape}. {fix}"
+        )
+
+    def _check_label_shape(self, shape: tuple[int | None, ...]) -> None:
+        loss, classes = self.loss, self.classes
+        if loss is None or classes == 1:
+            return
+        rows = len(shape) == self.output_rank and shape[-1] != 1
+        subject = f"Labels of shape {shape}"
+        if loss.labels == "integer" and rows and shape[-1] is not None:
+            self._fail(
+                f"{subject} are one-hot rows, and {loss.name} expects integers. Give "
+                "labels.argmax(-1), or compile with "
+                f"keras.losses.CategoricalCrossentropy(from_logits={loss.from_logits})."
+            )
+        if loss.labels in ("one-hot", "binary") and not rows:
+            self._fail(
+                f"{subject} are integers, and {loss.name} expects rows of {classes} classes. Give "
+                f"keras.utils.to_categorical(labels, {classes}), or compile with "
+                f"keras.losses.SparseCategoricalCrossentropy(from_logits={loss.from_logits})."
+            )
+        if rows and shape[-1] not in (None, classes):
+            self._fail(
+                f"{subject} have {shape[-1]} classes, and {self.model_name} has "
+                f"num_classes={classes}. Give rows of {classes}, or a model of {shape[-1]} "
+                f"classes, such as model.with_classifier({shape[-1]})."
+            )
+
+    def _fail(self, message: str) -> NoReturn:
+        self.error = self.error or ValueError(message)  # the first: batches are read ahead
+        raise self.error
+
+    def labels(self, y: Any) -> None:
+        """Checks that integer labels are classes of the model."""
+        labels = _leaf(y)
+        if labels is None or not self._integers(labels):
+            return
+        values = _to_numpy(labels)
+        if values.dtype.kind not in "biuf":
+            return  # Keras's own error names the dtype
+        outside = values[self._outside(values)]
+        if outside.size:
+            self._fail(
+                f"Label {outside.flat[0]} is not a class of {self.model_name}: with "
+                f"num_classes={self.classes}, labels are integers from 0 to {self.classes - 1}. "
+                "Number the classes from 0, or build the model with more classes."
+            )
+
+    def _integers(self, labels: Any) -> bool:
+        """Whether labels are the numbers of classes."""
+        if self.classes < 2 or self.loss is None or self.loss.labels not in ("integer", "any"):
+            return False
+        return len(labels.shape) < self.output_rank or labels.shape[-1] == 1
+
+    def _outside(self, labels: Any) -> Any:
+        """Where labels are not classes; of NumPy's and TensorFlow's arrays alike."""
+        inside = (labels >= 0) & (labels < self.classes)
+        ignored = None if self.loss is None else self.loss.ignore_class
+        return ~(inside if ignored is None else inside | (labels == ignored))
+
+    def _rows(self, labels: Any) -> bool:
+        """Whether labels are a number from 0 to 1 for each class."""
+        if self.loss is None or self.loss.labels == "integer":
+            return False
+        rows = len(labels.shape) == self.output_rank and labels.shape[-1] != 1
+        return rows or self.loss.labels == "binary"
+
+    def first(self, x: Any, y: Any = None) -> None:
+        """Warns of pixels, and of labels in rows, as the first batch shows them."""
+        if self.off or not self.looks:
+            return
+        images, labels = _leaf(x), _leaf(y)
+        try:
+            if self.loss is not None and labels is not None and self._rows(labels):
+                check_label_rows(_to_numpy(labels), self.loss.name, self.warned)
+            if images is None or len(images.shape) != 4:
+                return
+            pixels = _to_numpy(images[:MOST_IMAGES])
+            self.looks = not check_pixels(pixels, self.model_name, self.normalised, self.warned)
+        except (ValueError, Warning) as error:  # a warning that the user has made an error
+            self.error = self.error or error
+            raise
+
+    def _tensorflow_dataset(self, dataset: Any) -> Any:
+        """The data set with the checks in its pipeline: nothing is read ahead, or twice."""
+        import tensorflow as tf
+
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+        self._check_is_batch(x)
+        images, labels = (
+            spec if isinstance(spec, tf.TensorSpec) else None for spec in (_leaf(x), _leaf(y))
+        )
+        self._check_rank(images, labels)
+        known = [s for s in (images, labels) if s is not None and s.shape.rank is not None]
+        self.shapes(images if images in known else None, labels if labels in known else None)
+        of_labels = labels in known and self._integers(labels)
+        # Of bytes, nothing can be said but to a model of normalised images.
+        of_pixels = images is not None and (self.normalised or images.dtype != tf.uint8)
+        of_rows = labels is not None and (labels not in known or self._rows(labels))
+        # A strategy reads from the end of the pipeline how to cut batches for its devices.
+        if not (of_labels or of_rows or of_pixels) or tf.distribute.has_strategy():
+            return dataset
+
+        def look(x: Any, y: Any) -> Any:
+            self.arrays(x if of_pixels else None, y if of_labels or of_rows else None)
+            return True
+
+        def check(number: Any, element: Any) -> Any:
+            x, y, _ = keras.utils.unpack_x_y_sample_weight(element)
+            x = _leaf(x) if of_pixels else 0
+            y = _leaf(y) if of_labels or of_rows else 0
+            to_look = number == 0
+            if of_labels:
+                to_look |= tf.reduce_any(self._outside(y))
+            # Python is asked in the first batch, and where a label is wrong.
+            tf.cond(to_look, lambda: tf.py_function(look, [x, y], tf.bool), lambda: True)
+            return element
+
+        return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(check))
+
+    def _check_rank(self, images: Any, labels: Any) -> None:
+        """Refuses a `tf.data.Dataset` of batches of an unknown rank, or without batches."""
+        shape = ", ".join(map(str, (None, *self.input_shape[1:])))
+        if images is None:
+            return
+        if self.is_for_fit and is_tensorflow() and images.shape.rank is None:
+            self._fail(
+                "The batches of this tf.data.Dataset have an unknown number of dimensions, as "
+                "tf.py_function and from_generator leave it. Set it, and resize and batch where "
+                "that was not done: dataset.map(lambda images, labels: (tf.ensure_shape(images, "
+                f"({shape})), labels))."
+            )
+        if self.is_for_fit and is_tensorflow() and labels is not None and labels.shape.rank is None:
+            self._fail(
+                "The labels of this tf.data.Dataset have an unknown number of dimensions. Set it: "
+                "dataset.map(lambda images, labels: (images, tf.ensure_shape(labels, (None,))))."
+            )
+        if images.shape.rank == 3 and self.input_shape[-1] != 1:
+            self._fail(
+                f"The images of this tf.data.Dataset have the shape {tuple(images.shape)}, and "
+                f"{self.model_name} takes batches ({shape}). Give dataset.batch(32)."
+            )
+
+
+class _CheckedDataset(keras.utils.PyDataset):
+    """A `PyDataset` whose batches are checked as they are made."""
+
+    def __init__(self, dataset: keras.utils.PyDataset, check: DataCheck) -> None:
+        super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
+        self.dataset, self.check = dataset, check
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.dataset.num_batches
+
+    def __getitem__(self, index: int) -> Any:
+        return self.check.batch(self.dataset[index])
+
+    def on_epoch_begin(self) -> None:
+        self.dataset.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self.dataset.on_epoch_end()
+
+
+def _checked_loader(loader: Any, check: DataCheck) -> Any:
+    """A `DataLoader` whose batches are checked in this process, whatever workers made them."""
+    kind, checked = type(loader), copy.copy(loader)
+
+    def batches(self: Any) -> Any:
+        return map(check.batch, kind.__iter__(self))
+
+    checked.__class__ = type(kind.__name__, (kind,), {"__iter__": batches})
+    return checked
+
+
+def _is_a(x: Any, package: str, *names: str) -> bool:
+    """Whether `x` is of one of these classes, without an import of their package."""
+    return any(
+        kind.__name__ in names and kind.__module__.split(".")[0] == package
+        for kind in type(x).__mro__
+    )
+
+
+def _leaf(structure: Any) -> Any:
+    """The one array of a structure; None when there is none, or are several."""
+    leaves = [one for one in keras.tree.flatten(structure) if hasattr(one, "shape")]
+    return leaves[0] if len(leaves) == 1 else None
+
+
+def _to_numpy(array: Any) -> np.ndarray:
+    if hasattr(array, "numpy"):  # a tensor of TensorFlow or torch, whatever Keras runs on
+        if _is_a(array, "torch", "Tensor"):
+            array = array.detach().cpu()
+            if array.is_floating_point():
+                array = array.float()  # NumPy does not know bfloat16
+        return array.numpy()
+    return np.asarray(array)

@@ -1,0 +1,209 @@
+"""The model that a file is of, read from the shapes of a few of its tensors.
+
+Whether the other tensors fit is for `claims` to bound before the model is built, and for
+`adaptation` to check after.
+"""
+
+import re
+from math import isqrt
+from typing import Any
+
+from keras_vit.models.geometry import DEFAULT_SIZE, feature_stride
+from keras_vit.models.variants import UNNAMED_WIDTHS, WIDTHS
+from keras_vit.weights.adaptation import (
+    PATCHES,
+    POSITIONS,
+    Grid,
+    grid_of_offsets,
+    grid_of_positions,
+)
+from keras_vit.weights.containers.tensors import Shape
+from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.tables.layout import Checkpoint
+
+# Width -> heads, where no shape shows them: the variants, DeiT III's M, DINOv2's giant, So400m.
+HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()}
+HEAD_DIM = 64
+
+
+class Shapes:
+    """The shapes of a file's tensors, by canonical name."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._tensors = checkpoint.tensors
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def of(self, name: str, rank: int) -> Shape:
+        """The shape of a tensor that must be there, with so many axes."""
+        if name not in self._tensors:
+            raise CheckpointError(f"The file does not have {name!r}: it is incomplete.")
+        tensor = self._tensors[name]
+        if len(tensor.shape) != rank or 0 in tensor.shape:
+            raise CheckpointError(
+                f"Tensor {tensor.name!r} has shape {tensor.shape}, which does not fit {name}."
+            )
+        return tensor.shape
+
+    def depth(self) -> int:
+        """The number of blocks, of which none may be missing."""
+        blocks = {number for (number,) in self._numbers(r"block_(\d+)/")}
+        missing = sorted(set(range(max(blocks, default=0) + 1)) - blocks)
+        if missing:
+            raise CheckpointError(f"The file is incomplete: block {missing[0]} is missing.")
+        return len(blocks)
+
+    def resnet(self) -> tuple[tuple[int, ...], int]:
+        """Units of each stage, of which none may be missing, and channels of the stem."""
+        units = self._numbers(r"stage_(\d+)/unit_(\d+)/")
+        depths: list[int] = []
+        while in_stage := [unit for stage, unit in units if stage == len(depths) + 1]:
+            depths.append(max(in_stage))
+        expected = {(s, u) for s, depth in enumerate(depths, 1) for u in range(1, depth + 1)}
+        if units != expected:
+            raise CheckpointError(
+                f"The file is incomplete: its units {sorted(units ^ expected)[:8]} do not form "
+                "whole stages."
+            )
+        return tuple(depths), self.of("stem/conv/kernel", 4)[3]
+
+    def _numbers(self, pattern: str) -> set[tuple[int, ...]]:
+        matches = map(re.compile(pattern).match, self._tensors)
+        return {tuple(map(int, match.groups())) for match in matches if match}
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the head; 0 for none."""
+        return self.of("head/kernel", 2)[1] if "head/kernel" in self else 0
+
+
+def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
+    """Arguments of the `BiTResNet` that a file holds the weights of."""
+    shapes = Shapes(checkpoint)
+    depths, width = shapes.resnet()
+    size = checkpoint.arguments.get("image_size", (DEFAULT_SIZE, DEFAULT_SIZE))
+    return {
+        "depths": depths,
+        "width": width,
+        "version": 2 if checkpoint.family == "bit" else 1,
+        "num_classes": shapes.num_classes,
+        "input_shape": (*size, shapes.of("stem/conv/kernel", 4)[2]),
+        **checkpoint.stated,
+    }
+
+
+def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
+    """Arguments of the `MLPMixer` that a file holds the weights of."""
+    shapes = Shapes(checkpoint)
+    patch_h, patch_w, channels, dim = shapes.of(PATCHES, 4)
+    tokens, tokens_dim = shapes.of("block_0/token_mixing/dense_0/kernel", 2)
+    arguments: dict[str, Any] = {
+        "patch_size": (patch_h, patch_w),
+        "hidden_dim": dim,
+        "depth": shapes.depth(),
+        "tokens_mlp_dim": tokens_dim,
+        "channels_mlp_dim": shapes.of("block_0/channel_mixing/dense_0/kernel", 2)[1],
+        "num_classes": shapes.num_classes,
+        **checkpoint.stated,
+    }
+    size = checkpoint.arguments.get("image_size")
+    rows, columns = file_grid or checkpoint.grid or (isqrt(tokens),) * 2
+    if size is None and rows * columns == tokens:
+        size = (rows * patch_h, columns * patch_w)
+    if size is not None:
+        arguments["input_shape"] = (*size, channels)
+    return arguments
+
+
+def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
+    """Arguments of the `VisionTransformer` that a file holds the weights of.
+
+    Everything from the shapes; the number of heads where these show it, else what the file states,
+    else that of the variant of this width, else heads of 64.
+    """
+    shapes = Shapes(checkpoint)
+    shape = shapes.of
+    patch_h, patch_w, channels, hidden_dim = shape(PATCHES, 4)
+    resnet, resnet_width = None, 64
+    if "stem/conv/kernel" in shapes:
+        resnet, resnet_width = shapes.resnet()
+        channels = shape("stem/conv/kernel", 4)[2]
+    mlp_dim = shape("block_0/mlp/dense_1/kernel", 2)[0]
+    is_gated = shape("block_0/mlp/dense_0/kernel", 2)[1] == 2 * mlp_dim
+    class_token = "class_token" in shapes
+    has_pre_logits = "pre_logits/kernel" in shapes
+    arguments: dict[str, Any] = {
+        "patch_size": (patch_h, patch_w),
+        "resnet": resnet,
+        "resnet_width": resnet_width,
+        "hidden_dim": hidden_dim,
+        "depth": shapes.depth(),
+        "num_heads": HEADS.get(hidden_dim, max(hidden_dim // HEAD_DIM, 1)),
+        "mlp_dim": mlp_dim,
+        "num_classes": shapes.num_classes,
+        "pooling": "map" if "pooling/probe" in shapes else "token" if class_token else "gap",
+        "class_token": class_token,
+        "num_registers": shape("register_tokens", 3)[1] if "register_tokens" in shapes else 0,
+        "representation_size": shape("pre_logits/kernel", 2)[1] if has_pre_logits else None,
+        # The value is overwritten by the file's: only whether there is one counts.
+        "layer_scale": 1e-5 if "block_0/scale_0" in shapes else None,
+        "position_embedding": _positions(shapes),
+        **_options(shapes, hidden_dim),
+    }
+    table = next((n for n in ("relative_table", "block_0/relative_table") if n in shapes), None)
+    if table is not None:
+        arguments["num_heads"] = shape(table, 2)[1]
+    arguments |= checkpoint.stated
+    if is_gated:
+        arguments["activation"] = "swiglu"
+    size = checkpoint.arguments.get("image_size")
+    stride = feature_stride(resnet)
+    cell_h, cell_w = patch_h * stride, patch_w * stride
+    if size is None and POSITIONS in shapes:
+        count, grid = shape(POSITIONS, 3)[1], file_grid or checkpoint.grid
+        positions = grid_of_positions(
+            count,
+            checkpoint.has_class_position,
+            class_token,
+            grid,
+            is_distilled=arguments["distilled"],
+        )
+        size = positions and (positions[1][0] * cell_h, positions[1][1] * cell_w)
+    elif size is None and table is not None:
+        grid = grid_of_offsets(shape(table, 2)[0], file_grid or checkpoint.grid)
+        size = grid and (grid[0] * cell_h, grid[1] * cell_w)
+    elif size is None:
+        size = (DEFAULT_SIZE // cell_h * cell_h, DEFAULT_SIZE // cell_w * cell_w)
+    if size is not None:
+        arguments["input_shape"] = (*size, channels)
+    return arguments
+
+
+def _options(shapes: Shapes, hidden_dim: int) -> dict[str, Any]:
+    """The options that tensors show by being there."""
+    options: dict[str, Any] = {
+        "distilled": "distillation_token" in shapes,
+        "pre_norm": "pre_norm/scale" in shapes,
+        "norm_after_pooling": "pooling_norm/scale" in shapes,
+        "key_bias": "block_0/key/bias" in shapes,
+        "mlp_norm": "block_0/mlp/norm/scale" in shapes,
+    }
+    if options["norm_after_pooling"]:
+        options["pooling"] = "gap"
+    elif "head/kernel" in shapes and shapes.of("head/kernel", 2)[0] == 2 * hidden_dim:
+        options["pooling"] = "token_gap"
+    return options
+
+
+def _positions(shapes: Shapes) -> str:
+    """The `position_embedding` that tensors are of; rotary positions do not have any."""
+    if POSITIONS in shapes and ("relative_table" in shapes or "block_0/relative_table" in shapes):
+        raise CheckpointError(
+            "The file has learned positions and relative ones, of which this model has either."
+        )
+    if POSITIONS in shapes:
+        return "learned"
+    if "relative_table" in shapes:
+        return "relative_2d_shared"
+    return "relative_2d" if "block_0/relative_table" in shapes else "none"

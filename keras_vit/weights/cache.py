@@ -1,0 +1,179 @@
+"""Released weights on disk: downloaded once with `keras.utils.get_file`, and verified at each use.
+
+`get_file` alone would leave half a file under its name when the process is killed, and could
+verify nothing: only the hosts publish the sums of the files, the catalogue does not have them.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit._base.files import cache_folder, write_text
+from keras_vit._base.manifest import sha256
+from keras_vit.weights.containers.checkpoint_file import (
+    OPENERS,
+    file_in_folder,
+    holds_weights,
+    open_container,
+)
+from keras_vit.weights.errors import CheckpointError, reason
+from keras_vit.weights.released import Weights
+
+__all__ = ["cache_folder", "cached_file", "resolve"]
+
+LEDGER = "sha256.json"
+
+
+def cached_file(row: Weights) -> Path:
+    """The file of a row of the catalogue, downloaded if need be, and verified.
+
+    A download is compared with the sum that its host publishes. SHA-256 of the file and of each of
+    its tensors is written to `sha256.json` beside it at first use. Every later use compares the
+    file, and on a difference reports which tensors changed.
+    """
+    path = cache_folder() / row.file_name
+    if not path.is_file():
+        _download(row, path)
+    digest = sha256(path)
+    ledger = path.with_name(LEDGER)
+    recorded = _read_ledger(ledger).get(path.name)
+    if recorded is None:
+        entry = {"sha256": digest, "tensors": _tensor_sums(path)}
+        # Read anew: another process may have written meanwhile.
+        write_text(ledger, json.dumps({**_read_ledger(ledger), path.name: entry}, indent=1))
+    elif recorded["sha256"] != digest:
+        raise CheckpointError(
+            f"{path} is not the file that was first used: its SHA-256 is {digest}, not "
+            f"{recorded['sha256']}{_changed_tensors(path, recorded['tensors'])}. "
+            f"Delete it to download {row.url} again."
+        )
+    return path
+
+
+def resolve(
+    file: str | Path, layout: str | None, find: Callable[[str], Weights | None]
+) -> tuple[Path, str | None, dict[str, Any]]:
+    """A file, that in a folder, or the cached one of released weights that `find` knows by name.
+
+    Returns its path, its layout (None to recognise it), and the model's arguments that no tensor
+    of it shows.
+    """
+    name = os.path.expanduser(file)
+    path = Path(name)
+    is_folder = path.is_dir() and path.suffix not in OPENERS
+    # Any folder may be called like a tag: then it is meant if it holds weights.
+    row = None if path.is_file() or (is_folder and holds_weights(path)) else find(name)
+    if row is None:
+        return file_in_folder(path) if is_folder else path, layout, {}
+    return cached_file(row), layout or row.layout, row.arguments
+
+
+def _download(row: Weights, path: Path) -> None:
+    # Under another name until it is whole: a download cut off is never taken for the file.
+    part = path.with_name(f"part-{path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)  # else Keras would take another folder
+    part.unlink(missing_ok=True)
+    algorithm, published = _published_sum(row.url)
+    try:
+        keras.utils.get_file(
+            part.name,
+            row.url,
+            file_hash=published,
+            hash_algorithm=algorithm,
+            cache_dir=str(path.parent.parent),
+            cache_subdir=path.parent.name,
+        )
+    except Exception as error:  # Keras raises plain Exceptions where a download fails
+        part.unlink(missing_ok=True)
+        if published and isinstance(error, ValueError):
+            raise CheckpointError(
+                f"{row.url} came with another {algorithm} than the {published} that its host "
+                "publishes: the download is damaged. Download it again."
+            ) from error
+        guess = " (the name of this file is a guess)" if row.url_is_guessed else ""
+        raise FileNotFoundError(
+            f"{row.name} cannot be downloaded ({reason(error)}): download {row.url}{guess} "
+            f"({row.megabytes:,} MB) elsewhere and put it at {path}"
+        ) from error
+    try:
+        with open_container(part):  # an error page is not a file of weights
+            pass
+    except CheckpointError:
+        part.unlink()
+        raise
+    os.replace(part, path)
+
+
+def _published_sum(url: str) -> tuple[str, str | None]:
+    """The sum of a file that its host publishes: the algorithm, and None where there is no sum.
+
+    Hugging Face has the SHA-256 of large files in `X-Linked-ETag`, Google Storage an MD5 in
+    `x-goog-hash`.
+    """
+    headers = _headers(url)
+    etag = headers.get("X-Linked-ETag", "").strip('"')
+    if re.fullmatch("[0-9a-f]{64}", etag):
+        return "sha256", etag
+    hashes = ",".join(headers.get_all("x-goog-hash", []))
+    if md5 := re.search(r"\bmd5=([^, ]+)", hashes):
+        return "md5", base64.b64decode(md5[1]).hex()
+    return "auto", None
+
+
+def _headers(url: str) -> Message:
+    """The headers of the first answer: the one behind a redirect does not have the sum."""
+
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    request = urllib.request.Request(url, method="HEAD")
+    try:
+        with urllib.request.build_opener(NoRedirects).open(request, timeout=30) as answer:
+            return answer.headers
+    except urllib.error.HTTPError as redirect:
+        return redirect.headers
+    except OSError:  # the download will report it, if it fails as well
+        return Message()
+
+
+def _tensor_sums(path: Path) -> dict[str, str]:
+    with open_container(path) as container:
+        return {
+            name: hashlib.sha256(np.ascontiguousarray(tensor.read()).data).hexdigest()
+            for name, tensor in container.tensors.items()
+            if "float" in tensor.dtype
+        }
+
+
+def _changed_tensors(path: Path, recorded: dict[str, str]) -> str:
+    """Which tensors differ, for the message, unless the file is too broken to be read."""
+    try:
+        sums = _tensor_sums(path)
+    except CheckpointError as error:
+        return f" ({error})"
+    changed = sorted(n for n in recorded | sums if recorded.get(n) != sums.get(n))
+    return f" (changed: {', '.join(changed[:3])})" if changed else ""
+
+
+def _read_ledger(ledger: Path) -> dict[str, Any]:
+    try:
+        return json.loads(ledger.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise CheckpointError(
+            f"{ledger} is damaged ({error}). Delete it and the files beside it, which are then "
+            "downloaded again."
+        ) from error

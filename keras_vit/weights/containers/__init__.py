@@ -1,0 +1,1 @@
+"""Files that hold named arrays: one file per format."""

@@ -1,0 +1,128 @@
+"""Opens any file of weights as a `Checkpoint`: container by suffix, layout by tensor names."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit.weights.containers.keras_file import SUFFIXES, read_keras_file
+from keras_vit.weights.containers.metadata import with_metadata
+from keras_vit.weights.containers.npz import open_npz
+from keras_vit.weights.containers.safetensors_file import open_safetensors
+from keras_vit.weights.containers.shards import open_shards
+from keras_vit.weights.containers.sums import INDEX_SUFFIX, check_regular
+from keras_vit.weights.containers.tensors import Container
+from keras_vit.weights.containers.torch_bin import open_torch
+from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.folders.hub_cache import SNAPSHOTS, snapshot_folder
+from keras_vit.weights.folders.sidecars import read_sidecar_configs
+from keras_vit.weights.tables.conventions import FAMILIES
+from keras_vit.weights.tables.layout import Checkpoint
+from keras_vit.weights.tables.layouts import layout_named, recognise
+from keras_vit.weights.tables.registers import with_positions_in_registers
+
+OPENERS = {
+    ".npz": open_npz,
+    ".safetensors": open_safetensors,
+    ".pth": open_torch,
+    ".pt": open_torch,
+    ".bin": open_torch,
+}
+
+
+# What `keras-vit train`, `save_weights`, transformers and timm write into a folder.
+FILES_IN_FOLDER = (
+    "model.keras",
+    "model.safetensors",
+    f"model.safetensors{INDEX_SUFFIX}",
+    "pytorch_model.bin",
+    f"pytorch_model.bin{INDEX_SUFFIX}",
+)
+
+
+def file_in_folder(folder: Path) -> Path:
+    """The file of weights in a folder that a training, `save_weights`, transformers or timm wrote.
+
+    Of weights in several files it is the index. In a folder of the Hugging Face hub's cache, it is
+    that of the snapshot that was downloaded last.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    snapshot = snapshot_folder(folder)
+    for name in FILES_IN_FOLDER:
+        file = snapshot / name
+        if file.exists():
+            return file
+        if file.is_symlink():
+            raise FileNotFoundError(
+                f"{file} is a link to {file.readlink()}, which is not there: download it again."
+            )
+    raise FileNotFoundError(
+        f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(snapshot)!r}. Give a file of a "
+        "model, or a folder that keras-vit train, transformers or timm wrote."
+    )
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether `file_in_folder` looks for weights in a folder, rather than find none at once."""
+    is_repository = (folder / SNAPSHOTS).is_dir()
+    return is_repository or any(os.path.lexists(folder / name) for name in FILES_IN_FOLDER)
+
+
+def open_container(path: Path) -> AbstractContextManager[Container]:
+    """The arrays of a file, or of all files of an index, by the names in them."""
+    if path.name.endswith(INDEX_SUFFIX):
+        return open_shards(path)
+    if path.suffix not in OPENERS:
+        raise CheckpointError(
+            f"{str(path)!r} does not have the suffix of a file of weights: give one that ends in "
+            f"{', '.join([*OPENERS, INDEX_SUFFIX, *SUFFIXES])}."
+        )
+    return OPENERS[path.suffix](path)
+
+
+@contextmanager
+def open_checkpoint(
+    path: Path,
+    layout: str | None = None,
+    model: keras.Model | None = None,
+    check: Callable[[], Any] = lambda: None,
+    max_parameters: int | None = None,
+) -> Iterator[Checkpoint]:
+    """The tensors of a file under canonical names, readable while the context is open.
+
+    Args:
+        path: The file.
+        layout: Name of its layout; None recognises it.
+        model: A model like the one whose weights a `.weights.h5` file holds.
+        check: Called before Keras reads a file: raises where its sum is wrong.
+        max_parameters: As for `load_model`, of a `.keras` file.
+    """
+    check_regular(path)
+    if path.name.endswith(SUFFIXES):
+        check()
+        yield read_keras_file(path, model, max_parameters)
+        return
+    with open_container(path) as container:
+        chosen = layout_named(layout) if layout else recognise(container)
+        checkpoint = chosen.to_canonical(container.tensors)
+        root = FAMILIES[checkpoint.family].root
+        if root not in checkpoint.tensors:
+            raise CheckpointError(
+                f"{path} has names of the {chosen.name!r} layout but no {root!r}: it is "
+                "incomplete, or one of several files, which are opened by their folder."
+            )
+        arguments, names = read_sidecar_configs(path, checkpoint.tensors[root].shape)
+        grid = arguments.pop("grid", None)
+        checkpoint = replace(
+            checkpoint,
+            arguments={**checkpoint.arguments, **arguments},
+            class_names=names or checkpoint.class_names,
+            grid=grid or checkpoint.grid,
+        )
+        yield with_positions_in_registers(with_metadata(checkpoint, container.metadata))

@@ -1,0 +1,87 @@
+"""HDF5 as Keras writes it, looked through before Keras reads it.
+
+HDF5 can do much that a file of weights does not need and a hostile one would use: links to other
+files, data that lies in other files, sizes without data, groups that contain themselves.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from keras_vit.weights.containers.tensors import Shape, check_declared_size
+from keras_vit.weights.errors import CheckpointError, reason
+
+DEEPEST = 32
+
+
+def h5_shapes(path: Path, content: Any = None) -> dict[str, Shape]:
+    """The shape of every dataset in an HDF5 file, by its path; nothing of them is read.
+
+    `path` is the file, or the archive that holds it; then `content` is the file inside, open.
+    """
+    try:
+        with h5py.File(path if content is None else content, "r") as file:
+            datasets = _walk(path, file)
+    except CheckpointError:
+        raise
+    except Exception as error:  # HDF5 fails in many ways, all with one meaning
+        raise CheckpointError(f"{path} is not a whole HDF5 file: {reason(error)}") from error
+    check_declared_size(path, ((size,) for _, size in datasets.values()), 1)
+    return {name: shape for name, (shape, _) in datasets.items()}
+
+
+def _walk(path: Path, file: Any) -> dict[str, tuple[Shape, int]]:
+    """Shape and bytes of every dataset."""
+    datasets: dict[str, tuple[Shape, int]] = {}
+    _check_attributes(path, "/", file)
+    seen = {_address(file)}
+    groups = [("", file)]
+    while groups:
+        prefix, group = groups.pop()
+        for key in group:
+            name = prefix + key
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                raise CheckpointError(f"{name!r} in {path} is a link to elsewhere: never followed.")
+            entry = group[key]
+            if _address(entry) in seen or name.count("/") > DEEPEST:
+                raise CheckpointError(f"{name!r} in {path} is a second name of another entry.")
+            seen.add(_address(entry))
+            _check_attributes(path, name, entry)
+            if isinstance(entry, h5py.Group):
+                groups.append((name + "/", entry))
+            else:
+                datasets[name] = _dataset(path, name, entry)
+    return datasets
+
+
+def _check_attributes(path: Path, name: str, entry: Any) -> None:
+    """Refuses attributes that would fill more memory than the file: Keras reads them whole."""
+    size = path.stat().st_size
+    for key in entry.attrs:
+        attribute = entry.attrs.get_id(key)
+        declared = math.prod(attribute.shape) * attribute.dtype.itemsize
+        if declared > size:
+            raise CheckpointError(
+                f"Attribute {key!r} of {name!r} in {path} declares {declared:,} bytes in a file of "
+                f"{size:,}: it is damaged, or made to exhaust the memory. Nothing was read."
+            )
+
+
+def _address(entry: Any) -> int:
+    return h5py.h5o.get_info(entry.id).addr
+
+
+def _dataset(path: Path, name: str, entry: Any) -> tuple[Shape, int]:
+    if not isinstance(entry, h5py.Dataset) or entry.is_virtual or entry.external:
+        raise CheckpointError(f"{name!r} in {path} has its data elsewhere: never followed.")
+    if entry.dtype.kind not in "fiubV" or entry.dtype.fields or entry.dtype.hasobject:
+        raise CheckpointError(f"{name!r} in {path} holds {entry.dtype}: weights are numbers.")
+    stored = entry.id.get_storage_size()
+    if entry.chunks is None and stored != entry.nbytes:
+        raise CheckpointError(
+            f"{name!r} in {path} declares shape {entry.shape}, which is {entry.nbytes:,} bytes, "
+            f"but {stored:,} are stored."
+        )
+    return tuple(entry.shape), entry.nbytes

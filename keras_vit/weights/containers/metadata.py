@@ -1,0 +1,77 @@
+"""What `save_weights` writes into a file about the model, and what is believed of it on reading.
+
+Layouts hold tensors only. The rest stands in the archive's comment (`.npz`) or the header's
+metadata (`.safetensors`), which every other program ignores.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from keras_vit.weights.class_names import class_names, set_of_names
+from keras_vit.weights.tables.layout import Checkpoint
+
+# Arguments of the model that no tensor shows -> their types.
+ARGUMENTS: dict[str, tuple[type, ...]] = {
+    "activation": (str,),
+    "norm_epsilon": (float,),
+    "include_preprocessing": (bool, str),
+    "num_heads": (int,),
+    "pooling": (str, type(None)),
+    "position_embedding": (str,),
+    "rotary": (str, type(None)),
+}
+
+
+def model_metadata(model: Any) -> dict[str, Any]:
+    """What to write about a model, for `with_metadata` to read."""
+    names, config = model.class_names, model.get_config()
+    return {
+        "arguments": {name: config[name] for name in ARGUMENTS if name in config},
+        "image_size": stated_image_size(model),
+        "grid": list(model.position_grid) if "position_grid" in config else None,
+        # ImageNet's classes go by the name of the set: the comment of a .npz is short.
+        "class_names": set_of_names(names) or (None if names is None else list(names)),
+        "evaluation": model.eval_transform,
+    }
+
+
+def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoint:
+    """The checkpoint with its metadata, without the values that are not of the right type."""
+    written = metadata.get("arguments")
+    arguments = {
+        name: written[name]
+        for name, types in ARGUMENTS.items()
+        if isinstance(written, dict) and name in written and isinstance(written[name], types)
+    }
+    size = _pair(metadata.get("image_size"))
+    if size:
+        arguments["image_size"] = size
+    if isinstance(metadata.get("evaluation"), dict):
+        arguments["evaluation"] = metadata["evaluation"]
+    names = metadata.get("class_names")
+    if isinstance(names, str):
+        names = class_names(names)
+    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    return replace(
+        checkpoint,
+        arguments={**checkpoint.arguments, **arguments},
+        grid=_pair(metadata.get("grid")) or checkpoint.grid,
+        class_names=tuple(names) if is_list else checkpoint.class_names,  # type: ignore[arg-type]
+    )
+
+
+def stated_image_size(model: Any) -> list[int] | None:
+    """Height and width of the images; where any are accepted, those that the positions are for."""
+    if None not in model.image_size:
+        return list(model.image_size)
+    if "position_grid" not in model.get_config():
+        return None
+    # Images of any size: the one that the positions are for.
+    return [g * p for g, p in zip(model.position_grid, model.patch_pixels, strict=True)]
+
+
+def _pair(value: Any) -> tuple[int, int] | None:
+    is_pair = isinstance(value, list) and len(value) == 2
+    if is_pair and all(type(side) is int and 0 < side < 2**16 for side in value):
+        return value[0], value[1]
+    return None

@@ -1,0 +1,1 @@
+"""Folders as transformers and timm write them: configurations beside weights."""

@@ -1,0 +1,205 @@
+"""`config.json` and `preprocessor_config.json`, which stand beside the weights.
+
+Hugging Face and timm write there what no tensor shows. Both files are optional, and only a few
+numbers and the class names are taken from them.
+"""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from keras_vit.models.normalisation import NORMALISATIONS
+from keras_vit.trainer.saved_file import LONGEST_CONFIG
+from keras_vit.weights.containers.tensors import Shape
+from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.preparation import of_huggingface, of_timm
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+}
+POOLING = {"token": "token", "avg": "gap", "map": "map"}
+
+Arguments = dict[str, Any]
+
+
+def read_sidecar_configs(path: Path, kernel: Shape) -> tuple[Arguments, tuple[str, ...] | None]:
+    """Arguments of the model, and its class names, from the files beside `path`.
+
+    Args:
+        path: The file of weights.
+        kernel: Shape of the patch kernel, `(height, width, channels, hidden_dim)`. Files of a model
+            with another `hidden_dim` are ignored.
+
+    Returns:
+        Arguments of the model, with `"evaluation"`, its `eval_transform`, `"image_size"`, that of
+        the preparation, and `"grid"`, that of the positions; and the class names.
+    """
+    # A kernel that is not one is for `architecture` to refuse.
+    patch, hidden_dim = (
+        (kernel[:2], kernel[-1]) if len(kernel) == 4 and all(kernel) else ((1, 1), 0)
+    )
+    config = _json(path.with_name("config.json"))
+    if isinstance(config.get("vision_config"), dict):  # of CLIP and SigLIP with both towers
+        config = config["vision_config"]
+    processor = _json(path.with_name("preprocessor_config.json"))
+    if config.get("hidden_size") == hidden_dim:  # transformers, and of this very model
+        arguments = _huggingface_arguments(config)
+        preparation = of_huggingface(processor) if processor else None
+        normalisation = _huggingface_normalisation(processor)
+        package, names = "huggingface", config.get("id2label")
+        trained = _pair(config.get("image_size"))
+    elif (timm := _timm_config(config)) is not None:
+        arguments = _timm_arguments(config)
+        preparation, processor = of_timm(timm), timm
+        normalisation = timm.get("mean"), timm.get("std")
+        package, names = "timm", config.get("label_names") or timm.get("label_names")
+        trained = _timm_size(config, timm)
+    else:
+        return {}, None
+    arguments |= _normalisation(path, *normalisation)
+    if preparation is not None:
+        arguments["evaluation"] = preparation.to_eval_transform(package)
+    elif processor:
+        _warn_of_preparation(path, package)
+    image_size = preparation.size if preparation is not None else trained
+    if image_size and all(s % p == 0 for s, p in zip(image_size, patch, strict=True)):
+        arguments["image_size"] = image_size
+    if trained:
+        arguments["grid"] = (trained[0] // patch[0], trained[1] // patch[1])
+    return arguments, _names(names)
+
+
+def _huggingface_arguments(config: Arguments) -> Arguments:
+    arguments: Arguments = {}
+    if (theta := config.get("rope_theta", 100)) != 100:
+        raise CheckpointError(
+            f"config.json has rope_theta={theta!r}: the model rotates its tokens otherwise than "
+            "DINOv3, for which this package has rotary positions of rope_theta=100."
+        )
+    if isinstance(heads := config.get("num_attention_heads"), int):
+        arguments["num_heads"] = heads
+    if isinstance(epsilon := config.get("layer_norm_eps"), float) and 0 < epsilon < 1:
+        arguments["norm_epsilon"] = epsilon
+    return arguments | _activation(config.get("hidden_act"))
+
+
+def _timm_config(config: Arguments) -> Arguments | None:
+    """timm's `pretrained_cfg`; before timm 0.9 it was the whole file."""
+    pretrained_cfg = config.get("pretrained_cfg", config if "architecture" in config else None)
+    return pretrained_cfg if isinstance(pretrained_cfg, dict) else None
+
+
+def _timm_arguments(config: Arguments) -> Arguments:
+    model_args = config.get("model_args")
+    model_args = model_args if isinstance(model_args, dict) else {}
+    arguments: Arguments = {}
+    if (reference := model_args.get("ref_feat_shape", [16, 16])) != [16, 16]:
+        raise CheckpointError(
+            f"config.json has ref_feat_shape={reference!r}: the model rotates its tokens otherwise "
+            "than EVA-02, for which this package has rotary positions of a grid of 16 x 16."
+        )
+    if isinstance(heads := model_args.get("num_heads"), int):
+        arguments["num_heads"] = heads
+    if (pooling := model_args.get("global_pool", config.get("global_pool"))) in POOLING:
+        arguments["pooling"] = POOLING[pooling]
+    # The activation of an entry point is not written: its name shows it.
+    of_name = "quick_gelu" if "quickgelu" in str(config.get("architecture")) else None
+    return arguments | _activation(model_args.get("act_layer", of_name))
+
+
+def _timm_size(config: Arguments, pretrained_cfg: Arguments) -> tuple[int, int] | None:
+    """The size of the images whose positions are in the file."""
+    model_args = config.get("model_args")
+    if isinstance(model_args, dict) and (size := _pair(model_args.get("img_size"))):
+        return size
+    input_size = pretrained_cfg.get("input_size")
+    return _pair(input_size[1:]) if isinstance(input_size, list) else None
+
+
+def _activation(name: Any) -> Arguments:
+    if name is not None and name not in ACTIVATIONS:
+        warnings.warn(
+            f"config.json has the activation {name!r}, which is not known: set it yourself, "
+            "from_checkpoint(file, activation=...).",
+            stacklevel=2,
+        )
+    return {"activation": ACTIVATIONS[name]} if name in ACTIVATIONS else {}
+
+
+def _huggingface_normalisation(processor: Arguments) -> tuple[Any, Any]:
+    if processor.get("do_normalize") is False:
+        return [0.0] * 3, [1.0] * 3
+    return processor.get("image_mean"), processor.get("image_std")
+
+
+def _normalisation(path: Path, mean: Any, std: Any) -> Arguments:
+    if not mean or not std:
+        return {}
+    matching = [
+        name
+        for name, (ours, ours_std) in NORMALISATIONS.items()
+        if (_of_channels(ours, mean), _of_channels(ours_std, std)) == (mean, std)
+    ]
+    if not matching:
+        warnings.warn(
+            f"{path} is for pixels of mean {mean} and standard deviation {std}, which no layer "
+            "of this package computes: the model has include_preprocessing=False. Normalise "
+            "the images yourself.",
+            stacklevel=3,
+        )
+    return {"include_preprocessing": matching[0] if matching else False}
+
+
+def _of_channels(values: tuple[float, ...], like: Any) -> list[float]:
+    channels = len(like) if isinstance(like, list) else 0
+    return list(values) * (channels if len(values) == 1 else 1)
+
+
+def _warn_of_preparation(path: Path, package: str) -> None:
+    name = {"huggingface": "preprocessor_config.json", "timm": "config.json"}[package]
+    warnings.warn(
+        f"{name} beside {path} prepares images in a way that this package does not have: the model "
+        "keeps the preparation that is usual for such weights. Accepted: a resize by Lanczos, "
+        "bicubic or bilinear interpolation, with or without a central crop. Set "
+        "model.eval_transform yourself.",
+        stacklevel=3,
+    )
+
+
+def _names(labels: Any) -> tuple[str, ...] | None:
+    if isinstance(labels, dict):
+        labels = [labels.get(str(i)) for i in range(len(labels))]
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        return None
+    # What transformers writes for classes without names.
+    return None if labels[:1] in ([], ["LABEL_0"]) else tuple(labels)
+
+
+def _pair(size: Any) -> tuple[int, int] | None:
+    size = [size, size] if isinstance(size, int) else size
+    is_pair = isinstance(size, list) and len(size) == 2 and all(type(s) is int for s in size)
+    return (size[0], size[1]) if is_pair and 0 < min(size) <= max(size) < 2**13 else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        if not path.is_file():
+            return {}
+        if (size := path.stat().st_size) > LONGEST_CONFIG:
+            raise CheckpointError(
+                f"{path} has {size:,} bytes; at most {LONGEST_CONFIG:,} are accepted. Shorten the "
+                "names of its classes, or move it away to read the weights without it."
+            )
+        content = json.loads(path.read_text("utf-8"))
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

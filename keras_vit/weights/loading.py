@@ -1,0 +1,281 @@
+"""`from_checkpoint` and `load_model`: whole models from files."""
+
+import inspect
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+
+from keras_vit._base.errors import check_arguments
+from keras_vit.models import ImageModel
+from keras_vit.models.geometry import feature_stride, patch_grid
+from keras_vit.weights.adaptation import Grid
+from keras_vit.weights.cache import resolve
+from keras_vit.weights.catalogue import find_for_model, find_named
+from keras_vit.weights.claims import check_claims
+from keras_vit.weights.containers.checkpoint_file import file_in_folder, open_checkpoint
+from keras_vit.weights.containers.keras_file import SUFFIXES, is_whole_model, load_keras_model
+from keras_vit.weights.containers.sums import check_file, check_file_in_thread, check_regular
+from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.reader import load_checkpoint
+from keras_vit.weights.tables.conventions import FAMILIES
+from keras_vit.weights.tables.layout import Checkpoint
+from keras_vit.weights.variables import bindings
+
+
+def from_checkpoint(
+    file: str | Path,
+    *,
+    layout: str | None = None,
+    fresh: Sequence[str] = (),
+    file_grid: Grid | None = None,
+    sha256: str | None = None,
+    max_parameters: int | None = None,
+    **overrides: Any,
+) -> ImageModel:
+    """Builds the model that a file is of and loads its weights.
+
+    The architecture is read from the shapes; `activation`, `norm_epsilon` and preprocessing follow
+    the authors (released code: tanh GELU, 1e-6; timm and Hugging Face: erf GELU, and 1e-12 at
+    Hugging Face) unless the file, a `config.json` beside it, or the caller sets them.
+
+    Args:
+        file: As for `load_weights`, or `"MODEL:TAG"` of the catalogue: `"ViT-B/16:augreg_in21k"`.
+            For a folder of transformers or timm, the model's `eval_transform` prepares images as
+            these do. The folder may be a repository in the Hugging Face hub's cache, such as
+            `"~/.cache/huggingface/hub/models--google--vit-base-patch16-224"`.
+        layout, fresh, file_grid, sha256: As for `load_weights`.
+        max_parameters: The most parameters that the file's model may have; None for as many as the
+            file holds.
+        **overrides: Arguments of the model: `num_classes=5` gives a new zero head,
+            `input_shape=(384, 512, 3)` resampled positions, `pooling=None` all tokens of a ViT.
+
+    Returns:
+        A `VisionTransformer`, `MLPMixer` or `BiTResNet`; its `load_report` is the `LoadReport`.
+
+    Raises:
+        CheckpointError: As for `load_weights`.
+        ValueError: An override is not an argument of the file's model, or out of range.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=10,
+    ...     input_shape=(32, 32, 3))
+    >>> file = tempfile.mkdtemp() + "/model.safetensors"
+    >>> keras_vit.weights.save_weights(model, file, layout="timm")
+    >>> twin = keras_vit.weights.from_checkpoint(file)
+    >>> twin.activation, twin.num_heads, twin.input_shape
+    ('gelu_tanh', 2, (None, 32, 32, 3))
+    """
+    if overrides.get("weights") is not None:
+        raise ValueError(
+            "from_checkpoint(file) takes the weights from the file: leave weights= out."
+        )
+    path, layout, released_arguments = resolve(file, layout, find_named)
+    overrides = {**released_arguments, **overrides}
+    with (
+        check_file_in_thread(path, sha256) as wait_for_sum,
+        open_checkpoint(path, layout, None, wait_for_sum, max_parameters) as checkpoint,
+    ):
+        constructor = FAMILIES[checkpoint.family].model
+        check_arguments(constructor, overrides)
+        arguments = _arguments(checkpoint, overrides, file_grid, path, max_parameters)
+        model = constructor(**arguments)
+        report = load_checkpoint(
+            model, bindings(model), path, checkpoint, fresh, file_grid, wait_for_sum
+        )
+    model.load_report = report
+    return model
+
+
+def load_model(
+    path: str | Path, *, sha256: str | None = None, max_parameters: int | None = None
+) -> ImageModel:
+    """The model in a file or a run's folder, not compiled; the file's claims are all checked.
+
+    A `.keras` or legacy `.h5` file comes back as it was saved; from other files the model is built
+    by `from_checkpoint`. Checked before anything is built: the SHA-256 sum that a file of this
+    package carries, the one in a `SHA256SUMS` beside it, the sizes in the configuration with those
+    of the tensors. No Python object is unpickled, and no class is imported.
+
+    Args:
+        path: A `.keras`, `.h5`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the index of
+            several (`model.safetensors.index.json`), the folder of a run with `model.keras` in it,
+            a folder of transformers or timm, or `"MODEL:TAG"` of released weights. A `.weights.h5`
+            file does not hold the architecture: build the model and use `load_weights`.
+        sha256: The sum that the file must have.
+        max_parameters: The most parameters that the model may have; None for as many as the file
+            holds.
+
+    Raises:
+        CheckpointError: The file is damaged, hostile, of something else, or has values that are
+            not finite. One line that names the file, and the tensor or the byte.
+        FileNotFoundError: There is no such file.
+        ValueError: `sha256` is not a sum.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+    >>> folder = tempfile.mkdtemp()
+    >>> model.save(folder + "/model.keras")
+    >>> keras_vit.weights.load_model(folder).hidden_dim
+    16
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        path = file_in_folder(path)
+    if not path.name.endswith(SUFFIXES):
+        return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
+    check_regular(path)
+    if not is_whole_model(path):  # which raises what to do with weights alone
+        return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
+    check_file(path, sha256)
+    return load_keras_model(path, max_parameters)
+
+
+# What a model takes from the file of its weights where its caller sets nothing.
+INHERITED_ARGUMENTS = (
+    "activation",
+    "norm_epsilon",
+    "include_preprocessing",
+    "pooling",
+    "class_token",
+    "num_registers",
+    "layer_scale",
+    "position_embedding",
+    "rotary",
+    "distilled",
+    "pre_norm",
+    "norm_after_pooling",
+    "key_bias",
+    "mlp_norm",
+    "mlp_dim",
+    "num_heads",
+    "tokens_mlp_dim",
+    "channels_mlp_dim",
+    "version",
+)
+
+
+def model_class(weights: str | Path) -> type[ImageModel]:
+    """The class whose models have such weights.
+
+    Args:
+        weights: A file, or `MODEL:TAG` of released weights.
+
+    Raises:
+        CheckpointError: The file is damaged or of something else.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> model = keras_vit.MLPMixer(patch_size=8, hidden_dim=8, depth=1, input_shape=(32, 32, 3))
+    >>> file = tempfile.mkdtemp() + "/model.npz"
+    >>> keras_vit.weights.save_weights(model, file, layout="google")
+    >>> keras_vit.weights.loading.model_class(file).__name__
+    'MLPMixer'
+    """
+    path, layout, _ = resolve(weights, None, find_named)
+    with open_checkpoint(path, layout) as checkpoint:
+        return FAMILIES[checkpoint.family].model
+
+
+def arguments_for(
+    weights: str | Path, /, *, num_classes: int = 1000, **arguments: Any
+) -> dict[str, Any]:
+    """What a model of these sizes inherits from its weights: numerics, pooling, preprocessing.
+
+    For a constructor with `weights=`: everything that its caller left out.
+
+    Args:
+        weights: A file, or the tag of released weights.
+        num_classes: Of the model: where the file has as many, its pre-logits layer is inherited
+            too, without which its head means nothing; else both are left out, as the released
+            code does when it fine-tunes.
+        **arguments: The model's other arguments: its sizes show which weights a tag means.
+
+    Raises:
+        CheckpointError: As for `load_weights`.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> sizes = dict(patch_size=8, hidden_dim=16, depth=1, num_heads=2)
+    >>> model = keras_vit.VisionTransformer(**sizes, pooling="gap", input_shape=(32, 32, 3))
+    >>> file = tempfile.mkdtemp() + "/model.npz"
+    >>> keras_vit.weights.save_weights(model, file, layout="google")
+    >>> keras_vit.weights.arguments_for(file, **sizes)["pooling"]
+    'gap'
+    """
+    model = SimpleNamespace(**arguments)
+    path, layout, released = resolve(weights, None, lambda tag: find_for_model(tag, model))
+    if path.name.endswith(SUFFIXES) and not is_whole_model(path):
+        return {}  # holds weights alone, of a model like the one that is asked for
+    with open_checkpoint(path, layout) as checkpoint:
+        of_file = {**_of_file(checkpoint), **released}
+    inherited = [*INHERITED_ARGUMENTS]
+    if of_file["num_classes"] == num_classes:
+        inherited.append("representation_size")
+    return {name: of_file[name] for name in inherited if name in of_file}
+
+
+def _arguments(
+    checkpoint: Checkpoint,
+    overrides: dict[str, Any],
+    file_grid: Grid | None,
+    path: Path,
+    max_parameters: int | None,
+) -> dict[str, Any]:
+    """Arguments of the model: the file's, then the caller's."""
+    arguments = _of_file(checkpoint, file_grid)
+    if "keras" not in checkpoint.arguments:  # there the claims were checked before Keras built it
+        # A size that the caller sets is not a claim of the file's.
+        claimed = {k: v for k, v in arguments.items() if k not in {"input_shape"} & {*overrides}}
+        shapes = [tensor.shape for tensor in checkpoint.tensors.values()]
+        check_claims(path, claimed, sum(map(math.prod, shapes)), len(shapes), max_parameters)
+        _settle_input_shape(arguments, overrides, path)
+    elif "input_shape" in overrides:
+        arguments.pop("position_grid", None)  # follows from the shape
+    if overrides.get("pooling") == "token":
+        arguments["class_token"] = True
+    elif "pooling" in overrides:  # a second head is on a second token
+        arguments.pop("distilled", None)
+    return {**arguments, **overrides}
+
+
+def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], path: Path) -> None:
+    """Brings the file's `input_shape` into the requested data format and grid."""
+    if "input_shape" not in arguments:
+        if "input_shape" not in overrides:
+            raise CheckpointError(
+                f"The patches of {path} are not a square, so their number does not determine the "
+                "size of the images. Give it: from_checkpoint(file, input_shape=(224, 160, 3))."
+            )
+        return
+    height, width, channels = arguments["input_shape"]
+    if (overrides.get("data_format") or keras.config.image_data_format()) == "channels_first":
+        arguments["input_shape"] = (channels, height, width)
+    if None in overrides.get("input_shape", ()) and "position_embedding" in arguments:
+        # Images of any size: positions stay on the grid of the file.
+        stride = feature_stride(arguments["resnet"], arguments.get("conv_stem"))
+        size, patch = (height, width), arguments["patch_size"]
+        arguments["position_grid"] = patch_grid(size, patch, stride)
+
+
+def _of_file(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
+    """The arguments of the model's class that the file determines."""
+    family = FAMILIES[checkpoint.family]
+    arguments = checkpoint.arguments.get("keras")
+    if arguments is None:
+        arguments = family.arguments(checkpoint, file_grid)
+    else:
+        arguments = {**arguments, "dtype": keras.dtype_policies.get(arguments["dtype"])}
+    accepted = inspect.signature(family.model).parameters
+    return {k: v for k, v in arguments.items() if k in accepted}  # not trainable, class_names, ...

@@ -1,0 +1,153 @@
+"""`load_weights`: everything is checked and computed first, then assigned."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit.weights.adaptation import Grid, adapt
+from keras_vit.weights.architecture import HEADS
+from keras_vit.weights.cache import resolve
+from keras_vit.weights.catalogue import find_for_model
+from keras_vit.weights.class_names import names_of_head
+from keras_vit.weights.containers.checkpoint_file import open_checkpoint
+from keras_vit.weights.containers.sums import check_file_in_thread
+from keras_vit.weights.containers.tensors import Array, join_columns
+from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.report import LoadReport
+from keras_vit.weights.tables.conventions import FAMILIES, family_of
+from keras_vit.weights.tables.layout import Checkpoint, Tensors
+from keras_vit.weights.variables import Binding, bindings
+
+
+def load_weights(
+    model: keras.Model,
+    file: str | Path,
+    *,
+    fresh: Sequence[str] = (),
+    layout: str | None = None,
+    file_grid: Grid | None = None,
+    sha256: str | None = None,
+) -> LoadReport:
+    """Loads released or your own weights into a model, adapted to its sizes.
+
+    Another number of classes gives a new zero head; position embeddings are resampled by the rule
+    of the file's authors; the patch kernel is fitted to other patches (FlexiViT's pseudo-inverse)
+    and channels (repeated or summed, so that grey images keep their embeddings); a class token's
+    position is dropped or added as zero.
+
+    Args:
+        model: A `VisionTransformer`, `MLPMixer` or `BiTResNet`.
+        file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras`, `.weights.h5` or legacy
+            `.h5` file, a `.index.json` of several files, a folder with one of these that a
+            training, transformers or timm wrote, a repository in the Hugging Face hub's cache, or
+            the tag of released weights that fit the model (see `list_weights`).
+        fresh: Weights that may keep the model's values where the file lacks them: names
+            as the error and the report show them, groups such as `"pre_logits"`, or patterns.
+            The classifier always may; another number of classes than the file's sets it to zero.
+        layout: Its name (`keras_vit.weights.tables.layouts.LAYOUTS`), such as `"google"`, `"timm"`
+            or `"flexivit"`; None recognises it by the names in the file.
+        file_grid: Rows and columns of the file's position embeddings, where they are not a square.
+        sha256: The SHA-256 sum that the file must have; not with several files. What `save_weights`
+            wrote carries its sum, which is always compared; of other files the report has the sum.
+
+    Returns:
+        A `LoadReport`, which says how each tensor was handled.
+
+    Raises:
+        CheckpointError: The file is damaged, hostile or of something else, or would leave a
+            weight fresh that `fresh` does not name. The model is then as it was.
+        FileNotFoundError: There is no such file, nor such a tag.
+        ValueError: `sha256` is not a sum.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> sizes = dict(patch_size=8, hidden_dim=16, depth=1, num_heads=2)
+    >>> model = keras_vit.VisionTransformer(**sizes, num_classes=10, input_shape=(32, 32, 3))
+    >>> file = tempfile.mkdtemp() + "/model.npz"
+    >>> keras_vit.weights.save_weights(model, file, layout="google")
+    >>> larger = keras_vit.VisionTransformer(**sizes, num_classes=5, input_shape=(48, 64, 3))
+    >>> print(keras_vit.weights.load_weights(larger, file))
+    model.npz (google): 21 loaded, 1 resized, 2 fresh, 2 ignored
+      resized  position_embedding  1 x 49 x 16  4 x 4 -> 6 x 8, zoom
+      fresh    head/kernel         16 x 5       10 classes in the file, 5 in the model
+      fresh    head/bias           5            10 classes in the file, 5 in the model
+      ignored  head/kernel         16 x 10      10 classes in the file, 5 in the model
+      ignored  head/bias           10           10 classes in the file, 5 in the model
+    """
+    bound = bindings(model)
+    path, layout, _ = resolve(file, layout, lambda tag: find_for_model(tag, model))
+    with (
+        check_file_in_thread(path, sha256) as wait_for_sum,
+        open_checkpoint(path, layout, model, wait_for_sum) as checkpoint,
+    ):
+        return load_checkpoint(model, bound, path, checkpoint, fresh, file_grid, wait_for_sum)
+
+
+def load_checkpoint(
+    model: Any,
+    bound: list[Binding],
+    path: Path,
+    checkpoint: Checkpoint,
+    fresh: Sequence[str],
+    file_grid: Grid | None,
+    wait_for_sum: Callable[[], str],
+) -> LoadReport:
+    """Computes everything, then assigns it: see `load_weights`."""
+    if checkpoint.family != family_of(model):
+        raise CheckpointError(
+            f"{path} holds the weights of {FAMILIES[checkpoint.family].model.__name__}, and the "
+            f"model is {type(model).__name__}. from_checkpoint builds the one the file is of."
+        )
+    expected = {name: shape for b in bound for name, shape in b.shapes().items()}
+    tensors, entries = adapt(checkpoint, expected, model, fresh, file_grid)
+    new_values = [
+        (b.variable, values) for b in bound if (values := _new_value(b, tensors)) is not None
+    ]
+    sha256 = wait_for_sum()
+    # Nothing has changed so far, and nothing below can fail.
+    new_values.reverse()
+    while new_values:
+        variable, values = new_values.pop()
+        variable.assign(values)
+        del values  # one copy less at the peak
+    notes = tuple(_differences(model, checkpoint))
+    report = LoadReport(str(path), checkpoint.layout, tuple(entries), notes, sha256)
+    if "head/kernel" in report.loaded:
+        names = checkpoint.class_names or names_of_head(model.num_classes)
+        if names is not None and len(names) == model.num_classes:
+            model.class_names = names
+    eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)
+    if eval_transform and not model.eval_transform:
+        model.eval_transform = dict(eval_transform)
+    return report
+
+
+def _new_value(binding: Binding, tensors: Tensors) -> Array | None:
+    """The value to assign to a variable; None where it keeps its own."""
+    present = [name in tensors for name in binding.names]
+    if not any(present):
+        return None
+    # Some parts may be fresh at the caller's request.
+    old = {} if all(present) else binding.values()
+    return join_columns([tensors[n].read() if n in tensors else old[n] for n in binding.names])
+
+
+def _differences(model: Any, checkpoint: Checkpoint) -> list[str]:
+    """Options of the model in which it differs from the weights' and no shape shows it."""
+    arguments = {**checkpoint.stated, **checkpoint.arguments.get("keras", {})}
+    config = model.get_config()
+    notes = []
+    for name in ("activation", "norm_epsilon", "include_preprocessing", "num_heads"):
+        value = config.get(name, arguments.get(name))
+        is_free = value == "swiglu" or value is False  # follows from shapes, or is asked for
+        if name in arguments and arguments[name] != value and not is_free:
+            notes.append(f"the weights are for {name}={arguments[name]!r}, the model has {value!r}")
+    heads = config.get("num_heads")
+    is_known = "num_heads" in arguments or config.get("hidden_dim") in HEADS
+    if heads and not is_known and "relative" not in config["position_embedding"]:
+        # The columns of relative positions are the heads; otherwise no tensor shows them.
+        notes.append(f"the file does not state num_heads: {heads} is not checked")
+    return notes

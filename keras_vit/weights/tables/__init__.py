@@ -1,0 +1,1 @@
+"""The names that other packages give their tensors: one table per layout."""

@@ -1,0 +1,40 @@
+"""The families of models whose weights files hold: which class, and how to know its sizes."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from keras_vit.models import BiTResNet, ImageModel, MLPMixer, VisionTransformer
+from keras_vit.weights import architecture
+from keras_vit.weights.adaptation import Grid
+from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.tables.layout import Checkpoint
+
+
+class Family(NamedTuple):
+    """A class of models, and how to know its arguments from a file."""
+
+    model: type[ImageModel]
+    root: str  # the canonical tensor without which a file is incomplete
+    arguments: Callable[[Checkpoint, Grid | None], dict[str, Any]]  # and more that the file states
+
+
+FAMILIES = {
+    "vit": Family(VisionTransformer, "patch_embedding/kernel", architecture.vit),
+    "bit": Family(BiTResNet, "stem/conv/kernel", architecture.bit),
+    "bit_v1": Family(BiTResNet, "stem/conv/kernel", architecture.bit),
+    "mixer": Family(MLPMixer, "patch_embedding/kernel", architecture.mixer),
+}
+
+
+def family_of(model: Any) -> str:
+    """The family of a model; a CheckpointError if it is not of one of `FAMILIES`."""
+    if isinstance(model, BiTResNet):
+        return "bit" if model.version == 2 else "bit_v1"
+    for name, family in FAMILIES.items():
+        if isinstance(model, family.model):
+            return name
+    names = " or ".join(sorted({family.model.__name__ for family in FAMILIES.values()}))
+    raise CheckpointError(
+        f"{type(model).__name__} is not a {names}: only their weights have names that other "
+        "packages share. Use Keras's model.load_weights and model.save."
+    )

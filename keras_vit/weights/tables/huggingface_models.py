@@ -1,0 +1,181 @@
+"""Which model of transformers a ViT is, and the arguments of its `config.json`, a row for each."""
+
+from collections.abc import Callable
+from typing import Any
+
+from keras_vit.weights.errors import CheckpointError
+
+Config = dict[str, Any]
+ANY = ("any",)
+# Options of the models that differ from the plain ViT's, by layout.
+OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "huggingface": {"key_bias": ANY},
+    "huggingface_dinov2": {"key_bias": ANY, "layer_scale": ANY},
+    "huggingface_dinov2_registers": {"key_bias": ANY, "layer_scale": ANY, "num_registers": ANY},
+    "huggingface_dinov3": {
+        **dict.fromkeys(("key_bias", "layer_scale", "num_registers"), ANY),
+        "rotary": ("dinov3",),
+        "position_embedding": ("none",),
+    },
+    "huggingface_beit": {
+        **{"key_bias": (False,), "layer_scale": ANY},
+        "position_embedding": ("learned", "none", "relative_2d", "relative_2d_shared"),
+    },
+}
+# Ours -> transformers'; timm has the names that we have.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+}
+TOWER = ("id2label", "label2id", "hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+def _vit(model: Any, config: Config) -> Config:
+    if model.representation_size is not None and model.num_classes:
+        raise CheckpointError(
+            "ViTForImageClassification does not have a layer between the class token and the head; "
+            f"this model has representation_size={model.representation_size}. Save it as .keras, "
+            "or its features alone: from_checkpoint(file, num_classes=0)."
+        )
+    _check_pooling(model, "ViTForImageClassification", "token")
+    config = config | {
+        "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
+        "model_type": "vit",
+        "qkv_bias": model.key_bias,
+    }
+    if model.representation_size is not None:
+        config |= {"pooler_output_size": model.representation_size, "pooler_act": "tanh"}
+    return config
+
+
+def _distilled(model: Any, config: Config) -> Config:
+    name = "DeiTForImageClassificationWithTeacher" if model.num_classes else "DeiTModel"
+    return config | {"architectures": [name], "model_type": "deit", "qkv_bias": model.key_bias}
+
+
+def _clip(model: Any, config: Config) -> Config:
+    _check_pooling(model, "CLIPVisionModel", "token")
+    name = "CLIPVisionModelWithProjection" if model.num_classes else "CLIPVisionModel"
+    return {key: value for key, value in config.items() if key not in TOWER} | {
+        "architectures": [name],
+        "model_type": "clip_vision_model",
+        "projection_dim": model.num_classes,
+    }
+
+
+def _siglip(model: Any, config: Config) -> Config:
+    tower = {key: value for key, value in config.items() if key not in TOWER}
+    tower |= {"model_type": "siglip_vision_model", "vision_use_head": model.pooling == "map"}
+    if model.num_classes == 0:
+        return {**tower, "architectures": ["SiglipVisionModel"]}
+    _check_pooling(model, "SiglipForImageClassification", "gap")
+    names = {key: config[key] for key in ("id2label", "label2id")}
+    return {
+        "architectures": ["SiglipForImageClassification"],
+        "model_type": "siglip",
+        "vision_config": tower,
+        **names,
+        **{key: value for key, value in config.items() if key not in tower},
+    }
+
+
+def _dinov2(model: Any, config: Config) -> Config:
+    name = "Dinov2WithRegisters" if model.num_registers else "Dinov2"
+    _check_pooling(model, f"{name}ForImageClassification", "token_gap")
+    is_gated = model.activation == "swiglu"
+    ratios = range(1, 33)
+    ratio = next((r for r in ratios if _dinov2_width(model, r, is_gated) == model.mlp_dim), None)
+    if ratio is None:
+        raise CheckpointError(
+            f"transformers' DINOv2 has MLPs of 4 x {model.hidden_dim}, or another multiple (two "
+            f"thirds of it with a gate), not mlp_dim={model.mlp_dim}. Save the model as .keras."
+        )
+    del config["intermediate_size"]
+    return config | {
+        "architectures": [f"{name}{'ForImageClassification' if model.num_classes else 'Model'}"],
+        "model_type": "dinov2_with_registers" if model.num_registers else "dinov2",
+        "hidden_act": "gelu" if is_gated else config["hidden_act"],
+        "mlp_ratio": ratio,
+        "use_swiglu_ffn": is_gated,
+        "layerscale_value": model.layer_scale,
+        "qkv_bias": model.key_bias,
+        **({"num_register_tokens": model.num_registers} if model.num_registers else {}),
+    }
+
+
+def _dinov2_width(model: Any, ratio: int, is_gated: bool) -> int:
+    """As transformers computes it: a gate's is rounded up to a multiple of 8."""
+    width = model.hidden_dim * ratio
+    return (int(width * 2 / 3) + 7) // 8 * 8 if is_gated else width
+
+
+def _dinov3(model: Any, config: Config) -> Config:
+    _check_pooling(model, "DINOv3ViTModel", None)
+    return config | {
+        "architectures": ["DINOv3ViTModel"],
+        "model_type": "dinov3_vit",
+        "use_gated_mlp": model.activation == "swiglu",
+        "num_register_tokens": model.num_registers,
+        "layerscale_value": model.layer_scale,
+        "rope_theta": 100.0,
+        "key_bias": model.key_bias,
+    }
+
+
+def _beit(model: Any, config: Config) -> Config:
+    _check_pooling(model, "BeitForImageClassification", "token", "gap")
+    if model.num_classes and (model.pooling == "gap") != model.norm_after_pooling:
+        raise CheckpointError(
+            f"transformers' BEiT has its last norm behind the mean; this model has pooling="
+            f"{model.pooling!r} and norm_after_pooling={model.norm_after_pooling}. Save it as "
+            ".keras."
+        )
+    return config | {
+        "architectures": ["BeitForImageClassification" if model.num_classes else "BeitModel"],
+        "model_type": "beit",
+        "layer_scale_init_value": model.layer_scale or 0.0,
+        "use_absolute_position_embeddings": model.position_embedding == "learned",
+        "use_relative_position_bias": model.position_embedding == "relative_2d",
+        "use_shared_relative_position_bias": model.position_embedding == "relative_2d_shared",
+        "use_mean_pooling": model.norm_after_pooling,
+    }
+
+
+def check_options(model: Any, layout: str) -> None:
+    """Raises a CheckpointError for options that the model of a layout does not have."""
+    theirs: dict[str, tuple[Any, ...]]
+    theirs = {"key_bias": (True,), "layer_scale": (None,), "num_registers": (0,), "rotary": (None,)}
+    theirs |= {"position_embedding": ("learned",), "mlp_norm": (False,), **OPTIONS.get(layout, {})}
+    for name, values in theirs.items():
+        if values is not ANY and getattr(model, name) not in values:
+            raise CheckpointError(
+                f"transformers' model for such weights does not have {name}="
+                f"{getattr(model, name)!r}, but {' or '.join(map(repr, values))}. Save it with "
+                "layout='timm' or as .keras."
+            )
+
+
+def _check_pooling(model: Any, theirs: str, *poolings: str | None) -> None:
+    if model.num_classes and model.pooling not in poolings:
+        accepted = " or ".join(repr(pooling) for pooling in poolings if pooling)
+        raise CheckpointError(
+            f"transformers' {theirs} does not classify with pooling={model.pooling!r}. Save the "
+            "features alone, from_checkpoint(file, num_classes=0)"
+            + (f"; or train the model with pooling={accepted}." if accepted else ".")
+        )
+
+
+# By layout: from the model and what all have in common to the content of `config.json`.
+HUGGINGFACE_MODELS: dict[str, Callable[[Any, Config], Config]] = {
+    "huggingface": _vit,
+    "huggingface_distilled": _distilled,
+    "huggingface_clip": _clip,
+    "huggingface_siglip": _siglip,
+    "huggingface_dinov2": _dinov2,
+    "huggingface_dinov2_registers": _dinov2,
+    "huggingface_dinov3": _dinov3,
+    "huggingface_beit": _beit,
+}

@@ -1,0 +1,148 @@
+"""All layouts, and which of them a file is in."""
+
+import re
+from typing import Any
+
+from keras_vit._base.errors import did_you_mean
+from keras_vit.weights.containers.tensors import Container
+from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.tables.big_vision import BIG_VISION, FLEXIVIT
+from keras_vit.weights.tables.google import GOOGLE
+from keras_vit.weights.tables.huggingface import (
+    HUGGINGFACE,
+    HUGGINGFACE_BEIT,
+    HUGGINGFACE_CLIP,
+    HUGGINGFACE_DINOV2,
+    HUGGINGFACE_DINOV2_REGISTERS,
+    HUGGINGFACE_DINOV3,
+    HUGGINGFACE_DISTILLED,
+    HUGGINGFACE_SIGLIP,
+)
+from keras_vit.weights.tables.layout import Layout
+from keras_vit.weights.tables.mixer_names import MIXER
+from keras_vit.weights.tables.resnet_names import BIT, BIT_PAPER, BIT_V1
+from keras_vit.weights.tables.timm import (
+    DINOV2,
+    TIMM,
+    TIMM_BEIT,
+    TIMM_CLIP,
+    TIMM_DINOV3,
+    TIMM_DISTILLED,
+    TIMM_EVA02,
+    TIMM_EVA02_NORM,
+    TIMM_IMAGENET,
+)
+
+# In the order in which a file is tried.
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        GOOGLE,
+        BIG_VISION,
+        TIMM_BEIT,
+        TIMM_DINOV3,
+        TIMM_EVA02,
+        TIMM_EVA02_NORM,
+        TIMM_CLIP,
+        TIMM_DISTILLED,
+        DINOV2,
+        TIMM_IMAGENET,
+        TIMM,
+        HUGGINGFACE_DINOV3,
+        HUGGINGFACE_DINOV2_REGISTERS,
+        HUGGINGFACE_DINOV2,
+        HUGGINGFACE_DISTILLED,
+        HUGGINGFACE_BEIT,
+        HUGGINGFACE,
+        HUGGINGFACE_CLIP,
+        HUGGINGFACE_SIGLIP,
+        FLEXIVIT,
+        MIXER,
+        BIT,
+        BIT_PAPER,
+        BIT_V1,
+    )
+}
+
+# The layout that a package's name stands for, for models other than ViTs: (name, family).
+OF_FAMILY = {
+    ("google", "mixer"): "mixer",
+    ("big_vision", "mixer"): "mixer",
+    ("google", "bit"): "bit",
+    ("google", "bit_v1"): "bit_v1",
+    ("big_vision", "bit"): "bit_paper",
+    ("big_vision", "bit_v1"): "bit_v1",
+}
+
+# Families that the package does not implement, by a tensor name that only they have.
+OTHER_FAMILIES = {
+    r"^transformer\.layers\.\d+\.0\.(fn\.)?to_qkv|to_patch_embedding": "a ViT of vit-pytorch "
+    "(lucidrains), whose blocks compute something else",
+    r"^visual\.": "a CLIP of OpenAI or open_clip (take transformers' or timm's file of it)",
+    r"^conv_proj\.weight$|encoder\.layers\.encoder_layer_0": "a ViT of torchvision",
+}
+
+
+RELATIVE = ("relative_2d", "relative_2d_shared")
+# The layouts that a package's name stands for, for ViTs whose arguments are among these.
+OF_ARGUMENTS: dict[str, tuple[tuple[dict[str, tuple[Any, ...]], str], ...]] = {
+    "huggingface": (
+        ({"pre_norm": (True,)}, "huggingface_clip"),
+        ({"rotary": ("dinov3",)}, "huggingface_dinov3"),
+        ({"distilled": (True,)}, "huggingface_distilled"),
+        ({"position_embedding": RELATIVE}, "huggingface_beit"),
+        ({"norm_after_pooling": (True,)}, "huggingface_beit"),
+        ({"class_token": (False,)}, "huggingface_siglip"),
+        ({"layer_scale": (None,)}, "huggingface"),
+        ({"num_registers": (0,)}, "huggingface_dinov2"),
+        ({}, "huggingface_dinov2_registers"),
+    ),
+    "timm": (
+        ({"position_embedding": RELATIVE}, "timm_beit"),
+        ({"rotary": ("dinov3",)}, "timm_dinov3"),
+        ({"rotary": ("eva02",), "mlp_norm": (True,)}, "timm_eva02_norm"),
+        ({"rotary": ("eva02",)}, "timm_eva02"),
+        ({}, "timm"),
+    ),
+}
+
+
+def layout_of(name: str, model: Any, family: str) -> Layout:
+    """The layout in which a package, or a layout by its name, holds the weights of a model."""
+    if family == "vit":
+        for arguments, layout in OF_ARGUMENTS.get(name, ()):
+            if all(getattr(model, n) in values for n, values in arguments.items()):
+                return LAYOUTS[layout]
+    return layout_named(name, family)
+
+
+def layout_named(name: str, family: str = "vit") -> Layout:
+    """The layout of this name for a family, or a ValueError that proposes the nearest."""
+    name = OF_FAMILY.get((name, family), name)
+    if name not in LAYOUTS:
+        raise ValueError(f"layout={name!r} is not known. {did_you_mean(name, LAYOUTS)}")
+    return LAYOUTS[name]
+
+
+def recognise(container: Container) -> Layout:
+    """The layout of a file, from the names in it; the error for an unknown one shows them."""
+    names = list(container.tensors)
+    others = (
+        f"{family} (tensor {name!r})"
+        for name in names
+        for pattern, family in OTHER_FAMILIES.items()
+        if re.search(pattern, name)
+    )
+    family = next(others, None)
+    if family is None:
+        for layout in LAYOUTS.values():
+            if layout.recognises(container.tensors):
+                return layout
+        shown = ", ".join(map(repr, names[:4])) or "none"
+        raise CheckpointError(
+            f"{container.path} is in no layout that is known: its first tensors are {shown}. "
+            f"Rename them to those of one of these, or add one: {', '.join(LAYOUTS)}."
+        )
+    raise CheckpointError(
+        f"{container.path} is {family}: its weights do not fit a model of this package."
+    )

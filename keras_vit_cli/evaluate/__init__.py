@@ -1,0 +1,1 @@
+"""keras-vit evaluate: tables of accuracy, and VTAB."""

@@ -1,0 +1,1 @@
+"""keras-vit inspect: a page of what a model looks at."""

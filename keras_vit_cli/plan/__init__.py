@@ -1,0 +1,1 @@
+"""keras-vit plan: what a model and its training step cost."""

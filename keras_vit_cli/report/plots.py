@@ -1,0 +1,371 @@
+"""Plots of a training run: curves, confusion matrix, reliability diagram and mistakes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._base.errors import printable
+from keras_vit._base.figures import new_figure
+from keras_vit._base.files import atomic_write
+from keras_vit._base.fonts import families_for, without_glyph_warnings
+from keras_vit.evaluation.calibration import Calibration, wilson_interval
+from keras_vit.evaluation.mistakes import Mistake
+from keras_vit.evaluation.report import ClassificationReport
+from keras_vit_cli.report.shortening import fits_in, shorten, shorten_apart, text_width
+
+# With fewer images in a bin, chance moves its accuracy by up to 18 points (Wilson's 95 % interval).
+FEW_IMAGES = 30
+TILE = 2.0  # inches: width of an image among the mistakes
+ROOM = 72 * TILE - 14  # points: width of a line above or below it
+MOST_CLASSES = 50  # of a confusion matrix, of 3,000 x 3,000 pixels then
+MOST_MISTAKES = 60  # of a contact sheet
+MANY_EPOCHS = 40  # beyond that a dot per epoch would hide the line
+SOFT, FAINT = "0.4", "0.94"  # greys of what stands back: notes, and the tiles behind images
+
+
+def _save(figure: Any, path: str | Path) -> None:
+    with atomic_write(path) as temporary, without_glyph_warnings():
+        figure.savefig(temporary)
+
+
+def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> None:
+    """The figure of `draw_curves` as a PNG file."""
+    _save(draw_curves(history), path)
+
+
+def draw_curves(history: Mapping[str, Sequence[float]]) -> Any:
+    """The history of `fit` as a matplotlib Figure.
+
+    One panel each for loss and accuracy of training and validation, and a low one below them for
+    `learning_rate` if the history has it. With a `val_loss`, the best epoch is marked: the one of
+    `best.keras`.
+    """
+    epochs = max(map(len, history.values()), default=0)
+    losses = _by_epoch(history, "val_loss", epochs)
+    best = min(losses, key=lambda epoch: losses[epoch], default=None)  # the first of equal ones
+    rows = [["loss", "accuracy"]]
+    if "learning_rate" in history:
+        rows.append(2 * ["learning_rate"])
+    heights = [3.9, 1.5][: len(rows)]
+    figure = new_figure(8.7, sum(heights))
+    panels = figure.subplot_mosaic(rows, height_ratios=heights)
+    for name, axes in panels.items():
+        _draw_epochs(axes, history, name, epochs)
+        if best is not None:
+            axes.axvline(best, c=SOFT, lw=1, ls=":", zorder=0)
+            _mark_best(axes, name, best, _by_epoch(history, f"val_{name}", epochs))
+    handles, labels = panels["loss"].get_legend_handles_labels()
+    if labels:
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def _by_epoch(history: Mapping[str, Sequence[float]], name: str, epochs: int) -> dict[int, float]:
+    """A metric by epoch, from 1; one that a resumed run gained later has the last epochs alone."""
+    values = history.get(name, ())
+    return dict(enumerate(values, epochs - len(values) + 1))
+
+
+def _draw_epochs(axes: Any, history: Mapping[str, Sequence[float]], name: str, epochs: int) -> None:
+    """The curves of a metric against the epochs, which are integers."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+    is_rate = name == "learning_rate"
+    marker = "o" if epochs <= MANY_EPOCHS else None
+    for key, label, colour in (
+        (name, "training", "0.3" if is_rate else "C0"),
+        (f"val_{name}", "validation", "C1"),
+    ):
+        if values := _by_epoch(history, key, epochs):
+            axes.plot(list(values), list(values.values()), colour, label=label, marker=marker, ms=3)
+    axes.set_title(name.replace("_", " "), loc="left", fontsize=12, weight="bold")
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    margin = max(0.03 * epochs, 0.15)
+    axes.set_xlim(1 - margin, max(epochs, 1) + margin)
+    if name == "accuracy":
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    elif is_rate:
+        axes.set_ylim(bottom=0)
+        # Ticks of one digit or two: rounded labels of others would look uneven.
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:.3g}"))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _mark_best(axes: Any, name: str, best: int, values: Mapping[int, float]) -> None:
+    """A ring around the validation's value in the best epoch, and the value above the panel."""
+    if best not in values:
+        return
+    label = f"best epoch: {best} (lowest validation loss)"
+    axes.plot([best], [values[best]], "o", ms=9, mfc="none", mec="black", label=label)
+    shown = f"{values[best]:.1%}" if name == "accuracy" else f"{values[best]:.3g}"
+    axes.set_title(f"{shown} in epoch {best}", loc="right", fontsize=10, c=SOFT)
+
+
+def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
+    """The figure of `draw_confusion` as a PNG file."""
+    _save(draw_confusion(report), path)
+
+
+def draw_confusion(report: ClassificationReport) -> Any:
+    """The confusion matrix as a matplotlib Figure: colours are shares of a row, numbers counts.
+
+    Of more than `MOST_CLASSES` it shows those of the most frequent confusions, those that are
+    taken for each other beside each other, and the predictions of all others in a last column.
+    """
+    chosen = _confused_classes(report)
+    names = [printable(report.classes[i].name) for i in chosen]
+    font = {"family": families_for(names), "size": 10}
+    names = shorten_apart(names, len(names) * [fits_in(200, font)])
+    rows, counts = list(names), _counts_among(report, chosen)
+    title = f"accuracy {report.accuracy:.1%}"
+    if len(chosen) < len(report.classes):
+        names.append("any other")
+        classes = f"{len(report.classes):,}"
+        title += f"\n{len(chosen)} of {classes} classes: those of the most frequent confusions"
+    else:
+        counts = counts[:, :-1]
+    supports = np.array([report.classes[i].support for i in chosen])
+    shares = counts / supports[:, None].clip(min=1)
+    label = max(text_width(name, font) for name in names) / 72  # inches, beside and below
+    side = max(2.8, 0.42 * len(names))
+    figure = new_figure(side + label + 1.8, side + 0.71 * label + 1.2)
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, label="share of the label", shrink=0.85)
+    # Names are plain text: matplotlib would typeset what stands between dollars, or fail at it.
+    plain = {"parse_math": False, "fontfamily": font["family"]}
+    slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    is_short = max(map(len, names)) <= 3
+    axes.set_xticks(range(len(names)), names, **({} if is_short else slant), **plain)
+    axes.set_yticks(range(len(rows)), rows, **plain)
+    axes.set(xlabel="predicted", ylabel="label")
+    axes.set_title(title, weight="bold")
+    for row, column in np.argwhere(counts):
+        colour = "white" if shares[row, column] > 0.5 else "black"
+        size = 10 if counts[row, column] < 1000 else 7
+        text = _compact(counts[row, column])
+        axes.text(column, row, text, ha="center", va="center", c=colour, fontsize=size)
+    return figure
+
+
+def _confused_classes(report: ClassificationReport) -> list[int]:
+    """The classes of the matrix: all, or those of the most frequent confusions, pair by pair."""
+    count = len(report.classes)
+    if count <= MOST_CLASSES:
+        return list(range(count))
+    chosen: dict[int, None] = {}
+    for pair in report.confusions[:, :2].tolist():
+        if len(chosen) + len(set(pair) - set(chosen)) <= MOST_CLASSES:
+            chosen |= dict.fromkeys(pair)
+    if not chosen:  # without a mistake, any classes are as good
+        supports = [-scores.support for scores in report.classes]
+        chosen = dict.fromkeys(np.argsort(supports, kind="stable")[:MOST_CLASSES].tolist())
+    return list(chosen)
+
+
+def _counts_among(report: ClassificationReport, chosen: Sequence[int]) -> np.ndarray:
+    """Counts of predictions among some classes `(chosen, chosen + 1)`; the last column: others."""
+    place = np.full(len(report.classes), len(chosen))
+    place[list(chosen)] = np.arange(len(chosen))
+    labels, predictions, amounts = report.pairs.T
+    counts = np.zeros((len(chosen) + 1, len(chosen) + 1), np.int64)
+    np.add.at(counts, (place[labels], place[predictions]), amounts)
+    return counts[:-1]
+
+
+def plot_calibration(calibration: Calibration, path: str | Path) -> None:
+    """The figure of `draw_calibration` as a PNG file."""
+    _save(draw_calibration(calibration), path)
+
+
+def draw_calibration(calibration: Calibration) -> Any:
+    """The reliability diagram as a matplotlib Figure: accuracy against confidence, by bin.
+
+    Bars below the diagonal are overconfident. Each has its 95 % confidence interval and, below it,
+    its number of images; with fewer than `FEW_IMAGES` it is pale.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    counts, accuracy, bins = calibration.counts, calibration.accuracy, len(calibration.counts)
+    edges, few = np.arange(bins) / bins, counts < FEW_IMAGES
+    figure = new_figure(6, 6.8)
+    diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    for chosen, alpha, label in (
+        (~few, 1.0, "accuracy of a bin"),
+        (
+            few & (counts > 0),
+            0.35,
+            f"accuracy of a bin with fewer than {FEW_IMAGES} images: may be chance",
+        ),
+    ):
+        if not chosen.any():
+            continue
+        style = {"width": 1 / bins, "align": "edge", "ec": "white", "color": "C0", "alpha": alpha}
+        diagram.bar(edges[chosen], accuracy[chosen], label=label, **style)
+        bars = histogram.bar(edges[chosen], counts[chosen], **style)
+        histogram.bar_label(bars, map(_compact, counts[chosen]), fontsize=8, padding=1)
+    filled = np.flatnonzero(counts)
+    low, high = np.transpose([wilson_interval(accuracy[i], counts[i]) for i in filled])
+    diagram.errorbar(
+        calibration.confidence[filled],
+        accuracy[filled],
+        # Rounding must not turn an interval that ends at the accuracy into a negative length.
+        np.maximum([accuracy[filled] - low, high - accuracy[filled]], 0),
+        fmt="o",
+        c="C1",
+        ms=5,
+        ecolor=SOFT,
+        elinewidth=1.2,
+        label="at the bin's mean confidence, with a 95% interval",
+    )
+    diagram.plot((0, 1), (0, 1), "--", c="black", lw=1, label="perfectly calibrated")
+    diagram.set(ylabel="accuracy", ylim=(0, 1.02), xlim=(0, 1))
+    histogram.set(xlabel="confidence of the prediction", ylabel="images")
+    histogram.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    histogram.margins(y=0.22)  # room for the numbers above the bars
+    for axes in (diagram, histogram):
+        axes.spines[["top", "right"]].set_visible(False)
+    diagram.set_title(
+        f"expected calibration error {calibration.error:.1%}, {counts.sum():,} images",
+        weight="bold",
+    )
+    handles, labels = diagram.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: "calibrated" in labels[i])  # bars first
+    figure.legend(
+        [handles[i] for i in order],
+        [labels[i] for i in order],
+        loc="outside lower center",
+        fontsize=9,
+        frameon=False,
+    )
+    return figure
+
+
+def plot_mistakes(
+    mistakes: Sequence[Mistake],
+    images: Sequence[np.ndarray],
+    class_names: Sequence[str],
+    path: str | Path,
+    columns: int = 3,
+) -> None:
+    """The figure of `draw_mistakes` as a PNG file."""
+    _save(draw_mistakes(mistakes, images, class_names, columns), path)
+
+
+def draw_mistakes(
+    mistakes: Sequence[Mistake],
+    images: Sequence[np.ndarray],
+    class_names: Sequence[str],
+    columns: int = 3,
+) -> Any:
+    """The images of mistakes as a matplotlib Figure, with classes, probability and file name.
+
+    The prediction is in bold, as the heading says.
+
+    Args:
+        mistakes: As from `worst_mistakes`; without any, the figure says so.
+        images: The image of each, uint8 `(height, width, 1 or 3)`.
+        class_names: The name of every class.
+        columns: Images per row, at most.
+    """
+    if not mistakes:
+        figure = new_figure(4, 3)
+        figure.text(0.5, 0.5, "no mistakes", ha="center", va="center", fontsize=12)
+        return figure
+    heading = "The most confident mistakes"
+    if len(mistakes) > MOST_MISTAKES:
+        heading = f"The {MOST_MISTAKES} most confident of {len(mistakes):,} mistakes"
+        mistakes, images = mistakes[:MOST_MISTAKES], images[:MOST_MISTAKES]
+    rows = -(-len(mistakes) // columns)
+    columns = max(-(-len(mistakes) // rows), 2)  # rows of equal length; the heading needs two
+    figure = new_figure(TILE * columns, (TILE + 0.6) * rows + 0.5)
+    figure.suptitle(f"{heading}\n(bold: prediction)", fontsize=11)
+    files = [_file_name(mistake) for mistake in mistakes]
+    families = families_for(map(printable, (*class_names, *files)))
+    cells = figure.subplots(rows, columns, squeeze=False)
+    for axes in cells.flat:
+        axes.set(xticks=[], yticks=[], facecolor=FAINT, aspect="equal")
+        axes.spines[:].set_visible(False)
+    for axes in cells.flat[len(mistakes) :]:
+        axes.set_visible(False)
+    for axes, mistake, image, file in zip(cells.flat, mistakes, images, files, strict=False):
+        _show_in_square(axes, image)
+        _write_classes(axes, mistake, class_names, families)
+        style = {"fontsize": 9, "c": SOFT}
+        _write(
+            axes, (0, -13), shorten(file, fits_in(ROOM, _font(families, style))), families, style
+        )
+    return figure
+
+
+def _write_classes(
+    axes: Any, mistake: Mistake, class_names: Sequence[str], families: Sequence[str]
+) -> None:
+    """The predicted class and, below it, the label: long names so that they differ."""
+    bold, plain = {"fontsize": 10, "weight": "bold"}, {"fontsize": 10}
+    after, before = f" ({mistake.probability:.0%})", "labelled "
+    prediction, label = shorten_apart(
+        [class_names[mistake.prediction], class_names[mistake.label]],
+        [
+            fits_in(ROOM, _font(families, bold), after=after),
+            fits_in(ROOM, _font(families, plain), before=before),
+        ],
+    )
+    _write(axes, (1, 19), prediction + after, families, bold)
+    _write(axes, (1, 5), before + label, families, plain)
+
+
+def _font(families: Sequence[str], style: Mapping[str, Any]) -> dict[str, Any]:
+    return {"family": families, "size": style["fontsize"], "weight": style.get("weight")}
+
+
+def _write(
+    axes: Any,
+    position: tuple[int, int],
+    text: str,
+    families: Sequence[str],
+    style: Mapping[str, Any],
+) -> None:
+    """A line above an image (1 and points) or below it (0 and points)."""
+    edge, offset = position
+    axes.annotate(
+        text,
+        (0.5, edge),
+        (0, offset),  # of the baseline: the height of a line depends on the letters in it
+        xycoords="axes fraction",
+        textcoords="offset points",
+        ha="center",
+        parse_math=False,
+        fontfamily=families,
+        **style,
+    )
+
+
+def _show_in_square(axes: Any, image: np.ndarray) -> None:
+    """An image in the middle of a square, so that titles stand at one height whatever its shape."""
+    height, width = image.shape[:2]
+    # A digit of 8 x 8 pixels should show its pixels, not a blur.
+    interpolation = "nearest" if max(height, width) < 64 else None
+    axes.imshow(image, "gray", interpolation=interpolation)
+    half = max(height, width) / 2
+    x, y = width / 2 - 0.5, height / 2 - 0.5  # pixels have their centres at integers
+    axes.set(xlim=(x - half, x + half), ylim=(y + half, y - half))
+
+
+def _file_name(mistake: Mistake) -> str:
+    """A mistake's file with its folder, or its number in the split where there are no files."""
+    return (
+        f"image {mistake.index}"
+        if mistake.file is None
+        else "/".join(Path(mistake.file).parts[-2:])
+    )
+
+
+def _compact(count: int) -> str:
+    """`950`, `9500` or `95k`, which fits above a bar."""
+    return f"{count / 1000:.0f}k" if count >= 10_000 else str(count)

@@ -1,0 +1,169 @@
+"""A model as the server needs it: from pixels to probabilities, whatever kind of file it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit import ops as backend
+from keras_vit._base.errors import printable
+from keras_vit.data.decode.decoder import check_channels
+from keras_vit.evaluation.prediction import (
+    check_takes_pixels_to_classes,
+    image_shape,
+    probabilities_of,
+)
+from keras_vit.export import load_exported
+from keras_vit.export.exported import format_of
+from keras_vit.inspection.recording import encoder_blocks
+from keras_vit.models.views import average_views
+from keras_vit.weights import load_model
+from keras_vit_cli.inspect.looks import look
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where a model looked in an image.
+
+    Attributes:
+        map: `(grid_h, grid_w)`: see `class_attribution` and `attention_rollout`.
+        covered: Height and width in pixels that the grid covers.
+        class_name: The class that the map is of; None for rollout, which is of none.
+    """
+
+    map: np.ndarray
+    covered: tuple[int, int]
+    class_name: str | None
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What the server calls.
+
+    Attributes:
+        class_names: One printable name per class.
+        image_size: Height and width of the images.
+        channels: 3, or 1 for grey.
+        evaluation: How an image is brought to that size: `mode` and `crop_fraction` of
+            `keras_vit.data.evaluation_image`.
+        format: What was loaded, such as `"keras"` or `"onnx"`.
+        predict: From float32 pixels 0..255 `(batch, height, width, channels)` to probabilities
+            `(batch, classes)`.
+        explain: From the pixels of one image `(1, height, width, channels)`, a method,
+            `"attribution"` or `"rollout"`, and the name of a class or None for the predicted one,
+            to an `Explanation`; None for a model without attention.
+    """
+
+    class_names: tuple[str, ...]
+    image_size: tuple[int, int]
+    channels: int
+    evaluation: dict[str, Any]
+    format: str
+    predict: Callable[[np.ndarray], np.ndarray]
+    explain: Callable[[np.ndarray, str, str | None], Explanation] | None = None
+
+
+def load_served(path: str | Path) -> ServedModel:
+    """The model in a file, the folder of a run, an exported artefact, or released weights.
+
+    Raises:
+        ValueError: The file is damaged, or its model cannot classify images.
+        FileNotFoundError: There is no such file.
+    """
+    served = _load(Path(path))
+    check_channels(served.channels)
+    return served
+
+
+def _load(path: Path) -> ServedModel:
+    if format_of(path) is None:
+        if not path.exists() and ":" not in str(path):
+            raise FileNotFoundError(
+                f"There is no model at {path}. Give a .keras or weights file, the folder of a "
+                "training run, an exported file, or a folder of numbered versions of one."
+            )
+        return _from_keras(load_model(path))
+    exported = load_exported(path)
+    contract = exported.contract
+    return ServedModel(
+        class_names=tuple(map(printable, contract.class_names)),
+        image_size=contract.image_size,
+        channels=contract.channels,
+        evaluation=dict(contract.evaluation),
+        format=contract.format,
+        predict=exported.predict_on_batch,
+    )
+
+
+def warm_up(model: ServedModel, batch_size: int) -> None:
+    """Computes batches of every size that is compiled, and checks what comes back.
+
+    Raises:
+        ValueError: The probabilities are not finite, or do not match the class names.
+    """
+    for size in sorted({1, 2, *_sizes(batch_size)}):
+        shape = (size, *model.image_size, model.channels)
+        probabilities = model.predict(np.zeros(shape, "float32"))
+        if probabilities.shape != (size, len(model.class_names)):
+            raise ValueError(
+                f"The model returns {probabilities.shape} for {size} images and "
+                f"{len(model.class_names)} class names. Give a classifier with a name per class."
+            )
+        if not np.isfinite(probabilities).all():
+            raise ValueError(
+                "The model predicts values that are not finite: its weights are damaged, or its "
+                "training diverged. Train it again, or take another file."
+            )
+
+
+def _sizes(batch_size: int) -> list[int]:
+    """The powers of two below `batch_size`, and `batch_size`."""
+    return [*(2**i for i in range((batch_size - 1).bit_length())), batch_size]
+
+
+def _from_keras(model: Any) -> ServedModel:
+    check_takes_pixels_to_classes(model)
+    averaged = average_views(model)
+    size, channels = image_shape(model)
+    names = model.class_names or tuple(map(str, range(model.num_classes)))
+    printed = tuple(map(printable, names))
+
+    def arranged(images: np.ndarray) -> np.ndarray:
+        return np.moveaxis(images, -1, 1) if model.data_format == "channels_first" else images
+
+    def predict(images: np.ndarray) -> np.ndarray:
+        count = len(images)
+        if backend.compiles_per_shape():
+            images = np.pad(images, [(0, _power_of_two(count) - count), (0, 0), (0, 0), (0, 0)])
+        return probabilities_of(model, averaged.predict_on_batch(arranged(images)))[:count]
+
+    def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
+        number = None if class_name is None else printed.index(class_name)
+        looks = look(model, arranged(images), images.shape[1:3], 1, method, number)
+        explained = printed[looks.classes[0]] if looks.classes else None
+        return Explanation(looks.maps[0], looks.covered, explained)
+
+    return ServedModel(
+        class_names=printed,
+        image_size=size,
+        channels=channels,
+        evaluation=dict(model.eval_transform),
+        format="keras",
+        predict=predict,
+        explain=explain if _has_attention(model) else None,
+    )
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+def _has_attention(model: Any) -> bool:
+    try:
+        return bool(encoder_blocks(model))
+    except ValueError:
+        return False

@@ -1,0 +1,64 @@
+"""The page at `/`, from the template `page.html` beside this file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from keras_vit._base.errors import printable
+from keras_vit_cli.serve.model import ServedModel
+
+
+def render_page(title: str, model: ServedModel, max_bytes: int) -> str:
+    """The page for a model; names of files and classes may be any text: they are escaped."""
+    height, width = model.image_size
+    names = "; ".join(model.class_names[:8])
+    return _template().substitute(
+        title=escape(printable(title)),
+        facts=escape(
+            f"{len(model.class_names)} classes: {names}"
+            + ("; and more." if len(model.class_names) > 8 else ".")
+            + f" The model sees {width} × {height} pixels."
+        ),
+        attention="yes" if model.explain else "no",
+        max_bytes=max_bytes,
+    )
+
+
+@cache
+def page_headers() -> dict[str, str]:
+    """The page's own style and script are allowed, by their hashes, and nothing else."""
+    page = _template().template
+    style, script = (
+        _hash(match[1])
+        for tag in ("style", "script")
+        if (match := re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL))
+    )
+    policy = {
+        "default-src": "'none'",
+        "style-src": style,
+        "script-src": script,
+        "img-src": "blob: data:",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    return {
+        "content-security-policy": "; ".join(" ".join(rule) for rule in policy.items()),
+        "referrer-policy": "no-referrer",
+    }
+
+
+@cache
+def _template() -> Template:
+    return Template(files("keras_vit_cli.serve").joinpath("page.html").read_text("utf-8"))
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

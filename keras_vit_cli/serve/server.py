@@ -1,0 +1,144 @@
+"""`serve`: opens the port, loads the model and answers until a signal."""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from keras_vit._base.errors import check_positive
+from keras_vit._base.version import install_command
+from keras_vit.data import MAX_PIXELS
+
+PACKAGES = ("uvicorn", "starlette", "python_multipart", "prometheus_client")
+MAX_BYTES = 20 * 2**20
+MAX_CONNECTIONS = 1024  # beyond them uvicorn answers 503
+STOP_SECONDS = 30  # what is accepted is answered within this time, or cut off
+
+
+def serve(
+    model: str | Path,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    batch_size: int = 4,
+    queue: int | None = None,
+    max_bytes: int = MAX_BYTES,
+    max_pixels: int = MAX_PIXELS,
+    top: int = 5,
+    report: Callable[[str], None] = print,
+) -> None:
+    """Serves a model over HTTP until Ctrl-C or SIGTERM, then answers what it has accepted.
+
+    `POST /predict` takes the bytes of an image file, or a multipart form with one, and returns
+    JSON; `/` is a page for a person. docs/serving.md describes all of it.
+
+    Args:
+        model: A `.keras` or weights file, the folder of a run, `"MODEL:TAG"` of released weights,
+            or a folder of numbered versions. When it is replaced, or a higher number
+            appears, the new version takes over.
+        host: Address to listen on; the default is reachable from this machine alone.
+        port: Port to listen on; 0 for any free one, which is printed.
+        batch_size: The most images per batch. Larger ones gain little on a processor; a GPU
+            needs 32 and above.
+        queue: The most requests in progress; further ones are answered with 429. None for twice
+            the batch size: one batch is computed while the next one is decoded, and more
+            would wait longer without being answered sooner.
+        max_bytes: The largest body that is accepted.
+        max_pixels: The largest height times width that is decoded.
+        top: Number of classes per answer.
+        report: Called with lines for the operator: the address, each reload, the end.
+
+    Raises:
+        ImportError: A package of the extra `serve` is missing.
+        OSError: The address cannot be opened.
+        ValueError: The model cannot be served, or a number is below 1.
+    """
+    queue = 2 * batch_size if queue is None else queue
+    check_positive(
+        batch_size=batch_size, queue=queue, max_bytes=max_bytes, max_pixels=max_pixels, top=top
+    )
+    for package in PACKAGES:
+        _require(package)
+    import uvicorn
+
+    from keras_vit_cli.serve.app import Limits, Service, make_app
+    from keras_vit_cli.serve.versions import Versions
+
+    path = Path(model)
+    with _listen(host, port) as listener:  # before the model: a taken port shows at once
+        versions = Versions(path, batch_size, report)
+        limits = Limits(batch_size, queue, max_bytes, max_pixels, top)
+        # Every run calls its file "model"; its folder has a name of its own.
+        title = path.resolve().parent.name if path.stem == "model" else path.stem
+        service = Service(versions, limits, title or str(path))
+        is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+        app = make_app(service, ["localhost", "127.0.0.1", "::1", "[::1]"] if is_local else ["*"])
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+
+        class Server(uvicorn.Server):
+            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+                service.is_stopping = True
+                super().handle_exit(sig, frame)
+
+        _announce(listener, versions.version.name, is_local, report)
+        # uvicorn raises the signal again when it is done: SIGTERM, a normal end, must not kill.
+        former = signal.signal(signal.SIGTERM, lambda number, frame: None)
+        try:
+            Server(config).run(sockets=[listener])
+        finally:
+            signal.signal(signal.SIGTERM, former)
+        report("stopped")
+
+
+def _announce(
+    listener: socket.socket, version: str, is_local: bool, report: Callable[[str], None]
+) -> None:
+    host, port = listener.getsockname()[:2]
+    address = f"[{host}]" if ":" in host else host
+    report(f"serving version {version} on http://{address}:{port} (Ctrl-C stops)")
+    if not is_local:
+        report("Anyone who reaches this address can use it: there is no password.")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket, or an OSError that names the address."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(MAX_CONNECTIONS)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise OSError(
+            f"Cannot listen on {host}, port {port}: {error.strerror}. "
+            "Give another --host or --port, or stop what uses it."
+        ) from error
+    return listener
+
+
+def _require(package: str) -> None:
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"keras-vit serve needs {error.name}: {install_command('serve')}", name=error.name
+        ) from error

@@ -1,0 +1,38 @@
+"""Starts `keras-vit`: options first, since importing keras_vit imports the backend."""
+
+import io
+import os
+import sys
+from importlib.util import find_spec
+
+from keras_vit_cli.arguments import parse
+from keras_vit_cli.errors import exit_status
+from keras_vit_cli.quiet import without_noise
+
+# Commands that read their data by tf.data.
+DATA_COMMANDS = ("train", "evaluate", "augment")
+
+
+def main() -> int:
+    """Runs the command line; `KERAS_VIT_PLAIN=1` shows all that native code writes."""
+    return exit_status(_start)
+
+
+def _start() -> int:
+    options = parse()  # help and usage errors need none of what follows
+    if options.get("compile") and find_spec("jax"):
+        os.environ["KERAS_BACKEND"] = "jax"  # only JAX compiles for a TPU that is elsewhere
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
+    with without_noise():
+        from keras_vit_cli.commands import run
+
+        if options["command"] in DATA_COMMANDS and find_spec("tensorflow"):
+            from keras_vit.data._imports import require
+
+            require("tensorflow", "")  # with any backend: it reads the data
+    return run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

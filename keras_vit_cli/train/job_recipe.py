@@ -1,0 +1,116 @@
+"""The recipe of a training job: named or chosen, with the options that take its numbers' place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from keras_vit import data
+from keras_vit._base.errors import check_choice, counted
+from keras_vit.data.augment.augment_layers import resolve_augment
+from keras_vit.models import named_model
+from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.ops import process_count
+from keras_vit.training import recipes
+from keras_vit.training.auto_recipe import AUTO, choose
+from keras_vit.training.distillation import KINDS
+from keras_vit.training.recipes import SAM_RHO, Recipe
+from keras_vit_cli.train.job import Job
+
+DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that are not in SAM_RHO
+
+# Images per class before they are counted: only the options are checked then.
+MANY = 1e9
+
+# The options that take the place of a recipe's.
+RECIPE_OPTIONS = ("epochs", "batch_size", "learning_rate", "image_size", "held_out", "views")
+
+
+def recipe_of(job: Job, images_per_class: float = MANY, side: int = DEFAULT_SIZE) -> Recipe:
+    """The recipe with the options of the job, of which a rule may choose by the images."""
+    _check_combinations(job)
+    named = None if job.model is None else named_model(job.model)
+    recipe = recipes.get(recipe_name(job, images_per_class, side)[0])
+    changes = {
+        name: getattr(job, name) for name in RECIPE_OPTIONS if getattr(job, name) is not None
+    }
+    if named is not None and named.image_size is not None:
+        changes.setdefault("image_size", named.image_size)
+    elif (job.model or job.weights) and recipe.model and recipe.image_size < DEFAULT_SIZE:
+        # The size that named models are made for; the recipe's is that of its own small model.
+        changes.setdefault("image_size", DEFAULT_SIZE)
+    if changes.get("image_size", recipe.image_size) != recipe.image_size:
+        changes["eval_size"] = 0  # larger than another size, and not larger than this one
+    if "epochs" in changes:
+        changes["steps"] = 0
+    recipe = replace(recipe, **changes)
+    if job.sam and not recipe.rho:
+        recipe = replace(recipe, rho=SAM_RHO.get(named.variant if named else "", DEFAULT_RHO))
+    if job.augment is not None:
+        settings, _ = resolve_augment(job.augment, recipe.augment)
+        recipe = recipe.with_augmentation(settings)
+    return recipe if job.steps is None else recipe.scaled(steps=job.steps)
+
+
+def _check_combinations(job: Job) -> None:
+    """Raises a ValueError for options that exclude or need each other."""
+    if job.freeze_backbone and job.lora is not None:
+        raise ValueError("freeze_backbone trains the head alone: give it or lora, not both.")
+    if (job.freeze_backbone or job.lora is not None) and job.weights is None:
+        raise ValueError(
+            "freeze_backbone and lora need pretrained weights: give weights, or leave "
+            "freeze_backbone and lora out."
+        )
+    if job.freeze_backbone and job.augment is not None:
+        raise ValueError("freeze_backbone computes features once: give it or augment, not both.")
+    if job.distillation is not None:
+        check_choice(job.distillation, "distillation", KINDS)
+        if job.teacher is None:
+            raise ValueError(
+                f'distillation="{job.distillation}" has no effect without a teacher: give one, or '
+                "leave distillation out."
+            )
+    if job.freeze_backbone and job.teacher is not None:
+        raise ValueError(
+            "freeze_backbone fits the head to the labels, without a teacher: leave freeze_backbone "
+            "or teacher out."
+        )
+
+
+def recipe_name(
+    job: Job, images_per_class: float, side: int = DEFAULT_SIZE
+) -> tuple[str, str | None]:
+    """The name of the recipe, and why it was chosen where the job leaves that open."""
+    if job.recipe not in (None, AUTO):
+        return str(job.recipe), None
+    if job.data.startswith("digits"):
+        return "digits", "it is made for these images"
+    chosen = choose(images_per_class, job.weights is not None, job.image_size or side)
+    return chosen.recipe, chosen.reason
+
+
+def suited_recipe(
+    job: Job, recipe: Recipe, splits: data.Splits, print_fn: Callable[[str], None]
+) -> tuple[str, Recipe]:
+    """The recipe for these images and its name, and where it was chosen a line that says why."""
+    images_per_class = len(splits.train) / splits.num_classes
+    name, reason = recipe_name(job, images_per_class)
+    if reason is None:
+        return name, recipe
+    side = splits.train.typical_side()
+    name, reason = recipe_name(job, images_per_class, side)
+    each = counted(round(images_per_class), "training image")
+    print_fn(f"recipe {name}: {splits.num_classes:,} classes of about {each} each, and {reason}")
+    recipe = recipe_of(job, images_per_class, side)
+    check_processes(job, recipe)
+    return name, recipe
+
+
+def check_processes(job: Job, recipe: Recipe) -> None:
+    """Raises a ValueError for what needs the features in one process, where there are several."""
+    if process_count() > 1 and (job.first_look or job.freeze_backbone or recipe.probe_first):
+        raise ValueError(
+            f"first_look, freeze_backbone and recipes that begin with a linear probe work in one "
+            f"process, and there are {process_count()}: leave them out (--recipe finetune_small), "
+            "or start one process."
+        )

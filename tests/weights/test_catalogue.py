@@ -1,0 +1,275 @@
+"""Released weights by name, fetched once and verified ever after."""
+
+import base64
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_vit.models import list_models
+from keras_vit.weights import (
+    CheckpointError,
+    arguments_for,
+    cache,
+    catalogue,
+    from_checkpoint,
+    list_weights,
+    load_weights,
+)
+from keras_vit.weights.class_names import names_of_head
+from keras_vit.weights.released import Weights
+from keras_vit.weights.tables.layouts import LAYOUTS
+from tests.weights.models import SIZES, assert_same_weights, saved, small
+
+pytestmark = pytest.mark.once
+
+
+def test_the_table() -> None:
+    rows = list_weights()
+    assert len(rows) >= 60
+    assert len({row.name for row in rows}) == len(rows)
+    assert len({row.url for row in rows}) == len(rows)
+    assert len({row.file_name for row in rows}) == len(rows)
+    for row in rows:
+        assert row.url.startswith("https://")
+        assert bool(row.top1) == bool(row.source)
+        assert row.name in repr(rows).replace("  ", " ") or row.tag in repr(rows)
+        assert row.megabytes > 20
+        assert row.layout in LAYOUTS
+    guessed = [row.name for row in rows if row.url_is_guessed]
+    assert len(guessed) == repr(rows).count("(file name guessed)") == 5
+    assert all(name.endswith(":gsam_in1k") for name in guessed)
+    named = {row.model for row in rows} & set(list_models())
+    assert len(named) >= 9
+
+
+def test_patterns() -> None:
+    assert {row.model for row in list_weights("ViT-B/16")} == {"ViT-B/16"}
+    assert {row.tag for row in list_weights("dinov2*")} == {"dinov2", "dinov2_reg4"}
+    assert len(list_weights("vit-b/16:augreg_in21k")) == 1
+    assert not list_weights("nothing")
+
+
+def test_a_word_matches_within_names() -> None:
+    tags = {row.tag for row in list_weights("dinov2")}
+    assert tags == {"dinov2", "dinov2_reg4", "hf_dinov2", "hf_dinov2_reg4"}
+    assert repr(list_weights("DINOv2")) == repr(list_weights("dinov2"))
+    assert all(row.model.startswith("Mixer-") for row in list_weights("mixer"))
+    assert {row.model for row in list_weights("B/16:sam")} >= {"ViT-B/16", "Mixer-B/16"}
+    # A model of this name comes before longer names with it: R50+ViT-B/16 is another.
+    assert {row.model for row in list_weights("vit-b/16")} == {"ViT-B/16"}
+    # A pattern is not a word.
+    assert not list_weights("?inov")
+    assert {row.tag for row in list_weights("?inov2")} == {"dinov2"}
+
+
+def test_dinov2_with_registers_of_hugging_face() -> None:
+    rows = list_weights("hf_dinov2_reg4")
+    assert [row.url.split("/")[4] for row in rows] == [
+        f"dinov2-with-registers-{size}" for size in ("small", "base", "large")
+    ]
+    assert {(row.layout, row.pixels, row.num_classes) for row in rows} == {
+        ("huggingface_dinov2_registers", 518, 0)
+    }
+
+
+def test_sizes_follow_from_the_parameters() -> None:
+    (row,) = list_weights("ViT-Ti/16:augreg_in21k_ft_in1k")
+    assert row.megabytes == round(5_717_416 * 4 / 1e6)
+
+
+@pytest.fixture
+def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
+    """A file in place of a released one: a small model at a file:// address, an empty cache."""
+    source = tmp_path / "bucket"
+    source.mkdir()
+    file = saved(source)
+    row = Weights("tiny_in1k", "ViT-Ti/8", file.as_uri(), "google", 32, 5)
+    monkeypatch.setattr(catalogue, "RELEASED", (row,))
+    monkeypatch.setattr(catalogue, "_fits", lambda row, model: model.hidden_dim == 32)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    return row
+
+
+def test_a_tag_is_fetched_once(row: Weights, capfd: Any) -> None:
+    model = from_checkpoint("ViT-Ti/8:tiny_in1k")
+    assert_same_weights(model, small())
+    Path(row.url.removeprefix("file://")).unlink()  # from now on the cache must do
+    other = small(num_classes=3)
+    report = load_weights(other, "tiny_in1k")
+    assert report.fresh == ("head/kernel", "head/bias")
+    assert sorted(p.name for p in cache.cache_folder().iterdir()) == [
+        "ViT-Ti_8.tiny_in1k.npz", "sha256.json",
+    ]  # fmt: skip
+
+
+def test_a_thousand_bit_flips_are_all_noticed(row: Weights) -> None:
+    file = cache.cached_file(row)
+    whole = file.read_bytes()
+    random = np.random.default_rng(0)
+    model = small(num_classes=3)
+    before = small(num_classes=3)
+    for i, place in enumerate(random.integers(0, len(whole), 1000)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << random.integers(8)
+        file.write_bytes(flipped)
+        with pytest.raises(CheckpointError, match="not the file that was first used"):
+            load_weights(model, "tiny_in1k") if i < 5 else cache.cached_file(row)
+    assert_same_weights(model, before)
+    file.write_bytes(whole)
+    assert cache.cached_file(row) == file
+
+
+def test_the_changed_tensor_is_named(row: Weights) -> None:
+    file = cache.cached_file(row)
+    arrays = dict(np.load(file))
+    arrays["cls"] = arrays["cls"] + 1
+    np.savez(file, **arrays)
+    with pytest.raises(CheckpointError, match="changed: cls"):
+        cache.cached_file(row)
+
+
+def test_half_written_files_are_not_used(row: Weights) -> None:
+    folder = cache.cache_folder()
+    folder.mkdir(parents=True)
+    (folder / f"part-{row.file_name}").write_bytes(b"half of a download")
+    assert_same_weights(from_checkpoint(row.name), small())
+    assert not (folder / f"part-{row.file_name}").exists()
+
+
+def test_an_error_page_is_not_a_file_of_weights(row: Weights) -> None:
+    Path(row.url.removeprefix("file://")).write_text("<html>404</html>")
+    with pytest.raises(CheckpointError):
+        from_checkpoint(row.name)
+    assert not list(cache.cache_folder().glob("*.npz"))
+
+
+@pytest.fixture
+def host(row: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """The same file behind a host like Hugging Face's or Google's, which publishes its sum."""
+    content = Path(row.url.removeprefix("file://")).read_bytes()
+    headers_to_send: dict[str, str] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            redirects = "X-Linked-ETag" in headers_to_send and self.path != "/store.npz"
+            self.send_response(302 if redirects else 200)
+            if redirects:
+                self.send_header("Location", "/store.npz")
+            for name, value in headers_to_send.items() if self.path != "/store.npz" else ():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "0" if redirects else str(len(content)))
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.do_HEAD()
+            if self.path == "/store.npz" or "X-Linked-ETag" not in headers_to_send:
+                self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    def publish(**headers: str) -> None:
+        headers_to_send.clear()
+        headers_to_send.update({name.replace("_", "-"): value for name, value in headers.items()})
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/model.npz"
+    monkeypatch.setattr(catalogue, "RELEASED", (replace(row, url=url),))
+    yield publish
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_download_is_held_against_the_sum_that_its_host_publishes(
+    host: Any, row: Weights
+) -> None:
+    content = Path(row.url.removeprefix("file://")).read_bytes()
+    sha256, md5 = hashlib.sha256(content).hexdigest(), hashlib.md5(content).digest()
+    right = [
+        {"X_Linked_ETag": f'"{sha256}"'},
+        {"x_goog_hash": f"crc32c=AAAAAA==,md5={base64.b64encode(md5).decode()}"},
+        {},
+    ]
+    for headers in right:
+        host(**headers)
+        assert_same_weights(from_checkpoint(row.name), small())
+        (cache.cache_folder() / row.file_name).unlink()
+    wrong = [
+        {"X_Linked_ETag": f'"{"0" * 64}"'},
+        {"x_goog_hash": f"md5={base64.b64encode(bytes(16)).decode()}"},
+    ]
+    for headers in wrong:
+        host(**headers)
+        with pytest.raises(CheckpointError, match="the download is damaged"):
+            from_checkpoint(row.name)
+        assert not list(cache.cache_folder().glob("*.npz"))
+
+
+def test_offline_the_error_says_what_to_download_and_where_to_put_it(row: Weights) -> None:
+    source = Path(row.url.removeprefix("file://"))
+    content = source.read_bytes()
+    source.unlink()
+    with pytest.raises(FileNotFoundError) as raised:
+        from_checkpoint(row.name)
+    message = str(raised.value)
+    assert row.url in message
+    assert "\n" not in message
+    place = cache.cache_folder() / row.file_name
+    assert str(place) in message
+    place.write_bytes(content)  # as the message asks
+    assert_same_weights(from_checkpoint(row.name), small())
+
+
+def test_misspelt_tags_propose_the_nearest() -> None:
+    model = small(hidden_dim=192, num_heads=3, depth=12, patch_size=16)  # ViT-Ti/16
+    with pytest.raises(ValueError, match="Did you mean 'augreg_in21k'"):
+        load_weights(model, "augreg_21k")
+    with pytest.raises(ValueError, match=r"were released for .*ViT-S/14, .*not for a model"):
+        load_weights(model, "dinov2")
+    with pytest.raises(ValueError, match="Did you mean 'ViT-B/16:augreg_in21k'"):
+        from_checkpoint("ViT-B/16:augreg_in21")
+    with pytest.raises(ValueError, match=r"'ViT-.*:orig_in21k'"):
+        from_checkpoint("orig_in21k")
+
+
+def test_names_of_classes() -> None:
+    for classes, first in ((1000, "tench, Tinca tinca"), (21_843, "organism, being")):
+        names = names_of_head(classes)
+        assert names is not None
+        assert len(names) == classes
+        assert names[0] == first
+        assert all(names)
+    assert names_of_head(10) is None
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_importing_brings_no_other_framework(backend: str, run_python: Any) -> None:
+    pytest.importorskip(backend)
+    heavy = run_python(
+        "import sys, keras_vit.weights\n"
+        "print([m for m in ('tensorflow', 'torch', 'safetensors', 'h5py') if m in sys.modules])",
+        backend,
+    )
+    allowed = {"h5py"} | ({"torch"} if backend == "torch" else set())  # Keras's own imports
+    assert not set(eval(heavy)) - allowed
+
+
+def test_what_a_model_inherits_from_its_weights(tmp_path: Path) -> None:
+    file = saved(tmp_path, "timm", activation="gelu", pooling="gap")
+    sizes = {name: SIZES[name] for name in ("patch_size", "hidden_dim", "depth")}
+    inherited = arguments_for(file, **sizes)
+    assert inherited["activation"] == "gelu"
+    assert inherited["pooling"] == "gap"
+    assert inherited["class_token"] is False
+    assert "num_classes" not in inherited
+    file = saved(tmp_path, representation_size=24)
+    assert arguments_for(file, **sizes, num_classes=5)["representation_size"] == 24
+    assert "representation_size" not in arguments_for(file, **sizes, num_classes=3)

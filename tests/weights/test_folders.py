@@ -1,0 +1,489 @@
+"""Folders that transformers and timm open as they are, and theirs that `from_checkpoint` opens."""
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import keras_vit_cli.arguments
+from benchmarks.folders import THEIRS, agreements
+from keras_vit import BiTResNet
+from keras_vit.data import evaluation_image
+from keras_vit.data.decode.decoder import DECODERS
+from keras_vit.data.decode.pillow import evaluation_array
+from keras_vit.data.preprocessing import PILLOW_MODES
+from keras_vit.evaluation.prediction import read_images
+from keras_vit.weights import (
+    CheckpointError,
+    folder_transform,
+    from_checkpoint,
+    load_model,
+    save_weights,
+)
+from keras_vit_cli import commands as cli
+from tests.weights.models import assert_same_weights, outputs, small
+
+pytestmark = pytest.mark.once
+
+Image = pytest.importorskip("PIL.Image")
+torch = pytest.importorskip("torch")
+
+NAMES = ("ash", "birch", "cedar", "dogwood", "elm")
+PILLOW = {"decoder": "pillow"}
+# Preparations, and by how much logits of about 2 may differ. Any two preparations differ by 0.025
+# or more; the first ones are the other side's own, and TensorFlow rounds a few pixels otherwise.
+TRANSFORMS: dict[str, tuple[dict[str, Any], float]] = {
+    "stretch": ({"mode": "huggingface_stretch", "crop_fraction": 1.0}, 1e-3),
+    "stretch_and_crop": (
+        {"mode": "huggingface_stretch", "crop_fraction": 0.8, "interpolation": "bilinear"},
+        1e-3,
+    ),
+    "crop": ({"mode": "huggingface_crop", "crop_fraction": 0.875}, 1e-3),
+    # Pillow keeps integers between the axes.
+    "stretch_bicubic": ({"mode": "stretch_bicubic"}, 5e-3),
+    # The long side, 42 pixels here, is rounded down there, and to the nearest integer by ours.
+    "default": ({}, 0.1),
+}
+
+
+def model_with(transform: dict[str, Any], **changes: Any) -> Any:
+    model = small(activation="gelu", **changes)
+    model.class_names = NAMES
+    model.eval_transform = {**transform, **PILLOW}
+    head = model.get_layer("head")
+    head.kernel.assign(20 * head.kernel)  # logits that differ where pixels do
+    return model
+
+
+@pytest.fixture
+def photograph(tmp_path: Path) -> Path:
+    """An image of fine waves, which every other way to resize it changes, not a square."""
+    rows, columns = np.mgrid[0:67, 0:90]
+    pairs = ((90, 3), (210, 2.6), (55, 4))
+    waves = [127 + 120 * np.sin(rows * columns / a + columns / b) for a, b in pairs]
+    file = tmp_path / "photograph.jpg"
+    Image.fromarray(np.stack(waves, -1).astype("uint8")).save(file, quality=90)
+    return file
+
+
+def ours(model: Any, file: Path) -> np.ndarray:
+    images, failed = read_images(model, [file])
+    assert not failed
+    return outputs(model, images)
+
+
+def huggingface_logits(folder: Path, file: Path) -> np.ndarray:
+    transformers = pytest.importorskip("transformers")
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    model = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+    with Image.open(file) as image, torch.no_grad():
+        return model(**processor(image.convert("RGB"), return_tensors="pt")).logits.numpy()
+
+
+def timm_logits(folder: Path, file: Path) -> np.ndarray:
+    timm = pytest.importorskip("timm", exc_type=ImportError)
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    with Image.open(file) as image, torch.no_grad():
+        return model(transform(image.convert("RGB"))[None]).numpy()
+
+
+SIDES: dict[str, Callable[[Path, Path], np.ndarray]] = {
+    "huggingface": huggingface_logits,
+    "timm": timm_logits,
+}
+
+
+@pytest.mark.parametrize("layout", SIDES)
+@pytest.mark.parametrize("kind", TRANSFORMS)
+def test_the_other_side_gives_our_logits(
+    layout: str, kind: str, tmp_path: Path, photograph: Path
+) -> None:
+    transform, tolerance = TRANSFORMS[kind]
+    model = model_with(transform)
+    save_weights(model, tmp_path / "vit", layout)
+    logits, expected = SIDES[layout](tmp_path / "vit", photograph), ours(model, photograph)
+    np.testing.assert_allclose(logits, expected, atol=tolerance)
+    assert np.abs(expected - expected.mean()).max() > 1.5
+
+
+def test_timm_rounds_the_centre_as_its_mode_does(tmp_path: Path, photograph: Path) -> None:
+    """32 / 0.9 is 35 pixels, of which the crop leaves 3."""
+    transform = {"mode": "timm_squash", "crop_fraction": 0.9, "interpolation": "lanczos"}
+    model = model_with(transform)
+    save_weights(model, tmp_path / "vit", "timm")
+    logits = timm_logits(tmp_path / "vit", photograph)
+    np.testing.assert_allclose(logits, ours(model, photograph), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pooling": "gap"},
+        {"pooling": "gap", "class_token": True},
+        {"pooling": "map"},
+        {"num_registers": 3, "layer_scale": 0.3},
+        {"position_embedding": "none"},
+        {"mlp_dim": 45, "activation": "silu"},
+        {"input_shape": (32, 48, 3), "patch_size": (8, 16)},
+        {"include_preprocessing": "imagenet"},
+    ],
+    ids=str,
+)
+def test_timm_builds_what_its_table_does_not_name(
+    changes: dict[str, Any], tmp_path: Path, photograph: Path
+) -> None:
+    model = small(**{"activation": "gelu_tanh", **changes})
+    model.eval_transform = {"mode": "timm_squash", "crop_fraction": 1.0, **PILLOW}
+    save_weights(model, tmp_path / "vit", "timm")
+    logits = timm_logits(tmp_path / "vit", photograph)
+    np.testing.assert_allclose(logits, ours(model, photograph), atol=0.002)
+    np.testing.assert_allclose(
+        logits, ours(from_checkpoint(tmp_path / "vit"), photograph), atol=0.002
+    )
+
+
+def test_a_pipeline_gives_our_classes(tmp_path: Path, photograph: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = model_with(TRANSFORMS["stretch"][0])
+    save_weights(model, tmp_path / "vit", "huggingface")
+    classify = transformers.pipeline(
+        "image-classification", str(tmp_path / "vit"), device="cpu", top_k=5
+    )
+    logits = ours(model, photograph)[0]
+    expected = [NAMES[i] for i in np.argsort(-logits)]
+    assert [row["label"] for row in classify(str(photograph))] == expected
+
+
+@pytest.mark.parametrize("layout", SIDES)
+def test_a_folder_is_read_as_the_same_model(layout: str, tmp_path: Path) -> None:
+    model = model_with({"mode": "crop", "crop_fraction": 0.9})
+    save_weights(model, tmp_path / "vit", layout)
+    for twin in (from_checkpoint(tmp_path / "vit"), load_model(tmp_path / "vit")):
+        assert_same_weights(twin, model)
+        assert twin.class_names == NAMES
+        assert twin.eval_transform == model.eval_transform
+
+
+# Theirs
+
+
+@pytest.mark.parametrize(
+    ("processor", "expected"),
+    [
+        ({}, {"mode": "huggingface_stretch", "crop_fraction": 1.0, "interpolation": "bilinear"}),
+        (
+            {"resample": 3, "size": {"height": 40, "width": 40}},
+            {"mode": "huggingface_stretch", "crop_fraction": 1.0, "interpolation": "bicubic"},
+        ),
+        (
+            {
+                "kind": "BitImageProcessor",
+                "image_mean": [0.5] * 3,
+                "image_std": [0.5] * 3,
+                "size": {"shortest_edge": 40},
+                "crop_size": {"height": 32, "width": 32},
+            },
+            {"mode": "huggingface_crop", "crop_fraction": 0.8, "interpolation": "bicubic"},
+        ),
+        (
+            {
+                "kind": "DeiTImageProcessor",
+                "size": {"height": 40, "width": 40},
+                "crop_size": {"height": 32, "width": 32},
+                "resample": 1,
+            },
+            {"mode": "huggingface_stretch", "crop_fraction": 0.8, "interpolation": "lanczos"},
+        ),
+    ],
+)
+def test_we_open_a_folder_of_transformers(
+    processor: dict[str, Any], expected: dict[str, Any], tmp_path: Path, photograph: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    options = {"size": {"height": 32, "width": 32}, **processor}
+    kind = options.pop("kind", "ViTImageProcessor") + "Pil"
+    side = options.get("crop_size", options["size"])["height"]
+    config = transformers.ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=side,
+        patch_size=8,
+        id2label=dict(enumerate(NAMES)),
+        label2id={name: i for i, name in enumerate(NAMES)},
+    )
+    transformers.ViTForImageClassification(config).eval().save_pretrained(tmp_path / "vit")
+    getattr(transformers, kind)(**options).save_pretrained(tmp_path / "vit")
+    model = from_checkpoint(tmp_path / "vit")
+    assert model.class_names == NAMES
+    assert model.input_shape == (None, side, side, 3)
+    assert model.eval_transform == {**expected, **PILLOW}
+    logits = huggingface_logits(tmp_path / "vit", photograph)
+    np.testing.assert_allclose(ours(model, photograph), logits, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["center", "squash"])
+def test_we_open_a_folder_of_timm(mode: str, tmp_path: Path, photograph: Path) -> None:
+    timm = pytest.importorskip("timm", exc_type=ImportError)
+    options = {"crop_mode": mode, "crop_pct": 0.9, "interpolation": "bilinear"}
+    theirs = timm.create_model(
+        "vit_tiny_patch16_224",
+        num_classes=5,
+        img_size=48,
+        embed_dim=32,
+        depth=2,
+        num_heads=4,
+        act_layer="gelu_tanh",
+        global_pool="avg",
+        fc_norm=False,
+        pretrained_cfg_overlay={**options, "input_size": (3, 48, 48)},
+    )
+    timm.models.save_for_hf(
+        theirs, tmp_path / "vit", {"label_names": list(NAMES)}, safe_serialization=True
+    )
+    model = from_checkpoint(tmp_path / "vit")
+    assert (model.class_names, model.num_heads, model.pooling) == (NAMES, 4, "gap")
+    assert model.input_shape == (None, 48, 48, 3)
+    assert model.eval_transform == {
+        "mode": f"timm_{mode}", "crop_fraction": 0.9, "interpolation": "bilinear", **PILLOW,
+    }  # fmt: skip
+    logits = timm_logits(tmp_path / "vit", photograph)
+    np.testing.assert_allclose(ours(model, photograph), logits, atol=1e-3)
+
+
+def test_positions_that_are_not_a_square_are_read_by_the_config(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48,
+        image_size=[16, 64], patch_size=8,
+    )  # fmt: skip
+    theirs = transformers.ViTForImageClassification(config).eval()
+    theirs.save_pretrained(tmp_path / "vit")
+    model = from_checkpoint(tmp_path / "vit", include_preprocessing=False)
+    assert model.input_shape == (None, 16, 64, 3)
+    images = np.random.default_rng(0).normal(0, 1, (2, 16, 64, 3)).astype("float32")
+    with torch.no_grad():
+        logits = theirs(torch.as_tensor(images.transpose(0, 3, 1, 2).copy())).logits.numpy()
+    np.testing.assert_allclose(outputs(model, images), logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"resample": 0},  # nearest
+        {"size": {"longest_edge": 32}},
+        {"size": {"shortest_edge": 32}, "do_center_crop": False},
+        {"size": {"height": "32", "width": 32}},
+        {"size": {"height": 10**9, "width": 10**9}},
+        {"do_resize": False},
+        {"crop_pct": 0.9},
+    ],
+    ids=str,
+)
+def test_a_preparation_that_we_do_not_have_is_reported(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    save_weights(small(), tmp_path / "vit", "huggingface")
+    # Without our metadata, as a file of transformers.
+    from safetensors.numpy import load_file, save_file
+
+    file = tmp_path / "vit" / "model.safetensors"
+    save_file(load_file(file), file)
+    processor = tmp_path / "vit" / "preprocessor_config.json"
+    processor.write_text(json.dumps({**json.loads(processor.read_text()), **changes}))
+    with pytest.warns(UserWarning, match="prepares images in a way that this package does not"):
+        model = from_checkpoint(tmp_path / "vit")
+    assert model.eval_transform == {"mode": "stretch_bicubic"}
+
+
+# What cannot be written
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "message"),
+    [
+        (
+            "huggingface",
+            {"pooling": "gap", "class_token": True},
+            "does not classify with pooling='gap'",
+        ),
+        ("huggingface", {"pooling": "map"}, "does not classify with pooling='map'"),
+        ("huggingface", {"layer_scale": 0.1}, "Dinov2ForImageClassification does not classify"),
+        ("huggingface", {"distilled": True, "mlp_norm": True}, "mlp_norm=True"),
+        ("huggingface", {"num_registers": 2}, "num_registers=2"),
+        ("huggingface", {"representation_size": 32}, "representation_size=32"),
+        ("huggingface", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d'"),
+        ("timm", {"position_embedding": "learned_2d"}, "position_embedding='learned_2d'"),
+        ("timm", {"representation_size": 24}, "representation_size=24"),
+        ("timm", {"activation": "swiglu"}, "activation='swiglu'"),
+        ("timm", {"pooling": None}, "does not classify with pooling=None"),
+        ("timm", {"token_merging": 1}, "token_merging=1"),
+    ],
+)
+def test_what_the_other_side_does_not_compute_is_refused(
+    layout: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        save_weights(small(**changes), tmp_path / "vit", layout)
+    assert not (tmp_path / "vit").exists()
+
+
+def test_another_family_is_refused(tmp_path: Path) -> None:
+    model = BiTResNet(depths=(1,), width=32, num_classes=2, input_shape=(32, 32, 3))
+    with pytest.raises(CheckpointError, match="is a BiTResNet that is not"):
+        save_weights(model, tmp_path / "bit", "timm")
+
+
+@pytest.mark.parametrize(
+    ("layout", "transform", "changes", "message"),
+    [
+        ("timm", {"mode": "stretch"}, {}, "'stretch' cannot be expressed"),
+        ("huggingface", {"mode": "big_vision"}, {}, "'big_vision' cannot be expressed"),
+        ("timm", {}, {"norm_epsilon": 1e-3}, "norm_epsilon=0.001"),
+        ("timm", {}, {"include_preprocessing": False}, "include_preprocessing=False"),
+        ("huggingface", {}, {"input_shape": (32, 64, 3)}, "transformers crops to 32 x 64"),
+        ("timm", {}, {"input_shape": (32, 32, 1)}, "1 channels"),
+    ],
+)
+def test_what_the_folder_cannot_say_is_reported(
+    layout: str, transform: dict[str, Any], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = small(**changes)
+    model.eval_transform = transform
+    with pytest.warns(UserWarning, match=message):
+        save_weights(model, tmp_path / "vit", layout)
+
+
+# Files
+
+
+@pytest.mark.parametrize("layout", SIDES)
+def test_files_of_others_stay(layout: str, tmp_path: Path) -> None:
+    folder, model = tmp_path / "vit.v2", small()
+    folder.mkdir()
+    (folder / "README.md").write_text("mine")
+    save_weights(model, folder, layout)
+    save_weights(model, folder, layout)
+    assert (folder / "README.md").read_text() == "mine"
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        save_weights(model, folder, layout, overwrite=False)
+    other = "timm" if layout == "huggingface" else "huggingface"
+    with pytest.raises(FileExistsError, match="is a folder for"):
+        save_weights(model, folder, other)
+    (folder / "config.json").write_text('{"model_type": "vit"}')
+    with pytest.raises(FileExistsError, match=r"config\.json exists and was not written"):
+        save_weights(model, folder, layout)
+    assert (folder / "config.json").read_text() == '{"model_type": "vit"}'
+
+
+def test_the_model_card(tmp_path: Path) -> None:
+    for layout, library in (("huggingface", "transformers"), ("timm", "timm")):
+        model = small()
+        model.class_names = ("<b>", "| `x`", "c", "d", "e")
+        save_weights(model, tmp_path / layout, layout)
+        card = (tmp_path / layout / "README.md").read_text()
+        _, header, body = card.split("---\n", 2)
+        assert f"\nlibrary_name: {library}\npipeline_tag: image-classification\n" in header
+        assert "\nlicense" not in header
+        assert "$" not in card
+        assert "5 classes" in body
+        assert "<b>" not in card
+        compile(body.split("```python\n")[1].split("```")[0], "card", "exec")
+
+
+def test_a_folder_without_weights_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no model\.keras or"):
+        from_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("layout", SIDES)
+def test_convert_writes_folders(
+    layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_with(TRANSFORMS["stretch"][0])
+    model.save(tmp_path / "model.keras")
+    command = ["convert", str(tmp_path / "model.keras"), str(tmp_path / "vit"), "--layout", layout]
+    assert cli.main(command) == 0
+    twin = from_checkpoint(tmp_path / "vit")
+    assert_same_weights(twin, model)
+    assert (twin.class_names, twin.eval_transform) == (NAMES, model.eval_transform)
+    assert (
+        cli.main(["convert", str(tmp_path / "vit"), str(tmp_path / "m.npz"), "--layout", "google"])
+        == 0
+    )
+    assert_same_weights(from_checkpoint(tmp_path / "m.npz"), model)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("mode", PILLOW_MODES)
+def test_the_modes_of_a_folder_work_everywhere(mode: str) -> None:
+    """In the graph and in NumPy, on images that are smaller than the model's, too."""
+    pytest.importorskip("tensorflow")
+    image = np.arange(3 * 5 * 3).reshape(3, 5, 3).astype("uint8")
+    for size in ((8, 8), (8, 16), (16, 8)):
+        expected = evaluation_array(image, size, mode, 0.8)
+        assert expected.shape == (*size, 3)
+        np.testing.assert_allclose(evaluation_image(image, size, mode, 0.8), expected, atol=1)
+
+
+@pytest.mark.parametrize("layout", SIDES)
+@pytest.mark.parametrize("mode", ["crop", "stretch", "big_vision", "timm_center"])
+def test_folder_transform_is_what_the_other_side_computes(
+    layout: str, mode: str, tmp_path: Path, photograph: Path
+) -> None:
+    model = model_with({"mode": mode})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what the folder cannot say
+        transform = folder_transform(model, layout)
+        save_weights(model, tmp_path / "vit", layout)
+    model.eval_transform = transform
+    logits = SIDES[layout](tmp_path / "vit", photograph)
+    np.testing.assert_allclose(logits, ours(model, photograph), atol=1e-3)
+
+
+def test_folder_transform_of_an_unknown_layout() -> None:
+    with pytest.raises(ValueError, match="layout='google' is not known"):
+        folder_transform(small(), "google")
+
+
+def test_predict_and_evaluate_take_a_decoder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shared: Path
+) -> None:
+    pytest.importorskip("tensorflow")
+    assert tuple(DECODERS) == keras_vit_cli.arguments.DECODERS
+    model = small(num_classes=5)
+    model.get_layer("head").kernel.assign(20 * model.get_layer("head").kernel)
+    model.class_names = NAMES
+    model.save(tmp_path / "model.keras")
+    photo = sorted((shared / "photos" / "flowers" / "roses").glob("*.jpg"))[0]
+    printed = {}
+    for decoder in DECODERS:
+        words = ["predict", str(tmp_path / "model.keras"), str(photo), "--decoder", decoder]
+        assert cli.main(words) == 0
+        printed[decoder] = capsys.readouterr().out
+    assert printed["tensorflow"] != printed["pillow"]
+    with pytest.raises(keras_vit_cli.arguments.UsageError, match="no effect with --vtab"):
+        keras_vit_cli.arguments.parse(["evaluate", "m", "--vtab", "--decoder", "pillow"])
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_a_hundred_photographs_have_the_same_class(shared: Path) -> None:
+    """With one decoder on both sides, and the real ViT-Ti/16 of 1,000 classes."""
+    pytest.importorskip("transformers")
+    rows = list(agreements(shared, 100))
+    assert rows
+    for row in rows:
+        if row.side == THEIRS and "torchvision" not in row.package:
+            assert row.same == 100, row
+            assert row.largest < 0.1, row
+        elif row.side == THEIRS or (row.mode, row.side) == ("stretch_bicubic", "pillow"):
+            # Near ties: torchvision rounds in its own way, and our bicubic mode does not round.
+            assert row.same >= 98, row
+            assert max(row.margins, default=0.0) < 0.05, row

@@ -1,0 +1,143 @@
+"""Files of the official code, by `from_checkpoint` alone: the same numbers."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.models import ImageModel
+from keras_vit.weights import from_checkpoint
+from tests.backend import at_once
+from tests.golden_cases import COMMITTED, golden_case
+from tests.weights.models import assert_same_weights
+
+# Case -> arguments that its file does not show.
+CASES: dict[str, dict[str, Any]] = {
+    "vit_token": {},
+    "vit_token_rep": {},
+    "vit_gap": {},
+    "vit_tiny_scale": {},
+    "vit_unpooled": {"pooling": None},
+    "vit_token_unpooled": {"pooling": None},
+    "vit_nonsquare": {"input_shape": (80, 48, 3)},
+    "vit_nonsquare_patch": {"input_shape": (64, 48, 3)},
+    "vit_indivisible": {"input_shape": (70, 53, 3)},
+    "bv_vit_map": {},
+    "bv_vit_tok": {},
+    "bv_vit_tok_from_released": {},
+    "bv_vit_gap_learn": {"input_shape": (64, 48, 3)},
+    "bv_vit_gap_opt_target": {},
+    "bv_vit_gap_sincos2d_rep": {"position_embedding": "sincos2d", "input_shape": (64, 64, 3)},
+    "bv_vit_map_inline_probe": {},
+    "bv_vit_map_params_bf16": {},
+    "bv_vit_map_scan_params_img": {},
+    "bv_vit_none": {
+        "position_embedding": "sincos2d",
+        "pooling": None,
+        "input_shape": (64, 64, 3),
+    },
+    "mixer": {},
+    "mixer_nonsquare": {"input_shape": (64, 96, 3)},
+    "mixer_tiny_scale": {},
+    "hybrid_stem": {},
+    "hybrid_r3": {},
+    "hybrid_tiny_scale": {},
+    "hybrid_r3_oddsize": {"input_shape": (60, 44, 3)},
+    "bv_bit": {"input_shape": (64, 64, 3)},
+    "bv_bit_paper": {"input_shape": (64, 64, 3)},
+    "bit_tf_dump": {"input_shape": (64, 64, 3)},
+}
+RESAMPLED = {
+    "interp_token": [(96, 96), (32, 32), (112, 112), (80, 48)],
+    "interp_gap": [(96, 96), (48, 48), (80, 48)],
+}
+OURS = {"encoded": "encoder_norm", "embedding": "patches", "norm_pre_head": "norm"}
+OURS |= {"with_posemb": "tokens"}
+
+
+def own_names(recorded: dict[str, np.ndarray], model: ImageModel) -> dict[str, str]:
+    """What was recorded -> the model's name for it, for all that it has."""
+    names = {name: OURS.get(name, name) for name in recorded if name != "images"}
+    for name in sorted(recorded):  # a stage's is that of its last unit, which comes last
+        if stage := re.match(r"(?:resnet_block|stage)(\d)", name):
+            names = {n: layer for n, layer in names.items() if layer != f"stage_{stage[1]}"}
+            names[name] = f"stage_{stage[1]}"
+    if "with_posemb" in recorded and recorded["with_posemb"].shape != recorded["encoded"].shape:
+        names.pop("with_posemb", None)  # big_vision's class token joins behind it
+    return {name: layer for name, layer in names.items() if layer in model.feature_names}
+
+
+def compare(model: ImageModel, recorded: dict[str, np.ndarray], atol: dict[str, float]) -> None:
+    names = own_names(recorded, model)
+    blocks = [name for name in model.feature_names if name.startswith(("block_", "stage_"))]
+    assert {*blocks, "pre_logits"} <= set(names.values())
+    features = at_once(model.feature_model([*names.values()]))(recorded["images"])
+    for name, layer in names.items():
+        features_of_layer = keras.ops.convert_to_numpy(features[layer])
+        assert np.abs(features_of_layer - recorded[name]).max() <= atol[name], name
+
+
+@pytest.mark.filterwarnings("ignore:Patches of")
+@pytest.mark.parametrize("name", CASES)
+def test_a_released_file_gives_the_numbers_of_the_official_code(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    # Two cases lie in the repository, and are compared where the folder of all is missing.
+    committed = (COMMITTED / name).is_dir()
+    case = golden_case(name, COMMITTED if committed else request.getfixturevalue("shared"))
+    model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
+    assert not model.load_report.fresh
+    compare(model, case.outputs(), case.tolerances())
+
+
+@pytest.mark.parametrize("name", ["mixer", "mixer_nonsquare", "mixer_tiny_scale"])
+def test_the_first_mixers_named_everything_otherwise(name: str, shared: Path) -> None:
+    case = golden_case(name, shared)
+    new, old = (
+        from_checkpoint(case.folder / file, **CASES[name])
+        for file in ("weights.npz", "weights_oldnames.npz")
+    )
+    assert_same_weights(old, new)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [(n, s) for n, sizes in RESAMPLED.items() for s in (None, *sizes)]
+)
+def test_at_another_resolution(name: str, size: tuple[int, int] | None, shared: Path) -> None:
+    case = golden_case(name, shared)
+    resolution = {} if size is None else {"input_shape": (*size, 3)}
+    model = from_checkpoint(case.file, include_preprocessing=False, **resolution)
+    compare(model, case.outputs(size), case.tolerances(size))
+
+
+@pytest.mark.parametrize("side", [3, 4, 6])
+def test_flexivit_with_patches_of_another_size(side: int, shared: Path) -> None:
+    folder = shared / "golden" / "bv_flexivit"
+    model = from_checkpoint(
+        folder / "weights.npz",
+        layout="flexivit",  # big_vision's names, another rule for positions
+        patch_size=48 // side,
+        input_shape=(48, 48, 3),
+        include_preprocessing=False,
+    )
+    prefix = f"seqhw{side}/"
+    recorded = dict(np.load(folder / "io.npz"))
+    atol = json.loads((folder / "meta.json").read_text())["tolerance"]["atol"]
+    compare(
+        model,
+        {"images": recorded["images"]}
+        | {k.removeprefix(prefix): v for k, v in recorded.items() if k.startswith(prefix)},
+        {k.removeprefix(prefix): v for k, v in atol.items() if k.startswith(prefix)},
+    )
+
+
+def test_the_source_decides_on_numerics(shared: Path) -> None:
+    file = golden_case("vit_token", shared).folder / "weights.npz"
+    model = from_checkpoint(file)
+    assert (model.activation, model.norm_epsilon) == ("gelu_tanh", 1e-6)
+    assert model.include_preprocessing is True
+    assert from_checkpoint(file, activation="gelu").activation == "gelu"

@@ -1,0 +1,149 @@
+"""Repositories as they lie in the Hugging Face hub's cache."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from keras_vit.weights import CheckpointError, from_checkpoint, load_model, load_weights
+from keras_vit.weights.containers.checkpoint_file import file_in_folder
+from keras_vit_cli import commands as cli
+from tests.weights.models import assert_same_weights, saved, small
+
+COMMIT = "3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3"
+REPOSITORY = "models--google--vit-base-patch16-224"
+CONFIG = {
+    "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 32,
+    "num_attention_heads": 4, "hidden_act": "relu", "layer_norm_eps": 1e-12, "image_size": 32,
+    "patch_size": 8, "id2label": {str(i): name for i, name in enumerate("abcde")},
+}  # fmt: skip
+
+
+def add_file(repository: Path, name: str, content: bytes, commit: str = COMMIT) -> Path:
+    """A file as `hf download` leaves it: large ones are called by their SHA-256."""
+    git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    is_large = name.endswith(".safetensors")
+    blob = repository / "blobs" / (hashlib.sha256(content).hexdigest() if is_large else git)
+    link = repository / "snapshots" / commit / name
+    for folder in (blob.parent, link.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes(content)
+    link.symlink_to(Path("../../blobs") / blob.name)
+    return link
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in the user's home with one repository."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    repository = tmp_path / ".cache" / "huggingface" / "hub" / REPOSITORY
+    add_file(repository, "model.safetensors", whole_file(tmp_path))
+    add_file(repository, "config.json", json.dumps(CONFIG).encode())
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    (repository / ".no_exist" / COMMIT).mkdir(parents=True)
+    return repository
+
+
+def whole_file(folder: Path) -> bytes:
+    """A file of another program's, without a sum of its own."""
+    from safetensors.numpy import load_file, save_file
+
+    file = saved(folder, "huggingface", activation="relu")
+    save_file(load_file(file), file)
+    return file.read_bytes()
+
+
+def test_a_repository_and_its_snapshot_open(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = repository / "snapshots" / COMMIT
+    home = f"~/.cache/huggingface/hub/{REPOSITORY}"
+    for place in (repository, snapshot, snapshot / "model.safetensors", home, Path(home)):
+        for model in (from_checkpoint(place), load_model(place)):
+            assert_same_weights(model, small(activation="relu"))
+            assert (model.activation, model.class_names) == ("relu", tuple("abcde"))
+    load_weights(small(), home)
+    monkeypatch.chdir(repository.parent)
+    assert from_checkpoint(REPOSITORY).num_classes == 5
+
+
+def test_commands_take_it(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    file = repository.parent / "a.png"
+    image.new("RGB", (40, 40), "red").save(file)
+    for place in (str(repository), f"~/.cache/huggingface/hub/{REPOSITORY}"):
+        assert cli.main(["predict", place, str(file)]) == 0
+        assert "%" in capsys.readouterr().out
+
+
+def test_main_is_the_snapshot_that_counts(repository: Path, tmp_path: Path) -> None:
+    other = "a" * 40
+    add_file(repository, "config.json", b"{}", other)
+    assert file_in_folder(repository).parent.name == COMMIT
+    (repository / "refs" / "main").write_text(f"{other}\n")
+    with pytest.raises(FileNotFoundError, match=rf"There is no model\.keras .* in '.*{other}'"):
+        from_checkpoint(repository)
+    for commit in ("b" * 40, "../..", "..", "", "x" * 1000):
+        (repository / "refs" / "main").write_text(commit)
+        with pytest.raises(FileNotFoundError, match=f"not name one .*{COMMIT}, {other}"):
+            from_checkpoint(repository)
+
+
+def test_without_a_main_the_only_snapshot_counts(repository: Path) -> None:
+    (repository / "refs" / "main").unlink()
+    assert_same_weights(from_checkpoint(repository), small(activation="relu"))
+
+
+def test_shards_in_the_cache(repository: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save
+
+    state = load_file(file_in_folder(repository))
+    file_in_folder(repository).unlink()
+    weight_map = {}
+    for i, names in enumerate((sorted(state)[::2], sorted(state)[1::2]), 1):
+        file = f"model-0000{i}-of-00002.safetensors"
+        add_file(repository, file, save({name: state[name] for name in names}))
+        weight_map |= dict.fromkeys(names, file)
+    index = json.dumps({"weight_map": weight_map}).encode()
+    add_file(repository, "model.safetensors.index.json", index)
+    assert_same_weights(from_checkpoint(repository), small(activation="relu"))
+    damage((repository / "snapshots" / COMMIT / "model-00002-of-00002.safetensors").resolve())
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00002.*its name in the cache"):
+        from_checkpoint(repository)
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_blob_is_noticed_by_its_name(repository: Path) -> None:
+    damage(file_in_folder(repository).resolve())
+    model = small(activation="relu")
+    with pytest.raises(CheckpointError, match=r"its name in the cache is .* Delete .*blobs/"):
+        load_weights(model, repository)
+    assert_same_weights(model, small(activation="relu"))
+
+
+def test_a_link_without_its_blob(repository: Path) -> None:
+    link = file_in_folder(repository)
+    link.resolve().unlink()
+    for place in (repository, link.parent):
+        with pytest.raises(FileNotFoundError, match=r"is a link to .*blobs/.*download it again"):
+            from_checkpoint(place)
+
+
+def test_a_link_to_what_is_no_file(repository: Path) -> None:
+    link = file_in_folder(repository)
+    link.unlink()
+    link.symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match="is a device"):
+        from_checkpoint(repository)
+
+
+def test_a_home_that_is_not_there() -> None:
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        from_checkpoint("~/no/such/folder")

@@ -1,0 +1,129 @@
+"""Real weights: ViT-Ti/16 of AugReg as timm has it, against timm's and transformers' numbers."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, ViTTi16
+from keras_vit.weights import from_checkpoint, save_weights
+from tests.weights.models import assert_same_weights
+from tests.weights.test_round_trips import THERE_AND_BACK, chain
+
+NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+# Largest difference of logits of magnitude 13, and of tokens, which grow to 50 by the last block.
+LOGITS, TOKENS = 2e-5, {"block_0": 2e-5, "block_5": 2e-5, "block_11": 5e-4}
+
+
+@pytest.fixture(scope="module")
+def folder(shared: Path) -> Path:
+    return shared / "weights" / NAME
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path) -> dict[str, np.ndarray]:
+    return dict(np.load(folder / "golden_timm.npz"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> VisionTransformer:
+    return from_checkpoint(folder / "model.safetensors", include_preprocessing=False)
+
+
+def compare(model: VisionTransformer, recorded: dict[str, np.ndarray]) -> None:
+    features = model.feature_model([*TOKENS, "pre_logits", "logits"])
+    normal = np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype("float32")
+    for name, images in (("cats", recorded["cats_input_nchw"]), ("normal_seed0", normal)):
+        outputs = {
+            key: keras.ops.convert_to_numpy(value)
+            for key, value in features(images.transpose(0, 2, 3, 1)).items()
+        }
+        assert np.abs(outputs["logits"] - recorded[f"{name}_logits"]).max() <= LOGITS
+        for block, atol in TOKENS.items():
+            expected = recorded[f"{name}_{block.replace('_', '')}"]
+            assert np.abs(outputs[block][:1, :8] - expected).max() <= atol, block
+
+
+def test_timms_numbers(model: VisionTransformer, recorded: dict[str, np.ndarray]) -> None:
+    assert (model.activation, model.norm_epsilon, model.num_heads) == ("gelu", 1e-6, 3)
+    assert model.class_names[281] == "tabby, tabby cat"
+    compare(model, recorded)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("layout", ["google", "big_vision", "huggingface"])
+def test_written_in_another_layout_it_is_the_same_model(
+    layout: str, model: VisionTransformer, recorded: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    file = tmp_path / ("m.safetensors" if layout == "huggingface" else "m.npz")
+    save_weights(model, file, layout=layout)
+    twin = from_checkpoint(file)
+    assert twin.load_report.layout == layout
+    assert twin.class_names == model.class_names
+    if layout != "big_vision":
+        assert_same_weights(twin, model)
+    compare(twin, recorded)
+
+
+@pytest.mark.once
+def test_google_keras_timm_huggingface_google(folder: Path, tmp_path: Path) -> None:
+    model = from_checkpoint(folder / "model.safetensors")
+    save_weights(model, tmp_path / "released.npz", layout="google")
+    chain(tmp_path / "released.npz", {}, THERE_AND_BACK, tmp_path)
+    last = from_checkpoint(tmp_path / "d.npz")
+    save_weights(last, tmp_path / "timm.safetensors", layout="timm")
+    from safetensors.numpy import load_file
+
+    first, again = load_file(folder / "model.safetensors"), load_file(tmp_path / "timm.safetensors")
+    assert set(first) == set(again)
+    for name, values in first.items():
+        assert values.tobytes() == again[name].tobytes(), name
+
+
+@pytest.mark.once
+def test_the_configuration_beside_the_file_is_read(
+    model: VisionTransformer, folder: Path, tmp_path: Path
+) -> None:
+    """Hugging Face's config.json has epsilon 1e-6, where its layout alone means 1e-12."""
+    file = tmp_path / "m.safetensors"
+    save_weights(model, file, layout="huggingface")
+    strip_notes(file)
+    assert from_checkpoint(file).norm_epsilon == 1e-12
+    (tmp_path / "config.json").write_text((folder / "hf" / "config.json").read_text())
+    preprocessor = (folder / "hf" / "preprocessor_config.json").read_text()
+    (tmp_path / "preprocessor_config.json").write_text(preprocessor)
+    twin = from_checkpoint(file)
+    assert (twin.norm_epsilon, twin.activation, twin.num_heads) == (1e-6, "gelu", 3)
+    assert twin.include_preprocessing is True
+    assert twin.class_names[281] == "tabby, tabby cat"
+    imagenet = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(imagenet))
+    assert from_checkpoint(file).include_preprocessing == "imagenet"
+
+
+def test_a_named_model_follows_its_weights(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    model = ViTTi16(weights=file, num_classes=5, input_shape=(64, 96, 3))
+    assert (model.activation, model.norm_epsilon) == ("gelu", 1e-6)
+    assert model.output_shape == (None, 5)
+    assert ViTTi16(weights=file, activation="relu", num_classes=5).activation == "relu"
+    with pytest.raises(ValueError, match="Did you mean 'augreg_in21k"):
+        ViTTi16(weights="augreg_21k")
+
+
+def strip_notes(file: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    save_file(load_file(file), file)
+
+
+def test_the_two_cats(folder: Path, shared: Path) -> None:
+    pytest.importorskip("tensorflow")
+    from keras_vit.evaluation.prediction import predict_files
+
+    model = from_checkpoint(folder / "model.safetensors")
+    golden = json.loads((folder / "golden_cats.json").read_text())
+    ((_, guesses),) = predict_files(model, [shared / "photos" / "cats.png"], top=5)
+    assert [name for name, _ in guesses] == [row["label"] for row in golden["top5"]]

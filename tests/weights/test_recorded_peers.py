@@ -1,0 +1,213 @@
+"""Other packages' models, recorded: ours of the same files predict the same, on every backend."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from keras_vit.weights import CheckpointError, from_checkpoint, save_weights
+from keras_vit.weights.tables.layouts import LAYOUTS
+from keras_vit.weights.variables import bindings
+from tests.backend import at_once, gradients
+from tests.golden.peers import weights
+
+NAMES = sorted(path.stem for path in weights.FOLDER.glob("*.json"))
+# What the package has and we do not, by words of the error.
+REFUSED = {
+    **dict.fromkeys(("hf_deit", "hf_deit_odd", "hf_deit_resampled"), "one token of two"),
+    "hf_dinov3_odd": "rope_theta=50",
+    "timm_beit_shared": "either",
+    "timm_eva02_base_odd": "inside the attention",
+    "timm_eva02_tiny_odd": "ref_feat_shape",
+}
+# transformers reads the table of a grid that is not square by columns: a fault of its own.
+FAULTY = ["hf_beit_wide"]
+SUPPORTED = [n for n in NAMES if n not in (*REFUSED, *FAULTY)]
+WITH_GRADIENTS = [n for n in SUPPORTED if "gradients" in weights.outputs(n)]
+TOLERANCE = 1e-5
+
+
+def write(folder: Path, case: weights.Case) -> Path:
+    """The file and the configuration beside it, as the package writes them."""
+    (folder / "config.json").write_text(json.dumps(case["config"]))
+    save_file(weights.tensors(case), folder / "model.safetensors")
+    return folder
+
+
+def model_of(folder: Path, case: weights.Case) -> keras.Model:
+    shape = tuple(case["images"][1:])
+    return from_checkpoint(write(folder, case), include_preprocessing=False, input_shape=shape)
+
+
+def feature_of(model: keras.Model, output: str) -> str:
+    """The name of ours for what a package calls pooled: of ViTModel, after the tanh layer."""
+    return "pre_logits" if output == "pooled" else output
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in WITH_GRADIENTS else [pytest.mark.once]) for n in SUPPORTED],
+)
+def test_outputs(name: str, tmp_path: Path) -> None:
+    """Logits, pooled features, and all tokens after up to three blocks and the last norm.
+
+    Of the other cases, every backend computes the options elsewhere, in `test_common.py`.
+    """
+    case, expected = weights.case(name), weights.outputs(name)
+    model = model_of(tmp_path, case)
+    outputs = ("encoder_norm", "pooled", "logits")
+    recorded = [n for n in expected if n.startswith("block_") or n in outputs]
+    features = {n: feature_of(model, n) for n in recorded}
+    found = at_once(model.feature_model(list(features.values())))(weights.images(case))
+    for output, feature in features.items():
+        values = keras.ops.convert_to_numpy(found[feature]).reshape(expected[output].shape)
+        difference = np.abs(values - expected[output]).max()
+        scale = max(np.abs(expected[output]).max(), 1)
+        assert difference <= TOLERANCE * scale, (output, difference)
+
+
+def positions_of_file(gradients: dict[str, np.ndarray], count: int) -> np.ndarray:
+    """Of a file without a position for the class token, or with one for each register."""
+    positions = gradients["pos_embed"]
+    if count < positions.shape[1]:
+        return positions[:, 1:]
+    return np.concatenate([positions[:, :1], gradients["reg_token"], positions[:, 1:]], axis=1)
+
+
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_gradients(name: str, tmp_path: Path) -> None:
+    """Of every tensor of the file: the norm, and the product with a normal."""
+    case, expected = weights.case(name), weights.outputs(name)["gradients"]
+    model = model_of(tmp_path, case)
+    part = model.feature_model(feature_of(model, case["output"]))
+    shape = weights.outputs(name)[case["output"]].shape
+    direction = weights.direction(case, shape).reshape(-1, *part.output_shape[1:])
+    by_path = gradients(part, weights.images(case), weights=direction)
+    canonical = {}
+    for binding in bindings(model):
+        gradient = by_path.get(binding.variable.path, np.zeros(binding.variable.shape))
+        columns = np.split(gradient, len(binding.names), axis=-1)
+        canonical.update(zip(binding.names, columns, strict=True))
+    # CLIP's projection does not have the bias of a head.
+    layout = replace(LAYOUTS[model.load_report.layout], drops_zeros=False)
+    if layout.name == "huggingface_clip":
+        del canonical["head/bias"]
+    of_file = dict(layout.from_canonical(canonical, model.num_heads))
+    of_file |= {name.removeprefix(layout.prefix): x for name, x in of_file.items()}
+    scale = expected[:, 0].max()
+    for tensor, recorded in zip(case["tensors"], expected, strict=True):
+        known = tensor if tensor in of_file else tensor.removeprefix(layout.prefix)
+        if known in of_file:  # the others are masks, and what this model does not have
+            gradient = of_file[known]
+            if gradient.shape[:2] != tuple(case["tensors"][tensor][:2]):
+                assert tensor == "pos_embed"
+                gradient = positions_of_file(of_file, case["tensors"][tensor][1])
+            summary = weights.summary(tensor, gradient, case["seed"])
+            np.testing.assert_allclose(summary, recorded, rtol=0, atol=1e-5 * scale)
+    assert len(of_file) > 40
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=REFUSED[name]):
+        model_of(tmp_path, weights.case(name))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_damage_names_the_tensor(name: str, tmp_path: Path) -> None:
+    """A tensor that was renamed, that is missing, or that is of something else."""
+    case = weights.case(name)
+    tensors = weights.tensors(case)
+    block = (
+        next(n for n in tensors if ".1." in n and n.endswith("fc2.weight"))
+        if any(n.endswith("fc2.weight") for n in tensors)
+        else next(n for n in tensors if ".1." in n and "norm" in n)
+    )
+    for change in ("renamed", "missing", "foreign"):
+        damaged = dict(tensors)
+        if change == "renamed":
+            damaged[f"{block}_"] = damaged.pop(block)
+        elif change == "missing":
+            del damaged[block]
+        else:
+            damaged["adapter.weight"] = np.zeros((2, 2), "float32")
+        write(tmp_path, case)
+        save_file(damaged, tmp_path / "model.safetensors")
+        named = {"renamed": f"{block}_", "missing": "block_1/", "foreign": "adapter.weight"}
+        with pytest.raises(CheckpointError, match=re.escape(named[change])):
+            from_checkpoint(tmp_path)
+
+
+# The positions of registers have become a part of the tokens.
+FOLDED = [n for n in SUPPORTED if n.startswith("timm_vit_reg") and n != "timm_vit_reg_odd"]
+WITH_ZEROS = ["hf_dinov3_biases"]  # biases that the file leaves out
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", [n for n in SUPPORTED if n not in (*FOLDED, *WITH_ZEROS)])
+def test_round_trip(name: str, tmp_path: Path) -> None:
+    """What we write in the package's layout is the file that we read, but for its masks."""
+    case = weights.case(name)
+    model = from_checkpoint(write(tmp_path, case))
+    layout = {"transformers": "huggingface", "timm": "timm"}[case["package"]]
+    save_weights(model, tmp_path / "ours.safetensors", layout)
+    ignored = {entry.source for entry in model.load_report.entries if entry.status == "ignored"}
+    expected = {bare(n): x for n, x in weights.tensors(case).items() if n not in ignored}
+    found = {bare(n): x for n, x in load_file(tmp_path / "ours.safetensors").items()}
+    assert found.keys() == expected.keys()
+    for tensor, values in expected.items():
+        np.testing.assert_array_equal(found[tensor], values, tensor)
+
+
+def bare(name: str) -> str:
+    """Without the prefix that a model has inside one with a head."""
+    return re.sub(r"^(vit|deit|beit|dinov2|dinov2_with_registers|vision_model)\.", "", name)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", [n for n in WITH_GRADIENTS if n.startswith("hf_")])
+def test_transformers_opens_our_folder(name: str, tmp_path: Path) -> None:
+    """And computes what it computed of its own file."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    case, expected = weights.case(name), weights.outputs(name)
+    (tmp_path / "theirs").mkdir()
+    model = from_checkpoint(write(tmp_path / "theirs", case))
+    save_weights(model, tmp_path / "ours", "huggingface")
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    network = getattr(transformers, config["architectures"][0])
+    theirs, info = network.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["unexpected_keys"]
+    assert all("mask_token" in key or "pooler" in key for key in info["missing_keys"]), info
+    pixels = torch.as_tensor(weights.images(case).transpose(0, 3, 1, 2).copy())
+    with torch.no_grad():
+        outputs = theirs.eval()(pixels)
+    of_tokens = ("last_hidden_state",) if case["output"] == "encoder_norm" else ()
+    for output in (*of_tokens, "logits", "image_embeds", "pooler_output"):
+        if getattr(outputs, output, None) is not None:
+            found = getattr(outputs, output).numpy()
+            break
+    np.testing.assert_allclose(found, expected[case["output"]], atol=1e-5)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", [n for n in WITH_GRADIENTS if n.startswith("timm_")])
+def test_timm_opens_our_folder(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    timm = pytest.importorskip("timm")
+    case = weights.case(name)
+    (tmp_path / "theirs").mkdir()
+    model = from_checkpoint(write(tmp_path / "theirs", case))
+    save_weights(model, tmp_path / "ours", "timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True).eval()
+    pixels = torch.as_tensor(weights.images(case).transpose(0, 3, 1, 2).copy())
+    with torch.no_grad():
+        found = theirs(pixels).numpy()
+    np.testing.assert_allclose(found, weights.outputs(name)["logits"], atol=1e-5)

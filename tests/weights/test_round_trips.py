@@ -1,0 +1,140 @@
+"""From layout to layout and back: the same bytes, the same model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_vit.weights import from_checkpoint, save_weights
+from tests.golden_cases import golden_case
+from tests.weights.models import assert_same_weights, outputs, pixels, small
+from tests.weights.test_golden import CASES, RESAMPLED
+
+pytestmark = pytest.mark.once
+
+GOOGLE_CASES = [name for name in (*CASES, *RESAMPLED) if name.startswith(("vit_", "interp_"))]
+THERE_AND_BACK = [
+    ("b.safetensors", "timm"),
+    ("c.safetensors", "huggingface"),
+    ("d.npz", "google"),
+]
+# Cases that no other package has names for, and the layout they were released in.
+OWN_LAYOUT = {
+    "hybrid_stem": "google",
+    "hybrid_r3": "google",
+    "hybrid_r3_oddsize": "google",
+    "mixer": "google",
+    "mixer_nonsquare": "big_vision",
+    "bit_tf_dump": "google",
+    "bv_bit_paper": "big_vision",
+    "bv_bit": "big_vision",
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "token": {},
+    "gap": {"pooling": "gap"},
+    "map": {"pooling": "map"},
+    "all_tokens": {"pooling": None, "num_classes": 0},
+    "pre_logits": {"representation_size": 24},
+    "exact": {"activation": "gelu", "norm_epsilon": 1e-12, "include_preprocessing": "imagenet"},
+    "not_square": {"input_shape": (16, 64, 3)},
+    "giant": {"layer_scale": 0.5, "activation": "swiglu", "num_registers": 4, "num_classes": 0},
+    "sincos2d": {"position_embedding": "sincos2d", "pooling": "gap"},
+}
+LAYOUTS = {
+    "google": ("token", "gap", "all_tokens", "pre_logits", "exact", "not_square"),
+    "big_vision": ("token", "gap", "map", "pre_logits", "exact", "sincos2d"),
+    "timm": ("token", "gap", "map", "pre_logits", "exact", "not_square", "giant"),
+    "huggingface": ("token", "all_tokens", "pre_logits", "exact", "not_square"),
+    "huggingface_dinov2": ("giant",),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Patches of")
+@pytest.mark.parametrize("name", GOOGLE_CASES)
+def test_google_keras_timm_huggingface_google(name: str, shared: Path, tmp_path: Path) -> None:
+    source = golden_case(name, shared).folder / "weights.npz"
+    chain(source, CASES.get(name, {}), THERE_AND_BACK, tmp_path)
+
+
+@pytest.mark.parametrize("name", OWN_LAYOUT)
+def test_released_keras_released(name: str, shared: Path, tmp_path: Path) -> None:
+    source = golden_case(name, shared).folder / "weights.npz"
+    chain(source, CASES[name], [("d.npz", OWN_LAYOUT[name])], tmp_path)
+
+
+def chain(
+    source: Path, arguments: dict[str, Any], steps: list[tuple[str, str]], folder: Path
+) -> None:
+    model = from_checkpoint(source, **arguments)
+    config = model.get_config()
+    for file, layout in [("a.keras", None), *steps]:
+        save_weights(model, folder / file, layout=layout)
+        # What we write has what tensors cannot show: no argument is needed again.
+        model = from_checkpoint(folder / file)
+        assert {**model.get_config(), "name": ""} == {**config, "name": ""}
+    first, last = np.load(source), np.load(folder / "d.npz")
+    assert sorted(first.files) == sorted(last.files)
+    for key in first.files:
+        assert first[key].dtype == last[key].dtype
+        assert first[key].shape == last[key].shape
+        assert first[key].tobytes() == last[key].tobytes(), key
+
+
+@pytest.mark.parametrize(("layout", "kind"), [(la, k) for la, ks in LAYOUTS.items() for k in ks])
+def test_what_is_written_is_read_as_the_same_model(layout: str, kind: str, tmp_path: Path) -> None:
+    model = small(**KINDS[kind])
+    model.class_names = None if model.num_classes == 0 else tuple("abcde")
+    model.eval_transform = {"mode": "stretch"}
+    file = tmp_path / ("m.npz" if layout in ("google", "big_vision") else "m.safetensors")
+    save_weights(model, file, layout=layout)
+    twin = from_checkpoint(file)
+    # With LayerScale a file of timm is Facebook's; with registers there is a layout of its own.
+    giant = {"timm": "timm_imagenet", "huggingface_dinov2": "huggingface_dinov2_registers"}
+    assert twin.load_report.layout == (giant if kind == "giant" else {}).get(layout, layout)
+    ours, theirs = twin.get_config(), model.get_config()
+    for name in ("name", "layer_scale"):  # its first value, which the weights replace
+        ours.pop(name), theirs.pop(name)
+    assert ours == theirs
+    if layout == "big_vision":  # the class token's position went into the token
+        images = pixels(2, *model.input_shape[1:])
+        np.testing.assert_allclose(outputs(twin, images), outputs(model, images), atol=2e-6)
+    else:
+        assert_same_weights(twin, model)
+
+
+def test_the_same_model_makes_the_same_bytes(tmp_path: Path) -> None:
+    model = small()
+    for file, layout in (("a.npz", "google"), ("a.safetensors", "timm")):
+        save_weights(model, tmp_path / file, layout=layout)
+        first = (tmp_path / file).read_bytes()
+        save_weights(model, tmp_path / file, layout=layout)
+        assert (tmp_path / file).read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("changes", "layout", "tensor"),
+    [
+        ({"pooling": "map"}, "google", "pooling/"),
+        ({"num_registers": 2}, "big_vision", "register_tokens"),
+        ({"position_embedding": "learned_2d"}, "timm", "position_embedding/"),
+        ({"mlp_norm": True}, "huggingface", "mlp/norm"),
+        ({"conv_stem": ((8, 2),), "patch_size": 4}, "timm", "conv_stem/0/kernel"),
+    ],
+)
+def test_a_layout_that_cannot_hold_a_weight_says_so_and_writes_nothing(
+    changes: dict[str, Any], layout: str, tensor: str, tmp_path: Path
+) -> None:
+    suffix = ".npz" if layout in ("google", "big_vision") else ".safetensors"
+    with pytest.raises(ValueError, match=f"layout cannot hold '.*{tensor}"):
+        save_weights(small(**changes), tmp_path / f"model{suffix}", layout=layout)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_does_not_fit_the_layout(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"should end in '.npz'"):
+        save_weights(small(), tmp_path / "model.safetensors", layout="google")
+    with pytest.raises(ValueError, match="Did you mean 'google'"):
+        save_weights(small(), tmp_path / "model.npz", layout="goggle")
+    with pytest.raises(ValueError, match="Choose the layout"):
+        save_weights(small(), tmp_path / "model.npz")
