@@ -19,10 +19,10 @@ from keras_vit.weights import (
     load_model,
     load_weights,
     save_weights,
-    sums,
     verify_sums,
     writer,
 )
+from keras_vit.weights.containers import sums
 from keras_vit.weights.variables import canonical_values
 from tests.weights.models import assert_same_weights, saved, small
 

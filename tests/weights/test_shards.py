@@ -17,8 +17,8 @@ from keras_vit.weights import (
     load_model,
     load_weights,
     save_weights,
-    shards,
 )
+from keras_vit.weights.containers import shards
 from keras_vit.weights.containers.checkpoint_file import open_container
 from keras_vit_cli import commands as cli
 from tests.weights.models import assert_same_weights, outputs, pixels, saved, small
