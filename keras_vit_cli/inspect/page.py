@@ -73,7 +73,7 @@ def write_page(
     }
     (height, width), (patch_h, patch_w) = images[0].pixels.shape[:2], looks.patch_pixels
     covered_h, covered_w = looks.covered
-    template = Template(files("keras_vit.inspection").joinpath("page.html").read_text("utf-8"))
+    template = Template(files("keras_vit_cli.inspect").joinpath("page.html").read_text("utf-8"))
     page = template.substitute(
         title=escape(printable(title)),
         facts=escape(

@@ -58,7 +58,7 @@ def model_card(
     config = config or {}
     run = Path(name) if run is None else run
     job, count = config.get("job", {}), report.macro.support
-    template = files("keras_vit.evaluation").joinpath("model_card.md").read_text("utf-8")
+    template = files("keras_vit_cli.report").joinpath("model_card.md").read_text("utf-8")
     card = Template(template).substitute(
         title=inline(name),
         accuracy=f"{report.accuracy:.2%} on {counted(count, 'validation image')} "

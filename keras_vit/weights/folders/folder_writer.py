@@ -113,7 +113,7 @@ def write_folder(
 def _card(model: Any, layout: str) -> str:
     """The model card, without anything that a user named: it needs no escapes."""
     height, width = stated_image_size(model) or (0, 0)
-    template = files("keras_vit.weights").joinpath("folder_card.md").read_text("utf-8")
+    template = files("keras_vit.weights.folders").joinpath("card.md").read_text("utf-8")
     return Template(template).substitute(
         library=LIBRARIES[layout],
         classes=model.num_classes,
