@@ -58,7 +58,7 @@ class ImageModel(CompiledModel):
                 setattr(cls, field.name, _argument(field.name))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        if "weights" in kwargs:
+        if kwargs.get("weights") is not None:
             raise ValueError(
                 f"{cls.__name__}(weights={kwargs['weights']!r}) has random weights: build it, then "
                 "keras_vit.load_weights(model, file). A named model takes them at once, as "

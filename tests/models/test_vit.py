@@ -24,7 +24,6 @@ from tests.models.test_common import SIZES, build, pixels, predict
         ({"dropout": 1.5}, ["dropout=1.5", "[0, 1)"]),
         ({"depth": 0}, ["depth=0"]),
         ({"patch_size": (16, 16, 3)}, ["patch_size=(16, 16, 3)"]),
-        ({"weights": "augreg_in21"}, ["augreg_in21", "augreg_in21k"]),
         ({"hidden_dim": 30, "num_heads": 3, "position_embedding": "sincos2d"}, ["30", "4"]),
         ({"activation": "gelu_tan"}, ["gelu_tan"]),
         ({"input_shape": (32.0, 32, 3)}, ["(32.0, 32, 3)", "positive integers"]),
@@ -64,6 +63,8 @@ def test_a_misspelt_name_or_argument_proposes_the_right_one() -> None:
         keras_vit.create("vit-b16")
     with pytest.raises(ValueError, match="'num_classes'"):
         keras_vit.ViTTi16(classes=3)
+    with pytest.raises(ValueError, match="'augreg_in21k'"):
+        keras_vit.ViTB16(weights="augreg_in21")
     with pytest.raises(ValueError, match=r"ViTTi16\(num_classes=5\)"):
         keras_vit.ViTTi16(5)
 
