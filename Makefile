@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 
-.PHONY: digits test check docs guides diagrams
+.PHONY: digits test check docs guides
 
 # The folder of `site/` that `make docs` writes: `make docs VERSION=0.1.0` for a release.
 VERSION ?= dev
@@ -27,9 +27,6 @@ docs: .venv/docs
 
 guides: .venv/docs
 	KERAS_BACKEND=jax .venv/bin/python -m docs.tools.guides $(GUIDES)
-
-diagrams: .venv/docs
-	.venv/bin/python -m docs.tools.diagrams
 
 .venv/train: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -1,1 +1,1 @@
-"""Tools of the documentation site: `make docs`, `make guides`, `make diagrams`."""
+"""Tools of the documentation site: `make docs`, `make guides`."""

@@ -8,18 +8,16 @@ from typing import Any
 from sphinx.util.inspect import stringify_signature
 from sphinx.util.logging import getLogger
 
-import keras_vit
+from keras_vit import applications
+from keras_vit.models import MODEL_NAMES, family_of
 
 logger = getLogger(__name__)
 
-# The constructors of the table of sizes: their signature and arguments are those of the class.
-NAMED_MODELS = [
-    f"keras_vit.{name}"
-    for name in keras_vit.__all__
-    if hasattr(getattr(keras_vit, name), "__wrapped__")
-    and getattr(keras_vit, name).__module__ == "keras_vit.models"
-    and name != "create"
-]
+# The constructors of the table of sizes, with the class whose arguments they take.
+NAMED_MODELS = {
+    f"keras_vit.{constructor}": family_of(name).model.__name__
+    for constructor, name in zip(applications.__all__[1:], MODEL_NAMES, strict=True)
+}
 
 
 def shorten_named_models(
@@ -27,8 +25,9 @@ def shorten_named_models(
 ) -> None:
     """Keeps the sizes of `ViTB16` and so on, and links the class that has the arguments."""
     if name in NAMED_MODELS:
-        model = obj.__wrapped__.__name__
-        lines[:] = [lines[0], "", f"Takes every argument of :class:`keras_vit.{model}`, by name."]
+        model = NAMED_MODELS[name]
+        arguments = f"Takes every argument of :class:`keras_vit.{model}`, by name"
+        lines[:] = [lines[0], "", f"{arguments}, and `weights` and `sha256` as `keras_vit.create`."]
 
 
 def shorten_signatures(
@@ -39,7 +38,7 @@ def shorten_signatures(
     Sphinx finds `(*args, **kwargs)` there, the signature of the base class's `__new__`.
     """
     if name in NAMED_MODELS:
-        return "(**arguments)", f"keras_vit.{obj.__wrapped__.__name__}"
+        return "(**arguments)", f"keras_vit.{NAMED_MODELS[name]}"
     if what == "class" and signature and re.search(r"\(\*args|~|<factory>", signature):
         found = inspect.signature(obj.__init__)
         found = found.replace(

@@ -1,45 +1,13 @@
-"""What Sphinx changes in a page: diagrams, tables, plain code, code that is not run."""
+"""What Sphinx changes in a page: tables, plain code, code that is not run."""
 
 import re
 from typing import Any
 
 from docutils import nodes
-from sphinx.errors import ExtensionError
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-from docs.tools.diagrams import FOLDER, THEMES, image_name
-
 MARK = re.compile(r"\s*<!-- (?P<scripts>scripts )?not run: (?P<reason>.+?) -->\s*")
-
-
-class DrawnDiagrams(SphinxTransform):
-    """Replaces each Mermaid block by its two images, of which the theme shows one."""
-
-    default_priority = 10
-
-    def apply(self, **_: Any) -> None:
-        for block in list(self.document.findall(nodes.literal_block)):
-            if block.get("language") == "mermaid":
-                block.replace_self(self._figure(block))
-
-    def _figure(self, block: nodes.literal_block) -> nodes.container:
-        section = block.parent
-        while section is not None and not isinstance(section, nodes.section):
-            section = section.parent
-        title = section.next_node(nodes.title).astext() if section is not None else "Diagram"
-        figure = nodes.container(classes=["diagram"])
-        for theme in THEMES:
-            name = image_name(block.astext(), theme)
-            if not (FOLDER / name).exists():
-                raise ExtensionError(
-                    f"docs/diagrams/{name} is missing: a Mermaid block of {self.env.docname} is "
-                    "new or has changed. Run `make diagrams` and commit docs/diagrams."
-                )
-            figure += nodes.image(
-                uri=f"/diagrams/{name}", alt=f"Diagram: {title}", classes=[f"only-{theme}"]
-            )
-        return figure
 
 
 class PlainBlocks(SphinxTransform):
@@ -101,7 +69,6 @@ class NotRun(SphinxTransform):
 
 def setup(app: Any) -> dict[str, bool]:
     """Registers the transforms with Sphinx."""
-    app.add_transform(DrawnDiagrams)
     app.add_transform(PlainBlocks)
     app.add_transform(Cells)
     app.add_post_transform(Dashes)

@@ -13,7 +13,7 @@ import keras
 import pytest
 
 import keras_vit
-from docs.tools import diagrams, zoo
+from docs.tools import zoo
 from docs.tools.build import versions, write_versions
 from docs.tools.links import dead_links, external_links
 from keras_vit.weights.released import RELEASED
@@ -53,14 +53,6 @@ def test_parameters_in_the_zoo_are_those_of_the_model(name: str) -> None:
 def test_pre_logits_are_counted() -> None:
     (row,) = keras_vit.list_weights("ViT-B/16:orig_in21k")
     assert zoo.cost_of(row)[0] == 103_186_515  # tests/models/test_variants.py
-
-
-def test_diagrams_are_drawn() -> None:
-    """The images that the site shows are those of the blocks in the pages."""
-    pages = sorted(diagrams.DOCS.rglob("*.md"))
-    blocks = [text for page in pages for text in diagrams.mermaid_blocks(page.read_text("utf-8"))]
-    names = {diagrams.image_name(text, theme) for text in blocks for theme in diagrams.THEMES}
-    assert names == {file.name for file in diagrams.FOLDER.glob("*.svg")}, "run `make diagrams`"
 
 
 def test_dead_links(tmp_path: Path) -> None:
