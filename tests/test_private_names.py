@@ -24,8 +24,6 @@ PRIVATE = {
     "_track_variables": "torch: registers a layer's variables as parameters",
     "_jax_state_synced": "JAX: whether the variables are up to date",
     "_symbolic_build": "builds the metrics of a compiled model before its first batch",
-    "_maybe_symbolic_build": "TensorFlow: `_symbolic_build`, unless all is built",
-    "_distribute_strategy": "TensorFlow: the strategy in whose scope a model was built",
     "_get_seed_generator": "where an image layer takes its random numbers from",
     "_layout": "JAX: how a variable is cut over devices",
     "_value": "the array of a variable, to put another kind of array in its place",
@@ -33,42 +31,20 @@ PRIVATE = {
     "_get_current_learning_rate": "the learning rate at this step",
     "_learning_rate": "the schedule itself, where the public name is its value",
     "_iterations": "micro-steps where gradients accumulate; the public name counts updates",
-    "_trainable_variables_indices": "the place of each variable among those of an optimizer",
-    "_exclude_from_weight_decay": "the variables that do not decay",
-    "_exclude_from_weight_decay_cache": "TensorFlow: what was asked of them before",
-    "_weight_decay_by_var_key": "TensorFlow: whether a variable decays, likewise",
     "_get_variable_index": "the place of a variable among those of an optimizer",
     "_update_model_variables_moving_average": "the exponential moving average",
     "_model_variables_moving_average": "what it averages",
     "_apply_weight_decay": "what follows an update",
-    "_var_key": "TensorFlow: the name by which the state of a variable is looked up",
-    "_backend_apply_gradients": "TensorFlow: what is done with gradients, clipping first",
-    "_backend_update_step": "TensorFlow: the update, which exchanges between replicas",
-    "_backend_increment_gradient_accumulators": "TensorFlow: accumulation, likewise",
-    "_overwrite_model_variables_with_average_value": "TensorFlow: the end of averaging, likewise",
-    "_backend_maybe_overwrite_model_variables": "TensorFlow: where it does so, likewise",
-    "_tf_apply": "TensorFlow: `apply` with a scaled loss",
-    "_common_apply": "TensorFlow: `apply` with a scaled loss, where gradients are finite",
 }
 OF_ONE_BACKEND = {
     "_track_variables": "torch",
     "_jax_state_synced": "jax",
     "_layout": "jax",
-    "_maybe_symbolic_build": "tensorflow",
-    "_distribute_strategy": "tensorflow",
-    "_backend_apply_gradients": "tensorflow",
-    "_var_key": "tensorflow",
-    "_exclude_from_weight_decay_cache": "tensorflow",
-    "_weight_decay_by_var_key": "tensorflow",
 }
-# Versions of Keras that a name came with, and that it is not in any more.
-SINCE = {"_backend_maybe_overwrite_model_variables": 3.16, "_weight_decay_by_var_key": 3.16}
-UNTIL = {"_exclude_from_weight_decay_cache": 3.16}
 
 # What is imported from within Keras, and what for.
 IMPORTED = {
     "keras.src.trainers.data_adapters.get_data_adapter": "wraps data for several devices",
-    "keras.src.backend.tensorflow.optimizer.TFOptimizer": "its methods exchange between replicas",
 }
 
 # What Keras's `fit` passes to `evaluate`, which tells one that it calls from one that a user calls.
@@ -122,17 +98,12 @@ def names_in_code(tree: ast.AST) -> Iterator[str]:
 def test_keras_has_it(name: str) -> None:
     if OF_ONE_BACKEND.get(name, keras.backend.backend()) != keras.backend.backend():
         pytest.skip("a name of another backend")
-    version = float(re.match(r"\d+\.\d+", keras.__version__)[0])  # 3.11 to 3.99
-    if not SINCE.get(name, 0) <= version < UNTIL.get(name, 4):
-        pytest.skip("a name of other versions")
     assert name in private_names()
 
 
 @pytest.mark.parametrize("name", IMPORTED)
 def test_it_can_be_imported(name: str) -> None:
     module, _, attribute = name.rpartition(".")
-    if "tensorflow" in module and keras.backend.backend() != "tensorflow":
-        pytest.skip("a name of another backend")
     assert callable(getattr(importlib.import_module(module), attribute))
 
 

@@ -12,13 +12,7 @@ import numpy as np
 from keras_vit._base.errors import check_choice, check_positive
 from keras_vit.distribution.layouts import BATCH, KINDS, Axes, cut_axes
 from keras_vit.distribution.processes import find_launch
-from keras_vit.ops import (
-    MODEL,
-    ProcessParallel,
-    ReplicaParallel,
-    process_count,
-    tensorflow_workers,
-)
+from keras_vit.ops import MODEL, ProcessParallel, process_count
 
 
 class CutWeights(keras.distribution.ModelParallel):
@@ -64,18 +58,17 @@ def create(
 ) -> keras.distribution.Distribution:
     """A distribution for any model here, for `keras.distribution.set_distribution`.
 
-    Set it before the model is built; on TensorFlow, also later. `fit`, `evaluate` and `predict`
-    then take any number of examples, and give what one device gives; files and resumed runs do not
-    depend on the number of devices.
+    Set it before the model is built. `fit`, `evaluate` and `predict` then take any number of
+    examples, and give what one device gives; files and resumed runs do not depend on the number of
+    devices.
 
     On JAX, one process has all devices. On torch, `"data_parallel"` is over the processes that
     torchrun started and `initialize` joined, with one device each: every process passes the same
     global batches to `fit`, `evaluate` and `predict`, and computes its rows of them. Other models
     than those of this package then compute all rows in every process.
 
-    On TensorFlow, `"data_parallel"` is a `tf.distribute.MirroredStrategy` over the GPUs of the
-    machine, or a `MultiWorkerMirroredStrategy` over the processes that the environment variable
-    `TF_CONFIG` names. These, too, all pass the same global batches, and call `create` first.
+    TensorFlow has strategies of its own, `tf.distribute`, in whose scope a model is built: they
+    give other numbers than one device, which the page "Many devices" lists.
 
     Args:
         kind: `"data_parallel"`: every device has the whole model and a part of each batch;
@@ -86,7 +79,8 @@ def create(
         model_devices: For `"tensor_parallel"`: devices of a group; None for all.
 
     Raises:
-        RuntimeError: The backend does not have this kind, or `initialize` was not called.
+        RuntimeError: The backend does not have this kind (TensorFlow: none), or `initialize` was
+            not called.
         ValueError: The kind is unknown, or there are not as many devices.
 
     Example:
@@ -103,8 +97,6 @@ def create(
         raise ValueError(f"model_devices={model_devices!r} is for kind='tensor_parallel'.")
     if keras.backend.backend() == "torch" and kind == "data_parallel":
         return _over_processes(devices)
-    if keras.backend.backend() == "tensorflow" and kind == "data_parallel":
-        return _over_replicas(devices)
     if keras.backend.backend() != "jax":
         raise RuntimeError(
             f"{kind!r} works on JAX, and Keras runs on {keras.backend.backend()}. "
@@ -135,17 +127,9 @@ def distribution_over(
 
 
 _INSTEAD = {
-    "tensorflow": 'There, create("data_parallel") works.',
+    "tensorflow": "There, build, compile and fit the model within `with tf.distribute."
+    "MirroredStrategy().scope():`; docs/distributed.md lists what is then equal to one device.",
     "torch": 'There, create("data_parallel") works, in processes that torchrun starts.',
-}
-
-
-_SIMULATED = {
-    # With fewer threads than devices, XLA can wait for itself.
-    "jax": "set XLA_FLAGS=--xla_force_host_platform_device_count={0} and PJRT_NPROC={1} before "
-    "Python starts.",
-    "tensorflow": "call tf.config.set_logical_device_configuration(tf.config.list_physical_devices("
-    "'CPU')[0], {0} * [tf.config.LogicalDeviceConfiguration()]) first.",
 }
 
 
@@ -166,26 +150,6 @@ def _over_processes(devices: int | Sequence[str] | None) -> ProcessParallel:
     return ProcessParallel()
 
 
-def _over_replicas(devices: int | Sequence[str] | None) -> ReplicaParallel:
-    """Data parallel over TensorFlow's devices, or those of all processes that `TF_CONFIG` names."""
-    _, processes = tensorflow_workers()
-    if processes > 1:
-        distribution = ReplicaParallel()
-        count = distribution.device_mesh.devices.size
-        if devices not in (None, count):
-            raise ValueError(
-                f"devices={devices!r}, and the {processes} processes of TF_CONFIG have {count}, "
-                "all of which are used: leave devices out."
-            )
-        return distribution
-    names = _names(devices)
-    if any(name.startswith("tpu") for name in names):
-        raise RuntimeError(
-            f"TensorFlow found TPUs, {', '.join(names)}: train on them with KERAS_BACKEND=jax."
-        )
-    return ReplicaParallel(names)
-
-
 def _names(devices: int | Sequence[str] | None) -> list[str]:
     """The names of the devices to use."""
     available = keras.distribution.list_devices()
@@ -194,10 +158,11 @@ def _names(devices: int | Sequence[str] | None) -> list[str]:
     if isinstance(devices, int):
         check_positive(devices=devices)
         if devices > len(available):
-            simulated = _SIMULATED[keras.backend.backend()].format(devices, 4 * devices)
+            # With fewer threads than devices, XLA can wait for itself.
             raise ValueError(
                 f"devices={devices}, and there are {len(available)}: {', '.join(available)}. To "
-                f"try it on a CPU, {simulated}"
+                f"try it on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count={devices} "
+                f"and PJRT_NPROC={4 * devices} before Python starts."
             )
         return available[:devices]
     unknown = [name for name in devices if name not in available]

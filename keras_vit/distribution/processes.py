@@ -52,8 +52,7 @@ def initialize(
     takes, in this order: the variables `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
     `KERAS_DISTRIBUTION_NUM_PROCESSES` and `KERAS_DISTRIBUTION_PROCESS_ID`; those of torchrun; those
     of a SLURM step (`srun`); on JAX whatever JAX knows, such as a TPU pod. Processes that are
-    connected already, as those of Ray Train with GPUs, stay so. On TensorFlow, `create` joins those
-    of `TF_CONFIG`.
+    connected already, as those of Ray Train with GPUs, stay so.
 
     On JAX, start a process per machine, which takes all of its devices; where torchrun starts
     several on a machine, each takes one GPU. On torch, a process takes one GPU. CPUs exchange data
@@ -66,8 +65,7 @@ def initialize(
         process_id: The number of this one, from 0.
 
     Raises:
-        RuntimeError: Several processes were started, and Keras runs on TensorFlow without
-            `TF_CONFIG`.
+        RuntimeError: Several processes were started, and Keras runs on TensorFlow.
         ValueError: Some arguments are missing, or impossible.
 
     Example:
@@ -87,11 +85,11 @@ def initialize(
         connect_jax_processes(*where)
     elif backend == "torch" and process_count() == 1:
         connect_torch_processes(*where)
-    elif backend == "tensorflow" and several and "TF_CONFIG" not in os.environ:
+    elif backend == "tensorflow" and several:
         raise RuntimeError(
-            f"{launch.processes} processes were started, and Keras runs on TensorFlow, whose "
-            "processes are named by TF_CONFIG alone. Set it, KERAS_BACKEND=jax or "
-            "KERAS_BACKEND=torch, or start one process."
+            f"{launch.processes} processes were started, and Keras runs on TensorFlow, on which "
+            "they would not train together. Set KERAS_BACKEND=jax or KERAS_BACKEND=torch, or start "
+            "one process."
         )
 
 

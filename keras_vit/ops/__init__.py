@@ -54,15 +54,6 @@ from keras_vit.ops.random import (
 )
 from keras_vit.ops.rematerialization import remat
 from keras_vit.ops.step import on_all_processes
-from keras_vit.ops.tf_gradients import sum_gradients_first
-from keras_vit.ops.tf_strategies import (
-    ReplicaParallel,
-    batch_like,
-    current_replicas,
-    place_on_replicas,
-    steps_on_replicas,
-    tensorflow_workers,
-)
 from keras_vit.ops.torch_processes import (
     connect_torch_processes,
     keras_shares_steps,
@@ -76,8 +67,6 @@ __all__ = [
     "MODEL",
     "DropoutStrategy",
     "ProcessParallel",
-    "ReplicaParallel",
-    "batch_like",
     "batches_on_devices",
     "batches_on_host",
     "changing_variables",
@@ -89,7 +78,6 @@ __all__ = [
     "connect_torch_processes",
     "current_distribution",
     "current_processes",
-    "current_replicas",
     "cut_last_axis",
     "dropout_strategy",
     "from_all_processes",
@@ -111,7 +99,6 @@ __all__ = [
     "on_all_processes",
     "on_devices",
     "only_first_shows_progress",
-    "place_on_replicas",
     "process_count",
     "process_on",
     "process_rank",
@@ -126,11 +113,8 @@ __all__ = [
     "set_random_state",
     "single_process",
     "start_from_first_process",
-    "steps_on_replicas",
-    "sum_gradients_first",
     "synchronize",
     "takes_variables_away",
-    "tensorflow_workers",
     "tpu_devices",
     "track_variables_anew",
     "two_pass_step",

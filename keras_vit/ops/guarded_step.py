@@ -12,7 +12,6 @@ import keras
 from keras_vit.ops.current_distribution import current_distribution, on_devices
 from keras_vit.ops.devices import placed
 from keras_vit.ops.jax_processes import gathered
-from keras_vit.ops.processes import lost_connection, process_count
 from keras_vit.ops.torch_processes import step_in_processes
 
 
@@ -68,11 +67,9 @@ def guard_step(
             return getattr(model, f"make_{name}")(force=True)(iterator)
         try:
             outputs = step(iterator)
-        except BaseException as error:
+        except BaseException:
             if layout is None:
                 getattr(model, f"make_{name}")(force=True)
-            if process_count() > 1 and "Collective ops is aborted" in str(error):
-                raise lost_connection() from error
             raise
         layout = label_layout
         return outputs

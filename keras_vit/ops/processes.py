@@ -68,8 +68,7 @@ def process_count() -> int:
         import jax
 
         return jax.process_count()
-    # On TensorFlow, a distribution joins them.
-    return getattr(keras.distribution.distribution(), "processes", 1)
+    return 1
 
 
 def process_rank() -> int:
@@ -80,7 +79,7 @@ def process_rank() -> int:
         import jax
 
         return jax.process_index()
-    return getattr(keras.distribution.distribution(), "rank", 0)
+    return 0
 
 
 def is_first_process() -> bool:
@@ -113,24 +112,17 @@ def exchange(operation: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return operation(*arguments)
     except RuntimeError as error:
-        raise lost_connection() from error
-
-
-def lost_connection() -> RuntimeError:
-    """The error of a process whose connection to the others broke."""
-    return RuntimeError(
-        f"Process {process_rank()} of {process_count()} lost the connection to the others: one of "
-        "them has ended, and its own output shows why, or it calls other methods than this one. "
-        "Start all of them again; a ResumableRun continues from its last checkpoint."
-    )
+        raise RuntimeError(
+            f"Process {process_rank()} of {process_count()} lost the connection to the others: one "
+            "of them has ended, and its own output shows why, or it calls other methods than this "
+            "one. Start all of them again; a ResumableRun continues from its last checkpoint."
+        ) from error
 
 
 def from_all_processes(value: int) -> list[int]:
     """The integers that the processes of the distribution pass, by process; each waits."""
-    if (distribution := current_processes()) is None:
+    if current_processes() is None:
         return [value]
-    if hasattr(distribution, "from_all_processes"):
-        return list(exchange(distribution.from_all_processes, value))
     if jax_has_joined():
         from jax.experimental import multihost_utils
 
@@ -158,10 +150,9 @@ def rows_of_process(rows: int) -> np.ndarray | None:
 
     Args:
         rows: How many the batch has. All processes have all of them where the devices do not divide
-            their number, and on TensorFlow.
+            their number.
     """
-    distribution = current_processes()
-    if distribution is None or keras.backend.backend() == "tensorflow":
+    if (distribution := current_processes()) is None:
         return None
     if not jax_has_joined():
         if rows % distribution.processes:

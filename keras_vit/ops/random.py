@@ -7,8 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.ops.platform import is_tensorflow
-from keras_vit.ops.step import current_step, random_rows_along
+from keras_vit.ops.step import random_rows_along
 
 
 class DropoutStrategy(Enum):
@@ -51,9 +50,7 @@ def random_rows(draw: Callable[[Any], Any], rows: Any, axis: int = 0) -> Any:
         axis: The axis of the rows.
     """
     with random_rows_along(axis):
-        step = current_step.get()
-        # On torch, a step sees what is drawn by itself.
-        return draw(rows) if step is None or not is_tensorflow() else step.draw(draw)
+        return draw(rows)
 
 
 def random_state() -> dict[str, np.ndarray]:

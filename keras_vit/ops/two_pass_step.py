@@ -8,7 +8,6 @@ from typing import Any
 import keras
 
 from keras_vit.ops.constants import changing_variables
-from keras_vit.ops.tf_gradients import sum_over_replicas, summed_gradients
 
 Tensors = list[Any]
 
@@ -66,14 +65,22 @@ def _tensorflow_step(model: keras.Model, perturb: Any, combine: Any) -> Callable
     import tensorflow as tf
 
     def gradients(batch: Any) -> Any:
+        _check_replicas(tf.distribute.get_strategy())
         with tf.GradientTape() as tape:
             loss, outputs = _loss_and_outputs(model, batch)
             scaled = model.optimizer.scale_loss(loss)
-        loss = loss * tf.distribute.get_strategy().num_replicas_in_sync  # Keras divides by it
-        local = tape.gradient(scaled, [v.value for v in model.trainable_weights])
-        return sum_over_replicas(local), loss, outputs
+        return tape.gradient(scaled, [v.value for v in model.trainable_weights]), loss, outputs
 
     return _stateful_step(model, perturb, combine, gradients, tf.identity, nullcontext)
+
+
+def _check_replicas(strategy: Any) -> None:
+    if strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            f"Sharpness-aware steps do not work in the scope of a {type(strategy).__name__}, where "
+            f"each of {strategy.num_replicas_in_sync} replicas has a part of the gradient. Train "
+            "on one device, or with KERAS_BACKEND=jax and keras_vit.distribution.create."
+        )
 
 
 def _torch_step(model: keras.Model, perturb: Any, combine: Any) -> Callable[..., Any]:
@@ -136,8 +143,7 @@ def _stateful_step(
         with no_grad():
             assign(weights, weights_before)
             assign(others, others_after)
-            with summed_gradients():
-                model.optimizer.apply(combine(first, second), weights)
+            model.optimizer.apply(combine(first, second), weights)
         return _update_metrics(model, batch, outputs, loss)
 
     return train_step

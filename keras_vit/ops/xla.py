@@ -26,7 +26,7 @@ def xla_pays(model: keras.Model, steps: float | None) -> bool:
     import tensorflow as tf
 
     accelerated = any(d.device_type != "CPU" for d in tf.config.list_physical_devices())
-    return not accelerated and not tf.distribute.has_strategy()
+    return not accelerated
 
 
 @contextmanager

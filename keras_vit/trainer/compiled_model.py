@@ -16,14 +16,12 @@ import keras
 
 from keras_vit.layers.inside import set_trainable_inside
 from keras_vit.ops import (
-    batch_like,
     batches_on_devices,
     batches_on_host,
     check_placement,
     compiled_by_xla,
     current_distribution,
     current_processes,
-    current_replicas,
     guard_step,
     is_first_process,
     is_tensorflow,
@@ -32,12 +30,9 @@ from keras_vit.ops import (
     on_all_processes,
     on_devices,
     only_first_shows_progress,
-    place_on_replicas,
     rows_in,
     single_process,
     start_from_first_process,
-    steps_on_replicas,
-    sum_gradients_first,
     synchronize,
     takes_variables_away,
     whole_values,
@@ -47,6 +42,7 @@ from keras_vit.trainer.compile_checks import warn_of_activation
 from keras_vit.trainer.data_checks import DataCheck
 from keras_vit.trainer.loss_scaling import with_loss_scaling
 from keras_vit.trainer.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
+from keras_vit.trainer.strategies import check_strategy, strategy_replicas
 from keras_vit.trainer.turns import taking_turns
 
 # What changes weights or metrics, so that on every backend one thread at a time may do it.
@@ -107,12 +103,12 @@ class CompiledModel(keras.Model):
         self._requested_jit_compile = arguments["jit_compile"]
         self._xla_functions = ()
         self._is_prepared = False
-        sum_gradients_first(self.optimizer)
         self._xla_is_free = (
             is_tensorflow()
             and self._requested_jit_compile == "auto"
             and not self.run_eagerly
             and not self._convolves
+            and strategy_replicas(self) == 1
             and all(None not in tensor.shape[1:] for tensor in self.inputs)
         )
         return arguments
@@ -155,7 +151,7 @@ class CompiledModel(keras.Model):
         """Keeps other threads off the variables that a method takes away or changes."""
         everything = takes_variables_away()
         reads = action not in CHANGING
-        several = current_distribution() or current_processes() or current_replicas()
+        several = current_distribution() or current_processes()
         if reads and not everything and not several:
             return nullcontext()
         return taking_turns(self, action, with_layers=everything)
@@ -181,8 +177,7 @@ class CompiledModel(keras.Model):
         elif held_out is not None:
             data["validation_data"] = validation.data(held_out)
         callbacks = data.get("callbacks")
-        xla_is_free = self._xla_is_free and current_replicas() is None
-        if xla_is_free and not isinstance(callbacks, keras.callbacks.CallbackList):
+        if self._xla_is_free and not isinstance(callbacks, keras.callbacks.CallbackList):
             data["callbacks"] = [_XLAChoice(function), *keras.tree.flatten(callbacks or [])]
         try:
             with batches_on_host():
@@ -251,18 +246,6 @@ class CompiledModel(keras.Model):
         with on_devices():
             super()._symbolic_build(iterator, data_batch)
         self._is_prepared = True
-
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        """Keras's on TensorFlow, which would take a batch from the data of a strategy."""
-        if steps_on_replicas(self) is None:
-            super()._maybe_symbolic_build(iterator, data_batch)
-        else:
-            self._symbolic_build(data_batch=data_batch or batch_like(iterator))
-
-    @property
-    def distribute_strategy(self) -> Any:
-        """What runs the steps of Keras on TensorFlow."""
-        return steps_on_replicas(self) or super().distribute_strategy
 
     def _check_batch(self, step: str, x: Any, y: Any = None) -> None:
         """Checks shapes, and the values of the first batch that a kind of step is given."""
@@ -355,15 +338,14 @@ class CompiledModel(keras.Model):
             metrics = [self.metrics_variables] if function != "predict_function" else []
             return [self.trainable_variables, self.non_trainable_variables, *optimizer, *metrics]
 
-        place_on_replicas(self)
         if not keras_shares_steps():
             self.ddp_model = False  # where it is None, Keras 3.16 makes one
         with _making:
             if not force and getattr(self, function) is not None:
                 return getattr(self, function)
+            if function == "train_function":
+                check_strategy(self)
             compiled = compiled_by_xla(self) if function in self._xla_functions else nullcontext()
-            if current_replicas() is not None:
-                compiled = compiled_by_xla(self, False)  # within each replica instead
             with compiled, on_devices():
                 make(force)
             guard_step(self, function, variables)

@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit.ops import is_tensorflow
 from keras_vit.trainer.pixel_ranges import MOST_IMAGES, check_label_rows, check_pixels
+from keras_vit.trainer.strategies import strategy_replicas
 
 USUAL_SIZE = 224  # pixels, proposed where a model takes any
 
@@ -118,6 +119,7 @@ class DataCheck:
         if labels and self.classes:
             self.loss = crossentropy_of(getattr(model, "loss", None))
         self.normalised = not getattr(model, "include_preprocessing", True)
+        self.replicas = strategy_replicas(model)
 
     def data(self, x: Any, y: Any = None) -> Any:
         """Checks what can be seen now; returns `x`, with checks of what is read later.
@@ -317,7 +319,7 @@ class DataCheck:
         of_pixels = images is not None and (self.normalised or images.dtype != tf.uint8)
         of_rows = labels is not None and (labels not in known or self._rows(labels))
         # A strategy reads from the end of the pipeline how to cut batches for its devices.
-        if not (of_labels or of_rows or of_pixels) or tf.distribute.has_strategy():
+        if not (of_labels or of_rows or of_pixels) or self.replicas > 1:
             return dataset
 
         def look(x: Any, y: Any) -> Any:

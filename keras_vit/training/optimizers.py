@@ -17,7 +17,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import check_choice
-from keras_vit.ops import layout_of, sum_gradients_first
+from keras_vit.ops import layout_of
 from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, as_table, find_groups
 
 STATE_DTYPES = ("float32", "bfloat16")
@@ -73,7 +73,6 @@ class TableOptimizer(keras.optimizers.Optimizer):
         self.groups = as_table(groups)
         self.state_dtype = state_dtype
         self._group_of: Sequence[ParameterGroup] = ()  # by the index of the variable
-        sum_gradients_first(self)
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:

@@ -27,8 +27,8 @@ def sharpness_aware(model: keras.Model, rho: Rho | None = 0.05, alpha: float = 0
     stay the same. Loss and metrics that `fit` reports are those of the unperturbed weights. Works
     before and after `compile`, compiled or not, with mixed precision, and with gradient
     accumulation, where every batch is perturbed along its own gradient, as on every device in the
-    papers. The switch is not saved: set it again after loading a model. Of `tf.distribute`, it
-    works with what `keras_vit.distribution.create` returns.
+    papers. The switch is not saved: set it again after loading a model. In the scope of a
+    `tf.distribute` strategy with several replicas, `fit` raises a ValueError.
 
     Args:
         model: Any Keras model.

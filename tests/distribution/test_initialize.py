@@ -77,7 +77,7 @@ def test_refused_arguments(arguments: tuple[str, int, int | None], message: str)
 def test_several_processes_on_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RuntimeError, match=r"4 processes.*TF_CONFIG.*KERAS_BACKEND=jax"):
+    with pytest.raises(RuntimeError, match=r"4 processes.*TensorFlow.*KERAS_BACKEND=jax"):
         keras_vit.distribution.initialize()
 
 
