@@ -32,7 +32,6 @@ from keras_vit.ops.kernels import (
 )
 from keras_vit.ops.platform import compiles_per_shape, is_tensorflow, process_on
 from keras_vit.ops.processes import (
-    ProcessParallel,
     current_processes,
     from_all_processes,
     is_first_process,
@@ -55,6 +54,7 @@ from keras_vit.ops.random import (
 from keras_vit.ops.rematerialization import remat
 from keras_vit.ops.step import on_all_processes
 from keras_vit.ops.torch_processes import (
+    ProcessParallel,
     connect_torch_processes,
     keras_shares_steps,
     start_from_first_process,

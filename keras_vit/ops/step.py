@@ -1,4 +1,4 @@
-"""The step that runs now, where several processes or replicas share it: `torch_step.py` sets it."""
+"""The step that runs now, where several processes share it: `torch_processes/` sets it."""
 
 from __future__ import annotations
 

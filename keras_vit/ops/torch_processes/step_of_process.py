@@ -1,4 +1,4 @@
-"""A step of `fit`, `evaluate` or `predict` in several processes: see `torch_processes.py`."""
+"""A step of `fit`, `evaluate` or `predict` in several processes of torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from keras_vit.ops.processes import (
-    ProcessParallel,
-    check_same_batch,
-    exchange,
-    rows_in,
-)
+from keras_vit.ops.processes import check_same_batch, exchange, rows_in
 from keras_vit.ops.step import current_step
+from keras_vit.ops.torch_processes.process_parallel import ProcessParallel
 
 # Gradients are summed in parts of 128 MiB (float32), so that their copies stay small.
 BUCKET_SIZE = 2**25

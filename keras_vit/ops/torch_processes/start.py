@@ -1,17 +1,4 @@
-"""Data parallel training in several torch processes, by `torch.distributed`.
-
-Every process has the labels of the same global batches, and all their images or those of its rows
-(`data.pipeline`). Within a step, the model computes the rows of its
-process and gathers the outputs of all of them; loss and metrics are computed from all outputs, in
-every process:
-
-    images of the batch ──► rows of this process ──► model ──► outputs ──► gather ──► loss, metrics
-                                                       │                     │
-        sum over the processes ◄── gradient ◄──────────┴──── rows of this process
-
-So the sum of the gradients is the gradient of the global batch's loss, whatever the loss, and it is
-ready before clipping, accumulation and SAM see it. The step itself is in `torch_step.py`.
-"""
+"""Joins torch's processes, gives them equal starts, and hands their steps to `step_of_process`."""
 
 from __future__ import annotations
 
@@ -20,19 +7,15 @@ from typing import Any
 
 import keras
 
-from keras_vit.ops.processes import (
-    ProcessParallel,
-    current_processes,
-    exchange,
-    torch_group,
-)
+from keras_vit.ops.processes import current_processes, exchange, torch_group
+from keras_vit.ops.torch_processes.process_parallel import ProcessParallel
 
 
 def keras_shares_steps() -> bool:
     """Whether Keras's own steps may average gradients, and sum metrics, over torch's processes.
 
     From 3.16 on they do over all that are connected, also where no distribution is set. A model of
-    this package follows `ProcessParallel`, which `torch_step.py` carries out, or computes alone.
+    this package follows `ProcessParallel`, which this room carries out, or computes alone.
     """
     distribution = keras.distribution.distribution()
     is_of_keras = distribution is not None and not isinstance(distribution, ProcessParallel)
@@ -118,7 +101,7 @@ def step_in_processes(
         distribution = _processes()
         if distribution is None:
             return step(data)
-        from keras_vit.ops.torch_step import run_step
+        from keras_vit.ops.torch_processes.step_of_process import run_step
 
         return run_step(model, distribution, step, data, training)
 
