@@ -1,5 +1,6 @@
 """Operators that a backend has fused: attention, a product with its bias, GELU."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,10 @@ from keras_vit.ops.current_distribution import current_distribution
 from keras_vit.ops.devices import is_cut_by_heads, replica_count
 from keras_vit.ops.platform import jax_device, jax_is_accelerated, jax_platform
 from keras_vit.ops.tpu_attention import fits_vector_memory, self_attention
+
+# Set to 1, the variable takes `tpu_attention.py` on TPUs, in place of XLA's attention: its numbers
+# are tested without a TPU, and its program was compiled for one; nobody has run it on a TPU yet.
+TPU_ATTENTION = "KERAS_VIT_TPU_ATTENTION"
 
 # Up to as many tokens, training in bfloat16 on CPUs attends in float32: the derivative of torch's
 # operator is slower in bfloat16, several times with few tokens, and no longer with some hundreds.
@@ -56,7 +61,8 @@ def _attention_on_tpu(query: Any, key: Any, value: Any, bias: Any) -> Any:
     batch, length, heads, width = query.shape
     distribution = current_distribution()
     one_kernel = (
-        bias is None
+        os.environ.get(TPU_ATTENTION) == "1"
+        and bias is None
         and query.shape == key.shape
         and query.dtype == value.dtype == jnp.bfloat16
         and jax.__version_info__ >= (0, 7)  # before, `shard_map` and Pallas had other names

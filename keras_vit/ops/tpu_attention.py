@@ -2,6 +2,8 @@
 
     queries, keys, values (batch, length, 3 * width) ──► a program per image ──► heads joined
 
+Off unless `KERAS_VIT_TPU_ATTENTION=1` is set, until somebody has run it on a TPU.
+
 XLA writes the logits and the probabilities of all heads to the TPU's memory and reads them again,
 most of what a training step moves. A ViT's sequences are short: here an image's queries, keys and
 values lie in the vector memory, and so do one head's probabilities, which the backward pass

@@ -1,4 +1,4 @@
-"""The attention kernel for TPUs computes attention and its gradient, and is taken on TPUs."""
+"""The attention kernel for TPUs computes attention and its gradient, and is taken where asked."""
 
 import importlib.util
 import math
@@ -58,9 +58,20 @@ def test_long_sequences_do_not_fit() -> None:
     assert not fits_vector_memory(4097, 768, "TPU v6 lite")
 
 
-@pytest.mark.parametrize("distributed", [False, True])
-def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch, distributed: bool) -> None:
-    """Kernel, GELU and dense layers of TPUs give a block's outputs and gradients in float32."""
+@pytest.mark.parametrize(
+    ("switch", "distributed"), [("1", False), ("1", True), (None, False), ("0", False)]
+)
+def test_a_block_as_on_a_tpu(
+    monkeypatch: pytest.MonkeyPatch, switch: str | None, distributed: bool
+) -> None:
+    """Attention, GELU and dense layers of TPUs give a block's outputs and gradients in float32.
+
+    The kernel is taken with `KERAS_VIT_TPU_ATTENTION=1` alone.
+    """
+    if switch is None:
+        monkeypatch.delenv("KERAS_VIT_TPU_ATTENTION", raising=False)
+    else:
+        monkeypatch.setenv("KERAS_VIT_TPU_ATTENTION", switch)
     import jax
 
     tokens = np.random.default_rng(0).normal(size=(2, 9, 32)).astype("float32")
@@ -92,7 +103,7 @@ def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch, distributed: bool)
     parallel = keras_vit.distribution.create("data_parallel", devices=1)
     with parallel.scope() if distributed else nullcontext():
         found = outputs_and_gradients("mixed_bfloat16")
-    assert calls
+    assert bool(calls) == (switch == "1")
     for array, like in zip(found, expected, strict=True):
         scale = float(np.abs(like).max())
         np.testing.assert_allclose(array, like, rtol=0, atol=0.02 * scale)
@@ -100,8 +111,9 @@ def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch, distributed: bool)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the compiler of TPUs")
-def test_a_tpu_does_not_write_probabilities() -> None:
+def test_a_tpu_does_not_write_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the tokens, less than three times the bytes: they would be four times."""
+    monkeypatch.setenv("KERAS_VIT_TPU_ATTENTION", "1")
     small, large = (
         step_cost(
             "ViT-Ti/16",

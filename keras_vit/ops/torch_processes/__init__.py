@@ -1,6 +1,6 @@
 """Ends with Keras 3.16, which distributes on torch itself: data parallel in several processes.
 
-When `pyproject.toml` asks for keras >= 3.16, this folder goes, and with it `ops/step.py`. Up to 3.15
+When `pyproject.toml` asks for keras >= 3.16, this folder and `ops/step.py` go. Up to version 3.15
 Keras does not distribute on torch; 3.16 wraps a model in torch's `DistributedDataParallel`, which
 averages the gradients of local losses (`docs/architecture.md` says what is then different).
 
