@@ -92,7 +92,7 @@ def compile_contestant(row: Row, topology: str) -> Any:
     import keras
 
     from keras_vit.distribution.kinds import distribution_over
-    from keras_vit.ops import compile_step, tpu_devices
+    from keras_vit.trainer.compiled_step import compile_step, tpu_devices
 
     system, options = CONTESTANTS[row["contestant"]]
     work = Work(

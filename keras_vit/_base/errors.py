@@ -187,11 +187,16 @@ class DataRangeWarning(UserWarning):
 
 
 def warn_of_data(message: str) -> None:
-    """Issues a `DataRangeWarning` at the line outside of this package and Keras that led here."""
+    """Issues a `DataRangeWarning` at the line that led here: see `warn_at_caller`."""
+    warn_at_caller(message, DataRangeWarning)
+
+
+def warn_at_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issues a warning at the line outside of this package and Keras that led here."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back and _package(frame) in ("keras_vit", "keras"):
+    while frame.f_back and _package(frame) in ("keras_vit", "keras", "contextlib"):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, DataRangeWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def _package(frame: Any) -> str:

@@ -1,6 +1,5 @@
 """The one place that knows which backend Keras runs on: one idea per file."""
 
-from keras_vit.ops.compiled_step import compile_step, tpu_devices
 from keras_vit.ops.constants import changing_variables, without_gradient
 from keras_vit.ops.current_distribution import (
     batches_on_host,
@@ -18,7 +17,6 @@ from keras_vit.ops.devices import (
     on_all_devices,
 )
 from keras_vit.ops.gradients import gradients
-from keras_vit.ops.guarded_step import guard_step, synchronize, takes_variables_away
 from keras_vit.ops.hooks import has_hooks
 from keras_vit.ops.jax_processes import connect_jax_processes, whole_values
 from keras_vit.ops.kernels import (
@@ -59,9 +57,7 @@ from keras_vit.ops.torch_processes import (
     keras_shares_steps,
     start_from_first_process,
 )
-from keras_vit.ops.two_pass_step import two_pass_step
 from keras_vit.ops.variables import track_variables_anew
-from keras_vit.ops.xla import compiled_by_xla, xla_pays
 
 __all__ = [
     "MODEL",
@@ -71,8 +67,6 @@ __all__ = [
     "batches_on_host",
     "changing_variables",
     "check_placement",
-    "compile_step",
-    "compiled_by_xla",
     "compiles_per_shape",
     "connect_jax_processes",
     "connect_torch_processes",
@@ -83,7 +77,6 @@ __all__ = [
     "from_all_processes",
     "fused_attention",
     "gradients",
-    "guard_step",
     "has_fused_attention",
     "has_gelu_kernel",
     "has_hooks",
@@ -113,13 +106,8 @@ __all__ = [
     "set_random_state",
     "single_process",
     "start_from_first_process",
-    "synchronize",
-    "takes_variables_away",
-    "tpu_devices",
     "track_variables_anew",
-    "two_pass_step",
     "wait_for_processes",
     "whole_values",
     "without_gradient",
-    "xla_pays",
 ]

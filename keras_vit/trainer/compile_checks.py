@@ -1,4 +1,7 @@
-"""Compares what is compiled with a model's outputs: logits or probabilities."""
+"""Compares what is compiled with a model's outputs: logits or probabilities.
+
+Unnecessary from Keras: none yet. It does not compare `from_logits` with the last activation.
+"""
 
 import warnings
 from collections.abc import Iterator

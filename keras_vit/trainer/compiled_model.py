@@ -2,6 +2,8 @@
 
 Data are checked, XLA is chosen where steps repay compiling, batches are placed on the devices, and
 the model recovers from errors.
+
+Unnecessary from Keras: see the table of overrides in `__init__.py`.
 """
 
 import functools
@@ -9,41 +11,33 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import keras
 
 from keras_vit.layers.inside import set_trainable_inside
 from keras_vit.ops import (
-    batches_on_devices,
     batches_on_host,
-    check_placement,
-    compiled_by_xla,
     current_distribution,
     current_processes,
-    guard_step,
     is_first_process,
     is_tensorflow,
     keras_shares_steps,
     on_all_devices,
     on_all_processes,
     on_devices,
-    only_first_shows_progress,
-    rows_in,
     single_process,
-    start_from_first_process,
-    synchronize,
-    takes_variables_away,
     whole_values,
-    xla_pays,
 )
 from keras_vit.trainer.compile_checks import warn_of_activation
-from keras_vit.trainer.data_checks import DataCheck
+from keras_vit.trainer.data_checks import DataCheck, checked_data
+from keras_vit.trainer.device_batches import global_batch, on_devices_that_are_set
+from keras_vit.trainer.guarded_step import guard_step, synchronized, takes_variables_away
 from keras_vit.trainer.loss_scaling import with_loss_scaling
 from keras_vit.trainer.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
 from keras_vit.trainer.strategies import check_strategy, strategy_replicas
 from keras_vit.trainer.turns import taking_turns
+from keras_vit.trainer.xla import choose_xla_by_steps, compiled_by_xla
 
 # What changes weights or metrics, so that on every backend one thread at a time may do it.
 CHANGING = ("fit", "evaluate", "train_on_batch", "test_on_batch", "set_weights", "load_weights")
@@ -163,62 +157,15 @@ class CompiledModel(keras.Model):
         args: tuple[Any, ...],
         options: dict[str, Any],
     ) -> Any:
-        """Calls a method, which runs a step function, with its data checked."""
+        """Calls a method of Keras, which runs a step function, within what Keras lacks."""
         call = inspect.signature(method).bind(*args, **options)
-        data = call.arguments
-        labels = function != "predict_function"
-        training = DataCheck(self, labels)
-        validation = DataCheck(self, labels, training.warned)
-        data["x"] = training.data(data.get("x"), data.get("y"))
-        held_out = data.get("validation_data")
-        if isinstance(held_out, tuple | list):
-            x, *rest = held_out
-            data["validation_data"] = (validation.data(x, rest[0] if rest else None), *rest)
-        elif held_out is not None:
-            data["validation_data"] = validation.data(held_out)
-        callbacks = data.get("callbacks")
-        if self._xla_is_free and not isinstance(callbacks, keras.callbacks.CallbackList):
-            data["callbacks"] = [_XLAChoice(function), *keras.tree.flatten(callbacks or [])]
-        try:
-            with batches_on_host():
-                only_first_shows_progress(data)
-                if current_distribution() is not None:
-                    self._distribute(data, function)
-                start_from_first_process(self)
-                return method(*call.args, **call.kwargs)
-        except Exception as error:
-            cause = training.error or validation.error
-            if cause in (None, error):
-                raise
-            raise cause from None  # TensorFlow reports it as an error of its own
-        finally:
-            synchronize(self)
-
-    def _distribute(self, data: dict[str, Any], function: str) -> None:
-        """Lays the batches of a call on the devices of `keras.distribution`.
-
-        Args:
-            data: Arguments of `fit`, `evaluate` or `predict` by name; changed in place.
-            function: The step function that the method runs.
-        """
-        check_placement(self)
-        images = [data.pop(name, None) for name in ("x", "y", "sample_weight")]
-        options = {"steps_per_epoch": data.get("steps_per_epoch", data.get("steps"))}
-        options["batch_size"] = data.pop("batch_size", None)
-        held_out = data.get("validation_data")
-        if held_out is None and (split := data.pop("validation_split", None)):
-            at = int(len(keras.tree.flatten(images[0])[0]) * (1 - split))
-            images, held_out = _rows(images, slice(at)), tuple(_rows(images, slice(at, None)))
-        if held_out is not None:
-            data["validation_data"] = batches_on_devices(
-                *keras.utils.unpack_x_y_sample_weight(held_out),
-                batch_size=data.pop("validation_batch_size", None) or options["batch_size"],
-                steps_per_epoch=data.get("validation_steps"),
-            )
-        if function == "train_function":
-            options["shuffle"] = data.pop("shuffle", True)
-            options["class_weight"] = data.pop("class_weight", None)
-        data["x"] = batches_on_devices(*images, **options)
+        with (
+            checked_data(self, function, call.arguments),
+            on_devices_that_are_set(self, function, call.arguments),
+            synchronized(self),
+        ):
+            choose_xla_by_steps(self, function, call.arguments)
+            return method(*call.args, **call.kwargs)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         if any(isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten(args)):
@@ -236,13 +183,8 @@ class CompiledModel(keras.Model):
 
     def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Keras's: makes the variables of metrics and optimizer, once after `compile`."""
-        several = current_distribution() is not None or current_processes() is not None
-        if data_batch is None and several and not self._is_prepared:
-            # Keras would cut the batch that it reads within `on_devices`, and would not expect
-            # fewer images than labels.
-            batches = next(iter(iterator))[2]
-            batch = batches[0] if isinstance(batches, list | tuple) else next(batches)
-            data_batch = keras.tree.map_structure(partial(_with_rows, rows=rows_in(batch)), batch)
+        if data_batch is None and not self._is_prepared:
+            data_batch = global_batch(iterator)
         with on_devices():
             super()._symbolic_build(iterator, data_batch)
         self._is_prepared = True
@@ -350,36 +292,3 @@ class CompiledModel(keras.Model):
                 make(force)
             guard_step(self, function, variables)
             return getattr(self, function)
-
-
-def _with_rows(array: Any, rows: int) -> keras.KerasTensor | None:
-    """An array's shape and dtype, with the number of rows of its batch."""
-    if array is None:
-        return None
-    dtype = keras.backend.standardize_dtype(array.dtype)
-    return keras.KerasTensor((rows, *array.shape[1:]), dtype)
-
-
-def _rows(arrays: Any, rows: slice) -> Any:
-    return keras.tree.map_structure(lambda a: None if a is None else a[rows], arrays)
-
-
-class _XLAChoice(keras.callbacks.Callback):
-    """Lets XLA compile a step function of its model where enough steps are ahead.
-
-    `fit`, `evaluate` and `predict` count their steps before the first one. A resumed run has as
-    many as the whole one: both compute alike, bit for bit.
-    """
-
-    def __init__(self, function: str) -> None:
-        super().__init__()
-        self.function = function
-
-    def set_params(self, params: dict[str, Any]) -> None:
-        super().set_params(params)
-        per_epoch, model = params.get("steps"), self.model
-        steps = None if per_epoch is None else per_epoch * params.get("epochs", 1)
-        if self.function not in model._xla_functions and xla_pays(model, steps):
-            model._xla_functions += (self.function,)
-            # Anew, and never None: other threads may be in `predict`.
-            getattr(model, f"make_{self.function}")(force=True)

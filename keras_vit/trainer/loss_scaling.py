@@ -1,4 +1,7 @@
-"""Loss scaling for float16, whose smallest numbers are larger than most gradients of a ViT."""
+"""Loss scaling for float16, whose smallest numbers are larger than most gradients of a ViT.
+
+Unnecessary from Keras: none yet. It asks the model's own policy, not those of its layers.
+"""
 
 from typing import Any
 

@@ -3,6 +3,8 @@
 A model cannot see that its images were scaled twice, or hold another unit: it trains, and its
 accuracy falls to chance. So the first batch is looked at, and one warning names what is seen, what
 is wanted and the fix. NaN and infinity are errors: they would be the loss, and then the weights.
+
+Unnecessary from Keras: none yet. It takes values of any range.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Files that Keras writes of a model: what is written is what this package's readers accept."""
+"""Files that Keras writes of a model: what is written is what this package's readers accept.
+
+Unnecessary from Keras: none yet. Legacy files of registered models do not load.
+"""
 
 import json
 import warnings

@@ -2,14 +2,14 @@
 
     part of the batch ──► loss / replicas ──► gradient, clipped ──► sum over replicas ──► update
 
-Keras carries it out; `docs/distributed.md` lists what is equal to one device. The Keras that makes
-this file unnecessary: none yet (3.15 clips before it sums; accumulation fails without a reason).
-"""
+Keras carries it out; `docs/distributed.md` lists what is equal to one device.
 
-import warnings
+Unnecessary from Keras: none yet. It clips before it sums, and accumulation fails without a reason.
+"""
 
 import keras
 
+from keras_vit._base.errors import warn_at_caller
 from keras_vit.ops import is_tensorflow
 
 _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
@@ -44,10 +44,8 @@ def check_strategy(model: keras.Model) -> None:
             )
     for name in _CLIPPING:
         if (value := getattr(optimizer, name)) is not None:
-            warnings.warn(
+            warn_at_caller(
                 f"{where}, of which each clips its own part of the gradient ({name}={value}), about"
                 f" 1/{replicas} of the whole: the weights will differ from those of one device. "
-                f"Leave it out, or {elsewhere}.",
-                UserWarning,
-                stacklevel=2,
+                f"Leave it out, or {elsewhere}."
             )

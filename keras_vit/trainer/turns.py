@@ -6,6 +6,8 @@
 On JAX, Keras takes the values off the variables of a model in `fit`, `evaluate` and `predict`, and
 with them off those of all models that share its layers. On TensorFlow and torch they stay, and any
 number of threads may call `predict`; `fit` and `evaluate` change the metrics of the model, though.
+
+Unnecessary from Keras: none yet. It does not lock a model.
 """
 
 import threading

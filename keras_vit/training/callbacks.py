@@ -19,6 +19,7 @@ from keras_vit import ops as backend
 from keras_vit._base.errors import check_positive
 from keras_vit._base.files import atomic_write, write_bytes
 from keras_vit._base.version import DISTRIBUTION
+from keras_vit.trainer.guarded_step import synchronize
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -102,7 +103,7 @@ class StopAtNonFiniteLoss(_StepCounter):
             if self.last_finite is None
             else f"the epoch's mean before it was {self.last_finite:.6g}"
         )
-        backend.synchronize(self.model)
+        synchronize(self.model)
         learning_rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
         raise NonFiniteLossError(
             f"The loss is {loss} in step {step} (epoch {self.epoch + 1}, step {self.done}): "

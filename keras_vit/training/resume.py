@@ -19,6 +19,7 @@ import numpy as np
 
 from keras_vit import ops as backend
 from keras_vit._base.errors import check_positive
+from keras_vit.trainer.guarded_step import synchronize
 from keras_vit.training.callback_state import callback_states, continue_logs, set_callback_states
 from keras_vit.training.run_identity import (
     RunMismatchError,
@@ -283,7 +284,7 @@ class _Saver(keras.callbacks.Callback):
 
     def save(self, finished: bool) -> None:
         started = time.monotonic()
-        backend.synchronize(self.model)
+        synchronize(self.model)
         variables = _variables(self.model)
         # A diverged model is not saved: the checkpoint before it is worth more.
         is_finite = all(map(_is_finite, self.model.trainable_variables))

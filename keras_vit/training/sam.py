@@ -14,7 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.ops import two_pass_step
+from keras_vit.trainer.two_pass_step import two_pass_step
 
 Rho = float | Callable[[Any], Any]
 Gradients = list[Any]

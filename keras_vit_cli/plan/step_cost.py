@@ -23,7 +23,7 @@ from keras_vit.distribution.layouts import KINDS, held_parameters
 from keras_vit.models import model_cost, named_model
 from keras_vit.models.cost import BYTES
 from keras_vit.models.geometry import DEFAULT_SIZE
-from keras_vit.ops import compile_step, tpu_devices
+from keras_vit.trainer.compiled_step import compile_step, tpu_devices
 
 _COLLECTIVES = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
 _BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "f64": 8}

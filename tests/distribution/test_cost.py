@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import pytest
 
-from keras_vit.ops import compiled_step
+from keras_vit.trainer import compiled_step
 from keras_vit_cli import commands as cli
 from keras_vit_cli.plan.step_cost import (
     CHIPS,

@@ -24,7 +24,7 @@ RESUMABLE = str(HERE / "resumable_in_processes.py")
 KILLS = 30
 
 pytestmark = pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="those of TensorFlow are in test_workers.py"
+    keras.backend.backend() == "tensorflow", reason="those of TensorFlow do not train together"
 )
 
 

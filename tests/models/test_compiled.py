@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.ops import xla
+from keras_vit.trainer import xla
 
 ON_CPU = {"input_shape": (16, 16, 3), "num_classes": 3}
 VIT = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "num_heads": 1, **ON_CPU}

@@ -2,9 +2,12 @@
 
 It runs on the devices or processes that are set. On TensorFlow it is made anew when the shape of
 the labels changes, as a step is traced for integers or for one-hot rows.
+
+Unnecessary from Keras: none yet. On JAX, a failed step leaves a model without its variables.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -24,6 +27,15 @@ def synchronize(model: keras.Model) -> None:
     """Brings the variables of a model that is in `fit` up to date: JAX keeps them elsewhere."""
     if keras.backend.backend() == "jax":
         model.jax_state_sync()
+
+
+@contextmanager
+def synchronized(model: keras.Model) -> Iterator[None]:
+    """Afterwards the variables of a model are up to date, also when a step failed."""
+    try:
+        yield
+    finally:
+        synchronize(model)
 
 
 def guard_step(

@@ -1,4 +1,7 @@
-"""A training step as XLA compiles it for devices that need not be here: JAX."""
+"""A training step as XLA compiles it for devices that need not be here: JAX.
+
+Unnecessary from Keras: none yet. Its steps compile for the devices that are here, as they run.
+"""
 
 from __future__ import annotations
 
