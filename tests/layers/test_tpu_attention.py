@@ -102,9 +102,9 @@ def test_a_block_as_on_a_tpu(
     monkeypatch.setattr(kernels, "self_attention", interpreted)
     parallel = keras_vit.distribution.create("data_parallel", devices=1)
     with parallel.scope() if distributed else nullcontext():
-        found = outputs_and_gradients("mixed_bfloat16")
+        results = outputs_and_gradients("mixed_bfloat16")
     assert bool(calls) == (switch == "1")
-    for array, like in zip(found, expected, strict=True):
+    for array, like in zip(results, expected, strict=True):
         scale = float(np.abs(like).max())
         np.testing.assert_allclose(array, like, rtol=0, atol=0.02 * scale)
 

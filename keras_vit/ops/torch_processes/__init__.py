@@ -1,8 +1,8 @@
 """Ends with Keras 3.16, which distributes on torch itself: data parallel in several processes.
 
 When `pyproject.toml` asks for keras >= 3.16, this folder and `ops/step.py` go. Up to version 3.15
-Keras does not distribute on torch; 3.16 wraps a model in torch's `DistributedDataParallel`, which
-averages the gradients of local losses (`docs/architecture.md` says what is then different).
+Keras does not distribute on torch; from 3.16 on, it wraps a model in `DistributedDataParallel`,
+which averages the gradients of local losses (`docs/architecture.md` says what is then different).
 
 Every process has the labels of the same global batches, and all their images or those of its rows
 (`data.pipeline`). Within a step, the model computes the rows of its process and gathers the outputs
