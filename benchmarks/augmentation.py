@@ -21,35 +21,35 @@ SIZE, BATCH, CLASSES = 224, 16, 10
 
 def contestants() -> dict[str, Any]:
     """Endless data sets of batches by title."""
+    import keras
+
     from keras_vit.data import ArraySplit, Augmentation, pipeline
 
     images = np.random.default_rng(0).integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8)
     labels = np.arange(BATCH) % CLASSES
     split = ArraySplit("train", tuple("0123456789"), images, labels)
     unchanged = {"crop": "resize", "flip": False}
-    policy = "keras_cv.layers.RandAugment((0, 255), augmentations_per_image=2)"
     augments: dict[str, Any] = {
         "nothing": "none",
         "RandAugment, keras_vit": Augmentation(**unchanged, rand_augment=(2, 10)),
-        "RandAugment, keras_cv": ["none", policy],
-        "RandAugment, keras": ["none", "keras.layers.RandAugment(num_ops=2)"],
+        "RandAugment, keras": ["none", keras.layers.RandAugment(num_ops=2)],
         "mixup, keras_vit": Augmentation(**unchanged, mixup=0.2),
-        "mixup, keras_cv": ["none", "keras_cv.layers.MixUp(0.2)"],
-        "mixup, keras": ["none", "keras.layers.MixUp(0.2)"],
+        "mixup, keras": ["none", keras.layers.MixUp(0.2)],
     }
-    if not find_spec("keras_cv"):
-        augments = {title: each for title, each in augments.items() if "keras_cv" not in title}
+    if find_spec("keras_cv"):
+        import keras_cv
+
+        policy = keras_cv.layers.RandAugment((0, 255), augmentations_per_image=2)
+        augments["RandAugment, keras_cv"] = ["none", policy]
+        augments["mixup, keras_cv"] = ["none", keras_cv.layers.MixUp(0.2)]
     options: dict[str, Any] = {"training": True, "repeat": True, "num_classes": CLASSES}
     datasets = {
         title: pipeline(split, SIZE, BATCH, augment=augment, **options)
         for title, augment in augments.items()
     }
     if find_spec("keras_cv"):
-        from keras_vit.data.augment.layer_names import layer_from_text
-
-        layer = layer_from_text(policy)
         datasets["RandAugment, keras_cv on batches"] = datasets["nothing"].map(
-            lambda images, labels: (layer(images, training=True), labels)
+            lambda images, labels: (policy(images, training=True), labels)
         )
     return datasets
 

@@ -10,11 +10,7 @@ validation split. A minute on two CPU cores:
     keras_cv    95.83%    rotation and CutMix of keras_cv.layers, with keras3-vit[cv]
 
 Keras's layers draw from the seed, so that an interrupted run ends as if it had not stopped;
-KerasCV's have a random state of their own, which a line in the log reports. The command line takes
-the same layers:
-
-    keras-vit train --data digits --augment "keras.layers.RandomRotation(0.03)" keras.layers.MixUp
-    keras-vit augment --data digits --recipe digits --out sheet.png --augment keras.layers.MixUp
+KerasCV's have a random state of their own.
 """
 
 import argparse
@@ -46,8 +42,9 @@ def augmentations() -> dict[str, Any]:
         ),
     }
     if find_spec("keras_cv"):
-        # As text, they are made in float32 whatever the policy, and need no import here.
-        choices["keras_cv"] = ["keras_cv.layers.RandomRotation(0.03)", "keras_cv.layers.CutMix()"]
+        import keras_cv
+
+        choices["keras_cv"] = [keras_cv.layers.RandomRotation(0.03), keras_cv.layers.CutMix()]
     return choices
 
 

@@ -15,6 +15,7 @@ DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.
 EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "torch")
 VIEWS = ("one", "flip", "crops")  # as in keras_vit.models.views
 DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
+AUGMENTATIONS = ("inception", "randaugment", "transfer", "tiny", "digits", "none")  # likewise
 DISTILLATIONS = ("soft", "hard")  # as in keras_vit.Distillation
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
@@ -227,11 +228,8 @@ PRECISION = option(
 )
 AUGMENT = option(
     "--augment",
-    "how to augment, in place of the recipe: a name (inception, randaugment, transfer, tiny, "
-    "digits, none), and image layers of Keras or KerasCV, such as keras.layers.RandomFlip "
-    "'keras.layers.MixUp(0.2)', which follow crop and resize",
-    nargs="+",
-    metavar="NAME",
+    "augmentation of this name in place of the recipe's",
+    choices=AUGMENTATIONS,
 )
 
 COMMANDS: dict[str, Command] = {

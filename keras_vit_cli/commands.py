@@ -16,7 +16,6 @@ from rich.text import Text
 from keras_vit import from_checkpoint, list_weights, save_weights
 from keras_vit._base.errors import DataRangeWarning, check_choice, counted, listed, printable
 from keras_vit.data import load, plot_augmentations
-from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.export import ExportedModel, export_model, load_exported
 from keras_vit.export.comparison import calibration_images, compare
@@ -117,9 +116,9 @@ def _print_next_of_model(model: Any, path: Path) -> None:
         _print_next("evaluate", path, "--data", "DATA", "--probe")
 
 
-def _train(out: Path | None, data: str, augment: list[str] | None, **options: Any) -> None:
+def _train(out: Path | None, data: str, augment: str | None, **options: Any) -> None:
     out = out or Path("runs") / Path(data).resolve().name
-    options["augment"] = None if augment is None else tuple(augment)
+    options["augment"] = None if augment is None else (augment,)
     train(Job(data=data, out=out, **options), print_text)
 
 
@@ -372,26 +371,25 @@ def _augment(
     images: int,
     recipe: str,
     image_size: int | None,
-    augment: list[str] | None,
+    augment: str | None,
     out: Path,
     **options: Any,
 ) -> None:
     chosen = recipes.get(recipe)
-    settings, layers = resolve_augment(augment, chosen.augment)  # before the data are loaded
     splits = load(data, data_dir=data_dir, verify=False, max_pixels=max_pixels)
     out.parent.mkdir(parents=True, exist_ok=True)
     plot_augmentations(
         splits.train,
         out,
         image_size or chosen.image_size,
-        augment=[settings, *layers],
+        augment=augment or chosen.augment,
         channels=1 if data.startswith("digits") else 3,
         images=images,
         **options,
     )
     print_text(f"written to {out}")
     same = [] if data_dir is None else ["--data-dir", data_dir]
-    same += [] if augment is None else ["--augment", *augment]
+    same += [] if augment is None else ["--augment", augment]
     _print_next("train", "--data", data, "--recipe", recipe, *same)
 
 

@@ -15,7 +15,14 @@ import keras_vit_cli.errors
 from keras_vit._base import installation
 from keras_vit.training.resume import CHECKPOINT_SECONDS
 from keras_vit_cli import commands as cli
-from keras_vit_cli.arguments import COMMANDS, RANGES, UsageError, make_parser, parse
+from keras_vit_cli.arguments import (
+    AUGMENTATIONS,
+    COMMANDS,
+    RANGES,
+    UsageError,
+    make_parser,
+    parse,
+)
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {
@@ -121,6 +128,7 @@ def test_the_ends_of_a_range_are_accepted() -> None:
     options = parse(["train", "--data", "x", "--learning-rate", "1e-3", "--seed", "0"])
     assert (options["learning_rate"], options["seed"]) == (1e-3, 0)
     assert parse(["predict", "m", "x.png"])["max_pixels"] == keras_vit.data.MAX_PIXELS
+    assert tuple(keras_vit.data.AUGMENTATIONS) == AUGMENTATIONS
     assert parse(["train", "--data", "x"])["checkpoint_seconds"] == CHECKPOINT_SECONDS
 
 

@@ -68,12 +68,12 @@ def pipeline(
         seed: of order and augmentation.
         augment: None for what suits the split; an `Augmentation` or a name in `AUGMENTATIONS`; or
             what follows crop and resize in place of flip, RandAugment and mixup: an image layer of
-            Keras or KerasCV, its text such as "keras.layers.RandomRotation(0.05)", a `Sequential`,
-            a callable, or a list of these, the first of which may be an `Augmentation` or its name.
+            Keras or KerasCV, a `Sequential`, a callable, or a list of these, the first of which may
+            be an `Augmentation` or its name.
             A callable takes one image, or a batch of images and one-hot labels where it has two
             arguments; it sees float32 pixels 0..255, and returns them in the same shape.
-            Keras's layers draw from `seed`. A layer or callable with a random state of its own, as
-            KerasCV's have, is named in the log: exact resume is lost.
+            Keras's layers draw from `seed`. With a layer or callable that has a random state of its
+            own, as KerasCV's have, exact resume is lost.
         eval_transform: how images are prepared when not training: a key of `EVAL_TRANSFORMS`, or
             the keyword arguments of `evaluation_image`, of which `decoder` applies to JPEG files.
         channels: 3, or 1 for grey.
@@ -93,7 +93,6 @@ def pipeline(
     Raises:
         ValueError: an argument out of range or an unknown name, or a layer that changes the shape,
             dtype or range of the images, or cannot run inside tf.data.
-        ImportError: the text names a layer of KerasCV, which is not installed.
 
     Example:
         >>> import keras

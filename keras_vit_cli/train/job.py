@@ -3,6 +3,7 @@
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data import MAX_PIXELS
@@ -29,8 +30,9 @@ class Job:
             determines the architecture.
         recipe: A name in `keras_vit.recipes`; None or `"auto"` for the one that suits the number of
             images and the weights (see `auto_recipe`).
-        augment: Names and texts of layers, as `keras_vit.data.pipeline` takes them, in place of the
-            recipe's augmentation, Mixup and CutMix; layers follow the recipe's crop.
+        augment: The name of an augmentation, or layers, as a tuple that `keras_vit.data.pipeline`
+            takes, in place of the recipe's augmentation, Mixup and CutMix; layers follow the
+            recipe's crop.
         precision: A Keras dtype policy, such as `"mixed_bfloat16"`.
         freeze_backbone: Train the head alone, on features that are computed once and cached.
         lora: Rank of low-rank updates to train in place of the backbone's weights.
@@ -68,7 +70,7 @@ class Job:
     steps: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
-    augment: tuple[str, ...] | None = None
+    augment: tuple[Any, ...] | None = None
     precision: str = "float32"
     freeze_backbone: bool = False
     lora: int | None = None

@@ -1,40 +1,32 @@
 """Augmentation by the layers of Keras and KerasCV, or by callables, inside `Dataset.map`.
 
 Keras's layers ask a `SeedGenerator` for every random number. While a layer is traced it is given
-one whose seeds follow from the number of the example, so that its graph keeps no state. Whether
-that worked is read off the graph, so it holds for any layer, package and version: a graph with an
-operation that keeps a state, such as `RandomUniform`, costs exact resume, which is logged.
+one whose seeds follow from the number of the example, so that its graph keeps no state. What others
+draw from, such as callables and KerasCV's layers, is theirs.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 
 from keras_vit._base.errors import counted
-from keras_vit.data._imports import require, tf
+from keras_vit.data._imports import tf
 from keras_vit.data.augment.augmentation import AUGMENTATIONS, Augmentation
-from keras_vit.data.augment.layer_names import EXAMPLE, layer_from_text
 
-# An augmentation, its name, a layer, its text, a callable, or a list of them.
+# An augmentation, its name, a layer, a callable, or a list of them.
 Augment: TypeAlias = "Augmentation | str | Callable[..., Any] | Sequence[Any]"
 
 # Layers that mix the images of a batch with each other, and their labels.
 MIXING_LAYERS = ("MixUp", "CutMix", "FourierMix", "Mosaic")
-# Stateful by their definition, and without an effect on the numbers: they check, read, or call.
-_HARMLESS = (
-    *("Assert", "Print", "PrintV2", "ReadVariableOp", "VarHandleOp"),
-    *("Case", "If", "PartitionedCall", "StatefulPartitionedCall", "While"),
-)
 _PROBES = 4  # random versions of a test image
 _FIRST_KEY = 2  # the seeds of a batch and of an image, folded with 0 and 1, serve elsewhere
 
@@ -91,12 +83,10 @@ def _layers(part: Any) -> list[Any]:
     if _settings(part) is not None:
         raise ValueError(f"augment: {part!r} must come first, before all layers.")
     if isinstance(part, str):
-        if "." not in part:
-            raise ValueError(
-                f"augment={part!r} is not known. Give one of: "
-                f"{', '.join(map(repr, AUGMENTATIONS))}; or a layer, such as {EXAMPLE!r}."
-            )
-        return [layer_from_text(part)]
+        raise ValueError(
+            f"augment={part!r} is not known. Give one of: {', '.join(map(repr, AUGMENTATIONS))}; "
+            "or, in Python, a layer itself, such as keras.layers.RandomRotation(0.05)."
+        )
     if not callable(part):
         raise TypeError(
             f"augment={part!r} is a {type(part).__name__}. Give an Augmentation, a name in "
@@ -190,7 +180,7 @@ class _Step:
 
     name: str
     mixes: bool
-    keeps_state: bool
+    seeded: bool  # draws from the seed alone
     function: Callable[..., Any]
 
 
@@ -220,15 +210,13 @@ class LayerAugmentation:
         self._image_steps = [step for step in steps if not step.mixes]
         self._batch_steps = [step for step in steps if step.mixes]
         self.mixes = bool(self._batch_steps)
-        for name in dict.fromkeys(step.name for step in steps if step.keeps_state):
-            _log_state(name)
 
     def check_processes(self, several: bool) -> None:
         """Raises a ValueError where processes would mix the same labels differently."""
         for step in self._batch_steps:
-            if several and step.keeps_state:
+            if several and not step.seeded:
                 raise ValueError(
-                    f"augment: {step.name} draws from a random state of its own, which differs "
+                    f"augment: {step.name} may draw from a random state of its own, which differs "
                     "between processes: give keras.layers.MixUp or keras.layers.CutMix."
                 )
 
@@ -246,14 +234,6 @@ class LayerAugmentation:
             images, labels = step.function(seed, images, labels)
             images = tf.clip_by_value(images, 0.0, 255.0)
         return images, labels
-
-
-@cache  # a resumed run makes its pipeline twice
-def _log_state(name: str) -> None:
-    logging.getLogger("keras_vit.data").warning(
-        f"augment: {name} draws from a random state of its own, not from the seed: a second run "
-        "sees other images, and exact resume is lost."
-    )
 
 
 def _trace(layer: Any, index: int, shape: tuple[int, int, int], num_classes: int | None) -> _Step:
@@ -282,7 +262,8 @@ def _trace(layer: Any, index: int, shape: tuple[int, int, int], num_classes: int
             f"{keras.backend.backend()} backend: {' '.join(str(error).split())}"
         ) from error
     _check_range(name, function, shape, num_classes if batchwise else None)
-    return _Step(name, batchwise, _keeps_state(function), function)
+    seeded = isinstance(layer, keras.Layer) and hasattr(layer, "_get_seed_generator")
+    return _Step(name, batchwise, seeded, function)
 
 
 class _OutputError(ValueError):
@@ -328,16 +309,6 @@ def _stateless(layer: Any, seed: tf.Tensor) -> Iterator[None]:
         for each, policy in policies.values():
             each.dtype_policy = policy
             vars(each).pop("_get_seed_generator", None)
-
-
-def _keeps_state(function: Any) -> bool:
-    """Whether the graph has an operation whose result depends on earlier calls."""
-    registry = require("tensorflow.python.framework.op_def_registry", "")
-    graph = function.graph.as_graph_def()
-    bodies = [graph.node, *(body.node_def for body in graph.library.function)]
-    names = {node.op for body in bodies for node in body} - set(_HARMLESS)
-    known = (registry.get(name) for name in names)  # None for a function of the graph
-    return any(operation is not None and operation.is_stateful for operation in known)
 
 
 def _check_settings(layer: Any, name: str) -> None:
