@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit._base.errors import printable
 from keras_vit._base.figures import new_figure
 from keras_vit._base.files import atomic_write
-from keras_vit._base.fonts import families_for, without_glyph_warnings
+from keras_vit._base.fonts import without_glyph_warnings
 from keras_vit.evaluation.calibration import Calibration, wilson_interval
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
@@ -119,7 +119,7 @@ def draw_confusion(report: ClassificationReport) -> Any:
     """
     chosen = _confused_classes(report)
     names = [printable(report.classes[i].name) for i in chosen]
-    font = {"family": families_for(names), "size": 10}
+    font = {"size": 10}
     names = shorten_apart(names, len(names) * [fits_in(200, font)])
     rows, counts = list(names), _counts_among(report, chosen)
     title = f"accuracy {report.accuracy:.1%}"
@@ -138,7 +138,7 @@ def draw_confusion(report: ClassificationReport) -> Any:
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="share of the label", shrink=0.85)
     # Names are plain text: matplotlib would typeset what stands between dollars, or fail at it.
-    plain = {"parse_math": False, "fontfamily": font["family"]}
+    plain = {"parse_math": False}
     slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     is_short = max(map(len, names)) <= 3
     axes.set_xticks(range(len(names)), names, **({} if is_short else slant), **plain)
@@ -286,7 +286,6 @@ def draw_mistakes(
     figure = new_figure(TILE * columns, (TILE + 0.6) * rows + 0.5)
     figure.suptitle(f"{heading}\n(bold: prediction)", fontsize=11)
     files = [_file_name(mistake) for mistake in mistakes]
-    families = families_for(map(printable, (*class_names, *files)))
     cells = figure.subplots(rows, columns, squeeze=False)
     for axes in cells.flat:
         axes.set(xticks=[], yticks=[], facecolor=FAINT, aspect="equal")
@@ -295,40 +294,35 @@ def draw_mistakes(
         axes.set_visible(False)
     for axes, mistake, image, file in zip(cells.flat, mistakes, images, files, strict=False):
         _show_in_square(axes, image)
-        _write_classes(axes, mistake, class_names, families)
+        _write_classes(axes, mistake, class_names)
         style = {"fontsize": 9, "c": SOFT}
-        _write(
-            axes, (0, -13), shorten(file, fits_in(ROOM, _font(families, style))), families, style
-        )
+        _write(axes, (0, -13), shorten(file, fits_in(ROOM, _font(style))), style)
     return figure
 
 
-def _write_classes(
-    axes: Any, mistake: Mistake, class_names: Sequence[str], families: Sequence[str]
-) -> None:
+def _write_classes(axes: Any, mistake: Mistake, class_names: Sequence[str]) -> None:
     """The predicted class and, below it, the label: long names so that they differ."""
     bold, plain = {"fontsize": 10, "weight": "bold"}, {"fontsize": 10}
     after, before = f" ({mistake.probability:.0%})", "labelled "
     prediction, label = shorten_apart(
         [class_names[mistake.prediction], class_names[mistake.label]],
         [
-            fits_in(ROOM, _font(families, bold), after=after),
-            fits_in(ROOM, _font(families, plain), before=before),
+            fits_in(ROOM, _font(bold), after=after),
+            fits_in(ROOM, _font(plain), before=before),
         ],
     )
-    _write(axes, (1, 19), prediction + after, families, bold)
-    _write(axes, (1, 5), before + label, families, plain)
+    _write(axes, (1, 19), prediction + after, bold)
+    _write(axes, (1, 5), before + label, plain)
 
 
-def _font(families: Sequence[str], style: Mapping[str, Any]) -> dict[str, Any]:
-    return {"family": families, "size": style["fontsize"], "weight": style.get("weight")}
+def _font(style: Mapping[str, Any]) -> dict[str, Any]:
+    return {"size": style["fontsize"], "weight": style.get("weight")}
 
 
 def _write(
     axes: Any,
     position: tuple[int, int],
     text: str,
-    families: Sequence[str],
     style: Mapping[str, Any],
 ) -> None:
     """A line above an image (1 and points) or below it (0 and points)."""
@@ -341,7 +335,6 @@ def _write(
         textcoords="offset points",
         ha="center",
         parse_math=False,
-        fontfamily=families,
         **style,
     )
 

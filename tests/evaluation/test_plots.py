@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_vit._base.fonts import families_for, without_glyph_warnings
+from keras_vit._base import fonts
+from keras_vit._base.fonts import without_glyph_warnings
 from keras_vit.evaluation import calibration, classification_report
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit_cli.report.plots import (
@@ -221,33 +222,21 @@ def test_images_keep_their_shape_in_a_square() -> None:
         assert max(box.width, box.height) == pytest.approx(tile.width, rel=0.03)
 
 
-def test_names_in_any_script_give_one_warning_at_most(
+def test_names_in_any_script_give_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each box would be a warning of its own: here one says which characters no font has."""
+    """Each box would be a warning of its own: here one says what to set."""
+    fonts._warn.cache_clear()
     names = ("菊", "ばら", "\U000f0000")  # a private character, which no font has
-    files = [Mistake(0, 0, 1, 0.9, 0.1, "菊/ばら.jpg"), Mistake(1, 2, 1, 0.9, 0.1, "x/菊.jpg")]
+    files = [Mistake(0, 2, 1, 0.9, 0.1, "菊/ばら.jpg"), Mistake(1, 2, 1, 0.9, 0.1, "x/菊.jpg")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plot_mistakes(files, IMAGES[:2], names, tmp_path / "mistakes.png")
         plot_mistakes(files, IMAGES[:2], names, tmp_path / "mistakes.png")
         with without_glyph_warnings():
             drawn(draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
-    assert not caplog.records  # such as a font that does not come in bold
-    messages = [str(warning.message) for warning in caught]
-    assert not any("Glyph" in message for message in messages)
-    assert len(messages) <= 2  # for mistakes, which have file names too, and for the matrix
-    assert all("No installed font has" in message for message in messages)
-
-
-def test_a_font_that_has_the_characters_is_found() -> None:
-    """matplotlib's own fonts suffice: STIX has mathematical letters that DejaVu Sans lacks."""
-    from matplotlib.font_manager import findfont, get_font
-
-    default, other = (get_font(findfont(name)) for name in ("DejaVu Sans", "STIXGeneral"))
-    extra = min(set(other.get_charmap()) - set(default.get_charmap()))
-    assert families_for(["daisy"]) == families_for(["Gänseblümchen"]) == ["DejaVu Sans"]
-    families = families_for(["daisy", chr(extra)])
-    assert families[0] == "DejaVu Sans"
-    assert len(families) == 2
-    assert extra in get_font(findfont(families[1])).get_charmap()
+            warnings.warn("of something else", stacklevel=1)
+    assert not caplog.records
+    one, other = [str(warning.message) for warning in caught]
+    assert "Set font.family in a file matplotlibrc" in one
+    assert other == "of something else"

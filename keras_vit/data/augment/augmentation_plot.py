@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit._base.errors import check_positive, printable
 from keras_vit._base.files import atomic_write, begins_with_mark
-from keras_vit._base.fonts import families_for, without_glyph_warnings
+from keras_vit._base.fonts import without_glyph_warnings
 from keras_vit._base.version import install_command
 from keras_vit.data._imports import require, tf
 from keras_vit.data.augment.augment_layers import Augment, describe_augment, mixes, resolve_augment
@@ -82,7 +82,6 @@ def plot_augmentations(
     options["repeat"] = True
     augmented = pipeline(chosen, image_size, count, **options).take(versions)
     columns = [*originals, *augmented.as_numpy_iterator()]
-    plain = {"parse_math": False, "fontfamily": families_for(map(printable, names))}
     size = (1.6 * len(columns), 1.8 * count)
     dpi = min(100, MOST_PIXELS / max(size))
     figure = figure_class(figsize=size, layout="constrained", dpi=dpi)
@@ -95,7 +94,7 @@ def plot_augmentations(
             cell.set_axis_off()
             if column == 0 or mixed:
                 title = printable(format_soft_label(labels[row], names))
-                cell.set_title(title, fontsize=6, **plain)
+                cell.set_title(title, fontsize=6, parse_math=False)
     title = printable(describe_augment(augmentation, layers))
     figure.suptitle(title, fontsize=7, wrap=True, parse_math=False)
     with atomic_write(path) as temporary, without_glyph_warnings():
