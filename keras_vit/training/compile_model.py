@@ -73,7 +73,7 @@ def compile_model(
     _set_head_bias(network, recipe.head_bias)
     schedule = schedule_of(recipe, total_steps)
     losses = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
-    optimizer = optimizer_of(recipe, schedule, groups, getattr(network, "num_heads", None))
+    optimizer = optimizer_of(recipe, schedule, groups)
     model.compile(
         with_loss_scaling(model, optimizer),
         losses[recipe.loss](recipe.label_smoothing),
@@ -118,10 +118,9 @@ def schedule_of(
 
 
 def optimizer_of(
-    recipe: Recipe, learning_rate: Any, groups: Table = KERNELS_DECAY, num_heads: int | None = None
+    recipe: Recipe, learning_rate: Any, groups: Table = KERNELS_DECAY
 ) -> TableOptimizer:
-    """The recipe's optimizer; `num_heads` are those of the model (see `ScalingAdafactor`)."""
-    options: dict[str, Any] = {"num_heads": num_heads} if recipe.optimizer == "adafactor" else {}
+    """The recipe's optimizer."""
     return OPTIMIZERS[recipe.optimizer](
         learning_rate,
         weight_decay=recipe.weight_decay,
@@ -132,7 +131,6 @@ def optimizer_of(
         use_ema=recipe.ema > 0,
         ema_momentum=recipe.ema,
         gradient_accumulation_steps=recipe.accumulation if recipe.accumulation > 1 else None,
-        **options,
     )
 
 

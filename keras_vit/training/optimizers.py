@@ -96,18 +96,18 @@ class TableOptimizer(keras.optimizers.Optimizer):
         """The states of one parameter; that of the first slot has the `state_dtype`."""
         first, *others = self.slots
         return {
-            first: self.add_state(variable, first, variable.shape, self.state_dtype),
-            **{slot: self.add_state(variable, slot, variable.shape) for slot in others},
+            first: self.add_state(variable, first, self.state_dtype),
+            **{slot: self.add_state(variable, slot) for slot in others},
         }
 
     def add_state(
-        self, variable: keras.Variable, slot: str, shape: Sequence[int], dtype: str = "float32"
+        self, variable: keras.Variable, slot: str, dtype: str = "float32"
     ) -> keras.Variable:
         name = f"{variable.path.replace('/', '_')}_{slot}"
         if dtype == "float32":
             dtype = _compute_dtype(variable)
-        layout = layout_of(variable) if tuple(shape) == tuple(variable.shape) else None
-        return self.add_variable(shape, dtype=dtype, layout=layout, name=name)
+        layout = layout_of(variable)
+        return self.add_variable(variable.shape, dtype=dtype, layout=layout, name=name)
 
     def direction(self, gradient: Any, index: int) -> Any:
         """The direction of a step for the parameter of that index; updates its states."""
@@ -264,123 +264,7 @@ class DecoupledAdam(TableOptimizer):
         return first / (ops.sqrt(second) + self.epsilon)
 
 
-@keras.saving.register_keras_serializable(package="keras_vit")
-class ScalingAdafactor(TableOptimizer):
-    """The Adafactor of "Scaling Vision Transformers" (Zhai et al. 2022, section 3.4).
-
-    Two vectors approximate the second moment of a matrix (Shazeer & Stern 2018), without the
-    relative step and clipping of the original and with a decay of at most `beta_2_cap`; then a
-    first moment in bfloat16. Source: big_vision's `scale_by_adafactor`.
-
-    Args:
-        learning_rate: See `TableOptimizer`, also for the other arguments.
-        num_heads: Attention heads of the model, or None. The released code stores the kernels of
-            attention by query, key, value and head, and factors the two largest axes of that
-            shape; with `num_heads` those axes are factored here, too, of kernels stored as one
-            matrix.
-        min_dim_size_to_factor: Parameters without two axes of this size have a full moment.
-        decay_rate: The decay of the second moment is 1 - step^-decay_rate.
-        beta_2_cap: Largest decay of the second moment.
-        momentum: Decay of the first moment.
-        epsilon: Added to the squared gradients.
-
-    Example:
-
-    >>> from keras_vit.training.optimizers import ScalingAdafactor
-    >>> ScalingAdafactor(1e-3, num_heads=12).state_dtype
-    'bfloat16'
-    """
-
-    slots = ("momentum",)
-    hyperparameters = (
-        *("num_heads", "min_dim_size_to_factor", "decay_rate"),
-        *("beta_2_cap", "momentum", "epsilon"),
-    )
-
-    def __init__(
-        self,
-        learning_rate: Any = 0.001,
-        num_heads: int | None = None,
-        min_dim_size_to_factor: int = 32,
-        decay_rate: float = 0.8,
-        beta_2_cap: float = 0.999,
-        momentum: float = 0.9,
-        epsilon: float = 1e-30,
-        state_dtype: str = "bfloat16",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(learning_rate, state_dtype=state_dtype, **kwargs)
-        self.num_heads = num_heads
-        self.min_dim_size_to_factor = min_dim_size_to_factor
-        self.decay_rate = decay_rate
-        self.beta_2_cap = beta_2_cap
-        self.momentum = momentum
-        self.epsilon = epsilon
-        self._views: list[tuple[tuple[int, ...], tuple[int, int] | None]] = []
-
-    def make_states(self, variable: keras.Variable) -> dict[str, keras.Variable]:
-        states = super().make_states(variable)
-        view, axes = self._view(variable.path, tuple(variable.shape))
-        self._views.append((view, axes))  # in a step, TensorFlow's variables lack a path
-        if axes is None:
-            states["second_moment"] = self.add_state(variable, "second_moment", view)
-        else:
-            for slot, axis in zip(("rows", "columns"), reversed(axes), strict=True):
-                shape = [size for i, size in enumerate(view) if i != axis]
-                states[slot] = self.add_state(variable, slot, shape)
-        return states
-
-    def _view(
-        self, path: str, shape: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], tuple[int, int] | None]:
-        """The released code's shape of a parameter, and the two axes to factor, the larger last.
-
-        The axis of query, key and value, which are one kernel here, is not factored.
-        """
-        view, joint_axis = shape, 0  # 0: none
-        if self.num_heads is not None:
-            layer, _, kind = path.rpartition("/")
-            heads, name = self.num_heads, layer.rpartition("/")[2]
-            joint = {"query": 1, "key_value": 2, "query_key_value": 3}.get(name)
-            if kind == "kernel" and joint is not None:
-                view, joint_axis = (shape[0], joint, heads, shape[1] // joint // heads), 1
-            elif kind == "kernel" and name == "output":
-                view = (heads, shape[0] // heads, shape[1])
-        axes = [axis for axis in range(len(view)) if axis != joint_axis or not joint_axis]
-        order = [axes[i] for i in np.argsort([view[axis] for axis in axes])]
-        if len(order) < 2 or view[order[-2]] < self.min_dim_size_to_factor:
-            return view, None
-        return view, (int(order[-2]), int(order[-1]))
-
-    def direction(self, gradient: Any, index: int) -> Any:
-        states, (view, axes) = self._states[index], self._views[index]
-        count = ops.cast(self.iterations + 1, gradient.dtype)
-        decay = ops.minimum(1 - ops.power(count, -self.decay_rate), self.beta_2_cap)
-
-        def average(state: keras.Variable, value: Any) -> Any:
-            new = decay * ops.cast(state, value.dtype) + (1 - decay) * value
-            self.assign(state, new)
-            return new
-
-        gradient = ops.reshape(gradient, view)
-        square = ops.square(gradient) + self.epsilon
-        if axes is None:
-            scaled = gradient * ops.rsqrt(average(states["second_moment"], square))
-        else:
-            smaller, larger = axes
-            rows = ops.expand_dims(average(states["rows"], ops.mean(square, axis=larger)), larger)
-            columns = average(states["columns"], ops.mean(square, axis=smaller))
-            rows = rows / ops.mean(rows, axis=smaller, keepdims=True)
-            scaled = gradient * ops.rsqrt(rows) * ops.rsqrt(ops.expand_dims(columns, smaller))
-        scaled = ops.reshape(scaled, states["momentum"].shape)
-        return self._average(states["momentum"], self.momentum, scaled, 1 - self.momentum)
-
-
-OPTIMIZERS: dict[str, type[TableOptimizer]] = {
-    "sgd": MomentumSGD,
-    "adam": DecoupledAdam,
-    "adafactor": ScalingAdafactor,
-}
+OPTIMIZERS: dict[str, type[TableOptimizer]] = {"sgd": MomentumSGD, "adam": DecoupledAdam}
 
 
 def _compute_dtype(variable: Any) -> str:

@@ -51,7 +51,7 @@ class Recipe:
         hardware: What the numbers are meant for, and what they reach there.
         steps: Updates; 0 where `epochs` is given.
         examples: Training images of the data that the numbers are for; 0 for any.
-        optimizer: `"sgd"`, `"adam"` or `"adafactor"` (see `optimizers`).
+        optimizer: `"sgd"` or `"adam"` (see `optimizers`).
         state_dtype: Dtype of the momentum.
         decay: How the learning rate falls (see `schedules.WarmupDecay`).
         end: Learning rate at the end.

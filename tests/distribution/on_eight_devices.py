@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.distribution import KINDS
-from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD, ScalingAdafactor
+from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.resume import ResumableRun
 from keras_vit_cli.plan.step_cost import step_cost
 from tests.distribution.helpers import (
@@ -166,7 +166,6 @@ def share(variables: list[keras.Variable]) -> float:
 OPTIMIZERS = {
     "sgd": sgd,
     "adam": lambda: DecoupledAdam(1e-3, use_ema=True),
-    "adafactor": lambda: ScalingAdafactor(1e-3, num_heads=8),
     "keras": lambda: keras.optimizers.AdamW(1e-3, gradient_accumulation_steps=2),
 }
 

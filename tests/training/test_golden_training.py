@@ -12,7 +12,7 @@ import pytest
 import keras_vit
 from keras_vit import layers
 from keras_vit.training.losses import SigmoidCrossentropy
-from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD, ScalingAdafactor
+from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup
 from keras_vit.training.sam import gsam_rho, sharpness_aware
 from keras_vit.training.schedules import make_schedule
@@ -21,7 +21,6 @@ from keras_vit.training.schedules import make_schedule
 CASES = [
     "train_sgd_accum4",
     "train_adam_bv_map",
-    "train_adafactor_bv",
     "train_gsam_adam",
     *(
         pytest.param(name, marks=pytest.mark.slow)
@@ -40,7 +39,6 @@ CASES = [
 ]
 OPTIMIZERS = {
     "big_vision.momentum_hp": MomentumSGD,
-    "big_vision.scale_by_adafactor": ScalingAdafactor,
     "scale_by_adam": DecoupledAdam,
 }
 # The recorded wd_mults and lr_mults of `train_adam_bv_map`, as one table over our names.
@@ -103,8 +101,6 @@ class TrainingCase:
         recorded = self.meta["optim_config"]
         if "mu_dtype" in recorded["optax"]:
             options["state_dtype"] = recorded["optax"]["mu_dtype"]
-        if "adafactor" in recorded["optax_name"]:
-            options["num_heads"] = self.meta["heads"]
         return OPTIMIZERS[recorded["optax_name"]](
             weight_decay=recorded["wd"],
             schedule_peak=self.peak,

@@ -11,7 +11,6 @@ from keras_vit.training.optimizers import (
     OPTIMIZERS,
     DecoupledAdam,
     MomentumSGD,
-    ScalingAdafactor,
     TableOptimizer,
 )
 from keras_vit.training.parameter_groups import ParameterGroup
@@ -120,14 +119,12 @@ def test_accumulation_clips_the_average_and_counts_updates() -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_saved_training_goes_on_as_if_it_had_not_stopped(name: str, tmp_path: Path) -> None:
     def make() -> TableOptimizer:
-        options: dict[str, Any] = {"min_dim_size_to_factor": 3} if name == "adafactor" else {}
         return OPTIMIZERS[name](
             WarmupDecay(0.1, 8, warmup_steps=2),
             weight_decay=0.2,
             groups=GROUPS,
             state_dtype="bfloat16",
             gradient_accumulation_steps=2,
-            **options,
         )
 
     whole, part = regression(make()), regression(make())
@@ -155,28 +152,6 @@ def test_mixed_precision(name: str, policy: str) -> None:
         dtypes = [keras.backend.standardize_dtype(state.dtype) for state in states.values()]
         assert dtypes[0] == "bfloat16"
         assert set(dtypes[1:]) <= {"float32"}
-
-
-def test_adafactor_keeps_two_vectors_of_the_official_axes() -> None:
-    """ViT-B/16's kernels: the released code's shape, the two axes it factors, and our memory."""
-    optimizer = ScalingAdafactor(num_heads=12)
-    cases = {
-        # Ours, and the axes of the released [768, 12, 64], [12, 64, 768], [768, 3072], ...
-        ("block_0/attention/query_key_value/kernel", (768, 2304)): ((768, 3, 12, 64), (3, 0)),
-        ("block_0/attention/output/kernel", (768, 768)): ((12, 64, 768), (1, 2)),
-        ("pooling/key_value/kernel", (768, 1536)): ((768, 2, 12, 64), (3, 0)),
-        ("block_0/mlp/dense_0/kernel", (768, 3072)): ((768, 3072), (0, 1)),
-        ("patch_embedding/kernel", (16, 16, 3, 768)): ((16, 16, 3, 768), None),
-        ("position_embedding/embedding", (1, 197, 768)): ((1, 197, 768), (1, 2)),
-        ("block_0/attention/query_key_value/bias", (2304,)): ((2304,), None),
-        ("head/kernel", (768, 1000)): ((768, 1000), (0, 1)),
-    }
-    for (path, shape), expected in cases.items():
-        assert optimizer._view(path, shape) == expected, path
-    kernel = keras.Variable(np.zeros((768, 3072), "float32"), name="kernel")
-    optimizer.build([kernel])
-    sizes = {slot: tuple(state.shape) for slot, state in optimizer._states[0].items()}
-    assert sizes == {"momentum": (768, 3072), "rows": (768,), "columns": (3072,)}
 
 
 @pytest.mark.parametrize(
