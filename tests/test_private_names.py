@@ -51,7 +51,6 @@ PRIVATE: dict[str, tuple[str, str]] = {
         "torch",
         "of `torch.autograd.Variable`: calls back after a backward pass",
     ),
-    "_assert_tensor_metadata": ("torch", "of `torch.ops.aten`: the dtype that a program checks"),
     "_getframe": ("sys", "the line of a user to which a warning belongs"),
     "_EndRecData": ("zipfile", "the end of an archive, with the size of its directory"),
     "_ECD_SIZE": ("zipfile", "the place of that size"),

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-import numpy as np
 
 from keras_vit._base.errors import check_positive
 from keras_vit._base.version import __version__
@@ -85,8 +82,3 @@ class Contract:
             return contract
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"its description is damaged: {error}") from error
-
-
-def of_levels(run: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """Rounds float32 pixels for a file of an earlier version, which takes uint8 alone."""
-    return lambda images: run(np.clip(np.rint(images), 0, 255).astype("uint8"))

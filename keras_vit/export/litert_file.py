@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit._base.processors import available_processors
-from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract, of_levels
+from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract
 from keras_vit.export.graph import pixels_to_classes, save_signatures
 from keras_vit.models import ImageModel
 
@@ -57,8 +57,6 @@ def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarra
     # Its own default is one thread.
     interpreter = Interpreter(str(path), num_threads=available_processors())
     name = PIXELS if dtype == "float32" else IMAGES
-    if name not in interpreter.get_signature_list():
-        return of_levels(runner(path))
     signature = interpreter.get_signature_runner(name)
     size = interpreter.get_input_details()[0]["shape"][1:]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit._base.files import write_text
 from keras_vit.data import decode_image, evaluation_image, map_or_else
-from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract, of_levels
+from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract
 from keras_vit.export.graph import most_probable, save_signatures
 from keras_vit.models import ImageModel
 
@@ -101,8 +101,6 @@ def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarra
 
     loaded = tf.saved_model.load(str(path))
     name = PIXELS if dtype == "float32" else IMAGES
-    if name not in loaded.signatures:
-        return of_levels(runner(path))
     signature = loaded.signatures[name]
 
     def run(images: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.export.contract import IMAGES, KEY, Contract, of_levels
+from keras_vit.export.contract import IMAGES, KEY, Contract
 from keras_vit.models import ImageModel
 
 DESCRIPTION = f"{KEY}.json"
@@ -92,14 +92,9 @@ def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarra
 
     _check_members(path)
     program = torch.export.load(path).module()
-    checked = torch.ops.aten._assert_tensor_metadata.default  # of an earlier version
-    takes_bytes = any(
-        node.target is checked and node.kwargs.get("dtype") is torch.uint8
-        for node in program.graph.nodes
-    )
 
     def run(images: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return np.asarray(program(**{IMAGES: torch.from_numpy(images)})["probabilities"])
 
-    return of_levels(run) if dtype == "float32" and takes_bytes else run
+    return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
@@ -82,21 +81,6 @@ class ImageModel(CompiledModel):
         self.class_names = None
         self.eval_transform = {}
         self.load_report = None
-
-    @property
-    def evaluation(self) -> dict[str, Any]:
-        """The former name of `eval_transform`."""
-        warnings.warn("model.evaluation is now model.eval_transform", DeprecationWarning, 2)
-        return self.eval_transform
-
-    @evaluation.setter
-    def evaluation(self, value: dict[str, Any]) -> None:
-        warnings.warn("model.evaluation is now model.eval_transform", DeprecationWarning, 2)
-        self.eval_transform = value
-
-    def __dir__(self) -> list[str]:
-        # Keras reads every attribute when it saves, and so do debuggers: none asks for this one.
-        return [name for name in super().__dir__() if name != "evaluation"]
 
     @property
     def _convolves(self) -> bool:

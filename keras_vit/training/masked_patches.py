@@ -19,13 +19,8 @@ from keras_vit.models.vit import VisionTransformer
 from keras_vit.ops import random_rows
 from keras_vit.trainer.compiled_model import CompiledModel
 
-# Arguments as version 0.1 named them, in its files.
-_FORMER_NAMES = {
-    "share": "mask_ratio",
-    "masked": "mask_token_probability",
-    "swapped": "random_patch_probability",
-}
-_CORRUPTION = (*_FORMER_NAMES.values(), "seed")  # arguments of `CorruptPatches`
+# Arguments of `CorruptPatches`.
+_CORRUPTION = ("mask_ratio", "mask_token_probability", "random_patch_probability", "seed")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -149,7 +144,7 @@ class MaskedPatchPrediction(CompiledModel):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Self":
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return cls(**_current_names({**config, "model": model}))
+        return cls(**{**config, "model": model})
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -237,10 +232,6 @@ class CorruptPatches(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **{name: getattr(self, name) for name in _CORRUPTION}}
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Self":
-        return super().from_config(_current_names(config))
-
 
 def patch_colours(
     images: Any, patch_size: tuple[int, int], bits: int = 3, data_format: str = "channels_last"
@@ -311,7 +302,3 @@ def _check_model(model: VisionTransformer) -> None:
             f"{model.name} makes {grid_h} x {grid_w} patches of {model.patch_pixels} pixels of "
             f"images of {shape}. Give an input_shape that they divide."
         )
-
-
-def _current_names(config: dict[str, Any]) -> dict[str, Any]:
-    return {_FORMER_NAMES.get(name, name): value for name, value in config.items()}

@@ -152,17 +152,6 @@ def test_what_runs_without_a_name_takes_bytes(exported: Callable[[str], Path]) -
 
 
 @pytest.mark.once
-def test_files_of_an_earlier_version_take_rounded_pixels(
-    files: list[Path], exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = exported("tf_saved_model")
-    images = np.stack([prepare_contents(file.read_bytes(), (16, 24)) for file in files])
-    expected = load_exported(path).predict(np.rint(images))
-    monkeypatch.setattr("keras_vit.export.saved_model.PIXELS", "absent")
-    np.testing.assert_allclose(load_exported(path).predict(images), expected, atol=1e-6)
-
-
-@pytest.mark.once
 def test_an_exported_file_looks_at_the_range(exported: Callable[[str], Path]) -> None:
     file = load_exported(exported("onnx"))
     images = np.random.default_rng(0).uniform(0, 255, (5, 16, 24, 3))

@@ -187,23 +187,6 @@ def test_transfer_and_file(tmp_path: Path) -> None:
         np.testing.assert_allclose(actual, tokens, atol=1e-6)
 
 
-def test_files_of_version_0_1_load() -> None:
-    """They name the arguments share, masked and swapped."""
-    task = MaskedPatchPrediction(small_task().backbone, 0.25, 0.7, 0.2, bits=2, seed=5)
-    config = task.get_config()
-    former = dict(config)
-    for name, current in (
-        ("share", "mask_ratio"),
-        ("masked", "mask_token_probability"),
-        ("swapped", "random_patch_probability"),
-    ):
-        former[name] = former.pop(current)
-    assert MaskedPatchPrediction.from_config(former).get_config() == config
-    layer = CorruptPatches.from_config({"share": 0.25, "masked": 0.7, "swapped": 0.2, "seed": 1})
-    assert (layer.mask_ratio, layer.mask_token_probability) == (0.25, 0.7)
-    assert layer.random_patch_probability == 0.2
-
-
 def test_recipe_in_mixed_precision_with_labels() -> None:
     """All that `compile_model` does, on batches as the pipelines make them."""
     keras.config.set_dtype_policy("mixed_bfloat16")

@@ -1,6 +1,5 @@
 """Files that Keras writes, as users write and read them: `.h5`, `.weights.h5`, long class names."""
 
-import inspect
 import json
 import warnings
 from pathlib import Path
@@ -262,19 +261,3 @@ def test_a_file_that_would_not_be_read_is_not_written(
     with pytest.raises(CheckpointError, match=r"more and smaller tensors.*save it as \.keras"):
         keras_vit.save_weights(small(), tmp_path / name, layout)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_former_name_of_eval_transform_is_silent_until_it_is_used(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*eval_transform")
-        model = small()
-        model.save(tmp_path / "m.keras")
-        model.save_weights(tmp_path / "m.weights.h5")
-        loaded = keras.saving.load_model(tmp_path / "m.keras")
-        loaded.load_weights(tmp_path / "m.weights.h5")
-        inspect.getmembers(loaded)
-        for name in dir(loaded):
-            getattr(loaded, name, None)
-    with pytest.warns(DeprecationWarning, match=r"now model\.eval_transform"):
-        loaded.evaluation = {"mode": "stretch"}
-    assert loaded.eval_transform == {"mode": "stretch"}
