@@ -1,4 +1,4 @@
-"""What reading records by index costs, beside reading TFRecord files from their beginning.
+"""What reading ArrayRecord files by index costs, beside reading TFRecord files in their order.
 
 `python -m benchmarks records`: a minute; writes 4,000 records of 110 KB, the mean of ImageNet, in
 eight files of each format, into a temporary folder. Contestants take turns; times are medians of
@@ -46,29 +46,24 @@ def measure(folder: Path, count: int, size: int, rounds: int) -> None:
     import tensorflow as tf
 
     from keras_vit.data.sources.records import RecordSplit, open_records
-    from keras_vit.data.sources.tfrecord_index import _scan
 
     files = write_files(folder, count, size)
-    splits = {
-        kind: RecordSplit("train", ("a", "b"), open_records(paths), lambda record: (record, 0))
-        for kind, paths in files.items()
-    }
+    records = open_records(files["array_record"])
+    split = RecordSplit("train", ("a", "b"), records, lambda record: (record, 0))
 
-    def by_index(kind: str, shuffle_seed: int | None) -> Any:
+    def by_index(shuffle_seed: int | None) -> Any:
         def read(example: Any, label: Any, _: Any) -> Any:
-            return tf.strings.length(splits[kind].read(example, label)[0][0])
+            return tf.strings.length(split.read(example, label)[0][0])
 
-        examples = splits[kind].dataset(shuffle_seed)
+        examples = split.dataset(shuffle_seed)
         return examples.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     contestants: dict[str, Callable[[], Any]] = {
         "tfrecord, sequential": lambda: tf.data.TFRecordDataset(files["tfrecord"]).map(
             tf.strings.length, num_parallel_calls=tf.data.AUTOTUNE
         ),
-        "tfrecord, by index": lambda: by_index("tfrecord", None),
-        "tfrecord, by index, shuffled": lambda: by_index("tfrecord", 0),
-        "array_record, by index": lambda: by_index("array_record", None),
-        "array_record, by index, shuffled": lambda: by_index("array_record", 0),
+        "array_record, by index": lambda: by_index(None),
+        "array_record, by index, shuffled": lambda: by_index(0),
     }
     wall: dict[str, list[float]] = {name: [] for name in contestants}
     cpu: dict[str, list[float]] = {name: [] for name in contestants}
@@ -83,24 +78,17 @@ def measure(folder: Path, count: int, size: int, rounds: int) -> None:
     for name in contestants:
         medians = [statistics.median(times[name][1:]) * 1e6 for times in (wall, cpu)]
         print(f"  {name:<34}{medians[0]:8.1f} elapsed{medians[1]:8.1f} CPU")
-    began = time.perf_counter()
-    for file in files["tfrecord"]:
-        _scan(file)
-    elapsed = (time.perf_counter() - began) / count
-    print(f"  {'index of a tfrecord file, once':<34}{elapsed * 1e6:8.1f} elapsed")
 
 
 def measure_millions(indices: int = 300_000) -> None:
-    """Prints what the order of ImageNet-21k takes, with an index of that size in memory."""
+    """Prints what the order of as many records as ImageNet-21k's takes."""
     import tensorflow as tf
 
-    from keras_vit.data.sources.records import RecordSplit, Shard, TFRecords
+    from keras_vit.data.sources.records import MemoryRecords, RecordSplit, Shard
 
     list(tf.data.Dataset.range(2).batch(2))  # what TensorFlow itself takes is not counted
     before = _memory()
-    offsets = np.arange(0, (IMAGENET_21K + 1) * 110_000, 110_000)
-    records = TFRecords([Shard("none", 0, IMAGENET_21K, IMAGENET_21K)], [offsets])
-    del offsets
+    records = MemoryRecords([Shard("none", 0, IMAGENET_21K, IMAGENET_21K)], [[]])  # not read
     split = RecordSplit("train", ("a", "b"), records, lambda record: (record, 0))
     began = time.perf_counter()
     examples = split.dataset(shuffle_seed=0, epoch=3, start=IMAGENET_21K // 2)

@@ -4,9 +4,9 @@
     python examples/pretrain_imagenet21k.py --stand-in --out runs/stand_in
 
 The recipe is the paper's (table 3: 90 epochs of Adam, batch 4096, linear decay, one hidden layer
-before the head). `--data` is what `keras_vit.data.load` takes: TFRecord or ArrayRecord files with
-labels.txt, or a TFDS data set (docs/data.md). The same command continues an interrupted run, on
-other devices too: bit by bit on the same CPUs.
+before the head). `--data` is what `keras_vit.data.load` takes: ArrayRecord files with labels.txt
+(`examples/to_array_record.py` makes them of TFRecord files), or a TFDS data set (docs/data.md).
+The same command continues an interrupted run, on other devices too: bit by bit on the same CPUs.
 
 `--stand-in` writes scikit-learn's digits as such files and trains a tiny model on them, by the
 recipe for digits: two minutes on two CPU cores, 98.3 % of the 360 held-out digits.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
+from tests.examples import load_example
 
 pytestmark = pytest.mark.once
 
@@ -219,6 +220,28 @@ def test_a_prepared_folder_needs_no_builder(data_dir: Path) -> None:
 def test_other_file_formats_are_refused(data_dir: Path) -> None:
     with pytest.raises(ValueError, match=r"prepared as parquet files, .* tfds build kv_parq"):
         load("kv_parquet", data_dir=data_dir)
+
+
+def test_large_tfrecord_files_are_converted_once(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
+    monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
+    with pytest.raises(ValueError, match=r"TFRecord files of .*/to_array_record.py /"):
+        load("kv_two_splits", data_dir=data_dir)
+    prepared = tmp_path / "prepared"
+    shutil.copytree(data_dir / "kv_two_splits", prepared / "kv_two_splits")
+    load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
+    converted = load("kv_two_splits", data_dir=tmp_path / "new").train
+    assert levels(pipeline(converted, 8, 4, training=True)) == expected
+
+
+def test_what_is_prepared_here_has_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keras_vit.data.sources.tfds._online", lambda: True)
+    assert len(load("kv_two_splits", data_dir=tmp_path).train) == 20
+    assert list(tmp_path.glob("kv_two_splits/*/*.array_record*"))
 
 
 def test_a_shard_without_all_of_its_records_is_refused(data_dir: Path, tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def load(
             - TFRecord or ArrayRecord files of `tf.train.Example` with an encoded image and an
               integer label (`image/encoded` and `image/class/label`, or `image` and `label`): a
               folder, or "records:" and a folder or a pattern, such as `"records:/data/train-*"`.
-              Their names determine the split; `labels.txt` has the class names, one per line;
+              Their names determine the split; `labels.txt` has the class names, one per line.
+              ArrayRecord files are read by index, TFRecord files of up to 4 GiB into memory;
             - a TFDS data set such as "tf_flowers" or "tfds:cifar10", prepared or downloadable, or
               the folder of a prepared one.
         data_dir: where TFDS looks for prepared data sets and puts new ones.
@@ -64,10 +65,11 @@ def load(
             is on another machine (`gs://`, `s3://`, `https://`).
         NotADirectoryError: the path of a file; of an archive or a table, with what to do with it.
         ValueError: an unknown name, a folder in none of the layouts or with fewer than two classes
-            to train on, or an argument out of range.
+            to train on, TFRecord files of more than 4 GiB, or an argument out of range.
         BadImageError: files that cannot be decoded, with `on_bad_file="raise"`.
-        DamagedShardError: a file of records is truncated or damaged; damage within a record is
-            found when it is read, in a `tf.errors.OpError` with the same message.
+        DamagedShardError: a file of records is truncated or damaged; damage within a record of an
+            ArrayRecord file is found when it is read, in a `tf.errors.OpError` with the same
+            message.
         DatasetUnavailableError: a TFDS data set that is not prepared and cannot be downloaded.
 
     Example:

@@ -1,4 +1,4 @@
-"""Splits of records in TFRecord or ArrayRecord files, read by index.
+"""Splits of records in ArrayRecord files, or in TFRecord files in memory, read by index.
 
 An example is the index of its record until it is read. So the order of a pass is a permutation of
 numbers, a resumed run starts anywhere in it, and what is skipped costs nothing.
@@ -7,6 +7,7 @@ numbers, a resumed run starts anywhere in it, and what is skipped costs nothing.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -26,9 +27,11 @@ from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.errors import BadImageError, DamagedShardError, undecodable_reason
 from keras_vit.data.sources.splits import Split
-from keras_vit.data.sources.tfrecord_index import record_offsets
 
 _ARRAY_RECORD = b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"  # how these files begin
+
+_AROUND_RECORD = 16  # bytes of a TFRecord: length, its checksum, that of the data
+MEMORY_GIB = 4  # of TFRecord files, which do not have an index and are read into memory
 
 _CHUNK = 1024  # indices that are permuted at once
 _THREADS = 32  # that open files
@@ -79,48 +82,27 @@ class Records(ABC):
     def _shard_of(self, index: int) -> int:
         return int(np.searchsorted(self._ends, index, side="right"))
 
-    @abstractmethod
     def read(self, index: tf.Tensor) -> tf.Tensor:
         """The bytes of the record with this int64 index, a scalar string. A graph function."""
+        record = tf.numpy_function(self.fetch, [index], tf.string)
+        record.set_shape(())
+        return record
 
     @abstractmethod
     def fetch(self, index: int) -> bytes:
-        """The same outside a graph; raises a DamagedShardError that names file and byte."""
+        """The same outside a graph; raises a DamagedShardError that names the record."""
 
 
-class TFRecords(Records):
-    """Records of TFRecord files, read and compared with their checksums by TensorFlow."""
+class MemoryRecords(Records):
+    """Records of TFRecord files, in memory."""
 
-    def __init__(self, shards: Sequence[Shard], offsets: Sequence[np.ndarray]):
+    def __init__(self, shards: Sequence[Shard], contents: Sequence[Sequence[bytes]]):
         super().__init__(shards)
-        # One more per shard than records: where its last one ends.
-        parts = [o[s.skip : s.skip + s.take + 1] for s, o in zip(shards, offsets, strict=True)]
-        with tf.device("CPU"), tf.init_scope():
-            self._offsets = tf.constant(np.concatenate(parts))
-            self._files = tf.constant([os.fsencode(shard.filename) for shard in shards])
-            self._shard_ends = tf.constant(self._ends)
-
-    def read(self, index: tf.Tensor) -> tf.Tensor:
-        shard = tf.searchsorted(self._shard_ends, index[None], "right", tf.int64)[0]
-        begin, end = tf.unstack(tf.slice(self._offsets, [index + shard], [2]), 2)
-        # `tf.data.TFRecordDataset` starts at the beginning of files; its operation need not.
-        records = tf.raw_ops.TFRecordDatasetV2(
-            filenames=self._files[shard][None],
-            compression_type="",
-            buffer_size=end - begin,
-            byte_offsets=begin[None],
-        )
-        spec = tf.TensorSpec((), tf.string)
-        return tf.data.experimental.from_variant(records, spec).take(1).get_single_element()
+        parts = zip(shards, contents, strict=True)
+        self._contents = [record for s, c in parts for record in c[s.skip : s.skip + s.take]]
 
     def fetch(self, index: int) -> bytes:
-        try:
-            return self.read(tf.constant(index, tf.int64)).numpy()
-        except tf.errors.OpError as error:
-            raise _damaged(self.place(index), error.message) from error
-
-    def place(self, index: int) -> str:
-        return f"{super().place(index)} at byte {int(self._offsets[index + self._shard_of(index)])}"
+        return self._contents[index]
 
 
 class ArrayRecords(Records):
@@ -129,11 +111,6 @@ class ArrayRecords(Records):
     def __init__(self, shards: Sequence[Shard]):
         super().__init__(shards)
         self._source = _array_record("array_record_data_source").ArrayRecordDataSource(list(shards))
-
-    def read(self, index: tf.Tensor) -> tf.Tensor:
-        record = tf.numpy_function(self.fetch, [index], tf.string)
-        record.set_shape(())
-        return record
 
     def fetch(self, index: int) -> bytes:
         try:
@@ -147,7 +124,7 @@ def open_records(parts: Sequence[str | Shard]) -> Records:
 
     Raises:
         DamagedShardError: a file is damaged, or does not have the records of its shard.
-        ValueError: files of both formats.
+        ValueError: files of both formats, or more than `MEMORY_GIB` of TFRecord files.
         OSError: a file cannot be read.
     """
     files = [part.filename if isinstance(part, Shard) else part for part in parts]
@@ -162,8 +139,33 @@ def open_records(parts: Sequence[str | Shard]) -> Records:
         with ThreadPoolExecutor(_THREADS) as pool:
             shards = _shards(parts, list(pool.map(_count, files)))
         return ArrayRecords(shards)
-    offsets = record_offsets(files)
-    return TFRecords(_shards(parts, [len(part) - 1 for part in offsets]), offsets)
+    _check_memory(files)
+    contents = [_contents(file) for file in files]
+    return MemoryRecords(_shards(parts, [len(part) for part in contents]), contents)
+
+
+def _check_memory(files: Sequence[str]) -> None:
+    size = sum(os.path.getsize(file) for file in files) / 2**30
+    if size > MEMORY_GIB:
+        raise ValueError(
+            f"{printable(files[0])} and others are TFRecord files of {size:.1f} GiB. They do not "
+            f"have an index, so that up to {MEMORY_GIB} GiB are read into memory. Convert them "
+            f"once to ArrayRecord files: python examples/to_array_record.py "
+            f"{printable(os.path.dirname(files[0]))} --out NEW, and give NEW."
+        )
+
+
+def _contents(file: str) -> list[bytes]:
+    """All records of a TFRecord file."""
+    try:
+        records = list(tf.data.TFRecordDataset(file).as_numpy_iterator())
+    except tf.errors.OpError as error:
+        # Between the places in TensorFlow's graph and in its operations.
+        reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", error.message)
+        raise _damaged(printable(file), f"{reason} (is it compressed?)") from error
+    if sum(len(record) + _AROUND_RECORD for record in records) != os.path.getsize(file):
+        raise _damaged(printable(file), "truncated record at its end")  # TensorFlow leaves it out
+    return records
 
 
 def _shards(parts: Sequence[str | Shard], counts: Sequence[int]) -> list[Shard]:

@@ -7,6 +7,7 @@ import os
 import threading
 import urllib.error
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from keras_vit.data.sources.splits import Splits
 
 _HOST = "https://storage.googleapis.com"  # where TFDS keeps its data set descriptions
 _PROBE_SECONDS = 3.0
-_FORMATS = ("tfrecord", "array_record")
+_FORMATS = ("array_record", "tfrecord")
 
 
 class TFDSSplit(RecordSplit):
@@ -32,7 +33,7 @@ class TFDSSplit(RecordSplit):
         **options: `on_bad_file` and `max_pixels` of `RecordSplit`.
 
     Raises:
-        ValueError: a file format without records that can be read by index.
+        ValueError: an empty split, or more TFRecord files than memory is used for.
         DamagedShardError: a file does not hold the records that TFDS has written.
     """
 
@@ -104,11 +105,13 @@ def load_tfds(name: str, data_dir: str | None, val_fraction: float, **options: A
             "choose one for image classification, such as 'tf_flowers' or 'cifar10'"
         )
     if not builder.info.splits:
+        if find_spec("array_record"):  # TFDS's default, TFRecord, does not have an index
+            builder = tensorflow_datasets.builder(name, data_dir=data_dir, file_format=_FORMATS[0])
         _prepare(builder, name)
     if builder.info.file_format.value not in _FORMATS:
         raise ValueError(
             f"The TFDS data set {name!r} is prepared as {builder.info.file_format.value} files, "
-            f"which are not read by index here. Prepare it as one of {', '.join(_FORMATS)}: "
+            f"which are not read here. Prepare it as one of {', '.join(_FORMATS)}: "
             f"tfds build {builder.name} --file_format array_record"
         )
     class_names = tuple(features[keys[1]].names)
