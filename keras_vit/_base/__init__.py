@@ -1,1 +1,1 @@
-"""Checks, files, manifests, output folders: standard library alone."""
+"""Checks, files, manifests, output folders: the standard library and filelock."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from keras_vit._base.files import TEMPORARY_FILES
-from keras_vit._base.folder_lock import LOCK, locked, unlock
 from keras_vit._base.manifest import (
     MANIFEST,
     all_files,
@@ -22,6 +23,8 @@ from keras_vit._base.manifest import (
     read_manifest,
     write_manifest,
 )
+
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ class OutputFolder:
         is_new = read_manifest(workspace) is None
         if is_new:  # before the lock: with its file alone the folder would pass for a user's
             write_manifest(workspace, self.kind, complete=False, replaces=overwrite)
-        with locked(workspace):
+        with _locked(workspace):
             if not resume:
                 if self.resumable and not overwrite and self._is_worth_keeping():
                     raise FileExistsError(
@@ -231,7 +234,7 @@ class OutputFolder:
                 f"{error} The finished files are in {self._shown(self.workspace)}: remove the "
                 f"obstacle and {finish}."
             ) from error
-        unlock(self.place)
+        (self.place / LOCK).unlink(missing_ok=True)
         if self.previous.exists():
             self._dissolve(notify)
 
@@ -251,6 +254,25 @@ class OutputFolder:
         names = [name for name in all_files(folder) if _matches(name, patterns)]
         ours = [name for name in names if not (folder / name).is_symlink()]
         delete_files(folder, [name for name in ours if name not in (MANIFEST, LOCK)])
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds a folder's lock; the operating system frees that of a process that has ended."""
+    if os.name == "nt":  # where a folder with an open file cannot be moved to its place
+        yield
+        return
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BlockingIOError(
+            f"Another process is writing {folder}. Wait for it, stop it, or give another --out."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()  # wherever the folder was moved meanwhile
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
