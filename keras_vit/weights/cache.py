@@ -1,12 +1,10 @@
-"""Released weights on disk: downloaded once with `keras.utils.get_file`, and verified at each use.
+"""Released weights on disk: downloaded once with `keras.utils.get_file`, their sums listed.
 
-`get_file` alone would leave half a file under its name when the process is killed, and could
-verify nothing: only the hosts publish the sums of the files, the catalogue does not have them.
+`get_file` alone would leave half a file under its name when the process is killed. Sums are asked
+of the hosts: nobody publishes them elsewhere, so that the catalogue cannot have them.
 """
 
 import base64
-import hashlib
-import json
 import os
 import re
 import urllib.error
@@ -17,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_vit._base.files import cache_folder, write_text
-from keras_vit._base.manifest import sha256
+from keras_vit._base.manifest import MANIFEST, read_sums, sha256
 from keras_vit.weights.containers.checkpoint_file import (
     OPENERS,
     file_in_folder,
@@ -32,33 +29,39 @@ from keras_vit.weights.released import Weights
 
 __all__ = ["cache_folder", "cached_file", "resolve"]
 
-LEDGER = "sha256.json"
-
 
 def cached_file(row: Weights) -> Path:
-    """The file of a row of the catalogue, downloaded if need be, and verified.
+    """The file of a row of the catalogue, downloaded if need be.
 
-    A download is compared with the sum that its host publishes. SHA-256 of the file and of each of
-    its tensors is written to `sha256.json` beside it at first use. Every later use compares the
-    file, and on a difference reports which tensors changed.
+    A download is compared with the sum that its host publishes. The sum of the file is listed in
+    the `SHA256SUMS` beside it at first use, with which it is compared whenever it is loaded.
     """
     path = cache_folder() / row.file_name
     if not path.is_file():
         _download(row, path)
-    digest = sha256(path)
-    ledger = path.with_name(LEDGER)
-    recorded = _read_ledger(ledger).get(path.name)
-    if recorded is None:
-        entry = {"sha256": digest, "tensors": _tensor_sums(path)}
-        # Read anew: another process may have written meanwhile.
-        write_text(ledger, json.dumps({**_read_ledger(ledger), path.name: entry}, indent=1))
-    elif recorded["sha256"] != digest:
-        raise CheckpointError(
-            f"{path} is not the file that was first used: its SHA-256 is {digest}, not "
-            f"{recorded['sha256']}{_changed_tensors(path, recorded['tensors'])}. "
-            f"Delete it to download {row.url} again."
-        )
+        _list_sum(path)
+    elif path.name not in _listed(path.with_name(MANIFEST)):
+        _list_sum(path)
     return path
+
+
+def _list_sum(path: Path) -> None:
+    """Puts the sum of a file into the list of its folder."""
+    digest, sums = sha256(path), path.with_name(MANIFEST)
+    # Read after the file: another process may have written meanwhile.
+    lines = (f"{d}  {name}\n" for name, d in {**_listed(sums), path.name: digest}.items())
+    write_text(sums, "".join(lines))
+
+
+def _listed(sums: Path) -> dict[str, str]:
+    try:
+        return read_sums(sums)
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise CheckpointError(
+            f"{error} Delete {sums} and the files beside it, which are then downloaded again."
+        ) from error
 
 
 def resolve(
@@ -146,34 +149,3 @@ def _headers(url: str) -> Message:
         return redirect.headers
     except OSError:  # the download will report it, if it fails as well
         return Message()
-
-
-def _tensor_sums(path: Path) -> dict[str, str]:
-    with open_container(path) as container:
-        return {
-            name: hashlib.sha256(np.ascontiguousarray(tensor.read()).data).hexdigest()
-            for name, tensor in container.tensors.items()
-            if "float" in tensor.dtype
-        }
-
-
-def _changed_tensors(path: Path, recorded: dict[str, str]) -> str:
-    """Which tensors differ, for the message, unless the file is too broken to be read."""
-    try:
-        sums = _tensor_sums(path)
-    except CheckpointError as error:
-        return f" ({error})"
-    changed = sorted(n for n in recorded | sums if recorded.get(n) != sums.get(n))
-    return f" (changed: {', '.join(changed[:3])})" if changed else ""
-
-
-def _read_ledger(ledger: Path) -> dict[str, Any]:
-    try:
-        return json.loads(ledger.read_text())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise CheckpointError(
-            f"{ledger} is damaged ({error}). Delete it and the files beside it, which are then "
-            "downloaded again."
-        ) from error
