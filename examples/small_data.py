@@ -143,12 +143,25 @@ def conclusion(means: Sequence[Row]) -> str:
         return (
             f"At equal compute, no variant is better than the plain ViT, {plain['accuracy']:.2%}: "
             f"the next, **{order[1]['name']}**, reaches {order[1]['accuracy']:.2%}, the last, "
-            f"**{last['name']}**, {last['accuracy']:.2%}."
+            f"**{last['name']}**, {last['accuracy']:.2%}.{_of_default(last)}"
         )
     gain = 100 * (float(best["accuracy"]) - float(plain["accuracy"]))
     return (
         f"At equal compute, **{best['name']}** is best, {best['accuracy']:.2%}, {gain:.2f} points "
         f"above the plain ViT; the last, **{last['name']}**, reaches {last['accuracy']:.2%}."
+        f"{_of_default(last)}"
+    )
+
+
+def _of_default(last: Mapping[str, Any]) -> str:
+    """Why the recipe `from_scratch` is the default although it is last."""
+    if "(from_scratch)" not in last["name"]:
+        return ""
+    passes = recipes.get("from_scratch").epochs
+    return (
+        " That is the default of `keras-vit train` without weights, which is made for "
+        f"{passes} epochs: stopped this early, its augmentation and its deep stem cost more than "
+        "they give."
     )
 
 

@@ -5,8 +5,8 @@
 
 From left to right: the photograph; its patches, in the order in which the model reads them; where
 the class token looks, by attention rollout; what speaks for the first class, by attention times
-gradient; and the five most probable classes. Half a minute on two CPU cores. Without `--photo`, it
-is scikit-learn's sample of a dahlia (https://www.flickr.com/photos/vultilion/6056698931, CC BY 2.0).
+gradient; and the five most probable classes. Half a minute on two CPU cores. Without `--photo`, the
+photograph is scikit-learn's dahlia (https://www.flickr.com/photos/vultilion/6056698931, CC BY 2.0).
 """
 
 import argparse

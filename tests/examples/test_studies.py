@@ -339,6 +339,9 @@ class TestExamples:
             "30.00%."
         )
         assert script.conclusion(rows[1:]) == ""
+        rows[-1]["accuracy"] = 0.2
+        assert rows[-1]["name"].endswith("(from_scratch)")
+        assert "which is made for 180 epochs: stopped this early" in script.conclusion(rows)
 
     def test_shifted_patches_are_the_image_moved_along_its_diagonals(self) -> None:
         script = load_example("small_data")
