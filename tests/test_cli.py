@@ -4,12 +4,16 @@ import json
 import shutil
 import sys
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
+import keras_vit
+from keras_vit.training import recipes
 from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import disorderly_folder
 from tests.models.test_common import build
@@ -29,6 +33,22 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             image.fromarray(pixels).save(folder / name / f"{i}.jpg")
     (folder / "red" / "broken.jpg").write_bytes(b"\xff\xd8 not much more")
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_recipe() -> Iterator[None]:
+    """One block instead of many: what is tested is what the commands make of their arguments."""
+    recipe = recipes.get("from_scratch_tiny")
+    small = {**recipe.model, "hidden_dim": 32, "mlp_dim": 64, "depth": 1, "num_heads": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(recipes.RECIPES, "from_scratch_tiny", replace(recipe, model=small))
+        yield
+
+
+@pytest.fixture
+def _no_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SavedModel takes a third of a short training; `run` has one."""
+    monkeypatch.setattr(keras_vit, "export_model", lambda *_, **__: None)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +114,7 @@ once = pytest.mark.skipif(
 
 
 @once
+@pytest.mark.usefixtures("_no_export")
 def test_a_disorderly_folder_trains_to_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -133,6 +154,7 @@ def test_evaluation_lists_the_files_that_it_leaves_out(
 
 
 @once
+@pytest.mark.usefixtures("_no_export")
 @pytest.mark.parametrize("options", [["--lora", "2", "--epochs", "1"], ["--freeze-backbone"]])
 def test_lora_and_frozen_backbone_start_from_weights(
     options: list[str],
@@ -250,6 +272,7 @@ def interrupt(words: list[str], function: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @once
+@pytest.mark.usefixtures("_no_export")
 def test_an_interrupted_run_is_resumed(
     photographs: Path,
     tmp_path: Path,
@@ -271,6 +294,7 @@ def test_an_interrupted_run_is_resumed(
 
 
 @once
+@pytest.mark.usefixtures("_no_export")
 def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
     photographs: Path,
     tmp_path: Path,
@@ -292,6 +316,7 @@ def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
 
 
 @once
+@pytest.mark.usefixtures("_no_export")
 def test_an_augmentation_of_a_run_belongs_to_it(
     photographs: Path,
     tmp_path: Path,

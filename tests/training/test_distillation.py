@@ -519,39 +519,35 @@ once = pytest.mark.skipif(
 def test_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A teacher, a student that is interrupted and resumed, and one that is not."""
+    """A teacher, and a student that is interrupted and resumed.
+
+    (`test_an_interrupted_run_ends_with_the_same_bytes` compares with one that is not.)
+    """
     pytest.importorskip("tensorflow")
     small_recipe(monkeypatch)
     assert cli.main(words(tmp_path / "teacher", "--image-size", "12")) == 0
     options = ["--teacher", str(tmp_path / "teacher"), "--distill", "hard", "--token-merging", "1"]
     options += ["--patience", "3"]
+    run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(job_module, "fit", killing_fit(7))
         with pytest.raises(Killed):
-            cli.run(parse(words(tmp_path / "cut", *options)))
+            cli.run(parse(words(run, *options)))
     capsys.readouterr()
-    assert cli.main(words(tmp_path / "cut", *options[:2], "--resume")) == 2
+    assert cli.main(words(run, *options[:2], "--resume")) == 2
     assert "distillation was 'hard', is 'None'" in capsys.readouterr().err
-    assert cli.main(words(tmp_path / "cut", *options, "--resume")) == 0
+    assert cli.main(words(run, *options, "--resume")) == 0
     assert "learns from vision_transformer: " in capsys.readouterr().out
-    assert cli.main(words(tmp_path / "whole", *options)) == 0
-    models = [
-        keras.saving.load_model(tmp_path / name / file)
-        for name in ("cut", "whole")
-        for file in ("model.keras", "best.keras")
-    ]
-    for model in models:
+    for file in ("model.keras", "best.keras"):
+        model = keras.saving.load_model(run / file)
         assert isinstance(model, Vit)
         assert model.token_merging == 1
         assert model.input_shape == (None, 8, 8, 1)
-    for cut, whole in zip(models[0].get_weights(), models[2].get_weights(), strict=True):
-        np.testing.assert_array_equal(cut, whole)
-    config = json.loads((tmp_path / "whole" / "config.json").read_text())
+    config = json.loads((run / "config.json").read_text())
     assert config["job"]["teacher"] == config["identity"]["teacher"] == options[1]
     assert config["job"]["distillation"] == "hard"
-    assert f"- **Teacher:** {tmp_path}" in (tmp_path / "whole" / "report.md").read_text().replace(
-        "\\", ""
-    )
+    report = (run / "report.md").read_text().replace("\\", "")
+    assert f"- **Teacher:** {tmp_path}" in report
 
 
 @once

@@ -99,16 +99,27 @@ def test_the_probe_is_kept_where_fine_tuning_is_worse(
                 np.testing.assert_array_equal(before, after)
 
 
-@pytest.fixture
-def parts(folder: Path, weights: Path) -> dict[str, Any]:
-    """A model with a probe as its head, and what was and was not trained on."""
+def headed(weights: Path, splits: data.Splits) -> Any:
+    return keras.saving.load_model(weights).with_classifier(splits.num_classes)
+
+
+@pytest.fixture(scope="module")
+def probed(folder: Path, weights: Path) -> dict[str, Any]:
+    """The weights of a model with a probe as its head, and what was and was not trained on."""
     splits = data.load(str(folder))
     rest, part = hold_out_to_choose(splits)
-    model = keras.saving.load_model(weights).with_classifier(splits.num_classes)
+    model = headed(weights, splits)
     x, y = evaluation.features(model, rest.train)
-    probe = evaluation.linear_probe(x, y, x, y)
-    set_head(model, probe)
-    return {"model": model, "start": model.get_weights(), "rest": rest, "part": part}
+    set_head(model, evaluation.linear_probe(x, y, x, y))
+    return {"start": model.get_weights(), "rest": rest, "part": part}
+
+
+@pytest.fixture
+def parts(probed: dict[str, Any], weights: Path) -> dict[str, Any]:
+    """The same with a model of its own."""
+    model = headed(weights, probed["rest"])
+    model.set_weights(probed["start"])
+    return {**probed, "model": model}
 
 
 RECIPE = Recipe(source="", model={}, image_size=32, epochs=1, batch_size=16, learning_rate=1e-3)

@@ -1,0 +1,14 @@
+"""TensorFlow runs the small graphs of the suite as they are; for XLA there are flags."""
+
+import keras
+
+
+def skip_graph_optimisation() -> None:
+    """To optimise a small graph takes longer than to run it.
+
+    What compares bits with another process needs it in both.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
