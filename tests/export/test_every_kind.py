@@ -41,6 +41,13 @@ EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
 # Of each position and each pooling one.
 QUICK = ("token", "sincos2d", "learned_2d", "relative", "beit", "beit_shared", "eva02", "dinov3",
          "map", "merging_map", "hybrid", "mixer", "bit_v1", "two_channels")  # fmt: skip
+# To write ONNX takes seconds each, and torch's run has what these share with others.
+SLOW_ON_TENSORFLOW = ("token", "learned_2d", "beit_shared", "eva02", "map")
+
+
+def in_this_process() -> list[Any]:
+    slow = SLOW_ON_TENSORFLOW if BACKEND == "tensorflow" else ()
+    return [pytest.param(k, marks=[pytest.mark.slow] * (k in slow)) for k in QUICK]
 
 
 def made(kind: str) -> Any:
@@ -78,7 +85,7 @@ def test_the_table_is_complete() -> None:
     assert all(model.num_classes for model in models)
 
 
-@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize("kind", in_this_process())
 def test_writes_in_this_process(kind: str, tmp_path: Path) -> None:
     """The graph of torch, and of TensorFlow ONNX: no second process to start.
 
