@@ -150,7 +150,7 @@ def test_evaluation_lists_the_files_that_it_leaves_out(
     for file in ("notes.txt", "broken.jpg"):
         assert (printed + noted).count(f"{folder / 'red' / file}") == 1
     assert noted.startswith("keras-vit: warning: 1 of 41 files cannot be decoded")
-    assert "cli.py" not in noted
+    assert "commands.py" not in noted
 
 
 @once
