@@ -216,7 +216,7 @@ def test_held_out_is_followed(
         assert facts["choice"]["images"] == 0
         assert "note: a linear probe on the frozen features reaches" in printed
     else:
-        assert facts["choice"]["images"] == facts["held_out"] == 21
+        assert facts["choice"]["images"] == facts["held_out"] == 22
         assert facts["choice"]["selected"] == "linear probe"
         assert "fitted again" not in printed  # on images that set the temperature
         assert "temperature" in facts
