@@ -28,7 +28,7 @@ from keras_vit.evaluation.prediction import probabilities_of
 from keras_vit.training.auto_recipe import choose
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_of
-from keras_vit_cli.train.run import trained_model
+from keras_vit_cli.train.run import Run
 
 PROBE = "probe"
 OTHERS = 600  # training images that a choice is evaluated on, at most
@@ -84,14 +84,16 @@ def run(
         held_out=0.0,  # all images are trained on, and none decides whether the probe is kept
     )
     started = time.monotonic()
-    model, _, facts = trained_model(job, recipe_of(job, images_per_class), splits, folder, print)
-    labels, scores = predict_split(model, splits.val)
-    probabilities = probabilities_of(model, scores)
+    training = Run(job, print)
+    training.recipe, training.folder = recipe_of(job, images_per_class), folder
+    training.train_on(splits)
+    labels, scores = predict_split(training.model, splits.val)
+    probabilities = probabilities_of(training.model, scores)
     return {
         "accuracy": float((probabilities.argmax(-1) == labels).mean()),
         "error": calibration(labels, probabilities).error,
         "minutes": (time.monotonic() - started) / 60,
-        **facts,
+        **training.facts,
     }
 
 

@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import platform
 import shlex
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,6 @@ from keras_vit._base.files import atomic_write, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes
-from keras_vit.models import MLPMixer, VisionTransformer
-from keras_vit.models.families import family_of
-from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.ops import (
     current_processes,
     from_all_processes,
@@ -36,20 +31,15 @@ from keras_vit.training.callbacks import check_tensorboard
 from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.fit import History, fit
 from keras_vit.training.lora import enable_lora, merged
-from keras_vit.training.probe_choice import PROBE, choose, hold_out_to_choose
-from keras_vit.training.recipes import Recipe
+from keras_vit.training.probe_choice import choose, hold_out_to_choose
 from keras_vit.training.refinement import hold_out, refine, set_head
-from keras_vit.training.run_identity import RunMismatchError, differences
 from keras_vit.weights import load_model
 from keras_vit.weights.cache import cache_folder
-from keras_vit.weights.loading import model_class
 from keras_vit_cli.report.run_files import write_report
+from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
-from keras_vit_cli.train.job_recipe import (
-    check_processes,
-    recipe_of,
-    suited_recipe,
-)
+from keras_vit_cli.train.job_recipe import check_processes, recipe_of, suited_recipe
+from keras_vit_cli.train.record import begin, config_of, note_of_probe, stored_report
 
 K_NEIGHBOURS = 20
 
@@ -79,174 +69,264 @@ def train(
     """
     if job.tensorboard:
         check_tensorboard()
-    recipe = recipe_of(job)  # reports misspelt options before the data are loaded
-    with _on_devices(job, recipe):
-        is_first = keras_vit.distribution.is_first_process()
-        report = _train_and_publish(job, recipe, print_fn) if is_first else _follow(job, recipe)
+    run = Run(job, print_fn)
+    with run.devices():
+        report = run.publish() if keras_vit.distribution.is_first_process() else run.follow()
         wait_for_processes()  # none of them ends while the first one writes
     return report
 
 
-def _train_and_publish(
-    job: Job, recipe: Recipe, print_fn: Callable[[str], None]
-) -> evaluation.ClassificationReport:
-    """What `train` does in a single process, or in the first of several."""
-    output = job.output
-    manifest = read_manifest(output.place)
-    finished = manifest is not None and manifest.kind == output.kind
-    if job.resume and finished and not output.workspace.exists():
-        print_fn(f"{job.out} is finished: there is nothing to resume.")
-        from_all_processes(False)
-        return _stored_report(output.place)[0]
-    with output.opened(overwrite=job.overwrite, resume=job.resume) as folder:
-        _begin(job, folder, print_fn)
-        to_train = not output.is_finished()
-        from_all_processes(to_train)  # the others follow
-        if to_train:
-            _write_run(job, recipe, folder, print_fn)
-            output.finish()
-        output.publish(print_fn)
-    report, facts = _stored_report(output.place)
-    print_fn(f"\n{report}\n")
-    if note := _note_of_probe(report, facts):
-        print_fn(note)
-    print_fn(
-        f"{facts['seconds']:.0f} s; written to {job.out}: "
-        + ", ".join(sorted(path.name for path in job.out.iterdir()))
-    )
-    print_fn(f"next: keras-vit predict {shlex.quote(str(job.out))} photo.jpg")
-    return report
+class Run:
+    """One training run: its steps as methods, in the order in which they are taken.
 
+    `publish` takes them all; `train_on` those between the data and the trained model. Each step
+    leaves what the next ones need.
 
-def _follow(job: Job, recipe: Recipe) -> evaluation.ClassificationReport | None:
-    """What `train` does in the other processes: the same steps, and no file."""
-    if not from_all_processes(False)[0]:
-        return None
-    teacher = _load_teacher(job)
-    splits = _load(job)
-    _, recipe = suited_recipe(job, recipe, splits, lambda line: None)
-    model, *_ = trained_model(job, recipe, splits, job.output.workspace, lambda line: None, teacher)
-    outcomes = predict_outcomes(model, splits.val, recipe.batch_size)
-    _whole(model)
-    return _report_of(outcomes, splits)
+    Args:
+        job: The options.
+        print_fn: Prints a line.
 
+    Attributes:
+        recipe: The job's recipe; from `load` on the one that suits the images.
+        folder: Where checkpoints and results are written until the run is complete.
+        facts: What `report.json` records besides the scores.
+        history: From the name of a metric to its values by epoch.
+        splits: The images and labels, after `load`.
+        model: After `build`; each step up to `refine` may put another in its place.
+        outcomes: Labels and predictions of the validation split, after `predict`.
 
-def _on_devices(job: Job, recipe: Recipe) -> AbstractContextManager[Any]:
-    """The scope of the job's distribution."""
-    if job.distribution is not None:
-        keras_vit.distribution.initialize()
-        check_processes(job, recipe)
-        return keras_vit.distribution.create(job.distribution, job.devices).scope()
-    if job.devices is not None:
-        raise ValueError(
-            f"devices={job.devices} needs a distribution: give --distribution data_parallel, too."
-        )
-    return nullcontext()
-
-
-def _note_of_probe(report: evaluation.ClassificationReport, facts: dict[str, Any]) -> str:
-    """A line where the trained model is worse than a linear probe on what it started from."""
-    probe, choice = facts.get("probe_accuracy"), facts.get("choice", {})
-    if probe is None or report.accuracy >= probe or choice.get("selected") == PROBE:
-        return ""
-    return (
-        f"note: a linear probe on the frozen features reaches {probe:.2%} of the validation "
-        f"images, and the trained model {report.accuracy:.2%}: try --freeze-backbone, or a lower "
-        "--learning-rate"
-    )
-
-
-def _stored_report(folder: Path) -> tuple[evaluation.ClassificationReport, dict[str, Any]]:
-    """The report of a finished run, and all facts of its `report.json`."""
-    facts = json.loads((folder / "report.json").read_text("utf-8"))
-    return evaluation.ClassificationReport.from_dict(facts["report"]), facts
-
-
-def _begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
-    """Records the options of a new run, or compares them with those of the run to resume.
-
-    Checkpoints have them, too, but the first one comes after a while.
+    Raises:
+        ValueError: An option is misspelt, or does not go with another; nothing is loaded yet.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        command = shlex.join(["keras-vit", *sys.argv[1:]])
-        write_text(path, json.dumps({"command": command, "identity": job.identity}, indent=2))
-        return
-    stored = json.loads(path.read_text("utf-8"))["identity"]
-    mismatches = list(differences(stored, job.identity))
-    if mismatches:
-        raise RunMismatchError(
-            f"The run of {job.out} was started with other options: {'; '.join(mismatches[:3])}. "
-            "Give the same options with --resume, or --overwrite."
+
+    splits: data.Splits
+    model: Any
+    outcomes: Outcomes
+
+    def __init__(self, job: Job, print_fn: Callable[[str], None] = print) -> None:
+        self.job = job
+        self.print = print_fn
+        self.recipe = recipe_of(job)
+        self.folder = job.output.workspace
+        self.teacher: Any = None
+        self.facts: dict[str, Any] = {}
+        self.history: History = {}
+
+    def devices(self) -> AbstractContextManager[Any]:
+        """The scope of the job's distribution."""
+        job = self.job
+        if job.distribution is not None:
+            keras_vit.distribution.initialize()
+            check_processes(job, self.recipe)
+            return keras_vit.distribution.create(job.distribution, job.devices).scope()
+        if job.devices is not None:
+            raise ValueError(
+                f"devices={job.devices} needs a distribution: give --distribution data_parallel, "
+                "too."
+            )
+        return nullcontext()
+
+    def publish(self) -> evaluation.ClassificationReport:
+        """All steps, in a single process or in the first of several, and the files they write."""
+        job, output = self.job, self.job.output
+        manifest = read_manifest(output.place)
+        finished = manifest is not None and manifest.kind == output.kind
+        if job.resume and finished and not output.workspace.exists():
+            self.print(f"{job.out} is finished: there is nothing to resume.")
+            from_all_processes(False)
+            return stored_report(output.place)[0]
+        with output.opened(overwrite=job.overwrite, resume=job.resume) as self.folder:
+            begin(job, self.folder, self.print)
+            to_train = not output.is_finished()
+            from_all_processes(to_train)  # the others follow
+            if to_train:
+                started = time.time()
+                self.load()
+                self.train_on(self.splits)
+                self.predict()
+                self.write(started)
+                output.finish()
+            output.publish(self.print)
+        report, facts = stored_report(output.place)
+        self.print(f"\n{report}\n")
+        if note := note_of_probe(report, facts):
+            self.print(note)
+        self.print(
+            f"{facts['seconds']:.0f} s; written to {job.out}: "
+            + ", ".join(sorted(path.name for path in job.out.iterdir()))
         )
-    if not any([*folder.glob("checkpoints/step-*"), *folder.glob("report.json")]):
-        print_fn("there is no checkpoint yet: the run starts from its first step")
+        self.print(f"next: keras-vit predict {shlex.quote(str(job.out))} photo.jpg")
+        return report
+
+    def follow(self) -> evaluation.ClassificationReport | None:
+        """The same steps in the other processes: no line, and no file."""
+        if not from_all_processes(False)[0]:
+            return None
+        self.print = lambda line: None
+        self.load()
+        self.train_on(self.splits)
+        self.predict()
+        return self.report
+
+    def load(self) -> None:
+        """The teacher, the data, and the recipe that suits them."""
+        self.teacher = load_teacher(self.job)  # an unsuitable one is reported before the data load
+        self.splits = load_splits(self.job)
+        self.print(f"{self.splits!r}")
+        if self.splits.report.unreadable or self.splits.report.ignored:
+            self.print(f"left out: {self.splits.report}")
+        name, self.recipe = suited_recipe(self.job, self.recipe, self.splits, self.print)
+        self.facts["recipe"] = name
+
+    def train_on(self, splits: data.Splits) -> None:
+        """From the splits to the trained `model`, its `history` and `facts`."""
+        keras.utils.set_random_seed(self.job.seed)
+        self.splits = splits
+        self.hold_out()
+        self.build()
+        self.look_first()
+        self.fit()
+        self.choose()
+        self.refine()
+
+    def hold_out(self) -> None:
+        """Keeps images from training: to set the temperature, and to decide about the probe."""
+        job, recipe = self.job, self.recipe
+        self.trained_on, self.held_out = hold_out(self.splits, recipe.held_out, job.seed)
+        self.chooses, self.deciding = recipe.probe_first and not job.freeze_backbone, self.held_out
+        if self.chooses and job.held_out is None and self.held_out is None:
+            self.trained_on, self.deciding = hold_out_to_choose(self.trained_on, job.seed)
+
+    def build(self) -> None:
+        """The untrained model, or one with weights and a new head."""
+        classes = self.splits.class_names
+        self.model = build(self.job, self.recipe, len(classes), self.splits.train.channels)
+        self.model.class_names = classes
+
+    def look_first(self) -> None:
+        """k-NN and a linear probe on the frozen features, where something needs them."""
+        job, recipe = self.job, self.recipe
+        if job.first_look or job.freeze_backbone or recipe.probe_first:
+            cache = cache_folder() / "features"
+            train = evaluation.features(self.model, self.trained_on.train, cache)
+            val = evaluation.features(self.model, self.trained_on.val, cache)
+            k = min(K_NEIGHBOURS, len(train[0]))
+            accuracy = evaluation.knn_accuracy(*train, *val, k=k)
+            probe = evaluation.linear_probe(*train, *val, seed=job.seed)
+            self.print(
+                f"on frozen features: {k} nearest neighbours {accuracy:.2%}, "
+                f"linear probe {probe.accuracy:.2%}"
+            )
+            self.facts["probe_accuracy"] = probe.accuracy
+            if job.freeze_backbone or recipe.probe_first:
+                set_head(self.model, probe)
+        averages = recipe.tuned_share < 1 or self.chooses
+        self.start = self.model.get_weights() if averages else None
+
+    def fit(self) -> None:
+        """Trains the model, perhaps by a teacher, unless its head alone is fitted."""
+        job = self.job
+        if job.freeze_backbone:
+            return
+        if job.lora is not None:
+            self.print(f"LoRA trains {enable_lora(self.model, job.lora):,} parameters")
+        task, identity = self.model, dict(job.identity)
+        if (teacher := self.teacher) is not None:
+            task = Distillation(task, teacher, job.distillation or "soft")
+            # A run does not continue with another teacher that came in this one's place.
+            identity["teacher_sha256"] = _sha256(teacher)
+            self.print(f"learns from {teacher.name}: {teacher.count_params():,} parameters")
+        self.history = fit(
+            task,
+            self.recipe,
+            self.trained_on,
+            self.folder,
+            seed=job.seed,
+            print_fn=self.print,
+            identity=identity,
+            augment=job.augment,
+            checkpoint_seconds=job.checkpoint_seconds,
+            patience=job.patience,
+            tensorboard=job.tensorboard,
+        )
+        if job.patience is not None and (self.folder / "best.keras").is_file():
+            self.model = load_model(self.folder / "best.keras")
+        else:
+            self.model = self.model.copy() if job.lora is None else merged(self.model)
+
+    def choose(self) -> None:
+        """The fine-tuned weights or the probe that they started from, whichever is better."""
+        if not self.chooses:
+            return
+        assert self.start is not None
+        # Images that set the temperature must not be trained on.
+        all_images = self.splits.train if self.held_out is None else None
+        self.model, choice = choose(self.model, self.recipe, self.start, self.deciding, all_images)
+        self.print(str(choice))
+        self.facts["choice"] = choice.to_dict()
+
+    def refine(self) -> None:
+        """The average with the start, the final size, views and temperature."""
+        recipe = self.recipe
+        if self.chooses:
+            recipe = replace(recipe, tuned_share=1.0, eval_size=0)  # `choose` has done both
+        self.model, scaling = refine(
+            self.model, recipe, self.start, self.held_out, recipe.batch_size
+        )
+        self.facts |= scaling
+        if scaling:
+            self.print(
+                f"temperature {scaling['temperature']:.3f}, from {scaling['held_out']} training "
+                "images that were not trained on"
+            )
+
+    def predict(self) -> None:
+        """Predicts the validation split, and makes the model one that each process can save."""
+        self.outcomes = predict_outcomes(self.model, self.splits.val, self.recipe.batch_size)
+        if current_processes() is not None:
+            with single_process():
+                self.model = self.model.copy()  # with all weights
+
+    @property
+    def report(self) -> evaluation.ClassificationReport:
+        """The scores on the validation split."""
+        return evaluation.classification_report(
+            self.outcomes.labels, self.outcomes.predictions, self.splits.class_names
+        )
+
+    def write(self, started: float) -> None:
+        """Writes the trained model, its report and its SavedModel."""
+        report, name = self.splits.report, self.job.output.place.name
+        facts = {
+            "seconds": round(time.time() - started, 1),
+            "parameters": self.model.count_params(),
+            **self.facts,
+            "data": {part: len(split) for part, split in self.splits.items()},
+            "bad_files": [[str(path), reason] for path, reason in report],
+            "ignored": [[str(path), reason] for path, reason in report.ignored],
+        }
+        with single_process() if current_processes() is not None else nullcontext():
+            config = config_of(self.job, self.recipe, self.model, self.folder)
+            with atomic_write(self.folder / "model.keras") as temporary:
+                self.model.save(temporary)
+            write_text(self.folder / "config.json", json.dumps(config, indent=2, default=str))
+            write_report(
+                self.folder,
+                self.report,
+                facts,
+                outcomes=self.outcomes,
+                split=self.splits.val,
+                history=self.history,
+                config=config,
+                name=name,
+                run=self.job.out,
+            )
+            saved_model = self.folder / "saved_models" / name / "1"
+            keras_vit.export_model(self.model, saved_model, overwrite=True)
 
 
-def _write_run(job: Job, recipe: Recipe, folder: Path, print_fn: Callable[[str], None]) -> None:
-    """Trains, and writes all files of the run into its folder."""
-    started = time.time()
-    teacher = _load_teacher(job)  # an unsuitable one is reported before the data are loaded
-    splits = _load(job)
-    print_fn(f"{splits!r}")
-    if splits.report.unreadable or splits.report.ignored:
-        print_fn(f"left out: {splits.report}")
-    name, recipe = suited_recipe(job, recipe, splits, print_fn)
-    model, history, more = trained_model(job, recipe, splits, folder, print_fn, teacher)
-    outcomes = predict_outcomes(model, splits.val, recipe.batch_size)
-    several = current_processes() is not None
-    model = _whole(model)
-    facts = {
-        "seconds": round(time.time() - started, 1),
-        "parameters": model.count_params(),
-        "recipe": name,
-        **more,
-        "data": {name: len(split) for name, split in splits.items()},
-        "bad_files": [[str(path), reason] for path, reason in splits.report],
-        "ignored": [[str(path), reason] for path, reason in splits.report.ignored],
-    }
-    with single_process() if several else nullcontext():
-        _write_files(job, recipe, folder, model, splits, facts, outcomes, history)
-
-
-def _report_of(outcomes: Outcomes, splits: data.Splits) -> evaluation.ClassificationReport:
-    return evaluation.classification_report(
-        outcomes.labels, outcomes.predictions, splits.class_names
-    )
-
-
-def _write_files(
-    job: Job,
-    recipe: Recipe,
-    folder: Path,
-    model: Any,
-    splits: data.Splits,
-    facts: dict[str, Any],
-    outcomes: Outcomes,
-    history: History,
-) -> None:
-    """The trained model, its report and its SavedModel."""
-    report = _report_of(outcomes, splits)
-    config = _config(job, recipe, model, folder)
-    with atomic_write(folder / "model.keras") as temporary:
-        model.save(temporary)
-    write_text(folder / "config.json", json.dumps(config, indent=2, default=str))
-    write_report(
-        folder,
-        report,
-        facts,
-        outcomes=outcomes,
-        split=splits.val,
-        history=history,
-        config=config,
-        name=job.output.place.name,
-        run=job.out,
-    )
-    saved_model = folder / "saved_models" / job.output.place.name / "1"
-    keras_vit.export_model(model, saved_model, overwrite=True)
-
-
-def _load(job: Job) -> data.Splits:
+def load_splits(job: Job) -> data.Splits:
+    """The labelled images of a job; bad files are left to the report of the run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the report lists the same files
         warnings.simplefilter("default", DataRangeWarning)  # and not these
@@ -260,7 +340,7 @@ def _load(job: Job) -> data.Splits:
         )
 
 
-def _load_teacher(job: Job) -> Any:
+def load_teacher(job: Job) -> Any:
     """The teacher of `job.teacher`, if there is one, which returns a logit per class."""
     if job.teacher is None:
         return None
@@ -279,168 +359,3 @@ def _sha256(model: Any) -> str:
     for values in model.get_weights():
         digest.update(np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()
-
-
-def _whole(model: Any) -> Any:
-    """In several processes, a copy with all weights, which each can save and export alone."""
-    if current_processes() is None:
-        return model
-    with single_process():
-        return model.copy()
-
-
-def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
-    """The model of the job's name or weights, or that of the recipe."""
-    size = recipe.image_size
-    if size != DEFAULT_SIZE and job.weights and job.image_size is None and _is_mixer(job):
-        size = DEFAULT_SIZE  # its weights mix the patches of one size
-    arguments: dict[str, Any] = {
-        "num_classes": num_classes,
-        "input_shape": (size, size, channels),
-        "dtype": job.precision,
-    }
-    if job.model is not None:
-        model = keras_vit.create(job.model, weights=job.weights, **arguments)
-    elif job.weights is not None:
-        model = keras_vit.from_checkpoint(job.weights, **arguments)
-    else:
-        model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
-    is_named = job.model is not None or job.weights is not None
-    if is_named and (rates := recipe.rates(model.get_config())):
-        model = model.copy(**rates)
-    if job.token_merging is not None:
-        if not isinstance(model, VisionTransformer):
-            raise ValueError(
-                f"token_merging={job.token_merging} is for the blocks of a Vision Transformer, not "
-                f"for {model.name}. Leave it out, or give another model."
-            )
-        model = model.with_token_merging(job.token_merging)
-    if recipe.augmentation.crop == "resize":
-        # Tiny images do not have a border to crop in evaluation.
-        model.eval_transform = {"mode": "stretch"}
-    return model
-
-
-def _is_mixer(job: Job) -> bool:
-    """Whether the job's model, or else its weights, are an MLP-Mixer's."""
-    if job.model is not None:
-        return family_of(job.model).model is MLPMixer
-    assert job.weights is not None
-    return model_class(job.weights) is MLPMixer
-
-
-def trained_model(
-    job: Job,
-    recipe: Recipe,
-    splits: data.Splits,
-    folder: Path,
-    print_fn: Callable[[str], None],
-    teacher: Any = None,
-) -> tuple[Any, History, dict[str, Any]]:
-    """The model, trained on `splits.train`, perhaps by a teacher, its history and facts."""
-    keras.utils.set_random_seed(job.seed)
-    everything = splits
-    splits, held_out = hold_out(splits, recipe.held_out, job.seed)
-    chooses, choosing = recipe.probe_first and not job.freeze_backbone, held_out
-    if chooses and job.held_out is None and held_out is None:
-        splits, choosing = hold_out_to_choose(splits, job.seed)
-    model = build(job, recipe, len(splits.class_names), splits.train.channels)
-    model.class_names = splits.class_names
-    facts: dict[str, Any] = {}
-    if job.first_look or job.freeze_backbone or recipe.probe_first:
-        probe = _probe_features(model, splits, job.seed, print_fn)
-        facts["probe_accuracy"] = probe.accuracy
-        if job.freeze_backbone or recipe.probe_first:
-            set_head(model, probe)
-    start = model.get_weights() if recipe.tuned_share < 1 or chooses else None
-    history: History = {}
-    if not job.freeze_backbone:
-        model, history = _fitted(job, recipe, model, splits, folder, print_fn, teacher)
-    if chooses:
-        assert start is not None
-        # Images that set the temperature must not be trained on.
-        all_images = everything.train if held_out is None else None
-        model, choice = choose(model, recipe, start, choosing, all_images)
-        print_fn(str(choice))
-        facts["choice"] = choice.to_dict()
-        recipe = replace(recipe, tuned_share=1.0, eval_size=0)  # `choose` has done both
-    model, scaling = refine(model, recipe, start, held_out, recipe.batch_size)
-    facts |= scaling
-    if scaling:
-        print_fn(
-            f"temperature {facts['temperature']:.3f}, from {facts['held_out']} training images "
-            "that were not trained on"
-        )
-    return model, history, facts
-
-
-def _fitted(
-    job: Job,
-    recipe: Recipe,
-    model: Any,
-    splits: data.Splits,
-    folder: Path,
-    print_fn: Callable[[str], None],
-    teacher: Any = None,
-) -> tuple[Any, History]:
-    """The model after `fit`, and its history."""
-    if job.lora is not None:
-        print_fn(f"LoRA trains {enable_lora(model, job.lora):,} parameters")
-    task, identity = model, dict(job.identity)
-    if teacher is not None:
-        task = Distillation(model, teacher, job.distillation or "soft")
-        # A run does not continue with another teacher that came in this one's place.
-        identity["teacher_sha256"] = _sha256(teacher)
-        print_fn(f"learns from {teacher.name}: {teacher.count_params():,} parameters")
-    history = fit(
-        task,
-        recipe,
-        splits,
-        folder,
-        seed=job.seed,
-        print_fn=print_fn,
-        identity=identity,
-        augment=job.augment,
-        checkpoint_seconds=job.checkpoint_seconds,
-        patience=job.patience,
-        tensorboard=job.tensorboard,
-    )
-    if job.patience is not None and (folder / "best.keras").is_file():
-        return load_model(folder / "best.keras"), history
-    return (model.copy() if job.lora is None else merged(model)), history
-
-
-def _probe_features(
-    model: Any, splits: data.Splits, seed: int, print_fn: Callable[[str], None]
-) -> evaluation.LinearProbe:
-    """Evaluates the untrained backbone by k-NN and a linear probe on features, cached on disk."""
-    cache = cache_folder() / "features"
-    train = evaluation.features(model, splits.train, cache)
-    val = evaluation.features(model, splits.val, cache)
-    k = min(K_NEIGHBOURS, len(train[0]))
-    accuracy = evaluation.knn_accuracy(*train, *val, k=k)
-    probe = evaluation.linear_probe(*train, *val, seed=seed)
-    print_fn(
-        f"on frozen features: {k} nearest neighbours {accuracy:.2%}, "
-        f"linear probe {probe.accuracy:.2%}"
-    )
-    return probe
-
-
-def _config(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, Any]:
-    """How the model was made, for `config.json` and the model card."""
-    started = json.loads((folder / "config.json").read_text("utf-8"))
-    return {
-        "command": started["command"],  # of the first process, if it was resumed
-        "job": asdict(replace(job, resume=False)),
-        "identity": job.identity,
-        "recipe": asdict(recipe),
-        "model": keras.saving.serialize_keras_object(model)["config"],
-        "versions": {
-            "keras_vit": keras_vit.__version__,
-            "keras": keras.__version__,
-            "backend": keras.backend.backend(),
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-    }

@@ -18,7 +18,7 @@ from keras_vit.evaluation.prediction import predict_files
 from keras_vit_cli import commands as cli
 from keras_vit_cli.inspect.files import inspect_files
 from keras_vit_cli.train.job import Job
-from keras_vit_cli.train.run import _load
+from keras_vit_cli.train.run import load_splits
 from tests.data.image_fixtures import IMAGE, encode, plain, png_of_twelve_bits, write
 
 DEEP = png_of_twelve_bits()
@@ -149,7 +149,7 @@ def test_the_commands(
 @pytest.mark.once
 def test_a_training_does_not_hide_it_among_what_its_report_lists(folder: Path) -> None:
     job = Job(data=str(folder), out=folder / "run")
-    assert len(deep_warnings(lambda: _load(job))) == 1
+    assert len(deep_warnings(lambda: load_splits(job))) == 1
 
 
 def test_other_warnings_of_commands_are_shown_as_ever() -> None:

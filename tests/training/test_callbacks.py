@@ -271,7 +271,7 @@ def test_tensorboard_is_missed_before_any_work(
         importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name)
     )
     monkeypatch.setattr(
-        "keras_vit_cli.train.run._load", lambda job: pytest.fail("data were listed")
+        "keras_vit_cli.train.run.load_splits", lambda job: pytest.fail("data were listed")
     )
     with pytest.raises(ImportError, match="pip install 'tensorboard'"):
         train(Job("digits", tmp_path / "run", tensorboard=True))

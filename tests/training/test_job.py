@@ -9,9 +9,9 @@ import pytest
 
 import keras_vit
 from keras_vit.training.refinement import refine
+from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_name, recipe_of
-from keras_vit_cli.train.run import build
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import keras_vit
 from keras_vit.training.compile_model import compile_model
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.sam import sharpness_aware
+from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
-from keras_vit_cli.train.run import build
 from tests.models.test_common import pixels
 
 MODEL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}

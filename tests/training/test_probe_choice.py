@@ -18,7 +18,7 @@ from keras_vit.training.probe_choice import accuracy, choose, hold_out_to_choose
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import set_head
 from keras_vit_cli import commands as cli
-from keras_vit_cli.train.run import _note_of_probe
+from keras_vit_cli.train.record import note_of_probe
 
 image = pytest.importorskip("PIL.Image")
 pytest.importorskip("tensorflow")
@@ -185,12 +185,12 @@ def test_weights_that_are_not_worse_are_kept(parts: dict[str, Any]) -> None:
 
 def test_a_run_below_a_probe_says_so() -> None:
     report = evaluation.classification_report([0, 0, 1, 1], [0, 0, 0, 0], ["a", "b"])
-    note = _note_of_probe(report, {"probe_accuracy": 0.75})
+    note = note_of_probe(report, {"probe_accuracy": 0.75})
     assert "a linear probe on the frozen features reaches 75.00%" in note
     assert "the trained model 50.00%: try --freeze-backbone" in note
-    assert not _note_of_probe(report, {"probe_accuracy": 0.5})
-    assert not _note_of_probe(report, {})
-    assert not _note_of_probe(
+    assert not note_of_probe(report, {"probe_accuracy": 0.5})
+    assert not note_of_probe(report, {})
+    assert not note_of_probe(
         report, {"probe_accuracy": 0.75, "choice": {"selected": "linear probe"}}
     )
 

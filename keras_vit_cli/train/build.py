@@ -1,0 +1,51 @@
+"""The model that a job names, or that of its weights or recipe, at the recipe's size."""
+
+from typing import Any
+
+import keras_vit
+from keras_vit.models import MLPMixer, VisionTransformer
+from keras_vit.models.families import family_of
+from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.training.recipes import Recipe
+from keras_vit.weights.loading import model_class
+from keras_vit_cli.train.job import Job
+
+
+def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
+    """The model of the job's name or weights, or that of the recipe."""
+    size = recipe.image_size
+    if size != DEFAULT_SIZE and job.weights and job.image_size is None and _is_mixer(job):
+        size = DEFAULT_SIZE  # its weights mix the patches of one size
+    arguments: dict[str, Any] = {
+        "num_classes": num_classes,
+        "input_shape": (size, size, channels),
+        "dtype": job.precision,
+    }
+    if job.model is not None:
+        model = keras_vit.create(job.model, weights=job.weights, **arguments)
+    elif job.weights is not None:
+        model = keras_vit.from_checkpoint(job.weights, **arguments)
+    else:
+        model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
+    is_named = job.model is not None or job.weights is not None
+    if is_named and (rates := recipe.rates(model.get_config())):
+        model = model.copy(**rates)
+    if job.token_merging is not None:
+        if not isinstance(model, VisionTransformer):
+            raise ValueError(
+                f"token_merging={job.token_merging} is for the blocks of a Vision Transformer, not "
+                f"for {model.name}. Leave it out, or give another model."
+            )
+        model = model.with_token_merging(job.token_merging)
+    if recipe.augmentation.crop == "resize":
+        # Tiny images do not have a border to crop in evaluation.
+        model.eval_transform = {"mode": "stretch"}
+    return model
+
+
+def _is_mixer(job: Job) -> bool:
+    """Whether the job's model, or else its weights, are an MLP-Mixer's."""
+    if job.model is not None:
+        return family_of(job.model).model is MLPMixer
+    assert job.weights is not None
+    return model_class(job.weights) is MLPMixer

@@ -1,0 +1,84 @@
+"""The records of a run: how it was started, how its model was made, and what it reached."""
+
+import json
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit._base.files import write_text
+from keras_vit.evaluation import ClassificationReport
+from keras_vit.training.probe_choice import PROBE
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.run_identity import RunMismatchError, differences
+from keras_vit_cli.train.job import Job
+
+
+def begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
+    """Records the options of a new run, or compares them with those of the run to resume.
+
+    Checkpoints have them, too, but the first one comes after a while.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        command = shlex.join(["keras-vit", *sys.argv[1:]])
+        config = {"command": command, "job": _options(job), "identity": job.identity}
+        write_text(path, json.dumps(config, indent=2, default=str))
+        return
+    stored = json.loads(path.read_text("utf-8"))["identity"]
+    mismatches = list(differences(stored, job.identity))
+    if mismatches:
+        raise RunMismatchError(
+            f"The run of {job.out} was started with other options: {'; '.join(mismatches[:3])}. "
+            "Give the same options with --resume, or --overwrite."
+        )
+    if not any([*folder.glob("checkpoints/step-*"), *folder.glob("report.json")]):
+        print_fn("there is no checkpoint yet: the run starts from its first step")
+
+
+def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, Any]:
+    """How the model was made, for `config.json` and the model card."""
+    started = json.loads((folder / "config.json").read_text("utf-8"))
+    return {
+        "command": started["command"],  # of the first process, if it was resumed
+        "job": _options(job),
+        "identity": job.identity,
+        "recipe": asdict(recipe),
+        "model": keras.saving.serialize_keras_object(model)["config"],
+        "versions": {
+            "keras_vit": keras_vit.__version__,
+            "keras": keras.__version__,
+            "backend": keras.backend.backend(),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def stored_report(folder: Path) -> tuple[ClassificationReport, dict[str, Any]]:
+    """The report of a finished run, and all facts of its `report.json`."""
+    facts = json.loads((folder / "report.json").read_text("utf-8"))
+    return ClassificationReport.from_dict(facts["report"]), facts
+
+
+def note_of_probe(report: ClassificationReport, facts: dict[str, Any]) -> str:
+    """A line where the trained model is worse than a linear probe on what it started from."""
+    probe, choice = facts.get("probe_accuracy"), facts.get("choice", {})
+    if probe is None or report.accuracy >= probe or choice.get("selected") == PROBE:
+        return ""
+    return (
+        f"note: a linear probe on the frozen features reaches {probe:.2%} of the validation "
+        f"images, and the trained model {report.accuracy:.2%}: try --freeze-backbone, or a lower "
+        "--learning-rate"
+    )
+
+
+def _options(job: Job) -> dict[str, Any]:
+    return asdict(replace(job, resume=False))
