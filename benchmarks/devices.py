@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_vit_cli.arguments import DISTRIBUTIONS
+from keras_vit_cli.options.shared import DISTRIBUTIONS
 
 
 def main(arguments: Sequence[str]) -> int:

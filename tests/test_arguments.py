@@ -15,14 +15,10 @@ import keras_vit_cli.errors
 from keras_vit._base import installation
 from keras_vit.training.resume import CHECKPOINT_SECONDS
 from keras_vit_cli import commands as cli
-from keras_vit_cli.arguments import (
-    AUGMENTATIONS,
-    COMMANDS,
-    RANGES,
-    UsageError,
-    make_parser,
-    parse,
-)
+from keras_vit_cli.arguments import make_parser, parse
+from keras_vit_cli.options import COMMANDS
+from keras_vit_cli.options.option import Integers, Numbers, UsageError
+from keras_vit_cli.options.shared import AUGMENTATIONS
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {
@@ -86,7 +82,7 @@ REFUSED = {
 
 
 def numeric_options() -> set[tuple[str, str]]:
-    """Every option of every command that is a number by the name of its type, or by `RANGES`."""
+    """Every option of every command that is a number."""
     (commands,) = (
         action
         for action in make_parser()._actions
@@ -96,7 +92,7 @@ def numeric_options() -> set[tuple[str, str]]:
     for command, parser in commands.choices.items():
         for action in parser._actions:
             assert action.type not in (int, float), f"{command} {action.dest} has no range"
-            if action.type in RANGES.values():
+            if isinstance(action.type, Integers | Numbers):
                 options.add((command, action.option_strings[0]))
     return options
 
@@ -375,10 +371,10 @@ def test_any_error_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fail(**_: object) -> None:
+    def fail(_: object) -> None:
         raise raised
 
-    monkeypatch.setattr(cli, "_plan", fail)
+    monkeypatch.setattr(cli, "plan", fail)
     monkeypatch.delenv("KERAS_VIT_TRACEBACK", raising=False)
     assert cli.main(["plan", "ViT-B/16"]) == 2
     error = capsys.readouterr().err

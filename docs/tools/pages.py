@@ -9,7 +9,8 @@ from docs.tools import zoo
 from docs.tools.docstrings import NAMED_MODELS
 from keras_vit.models import FAMILIES, model_cost
 from keras_vit.training import recipes
-from keras_vit_cli.arguments import COMMANDS, RANGES, Option
+from keras_vit_cli.options import COMMANDS
+from keras_vit_cli.options.option import Row
 
 FOLDER = Path(__file__).resolve().parents[1] / "generated"
 
@@ -50,20 +51,20 @@ def commands() -> str:
     for name, command in COMMANDS.items():
         lines += [f"## {name}\n", f"{command.help[0].upper()}{command.help[1:]}.\n"]
         lines += [f"```bash\n{command.example}\n```\n", "| option | what it does |", "|---|---|"]
-        lines += [_option(row) for options in command.groups.values() for row in options]
+        lines += [_option(row) for rows in command.groups.values() for row in rows]
         lines.append("")
     return "\n".join(lines)
 
 
-def _option(row: Option) -> str:
-    settings, text = row.settings, re.sub(r"(?<!\w)(--[a-z][a-z-]*)", r"`\1`", row.help)
-    if choices := settings.get("choices"):
-        text += f": {', '.join(f'`{choice}`' for choice in choices)}"
-    elif row.name in RANGES:
-        limits = RANGES[row.name]
+def _option(row: Row) -> str:
+    option, settings = row.option, row.settings
+    text = re.sub(r"(?<!\w)(--[a-z][a-z-]*)", r"`\1`", option.help)
+    if option.choices:
+        text += f": {', '.join(f'`{choice}`' for choice in option.choices)}"
+    elif limits := option.range:
         text += f"; {limits.low:,} to {limits.high:,}"
     default = settings.get("default")
-    if default not in (None, False) and "default" not in row.help:
+    if default not in (None, False) and "default" not in option.help:
         text += f" (default: `{default}`)"
     if settings.get("required"):
         text += " (required)"

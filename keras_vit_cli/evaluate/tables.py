@@ -13,6 +13,7 @@ from keras_vit.evaluation.probes import check_classes, check_neighbours, knn_acc
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit_cli.evaluate import vtab_tasks
 from keras_vit_cli.evaluate.vtab import Setting, VTABReport, finetuning, run_vtab
+from keras_vit_cli.options.evaluate import EvaluateOptions
 
 Row = tuple[str, str, str]
 
@@ -92,41 +93,32 @@ def transfer_rows(
     return rows
 
 
-def vtab_report(
-    model: Any,
-    out: Path,
-    data_dir: str | None,
-    batch_size: int,
-    *,
-    tasks: Sequence[str] | None,
-    steps: int,
-    image_size: int,
-    learning_rates: Sequence[float],
-    accumulate: int,
-) -> VTABReport:
+def vtab_report(model: Any, options: EvaluateOptions) -> VTABReport:
     """`run_vtab` with `finetuning`, sweeping over learning rates.
 
     Raises:
         ValueError: A task is unknown, or `out` holds another model's results.
         DatasetUnavailableError: No task's data is prepared.
     """
+    assert options.out is not None  # `parse` has seen to it
     sweep = tuple(
         Setting(
             learning_rate=rate,
-            steps=steps,
-            batch_size=batch_size,
-            image_size=image_size,
-            warmup=min(Setting().warmup, steps // 5),
-            accumulate=accumulate,
+            steps=options.steps,
+            batch_size=options.batch_size,
+            image_size=options.image_size,
+            warmup=min(Setting().warmup, options.steps // 5),
+            accumulate=options.accumulate,
         )
-        for rate in learning_rates
+        for rate in options.learning_rates
     )
+    names = options.tasks
     return run_vtab(
         finetuning(model),
-        out,
+        options.out,
         sweep=sweep,
-        tasks=vtab_tasks.TASKS if tasks is None else [vtab_tasks.task(name) for name in tasks],
-        data_dir=data_dir,
+        tasks=vtab_tasks.TASKS if names is None else [vtab_tasks.task(name) for name in names],
+        data_dir=options.data_dir,
         identity=weights_digest(model),
     )
 

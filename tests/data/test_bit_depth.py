@@ -15,7 +15,7 @@ from keras_vit.data import load, read_image
 from keras_vit.data.decode.bit_depth import has_sixteen_bits
 from keras_vit.data.decode.image_files import sixteen_bit_files
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit_cli import commands as cli
+from keras_vit_cli import printing
 from keras_vit_cli.inspect.files import inspect_files
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits
@@ -153,5 +153,5 @@ def test_a_training_does_not_hide_it_among_what_its_report_lists(folder: Path) -
 
 
 def test_other_warnings_of_commands_are_shown_as_ever() -> None:
-    line = cli._format_warning(UserWarning("other"), UserWarning, "file.py", 3)
+    line = printing.format_warning(UserWarning("other"), UserWarning, "file.py", 3)
     assert line.startswith("file.py:3: UserWarning: other")

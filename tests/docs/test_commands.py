@@ -11,7 +11,8 @@ import pytest
 
 import keras_vit
 from keras_vit_cli import commands as cli
-from keras_vit_cli.arguments import COMMANDS, parse
+from keras_vit_cli.arguments import parse
+from keras_vit_cli.options import COMMANDS
 from tests.docs import stand_ins
 from tests.docs.blocks import commands, pages
 from tests.serving.helpers import jpeg, request

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import keras_vit_cli.arguments
+import keras_vit_cli.options.option
+import keras_vit_cli.options.shared
 from benchmarks.folders import THEIRS, agreements
 from keras_vit import BiTResNet
 from keras_vit.data import evaluation_image
@@ -456,7 +458,7 @@ def test_predict_and_evaluate_take_a_decoder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], shared: Path
 ) -> None:
     pytest.importorskip("tensorflow")
-    assert tuple(DECODERS) == keras_vit_cli.arguments.DECODERS
+    assert tuple(DECODERS) == keras_vit_cli.options.shared.DECODERS
     model = small(num_classes=5)
     model.get_layer("head").kernel.assign(20 * model.get_layer("head").kernel)
     model.class_names = NAMES
@@ -468,7 +470,7 @@ def test_predict_and_evaluate_take_a_decoder(
         assert cli.main(words) == 0
         printed[decoder] = capsys.readouterr().out
     assert printed["tensorflow"] != printed["pillow"]
-    with pytest.raises(keras_vit_cli.arguments.UsageError, match="no effect with --vtab"):
+    with pytest.raises(keras_vit_cli.options.option.UsageError, match="no effect with --vtab"):
         keras_vit_cli.arguments.parse(["evaluate", "m", "--vtab", "--decoder", "pillow"])
 
 

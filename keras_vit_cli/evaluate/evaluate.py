@@ -1,0 +1,56 @@
+"""`keras-vit evaluate`: which of the tables is printed, and of what."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from keras_vit._base.errors import check_choice
+from keras_vit.data import load
+from keras_vit.export import ExportedModel
+from keras_vit.weights.cache import cache_folder
+from keras_vit_cli.evaluate.tables import own_classes, transfer_rows, vtab_report
+from keras_vit_cli.opening import open_classifier, open_model
+from keras_vit_cli.options.evaluate import EvaluateOptions
+from keras_vit_cli.printing import print_text
+
+
+def evaluate(options: EvaluateOptions) -> int:
+    """Prints how good a model or its features are; returns 1 where VTAB tasks are missing.
+
+    Raises:
+        ValueError: The split is unknown, or an exported file does not have features.
+    """
+    if options.vtab:
+        report = vtab_report(open_model(options.model), options)
+        print_text(report)
+        return 1 if report.missing else 0
+    assert options.data is not None  # `parse` has seen to it
+    classifier = open_classifier(Path(options.model), options.decoder, options.views)
+    on_features = options.probe or options.knn is not None or options.fewshot is not None
+    if on_features and isinstance(classifier, ExportedModel):
+        raise ValueError(
+            f"{classifier.name} is an exported file, which returns classes alone: give the model "
+            "it was made from for --probe, --knn and --fewshot."
+        )
+    splits = load(options.data, data_dir=options.data_dir, max_pixels=options.max_pixels)
+    check_choice(options.split, "split", splits)
+    print_text(f"{classifier.name} on {splits!r}")
+    if not on_features:
+        print_text(own_classes(classifier, splits[options.split], options.batch_size))
+        return 0
+    table = Table("on frozen features", "accuracy", "")
+    for row in transfer_rows(
+        classifier,
+        splits,
+        test=options.split,
+        shots=options.fewshot,
+        num_neighbours=options.knn,
+        probe=options.probe,
+        seeds=range(options.seeds),
+        cache_dir=options.cache_dir or cache_folder() / "features",
+        batch_size=options.batch_size,
+    ):
+        table.add_row(*row)
+    Console().print(table)
+    return 0

@@ -1,0 +1,31 @@
+"""The options of every command: one dataclass per command, from which its parser is made.
+
+An option is stated once, as a field: its type, default, help and range. Standard library alone.
+"""
+
+from keras_vit_cli.options.augment import AUGMENT
+from keras_vit_cli.options.average import AVERAGE
+from keras_vit_cli.options.convert import CONVERT
+from keras_vit_cli.options.evaluate import EVALUATE
+from keras_vit_cli.options.export import EXPORT
+from keras_vit_cli.options.inspect import INSPECT
+from keras_vit_cli.options.list import LIST
+from keras_vit_cli.options.option import Command
+from keras_vit_cli.options.plan import PLAN
+from keras_vit_cli.options.predict import PREDICT
+from keras_vit_cli.options.serve import SERVE
+from keras_vit_cli.options.train import TRAIN
+
+COMMANDS: dict[str, Command] = {
+    "train": TRAIN,
+    "predict": PREDICT,
+    "evaluate": EVALUATE,
+    "inspect": INSPECT,
+    "export": EXPORT,
+    "serve": SERVE,
+    "convert": CONVERT,
+    "average": AVERAGE,
+    "plan": PLAN,
+    "augment": AUGMENT,
+    "list": LIST,
+}

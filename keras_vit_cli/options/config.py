@@ -1,0 +1,107 @@
+"""The options of a command from a file, for `--config`, and as one, for `--print-config`."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_vit_cli.options.option import Command, Row, UsageError
+
+# Of a run's own config.json: how that run was started, not what it is.
+OF_THE_START = ("resume", "overwrite")
+
+
+def config_words(path: Path, command: Command, words: Sequence[str]) -> list[str]:
+    """The words that a file stands for, without those options that `words` give otherwise.
+
+    Raises:
+        UsageError: The file cannot be read, or has an option that the command does not have.
+    """
+    rows = {row.name: row for row in command.rows}
+    names = {**{row.settings["dest"]: name for name, row in rows.items()}, **{n: n for n in rows}}
+    values: dict[str, Any] = {}
+    for key, value in _read(path).items():
+        name = names.get(key) or names.get(f"--{str(key).replace('_', '-')}")
+        if name is None:
+            near = difflib.get_close_matches(f"--{key}".replace("_", "-"), rows, n=1)
+            proposal = f" Did you mean {near[0].removeprefix('--')}?" if near else ""
+            raise UsageError(f"{path} has the unknown option {key!r}.{proposal}")
+        values[name] = value
+    given = [row for name, row in rows.items() if any(_gives(word, name, rows) for word in words)]
+    exclusive = {row.option.exclusive for row in given} - {None}
+    return [
+        word
+        for name, value in values.items()
+        if rows[name] not in given and rows[name].option.exclusive not in exclusive
+        for word in _words(path, rows[name], value)
+    ]
+
+
+def _gives(word: str, name: str, names: Any) -> bool:
+    """Whether a word is an option of this name, or the beginning of it."""
+    word = word.split("=")[0]
+    return word == name or (word[2:3] != "" and name.startswith(word) and word not in names)
+
+
+def _words(path: Path, row: Row, value: Any) -> list[str]:
+    if value is None:
+        return []
+    is_flag, several = "action" in row.settings, "nargs" in row.settings
+    wrong = isinstance(value, dict) or (isinstance(value, list) and not several)
+    if wrong or isinstance(value, bool) != is_flag:
+        accepted = "true or false" if is_flag else "values" if several else "one value"
+        raise UsageError(f"{path}: {row.name[2:]} takes {accepted}, and is {json.dumps(value)}.")
+    if is_flag:
+        return [row.name] if value else []
+    if isinstance(value, list):
+        return [row.name, *map(str, value)]
+    return [f"{row.name}={value}"]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    suffix = path.suffix.lower()
+    try:
+        text = path.read_text("utf-8")
+        if suffix in (".yaml", ".yml"):
+            content = _yaml(path, text)
+        elif suffix in (".toml", ".json"):
+            content = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
+        else:
+            raise UsageError(f"--config {path}: give a file that ends in .toml, .json or .yaml.")
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}.") from error
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"--config {path} is not {suffix[1:].upper()}: {error}.") from error
+    if isinstance(content, dict) and isinstance(content.get("job"), dict):  # a run's config.json
+        content = {key: v for key, v in content["job"].items() if key not in OF_THE_START}
+    if not isinstance(content, dict):
+        raise UsageError(f"--config {path} has no options: give lines such as epochs = 3.")
+    return content
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError(
+            f"--config {path}: PyYAML is not installed: pip install pyyaml, or give .toml or .json."
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(error) from None
+
+
+def to_toml(command: Command, options: dict[str, Any]) -> str:
+    """The options that are not None as lines that `--config` reads."""
+    values = {row.name[2:]: options[row.settings["dest"]] for row in command.rows}
+    lines = [
+        f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}\n"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return "".join(lines)

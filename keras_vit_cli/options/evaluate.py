@@ -1,0 +1,138 @@
+"""The options of `keras-vit evaluate`."""
+
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_vit_cli.options import shared
+from keras_vit_cli.options.option import (
+    POSITIONAL,
+    Command,
+    Integers,
+    UsageError,
+    in_data,
+    in_model,
+    in_recipe,
+    in_run,
+)
+from keras_vit_cli.options.shared import BATCH, DATA_HELP, PIXELS, RATE, STEPS
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """The options of `keras-vit evaluate`, with the defaults that `--vtab` changes filled in."""
+
+    model: str = in_model(
+        "a .keras or weights file, the folder of a training run, an exported file, or the "
+        "released weights MODEL:TAG",
+        name=POSITIONAL,
+    )
+    data: str | None = in_data(DATA_HELP, None)
+    data_dir: str | None = shared.data_dir()
+    max_pixels: int = shared.max_pixels()
+    decoder: str | None = shared.decoder()
+    views: str | None = shared.views()
+    split: str = in_data("split to evaluate on: val or test", "val")
+    batch_size: int = in_data(
+        "number of images per batch (default: 32; 512 with --vtab)", MISSING, BATCH, optional=True
+    )
+    steps: int = in_recipe(
+        "number of updates per VTAB task (default: 2500)", MISSING, STEPS, optional=True
+    )
+    image_size: int = in_recipe(
+        "height and width of the VTAB images (default: 384)", MISSING, PIXELS, optional=True
+    )
+    learning_rates: tuple[float, ...] = in_recipe(
+        "learning rates to try on each VTAB task (default: 0.01)", MISSING, RATE, optional=True
+    )
+    accumulate: int = in_recipe(
+        "compute each VTAB batch in this many parts (default: 1)",
+        MISSING,
+        Integers(1, 4096, "PARTS"),
+        optional=True,
+    )
+    probe: bool = in_run("fit a linear probe on the frozen features", False)
+    knn: int | None = in_run(
+        "classify by the K nearest neighbours (default of K: 20)",
+        None,
+        Integers(1, 100_000, "K"),
+        nargs="?",
+        const=20,
+    )
+    fewshot: tuple[int, ...] | None = in_run(
+        "classify from this many examples per class, by least squares (default of SHOTS: 1 5 "
+        "10 25)",
+        None,
+        Integers(1, 100_000, "SHOTS"),
+        nargs="*",
+    )
+    seeds: int = in_run(
+        "number of few-shot draws to average (default: 3)",
+        MISSING,
+        Integers(1, 1000),
+        optional=True,
+    )
+    cache_dir: Path | None = in_run(
+        "folder in which features are cached (default: in Keras's cache)", None, metavar="FOLDER"
+    )
+    vtab: bool = in_run("fine-tune on the 19 tasks of VTAB, from --data-dir", False)
+    out: Path | None = in_run(
+        "folder of the VTAB results; a second run continues there", None, metavar="FOLDER"
+    )
+    tasks: tuple[str, ...] | None = in_run(
+        "VTAB tasks to run, such as svhn dtd (default: all 19)", None, metavar="TASK"
+    )
+
+
+# Options that have an effect only beside others, and only with or without --vtab.
+VTAB_DEFAULTS: dict[str, Any] = {
+    "out": None,
+    "tasks": None,
+    "steps": 2500,
+    "image_size": 384,
+    "learning_rates": (0.01,),
+    "accumulate": 1,
+}
+FEATURE_OPTIONS = ("probe", "knn", "fewshot")
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Refuses what would be ignored, then fills in the defaults."""
+
+    def refuse(names: Sequence[str], reason: str) -> None:
+        for name in names:
+            if options[name] not in (None, False):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} {reason} (see keras-vit evaluate -h)."
+                )
+
+    if options["vtab"]:
+        refuse(("data", "decoder", *FEATURE_OPTIONS), "has no effect with --vtab")
+    else:
+        refuse(tuple(VTAB_DEFAULTS), "has no effect without --vtab")
+    if options["fewshot"] is None:
+        refuse(("seeds",), "has no effect without --fewshot")
+    if all(options[name] in (None, False) for name in FEATURE_OPTIONS):
+        refuse(("cache_dir",), "has no effect without --probe, --knn or --fewshot")
+    defaults = {"seeds": 3, "batch_size": 512 if options["vtab"] else 32, **VTAB_DEFAULTS}
+    options |= {name: value for name, value in defaults.items() if options[name] is None}
+    if not options["vtab"]:
+        if options["data"] is None:
+            raise UsageError("evaluate needs --data: a folder of images, or a data set's name.")
+    elif options["out"] is None:
+        raise UsageError("--vtab needs --out, the folder of its results.")
+    elif options["batch_size"] % options["accumulate"]:
+        raise UsageError(
+            f"--accumulate {options['accumulate']} does not divide --batch-size "
+            f"{options['batch_size']}. Give a divisor, such as 1."
+        )
+
+
+EVALUATE = Command(
+    EvaluateOptions,
+    "evaluate a model on its own classes, or its features on new ones (k-NN, linear probe, "
+    "few-shot)",
+    "keras-vit evaluate runs/photos --data photos/ --probe --knn 20 --fewshot 1 5 10 25",
+    _check,
+)

@@ -1,0 +1,49 @@
+"""The options of `keras-vit export`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_vit_cli.options import shared
+from keras_vit_cli.options.option import Command, in_data, in_model, in_run
+from keras_vit_cli.options.shared import PIXELS
+
+EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "torch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The options of `keras-vit export`."""
+
+    data: str | None = in_data(
+        "labelled images, as for train: calibrates --quantize int8 on the training images, "
+        "and compares the accuracy of model and file on the others",
+        None,
+    )
+    data_dir: str | None = shared.data_dir()
+    model: Path = shared.model()
+    image_size: int | None = in_model(
+        "resize images to this height and width (default: the model's)", None, PIXELS
+    )
+    format: str = in_run(
+        "what to write: tf_saved_model and openvino are folders, onnx is a .onnx file, litert "
+        "a .tflite file, torch a .pt2 file",
+        "tf_saved_model",
+        choices=EXPORT_FORMATS,
+    )
+    quantize: str | None = in_run(
+        "weights in eight bits, a quarter of the size: onnx, litert and openvino",
+        None,
+        choices=("int8",),
+    )
+    out: Path = in_run(
+        "file or folder to write, such as photos.tflite or saved_models/NAME/VERSION",
+        metavar="PATH",
+    )
+    overwrite: bool = in_run("replace the earlier export in --out", False)
+
+
+EXPORT = Command(
+    ExportOptions,
+    "write a file that other engines run: SavedModel, ONNX, LiteRT, OpenVINO or torch",
+    "keras-vit export runs/photos --format onnx --out photos.onnx",
+)

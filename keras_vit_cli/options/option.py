@@ -1,0 +1,186 @@
+"""How a field of a dataclass becomes an option of a command: `name: type = in_run(help, ...)`."""
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass
+from functools import partial
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+LAST_GROUP = "run"
+
+
+class UsageError(ValueError):
+    """Arguments that the command line does not accept."""
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Integers from `low` to `high`, both included, as the type of an option."""
+
+    low: int
+    high: int
+    metavar: str = "N"
+
+    def __call__(self, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = self.low - 1
+        if not self.low <= number <= self.high:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not accepted. Give an integer from {self.low} to {self.high:,}."
+            )
+        return number
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers between `low` and `high`, both excluded, as the type of an option.
+
+    With `or_low`, `low` itself is accepted, too.
+    """
+
+    low: float
+    high: float
+    or_low: bool = False
+    metavar: str = "N"
+
+    def __call__(self, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        is_low = self.or_low and number == self.low
+        if not (is_low or self.low < number < self.high):  # NaN is not, either
+            begin = f"from {self.low:g} to" if self.or_low else f"above {self.low:g} and"
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not accepted. Give a number {begin} below {self.high:g}."
+            )
+        return number
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a parser has to know of a field besides its name, type and default.
+
+    Attributes:
+        group: Heading of the help under which it stands: data, model, recipe or run.
+        help: What it does, as a phrase that stands alone.
+        range: The accepted numbers.
+        metavar: What stands for the value in the help, where that is not the range's.
+        choices: The accepted words.
+        name: `--name`, where that is not the field's; `POSITIONAL` for an argument without dashes.
+        exclusive: Options of a command with the same word here exclude each other.
+        optional: The command finds a value where none is given, though the field has no default.
+        const: The value of the option alone, without one after it.
+        nargs: How many values; by default several for a tuple, and one for others.
+        type: What makes the value from the text, where it is neither the range nor the field's.
+    """
+
+    group: str
+    help: str
+    range: Integers | Numbers | None = None
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    name: str | None = None
+    exclusive: str | None = None
+    optional: bool = False
+    const: Any = None
+    nargs: str | int | None = None
+    type: Callable[[str], Any] | None = None
+
+
+def option(
+    group: str,
+    help: str,
+    default: Any = MISSING,
+    range: Integers | Numbers | None = None,
+    **settings: Any,
+) -> Any:
+    """A field of a command's options; see `Option`."""
+    row = Option(group, help, range, **settings)
+    return dataclasses.field(default=default, metadata={"option": row})
+
+
+in_data, in_model, in_recipe, in_run = (
+    partial(option, group) for group in ("data", "model", "recipe", "run")
+)
+POSITIONAL = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One argument as `argparse.add_argument` and the documentation take it.
+
+    Attributes:
+        name: `--name`, or the name of a positional argument.
+        option: What the field says about it.
+        settings: What `add_argument` takes.
+    """
+
+    name: str
+    option: Option
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: its options, what it does, and a line to copy.
+
+    Attributes:
+        options: A dataclass, each field of which is an `option`.
+        help: What the command does, as a phrase.
+        example: A line to copy.
+        check: Refuses values that do not go together, and fills in what depends on others.
+        has_config: Whether `--config` reads its options from a file.
+    """
+
+    options: type[Any]
+    help: str
+    example: str
+    check: Callable[[dict[str, Any]], None] = lambda options: None
+    has_config: bool = False
+
+    @property
+    def rows(self) -> list[Row]:
+        """The arguments in the order of the fields."""
+        hints = get_type_hints(self.options)
+        return [_row(field, hints[field.name]) for field in dataclasses.fields(self.options)]
+
+    @property
+    def groups(self) -> dict[str, list[Row]]:
+        """The arguments by heading, in the order of the fields, and those of the run at last."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.option.group, []).append(row)
+        last = groups.pop(LAST_GROUP, [])
+        return {**groups, LAST_GROUP: last} if last else groups
+
+
+def _row(field: dataclasses.Field[Any], hint: Any) -> Row:
+    option: Option = field.metadata["option"]
+    kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint  # T of `T | None`
+    several = get_origin(kind) is tuple
+    kind = get_args(kind)[0] if several else kind
+    if kind is bool:
+        settings: dict[str, Any] = {"action": "store_true"}
+    else:
+        settings = {
+            "type": option.type or option.range or (Path if kind is Path else None),
+            "metavar": option.metavar or (option.range.metavar if option.range else None),
+            "choices": option.choices,
+            "const": option.const,
+            "nargs": option.nargs or ("+" if several else None),
+            "default": None if field.default is MISSING else field.default,
+        }
+    is_positional = option.name == POSITIONAL
+    if not is_positional:
+        settings["dest"] = field.name
+        settings["required"] = (field.default is MISSING and not option.optional) or None
+    name = field.name if is_positional else option.name or f"--{field.name.replace('_', '-')}"
+    settings = {key: value for key, value in settings.items() if value is not None}
+    return Row(name, option, {"help": option.help, **settings})

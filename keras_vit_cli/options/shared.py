@@ -1,0 +1,68 @@
+"""Options that several commands have, and the ranges of their numbers."""
+
+from functools import partial
+
+from keras_vit_cli.options.option import POSITIONAL, Integers, Numbers, in_data, in_model, in_recipe
+
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.distribution
+VIEWS = ("one", "flip", "crops")  # as in keras_vit.models.views
+DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
+AUGMENTATIONS = ("inception", "randaugment", "transfer", "tiny", "digits", "none")  # likewise
+MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
+
+# Upper ends are far above what anyone trains and below what a slip of the keyboard would allocate.
+BATCH = Integers(1, 65_536)
+CLASSES = Integers(1, 100_000)
+COUNT = Integers(1, 1_000_000_000_000)
+EPOCHS = Integers(1, 1_000_000)
+MOST_PIXELS = Integers(1, 1_000_000_000_000, "PIXELS")
+PIXELS = Integers(1, 4096, "PIXELS")
+RATE = Numbers(0, 100, metavar="RATE")
+SEED = Integers(0, 2**31 - 1)
+SOME = Integers(1, 100)
+STEPS = Integers(1, 1_000_000_000)
+
+DATA_HELP = (
+    "where the labelled images are: a folder with CLASS/*.jpg, with train/CLASS/*.jpg and "
+    "val/CLASS/*.jpg, or with train.txt and val.txt; records:FOLDER of TFRecord or ArrayRecord "
+    "files; the name of a TensorFlow data set; or digits, scikit-learn's handwritten digits"
+)
+VIEWS_HELP = (
+    "average predictions over the image and its mirror image (flip), or over those of the image "
+    "and of its four corners as well (crops), which takes as many times longer (default: that "
+    "of the recipe or the model)"
+)
+
+data_dir = partial(in_data, "folder of prepared TensorFlow data sets", None, metavar="FOLDER")
+max_pixels = partial(
+    in_data,
+    "leave out images of more pixels (height times width) than this",
+    MAX_PIXELS,
+    MOST_PIXELS,
+)
+images = partial(in_data, "image files", metavar="IMAGE", name=POSITIONAL)
+decoder = partial(
+    in_data,
+    "decode JPEG files as TensorFlow does by default, or to Pillow's pixels, which timm and "
+    "transformers see (default: the model's, else the backend's)",
+    None,
+    choices=DECODERS,
+)
+views = partial(in_data, VIEWS_HELP, None, choices=VIEWS)
+model = partial(
+    in_model, "a .keras or weights file, or the folder of a training run", name=POSITIONAL
+)
+precision = partial(
+    in_model,
+    "dtype policy of the model: in mixed ones the weights stay float32",
+    "float32",
+    choices=PRECISIONS,
+)
+augment = partial(
+    in_recipe,
+    "augmentation of this name in place of the recipe's",
+    None,
+    choices=AUGMENTATIONS,
+    nargs=1,
+)

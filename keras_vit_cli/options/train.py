@@ -1,0 +1,166 @@
+"""The options of `keras-vit train`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_vit_cli.options import shared
+from keras_vit_cli.options.option import (
+    Command,
+    Integers,
+    Numbers,
+    UsageError,
+    in_data,
+    in_model,
+    in_recipe,
+    in_run,
+)
+from keras_vit_cli.options.shared import (
+    BATCH,
+    DATA_HELP,
+    DISTRIBUTIONS,
+    EPOCHS,
+    PIXELS,
+    RATE,
+    SEED,
+    STEPS,
+    VIEWS,
+    VIEWS_HELP,
+)
+
+DISTILLATIONS = ("soft", "hard")  # as in keras_vit.Distillation
+CHECKPOINT_SECONDS = 60.0  # as in keras_vit.training.resume
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """The options of `keras-vit train`; None leaves the choice to the recipe."""
+
+    data: str = in_data(DATA_HELP)
+    out: Path = in_run("folder to write (default: runs/DATA)", metavar="FOLDER", optional=True)
+    data_dir: str | None = shared.data_dir()
+    val_fraction: float = in_data(
+        "fraction of the images to hold out, where the data does not have a validation split",
+        0.2,
+        Numbers(0, 1, metavar="FRACTION"),
+    )
+    on_bad_file: str = in_data(
+        "skip files that cannot be decoded, or raise an error", "skip", choices=("skip", "raise")
+    )
+    max_pixels: int = shared.max_pixels()
+    model: str | None = in_model(
+        "name of a model, such as ViT-Ti/16 or timm's deit_tiny_patch16_224 (default: the "
+        "recipe's small model)",
+        None,
+    )
+    weights: str | None = in_model(
+        "start from a weights file, or from the released weights MODEL:TAG; without --model "
+        "the file also sets the architecture",
+        None,
+    )
+    image_size: int | None = in_model(
+        "resize images to this height and width (default: those in the model's name, the "
+        "recipe's, or 224)",
+        None,
+        PIXELS,
+    )
+    precision: str = shared.precision()
+    freeze_backbone: bool = in_model(
+        "train only the head, on features that are computed once; needs --weights",
+        False,
+        exclusive="partly",
+    )
+    lora: int | None = in_model(
+        "train low-rank updates of this rank in place of the backbone's weights; needs --weights",
+        None,
+        Integers(1, 4096, "RANK"),
+        exclusive="partly",
+    )
+    token_merging: int | None = in_model(
+        "merge this many similar patches in each encoder block, which makes the model faster "
+        "(default: none)",
+        None,
+        Integers(1, 4096, "PATCHES"),
+    )
+    recipe: str | None = in_recipe(
+        "name of a training recipe, or auto: the one that suits the weights and the images; "
+        "prints which and why (default: auto)",
+        None,
+    )
+    epochs: int | None = in_recipe(
+        "number of passes over the data (default: the recipe's)", None, EPOCHS, exclusive="length"
+    )
+    steps: int | None = in_recipe(
+        "number of batches to train on, in place of --epochs", None, STEPS, exclusive="length"
+    )
+    batch_size: int | None = in_recipe(
+        "number of images per batch (default: the recipe's)", None, BATCH
+    )
+    learning_rate: float | None = in_recipe(
+        "peak learning rate (default: the recipe's)", None, RATE
+    )
+    augment: tuple[Any, ...] | None = shared.augment()  # in Python also layers
+    sam: bool = in_recipe("take the steps of sharpness-aware minimization (SAM)", False)
+    teacher: str | None = in_recipe(
+        "learn from the predictions of this model, too: a .keras or weights file, or the "
+        "folder of a training run on the same classes",
+        None,
+        metavar="MODEL",
+    )
+    distillation: str | None = in_recipe(
+        "what to learn from --teacher: its probabilities (soft) or the class that it predicts "
+        "(hard) (default: soft)",
+        None,
+        choices=DISTILLATIONS,
+        name="--distill",
+    )
+    patience: int | None = in_recipe(
+        "stop after this many epochs without a lower validation loss (default: never)",
+        None,
+        Integers(1, 1_000_000, "EPOCHS"),
+    )
+    seed: int = in_recipe(
+        "seed of the validation split, the new weights and the augmentation", 0, SEED
+    )
+    held_out: float | None = in_recipe(
+        "fraction of the training images that is not trained on, but sets the temperature of "
+        "the probabilities, so that they are as sure as they are right, and decides whether a "
+        "linear probe that training started from is kept (default: the recipe's; to decide, a "
+        "fifth)",
+        None,
+        Numbers(0, 1, or_low=True, metavar="FRACTION"),
+    )
+    views: str | None = in_recipe(VIEWS_HELP, None, choices=VIEWS)
+    checkpoint_seconds: float = in_run(
+        "seconds between checkpoints, from which --resume continues",
+        CHECKPOINT_SECONDS,
+        Numbers(0, 1_000_000, or_low=True, metavar="SECONDS"),
+        name="--checkpoint-every",
+    )
+    resume: bool = in_run("continue an interrupted run", False, exclusive="start")
+    overwrite: bool = in_run("replace the earlier run in --out", False, exclusive="start")
+    first_look: bool = in_run(
+        "before training, print the accuracy of k-NN and of a linear probe", False
+    )
+    tensorboard: bool = in_run("write logs for TensorBoard", False)
+    distribution: str | None = in_run(
+        "cut the batches (data_parallel), the weights as well (fsdp), or the products of each "
+        "block (tensor_parallel) over several GPUs or TPU cores; with KERAS_BACKEND=jax",
+        None,
+        choices=DISTRIBUTIONS,
+    )
+    devices: int | None = in_run("number of devices for --distribution (default: all)", None, BATCH)
+
+
+def _check(options: dict[str, Any]) -> None:
+    if options["distillation"] and not options["teacher"]:
+        raise UsageError("--distill has no effect without --teacher (see keras-vit train -h).")
+
+
+TRAIN = Command(
+    TrainOptions,
+    "train on a data set or a folder of images; writes the model, its report and a SavedModel",
+    "keras-vit train --data photos/ --out runs/photos",
+    _check,
+    has_config=True,
+)

@@ -1,0 +1,44 @@
+"""`keras-vit predict`: the most probable classes of images, as a table."""
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from keras_vit._base.errors import printable
+from keras_vit.evaluation.prediction import predict_files
+from keras_vit_cli.opening import open_classifier
+from keras_vit_cli.options.predict import PredictOptions
+
+
+def predict(options: PredictOptions) -> int:
+    """Prints the classes of each file; returns 1 where one cannot be read.
+
+    Raises:
+        ValueError: A probability is not finite.
+    """
+    table = Table("image", "class", "probability")
+    failed = 0
+    classifier = open_classifier(options.model, options.decoder, options.views)
+    predictions = predict_files(
+        classifier, list(options.files), options.top, max_pixels=options.max_pixels
+    )
+    for file, classes in predictions:
+        name = Text(printable(file))  # plain strings would be markup
+        if isinstance(classes, str):
+            failed += 1
+            table.add_row(name, Text(printable(f"cannot be read: {classes}")), "", style="red")
+            table.add_section()
+            continue
+        for i, (class_name, probability) in enumerate(classes):
+            if not math.isfinite(probability):
+                raise ValueError(
+                    f"The model in {options.model} predicts {probability} for {file}: its weights "
+                    "are damaged, or its training diverged. Train it again, or take another file."
+                )
+            shown_name = name if i == 0 else ""
+            table.add_row(shown_name, Text(printable(class_name)), f"{probability:.2%}")
+        table.add_section()
+    Console().print(table)
+    return 1 if failed else 0

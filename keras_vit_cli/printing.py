@@ -1,0 +1,67 @@
+"""What commands print: text with printable names, warnings of the data, and the next command."""
+
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from keras_vit._base.errors import DataRangeWarning, printable
+
+
+def print_text(text: object) -> None:
+    """Prints a text of one or more lines, with `printable` names of files and classes."""
+    print(printable_lines(text))
+
+
+def print_now(text: str) -> None:
+    """Prints a line at once: a server's output is often a file or a pipe."""
+    print_text(text)
+    sys.stdout.flush()
+
+
+def printable_lines(text: object) -> str:
+    """A text whose lines are `printable`."""
+    return "\n".join(map(printable, str(text).split("\n")))
+
+
+def print_next(*words: object) -> None:
+    """Prints a command that uses what was written; words in capitals are to be filled in."""
+    print_text(f"next: {shlex.join(['keras-vit', *map(str, words)])}")
+
+
+def print_next_of_model(model: Any, path: Path) -> None:
+    """Prints the command for a model that was written."""
+    if model.num_classes:
+        print_next("predict", path, "photo.jpg")
+    else:  # features alone
+        print_next("evaluate", path, "--data", "DATA", "--probe")
+
+
+@contextmanager
+def short_warnings() -> Iterator[None]:
+    """Prints warnings by `format_warning`."""
+    before, warnings.formatwarning = warnings.formatwarning, format_warning
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+_format_any = warnings.formatwarning
+
+
+def format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """A warning of the user's data without the place in the code, which says nothing about it."""
+    ours = Path(filename).is_relative_to(Path(__file__).parent)  # raised at a command's call
+    if issubclass(category, DataRangeWarning) or ours:
+        return f"keras-vit: warning: {printable_lines(message)}\n"
+    return _format_any(message, category, filename, lineno, line)

@@ -1,0 +1,140 @@
+"""`keras-vit train --config FILE` and `--print-config`: options in a file, and out again."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_vit_cli.arguments import parse
+from keras_vit_cli.options.option import UsageError
+from keras_vit_cli.options.train import TrainOptions
+
+ROOT = Path(__file__).parents[1]
+TOML = """
+data = "photos"
+epochs = 3
+augment = ["randaugment"]
+sam = true
+held_out = 0.1
+checkpoint-every = 0
+distill = "hard"
+teacher = "runs/teacher"
+"""
+
+
+def written(folder: Path, text: str, name: str = "run.toml") -> str:
+    (folder / name).write_text(text, "utf-8")
+    return str(folder / name)
+
+
+def test_options_come_from_a_file_and_words_win(tmp_path: Path) -> None:
+    file = written(tmp_path, TOML)
+    options = parse(["train", "--config", file, "--held-out", "0.25", "--seed", "7"])
+    words = [
+        "--data",
+        "photos",
+        "--epochs",
+        "3",
+        "--augment",
+        "randaugment",
+        "--sam",
+        "--seed",
+        "7",
+    ]
+    words += ["--held-out", "0.25", "--checkpoint-every", "0", "--distill", "hard"]
+    assert options == parse(["train", *words, "--teacher", "runs/teacher"])
+    TrainOptions(**{name: value for name, value in options.items() if name != "command"})
+
+
+@pytest.mark.parametrize("word", ["--steps", "--ste", "--steps=50"])
+def test_a_word_wins_over_an_option_that_it_excludes(tmp_path: Path, word: str) -> None:
+    value = [] if "=" in word else ["50"]
+    options = parse(["train", f"--config={written(tmp_path, TOML)}", word, *value])
+    assert (options["steps"], options["epochs"]) == (50, None)
+
+
+def test_what_is_printed_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--data", 'a "quoted" näme', "--steps", "3", "--learning-rate", "1e-5"]
+    with pytest.raises(SystemExit) as stop:
+        parse([*words, "--augment", "randaugment", "--out", "runs/a", "--print-config"])
+    assert not stop.value.code
+    file = written(tmp_path, capsys.readouterr().out)
+    assert parse(["train", "--config", file]) == parse(
+        [*words, "--augment", "randaugment", "--out", "runs/a"]
+    )
+
+
+def test_yaml_and_json_hold_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    values = {"data": "photos", "epochs": 3, "sam": True, "held_out": 0.1, "model": None}
+    lines = "data: photos\nepochs: 3\nsam: true\nheld_out: 0.1\nmodel:\n"
+    json_file = written(tmp_path, json.dumps(values), "run.json")
+    assert parse(["train", "--config", written(tmp_path, lines, "run.yaml")]) == parse(
+        ["train", "--config", json_file]
+    )
+
+
+def test_a_run_is_repeated_from_its_own_file(tmp_path: Path) -> None:
+    """As `keras-vit train` writes it: how the run was started does not belong to it."""
+    job: dict[str, Any] = {"data": "digits", "out": "runs/a", "epochs": 2, "overwrite": True}
+    config = {"command": "keras-vit train ...", "job": {**job, "augment": None}, "identity": {}}
+    file = written(tmp_path, json.dumps(config), "config.json")
+    options = parse(["train", "--config", file, "--out", "runs/b"])
+    assert options == parse(["train", "--data", "digits", "--epochs", "2", "--out", "runs/b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("epocs = 3", "run.toml has the unknown option 'epocs'. Did you mean epochs?"),
+        ("colour = 3", "run.toml has the unknown option 'colour'."),
+        ("epochs = 0", "run.toml: argument --epochs: '0' is not accepted. Give an integer from 1"),
+        ("epochs = true", "run.toml: epochs takes one value, and is true."),
+        ("epochs = [1, 2]", "run.toml: epochs takes one value, and is [1, 2]."),
+        ("sam = 1", "run.toml: sam takes true or false, and is 1."),
+        ("epochs = 3\nsteps = 4", "run.toml: argument --steps: not allowed with argument --epochs"),
+        ("precision = 'int4'", "run.toml: argument --precision: invalid choice: 'int4'"),
+        ("epochs: 3", "run.toml is not TOML: "),
+    ],
+)
+def test_errors_name_the_file_and_the_option(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse(["train", "--data", "x", "--config", written(tmp_path, text)])
+    assert reason in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("none.toml", "No such file"), ("run.txt", "that ends in .toml, .json or .yaml")],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, reason: str) -> None:
+    written(tmp_path, "", "run.txt")
+    with pytest.raises(UsageError, match=reason):
+        parse(["train", "--config", str(tmp_path / name)])
+
+
+def test_yaml_without_pyyaml_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(UsageError, match="pip install pyyaml, or give"):
+        parse(["train", "--config", written(tmp_path, "data: x", "run.yml")])
+
+
+@pytest.mark.once
+def test_to_print_options_imports_no_backend(tmp_path: Path) -> None:
+    for name in ("keras", "numpy", "yaml", "rich"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")
+    process = subprocess.run(
+        [sys.executable, "-m", "keras_vit_cli", "train", "--data", "x", "--print-config"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        check=True,
+    )
+    assert process.stdout.startswith('data = "x"\n')
+    assert not process.stderr
