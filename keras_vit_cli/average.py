@@ -3,7 +3,7 @@
 from keras_vit import save_weights
 from keras_vit._base.errors import listed
 from keras_vit.training.averaging import average_weights, model_stock
-from keras_vit_cli.opening import open_model
+from keras_vit_cli.model_files import open_model
 from keras_vit_cli.options.average import AverageOptions
 from keras_vit_cli.printing import print_next, print_text
 

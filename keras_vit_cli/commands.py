@@ -22,7 +22,7 @@ from keras_vit_cli.average import average
 from keras_vit_cli.errors import exit_status
 from keras_vit_cli.evaluate.evaluate import evaluate
 from keras_vit_cli.inspect.files import inspect_files
-from keras_vit_cli.opening import open_model
+from keras_vit_cli.model_files import open_model
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
 from keras_vit_cli.options.convert import ConvertOptions

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from keras_vit._base.errors import printable
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit_cli.opening import open_classifier
+from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.predict import PredictOptions
 
 

@@ -13,18 +13,13 @@ from keras_vit._base.errors import DataRangeWarning, printable
 
 def print_text(text: object) -> None:
     """Prints a text of one or more lines, with `printable` names of files and classes."""
-    print(printable_lines(text))
+    print("\n".join(map(printable, str(text).split("\n"))))
 
 
 def print_now(text: str) -> None:
     """Prints a line at once: a server's output is often a file or a pipe."""
     print_text(text)
     sys.stdout.flush()
-
-
-def printable_lines(text: object) -> str:
-    """A text whose lines are `printable`."""
-    return "\n".join(map(printable, str(text).split("\n")))
 
 
 def print_next(*words: object) -> None:
@@ -63,5 +58,6 @@ def format_warning(
     """A warning of the user's data without the place in the code, which says nothing about it."""
     ours = Path(filename).is_relative_to(Path(__file__).parent)  # raised at a command's call
     if issubclass(category, DataRangeWarning) or ours:
-        return f"keras-vit: warning: {printable_lines(message)}\n"
+        lines = map(printable, str(message).split("\n"))
+        return "\n".join(["keras-vit: warning: " + next(lines), *lines, ""])
     return _format_any(message, category, filename, lineno, line)

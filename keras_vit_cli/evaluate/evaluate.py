@@ -10,7 +10,7 @@ from keras_vit.data import load
 from keras_vit.export import ExportedModel
 from keras_vit.weights.cache import cache_folder
 from keras_vit_cli.evaluate.tables import own_classes, transfer_rows, vtab_report
-from keras_vit_cli.opening import open_classifier, open_model
+from keras_vit_cli.model_files import open_classifier, open_model
 from keras_vit_cli.options.evaluate import EvaluateOptions
 from keras_vit_cli.printing import print_text
 

@@ -29,12 +29,12 @@ def config_words(path: Path, command: Command, words: Sequence[str]) -> list[str
             proposal = f" Did you mean {near[0].removeprefix('--')}?" if near else ""
             raise UsageError(f"{path} has the unknown option {key!r}.{proposal}")
         values[name] = value
-    given = [row for name, row in rows.items() if any(_gives(word, name, rows) for word in words)]
-    exclusive = {row.option.exclusive for row in given} - {None}
+    on_line = [row for name, row in rows.items() if any(_gives(word, name, rows) for word in words)]
+    exclusive = {row.option.exclusive for row in on_line} - {None}
     return [
         word
         for name, value in values.items()
-        if rows[name] not in given and rows[name].option.exclusive not in exclusive
+        if rows[name] not in on_line and rows[name].option.exclusive not in exclusive
         for word in _words(path, rows[name], value)
     ]
 
@@ -79,7 +79,7 @@ def _read(path: Path) -> dict[str, Any]:
     if isinstance(content, dict) and isinstance(content.get("job"), dict):  # a run's config.json
         content = {key: v for key, v in content["job"].items() if key not in OF_THE_START}
     if not isinstance(content, dict):
-        raise UsageError(f"--config {path} has no options: give lines such as epochs = 3.")
+        raise UsageError(f"--config {path} does not hold options: give lines such as epochs = 3.")
     return content
 
 

@@ -29,7 +29,7 @@ def begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
     path = folder / "config.json"
     if not path.is_file():
         command = shlex.join(["keras-vit", *sys.argv[1:]])
-        config = {"command": command, "job": _options(job), "identity": job.identity}
+        config = {"command": command, "job": asdict(job), "identity": job.identity}
         write_text(path, json.dumps(config, indent=2, default=str))
         return
     stored = json.loads(path.read_text("utf-8"))["identity"]
@@ -48,7 +48,7 @@ def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, A
     started = json.loads((folder / "config.json").read_text("utf-8"))
     return {
         "command": started["command"],  # of the first process, if it was resumed
-        "job": _options(job),
+        "job": asdict(replace(job, resume=False)),
         "identity": job.identity,
         "recipe": asdict(recipe),
         "model": keras.saving.serialize_keras_object(model)["config"],
@@ -78,7 +78,3 @@ def note_of_probe(report: ClassificationReport, facts: dict[str, Any]) -> str:
         f"images, and the trained model {report.accuracy:.2%}: try --freeze-backbone, or a lower "
         "--learning-rate"
     )
-
-
-def _options(job: Job) -> dict[str, Any]:
-    return asdict(replace(job, resume=False))

@@ -92,7 +92,7 @@ class Run:
         facts: What `report.json` records besides the scores.
         history: From the name of a metric to its values by epoch.
         splits: The images and labels, after `load`.
-        model: After `build`; each step up to `refine` may put another in its place.
+        model: The classifier; each step of `train_on` may put another in its place.
         outcomes: Labels and predictions of the validation split, after `predict`.
 
     Raises:
@@ -170,7 +170,8 @@ class Run:
 
     def load(self) -> None:
         """The teacher, the data, and the recipe that suits them."""
-        self.teacher = load_teacher(self.job)  # an unsuitable one is reported before the data load
+        if self.job.teacher is not None:
+            self.teacher = load_teacher(self.job.teacher)  # an unsuitable one costs no loading
         self.splits = load_splits(self.job)
         self.print(f"{self.splits!r}")
         if self.splits.report.unreadable or self.splits.report.ignored:
@@ -181,9 +182,10 @@ class Run:
     def train_on(self, splits: data.Splits) -> None:
         """From the splits to the trained `model`, its `history` and `facts`."""
         keras.utils.set_random_seed(self.job.seed)
-        self.splits = splits
+        self.splits, classes = splits, splits.class_names
         self.hold_out()
-        self.build()
+        self.model = build(self.job, self.recipe, len(classes), splits.train.channels)
+        self.model.class_names = classes
         self.look_first()
         self.fit()
         self.choose()
@@ -196,12 +198,6 @@ class Run:
         self.chooses, self.deciding = recipe.probe_first and not job.freeze_backbone, self.held_out
         if self.chooses and job.held_out is None and self.held_out is None:
             self.trained_on, self.deciding = hold_out_to_choose(self.trained_on, job.seed)
-
-    def build(self) -> None:
-        """The untrained model, or one with weights and a new head."""
-        classes = self.splits.class_names
-        self.model = build(self.job, self.recipe, len(classes), self.splits.train.channels)
-        self.model.class_names = classes
 
     def look_first(self) -> None:
         """k-NN and a linear probe on the frozen features, where something needs them."""
@@ -340,16 +336,14 @@ def load_splits(job: Job) -> data.Splits:
         )
 
 
-def load_teacher(job: Job) -> Any:
-    """The teacher of `job.teacher`, if there is one, which returns a logit per class."""
-    if job.teacher is None:
-        return None
-    if ":" not in job.teacher and not Path(job.teacher).expanduser().exists():
+def load_teacher(name: str) -> Any:
+    """A model that returns a logit per class, of a file, a run's folder, or `MODEL:TAG`."""
+    if ":" not in name and not Path(name).expanduser().exists():
         raise FileNotFoundError(
-            f"There is no teacher at {job.teacher}. Give a .keras or weights file, the folder of a "
+            f"There is no teacher at {name}. Give a .keras or weights file, the folder of a "
             "training run, or MODEL:TAG of released weights."
         )
-    teacher = load_model(job.teacher)
+    teacher = load_model(name)
     check_classifier(teacher, "teacher")
     return teacher
 
