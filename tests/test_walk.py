@@ -55,3 +55,4 @@ def test_few_functions_lie_between_the_command_and_the_loss(
     finally:
         sys.setprofile(None)
     assert any("Run.fit" in function for function in walk)
+    assert len(walk) <= MOST, "\n".join(walk)
