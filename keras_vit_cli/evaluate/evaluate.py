@@ -8,7 +8,6 @@ from rich.table import Table
 from keras_vit._base.errors import check_choice
 from keras_vit.data import load
 from keras_vit.export import ExportedModel
-from keras_vit.weights.cache import cache_folder
 from keras_vit_cli.evaluate.tables import own_classes, transfer_rows, vtab_report
 from keras_vit_cli.model_files import open_classifier, open_model
 from keras_vit_cli.options.evaluate import EvaluateOptions
@@ -40,17 +39,7 @@ def evaluate(options: EvaluateOptions) -> int:
         print_text(own_classes(classifier, splits[options.split], options.batch_size))
         return 0
     table = Table("on frozen features", "accuracy", "")
-    for row in transfer_rows(
-        classifier,
-        splits,
-        test=options.split,
-        shots=options.fewshot,
-        num_neighbours=options.knn,
-        probe=options.probe,
-        seeds=range(options.seeds),
-        cache_dir=options.cache_dir or cache_folder() / "features",
-        batch_size=options.batch_size,
-    ):
+    for row in transfer_rows(classifier, splits, options):
         table.add_row(*row)
     Console().print(table)
     return 0

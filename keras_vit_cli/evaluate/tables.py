@@ -1,16 +1,16 @@
 """`keras-vit evaluate`: a model on its own classes, or its features on new ones."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from keras_vit import data
-from keras_vit._base.errors import check_choice, counted
+from keras_vit._base.errors import counted
 from keras_vit.evaluation.features import features, weights_digest
-from keras_vit.evaluation.fewshot import SEEDS, SHOTS, check_shots, fewshot_table
+from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.probes import check_classes, check_neighbours, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
+from keras_vit.weights.cache import cache_folder
 from keras_vit_cli.evaluate import vtab_tasks
 from keras_vit_cli.evaluate.vtab import Setting, VTABReport, finetuning, run_vtab
 from keras_vit_cli.options.evaluate import EvaluateOptions
@@ -37,58 +37,40 @@ def own_classes(model: Any, split: data.Split, batch_size: int = 32) -> Classifi
     return classification_report(outcomes.labels, outcomes.predictions, split.class_names)
 
 
-def transfer_rows(
-    model: Any,
-    splits: data.Splits,
-    *,
-    test: str = "val",
-    shots: Sequence[int] | None = None,
-    num_neighbours: int | None = None,
-    probe: bool = False,
-    seeds: Sequence[int] = SEEDS,
-    cache_dir: str | Path | None = None,
-    batch_size: int = 32,
-) -> list[Row]:
+def transfer_rows(model: Any, splits: data.Splits, options: EvaluateOptions) -> list[Row]:
     """Accuracies of k-NN and linear classifiers on a model's features, one row per measure.
 
-    Args:
-        model: See `features`, also for `cache_dir` and `batch_size`.
-        splits: Classifiers are trained on `splits.train`.
-        test: The split to evaluate on.
-        shots: Few-shot examples per class; empty for the released code's 1, 5, 10 and 25; None for
-            no few-shot evaluation.
-        num_neighbours: Number of nearest neighbours; None for no k-NN.
-        probe: Fit a linear probe.
-        seeds: Seeds of the few-shot examples.
+    Classifiers are trained on `splits.train` and evaluated on the split of the options.
 
     Returns:
         Rows of measure, accuracy in per cent, and details.
 
     Raises:
-        ValueError: There is no split `test`, or an argument is out of range.
+        ValueError: There are too few images for a measure.
     """
-    test_split = splits[check_choice(test, "test", splits)]
     # Errors that the labels alone reveal come before hours of features.
-    labels = splits.train.labels()
-    if probe:
+    labels, shots = splits.train.labels(), options.fewshot
+    if options.probe:
         check_classes(labels)
-    if num_neighbours is not None:
-        check_neighbours(len(labels), num_neighbours, "--knn: ")
-    shots = SHOTS if shots is not None and not len(shots) else shots
+    if options.knn is not None:
+        check_neighbours(len(labels), options.knn, "--knn: ")
+    if shots is not None and not shots:
+        shots = SHOTS
     for count in shots or ():
         check_shots(labels, count, "--fewshot: ")
-    train = features(model, splits.train, cache_dir, batch_size)
-    examples = (*train, *features(model, test_split, cache_dir, batch_size))
+    cache = options.cache_dir or cache_folder() / "features"
+    train = features(model, splits.train, cache, options.batch_size)
+    test = features(model, splits[options.split], cache, options.batch_size)
     rows: list[Row] = []
-    if probe:
-        result = linear_probe(*examples)
+    if options.probe:
+        result = linear_probe(*train, *test)
         rows.append(("linear probe", f"{result.accuracy:.2%}", f"C = {result.strength:g}"))
-    if num_neighbours is not None:
-        accuracy = knn_accuracy(*examples, k=num_neighbours)
-        rows.append((f"{num_neighbours} nearest neighbours", f"{accuracy:.2%}", "cosine"))
+    if options.knn is not None:
+        accuracy = knn_accuracy(*train, *test, k=options.knn)
+        rows.append((f"{options.knn} nearest neighbours", f"{accuracy:.2%}", "cosine"))
     if shots is not None:
-        for row in fewshot_table(*examples, shots=shots, seeds=seeds):
-            spread = f"± {100 * row.spread:.2f} over {counted(len(seeds), 'seed')}"
+        for row in fewshot_table(*train, *test, shots=shots, seeds=range(options.seeds)):
+            spread = f"± {100 * row.spread:.2f} over {counted(options.seeds, 'seed')}"
             rows.append((f"{row.shots}-shot", f"{row.mean:.2%}", spread))
     return rows
 
