@@ -118,9 +118,7 @@ class CompiledModel(keras.Model):
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """As Keras does for its own `compile`, without the warning: who saved the model had it."""
         config = keras.saving.deserialize_keras_object(config)
-        # Files of earlier versions do not say; Keras asked the policy of the program for them.
-        scaled = keras.config.dtype_policy().name == "mixed_float16"
-        self._compile(**{"auto_scale_loss": scaled, **config})
+        self._compile(**config)
         if self.built:
             self.optimizer.build(self.trainable_variables)
 

@@ -27,8 +27,7 @@ from keras_vit.weights.containers.sums import (
 )
 
 _METADATA = {"written_by": "keras_vit", SEAL_KEY: UNSET_SEAL}
-# In the header: as the library writes it, and as version 0.1 did.
-_MARKS = (b'"written_by":"keras_vit"', b'"written_by": "keras_vit"')
+_MARK = b'"written_by":"keras_vit"'  # in the header, as the library writes it
 
 
 @dataclass
@@ -100,7 +99,7 @@ def open_state(path: Path) -> StateFile:
 
 def is_state(path: Path) -> bool:
     """Whether `write_state` began this file, by the mark in its header."""
-    return any(begins_with_mark(path, mark) for mark in _MARKS)
+    return begins_with_mark(path, _MARK)
 
 
 def _read(path: Path, name: str) -> np.ndarray:
