@@ -186,7 +186,7 @@ def test_it_can_be_imported(name: str) -> None:
 
 
 def test_an_adapter_of_data_can_be_given_as_data() -> None:
-    """`ops/devices.py` wraps it."""
+    """`trainer/device_batches.py` wraps it."""
     get_data_adapter = importlib.import_module("keras.src.trainers.data_adapters").get_data_adapter
     adapter = get_data_adapter(np.ones((1, 1)))
     assert get_data_adapter(adapter) is adapter

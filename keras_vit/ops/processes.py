@@ -143,13 +143,6 @@ def rows_of_process(rows: int) -> np.ndarray | None:
     return None if len(mine) == rows else mine
 
 
-def only_first_shows_progress(options: dict[str, Any]) -> None:
-    """Changes the arguments of `fit`, `evaluate` or `predict` by name."""
-    is_other = current_processes() is not None and process_rank() > 0
-    if is_other and options.get("verbose", "auto") == "auto":
-        options["verbose"] = 0
-
-
 def rows_in(batch: Any) -> int:
     """The number of rows of a batch, also where its images are those of one process."""
     return max(len(leaf) for leaf in keras.tree.flatten(batch) if leaf is not None)

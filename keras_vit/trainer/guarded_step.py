@@ -13,9 +13,9 @@ from typing import Any
 import keras
 
 from keras_vit.ops.current_distribution import current_distribution, on_devices
-from keras_vit.ops.devices import placed
 from keras_vit.ops.jax_processes import gathered
 from keras_vit.ops.torch_processes import step_in_processes
+from keras_vit.trainer.device_batches import placed
 
 
 def takes_variables_away() -> bool:
