@@ -98,8 +98,9 @@ def create(
     if keras.backend.backend() == "torch" and kind == "data_parallel":
         return _over_processes(devices)
     if keras.backend.backend() != "jax":
+        where = "JAX and torch" if kind == "data_parallel" else "JAX"
         raise RuntimeError(
-            f"{kind!r} works on JAX, and Keras runs on {keras.backend.backend()}. "
+            f"{kind!r} works on {where}, and Keras runs on {keras.backend.backend()}. "
             f"{_INSTEAD[keras.backend.backend()]} Or set KERAS_BACKEND=jax."
         )
     return distribution_over(kind, _names(devices), model_devices)
