@@ -1,5 +1,6 @@
 """The models that commands are given: files, folders of runs, released weights, exported files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,13 @@ def open_classifier(path: Path, decoder: str | None = None, views: str | None = 
     """
     model = load_exported(path) if format_of(path) else open_model(path)
     if decoder is not None:
-        model.eval_transform = {**model.eval_transform, "decoder": decoder}
+        model.eval_transform = replace(model.eval_transform, decoder=decoder)
     if views is None or (isinstance(model, ExportedModel) and views == "one"):
         return model
     if isinstance(model, ExportedModel):
         raise ValueError(
             f"{model.name} is an exported file, which sees what its model saw: export the model "
-            f'with model.eval_transform["views"] = "{views}", or leave --views out.'
+            f"with keras-vit train --views {views}, or leave --views out."
         )
-    model.eval_transform = {**model.eval_transform, "views": views}
+    model.eval_transform = replace(model.eval_transform, views=views)
     return model

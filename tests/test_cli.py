@@ -207,7 +207,7 @@ def test_recipe_auto_starts_from_a_probe_where_images_are_few(
     config = json.loads((out / "config.json").read_text())
     assert config["recipe"]["probe_first"]
     model = keras.saving.load_model(out / "model.keras")
-    assert model.eval_transform["views"] == "flip"
+    assert model.eval_transform.views == "flip"
     # One view, two or ten: the same classes on images that are this simple.
     for views in ("one", "flip", "crops"):
         files = [str(photographs / "green/0.jpg"), "--views", views, "--top", "1"]

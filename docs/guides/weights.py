@@ -54,7 +54,10 @@ def prepared(size, channels=3):
     """Both images as a batch `(2, height, width, channels)`."""
     files = [folder / f"{name}.png" for name in photographs]
     return np.stack(
-        [keras_vit.data.read_image(file, size, channels, **model.eval_transform) for file in files]
+        [
+            keras_vit.data.read_image(file, size, channels, transform=model.eval_transform)
+            for file in files
+        ]
     )
 
 

@@ -52,7 +52,7 @@ def others(folder: Path, per_class: int = OTHERS) -> list[str]:
 def rollouts(model: Any, folder: Path, names: list[str]) -> np.ndarray:
     """Attention rollout of files as the model's evaluation prepares them."""
     size = model.input_shape[1:3]
-    images = [read_image(folder / name, size, **model.eval_transform) for name in names]
+    images = [read_image(folder / name, size, transform=model.eval_transform) for name in names]
     for name, image in zip(names, images, strict=True):
         if isinstance(image, str):
             raise OSError(f"{folder / name} cannot be read: {image}")

@@ -46,15 +46,14 @@ def arrows() -> Iterator[tuple[str, str, int]]:
     known = modules()
     for name, file in known.items():
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            targets: list[str] = []
+            if not isinstance(node, ast.ImportFrom | ast.Import):
+                continue
+            targets = [alias.name for alias in node.names]
             if isinstance(node, ast.ImportFrom):
                 if node.level:
                     raise ValueError(f"{file}:{node.lineno} imports relatively: name the package.")
-                for alias in node.names:
-                    whole = f"{node.module}.{alias.name}"
-                    targets.append(whole if whole in known else str(node.module))
-            elif isinstance(node, ast.Import):
-                targets = [alias.name for alias in node.names]
+                wholes = [f"{node.module}.{name}" for name in targets]
+                targets = [w if w in known else str(node.module) for w in wholes]
             yield from ((name, t, node.lineno) for t in targets if t in known and t != name)
 
 

@@ -19,6 +19,7 @@ from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.image_files import read_image
 from keras_vit.data.errors import BadImageError, DamagedShardError, DatasetUnavailableError
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.input_pipeline import pipeline
 from keras_vit.data.preprocessing import EVAL_TRANSFORMS, evaluation_image, training_image
 from keras_vit.data.sources.array_splits import ArraySplit
@@ -38,6 +39,7 @@ __all__ = [
     "BadImageError",
     "DamagedShardError",
     "DatasetUnavailableError",
+    "EvalTransform",
     "FileReport",
     "FileSplit",
     "RecordSplit",

@@ -20,12 +20,8 @@ from keras_vit.data._imports import tf
 from keras_vit.data.augment.augment_layers import Augment, LayerAugmentation, resolve_augment
 from keras_vit.data.augment.augmentation import get_augmentation
 from keras_vit.data.augment.mixtures import mixup_or_cutmix
-from keras_vit.data.preprocessing import (
-    EVAL_TRANSFORMS,
-    augment_crop,
-    evaluation_image,
-    training_crop,
-)
+from keras_vit.data.eval_transform import MODES, EvalTransform
+from keras_vit.data.preprocessing import augment_crop, evaluation_image, training_crop
 from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
 from keras_vit.data.sources.splits import Split
 from keras_vit.ops import rows_of_process
@@ -41,7 +37,7 @@ def pipeline(
     *,
     seed: int = 0,
     augment: Augment | None = None,
-    eval_transform: str | Mapping[str, Any] = "crop",
+    eval_transform: EvalTransform | Mapping[str, Any] | str = "crop",
     channels: int = 3,
     num_classes: int | None = None,
     cache: bool | None = False,
@@ -75,7 +71,7 @@ def pipeline(
             Keras's layers draw from `seed`. With a layer or callable that has a random state of its
             own, as KerasCV's have, exact resume is lost.
         eval_transform: how images are prepared when not training: a key of `EVAL_TRANSFORMS`, or
-            the keyword arguments of `evaluation_image`, of which `decoder` applies to JPEG files.
+            an `EvalTransform`, such as `model.eval_transform`, or its arguments as a dictionary.
         channels: 3, or 1 for grey.
         num_classes: give labels as float32 one-hot rows of this many classes.
         cache: decode all images now and keep them in memory as uint8. None does so when they take
@@ -107,9 +103,11 @@ def pipeline(
     """
     size = as_pair(image_size, "image_size")
     augmentation, layers = resolve_augment(augment, get_augmentation(split.augment))
-    transform = _checked_transform(eval_transform)
-    if not training and (decoder := transform.get("decoder")):
-        split = split.with_decoder(decoder)
+    if isinstance(eval_transform, str):
+        check_choice(eval_transform, "eval_transform", MODES)
+    transform = EvalTransform.of(eval_transform)
+    if not training and transform.decoder:
+        split = split.with_decoder(transform.decoder)
     _check_numbers(batch_size, seed, repeat, start_step)
     alphas = (augmentation.mixup, augmentation.cutmix) if training else (0.0, 0.0)
     changes = LayerAugmentation(layers if training else (), (*size, channels), num_classes)
@@ -123,7 +121,7 @@ def pipeline(
         if training:
             image = augment_crop(image, size, image_seed, augmentation)
             return changes.change(image, image_seed)
-        return evaluation_image(image, size, **transform)
+        return evaluation_image(image, size, transform)
 
     resize = tf.function(resize, autograph=False)  # traced once, for both calls of `prepare`
 
@@ -189,12 +187,6 @@ def _check_mixing(alphas: tuple[float, float], layers_mix: bool, num_classes: in
         raise ValueError(
             "mixup={} and cutmix={} mix one-hot labels: give num_classes, too".format(*alphas)
         )
-
-
-def _checked_transform(eval_transform: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    transform = {"mode": eval_transform} if isinstance(eval_transform, str) else eval_transform
-    check_choice(transform.get("mode", "crop"), "eval_transform", EVAL_TRANSFORMS)
-    return transform
 
 
 def _check_numbers(batch_size: int, seed: int, repeat: bool, start_step: int) -> None:

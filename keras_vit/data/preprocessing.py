@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import floor
-from typing import Any, NamedTuple
+from typing import Any
 
-from keras_vit._base.errors import as_pair, check_choice
+from keras_vit._base.errors import as_pair
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.affine import random_affine
 from keras_vit.data.augment.augmentation import Augmentation
@@ -19,35 +19,16 @@ from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.augment.erasing import random_erasing
 from keras_vit.data.augment.rand_augment import rand_augment
 from keras_vit.data.augment.three_augment import three_augment
-from keras_vit.data.decode.decoder import DECODERS, Crop
-
-VIEW_NAMES = ("one", "flip", "crops")  # keys of `keras_vit.models.views.VIEWS`
-CROP_FRACTION = 0.875  # 224 of 256: the part of the small side that the central crop keeps
+from keras_vit.data.decode.decoder import Crop
+from keras_vit.data.eval_transform import (
+    CROP_FRACTION,
+    INTERPOLATIONS,
+    PILLOW_MODES,
+    EvalTransform,
+    PillowRule,
+)
 
 Size = tuple[int, int]
-
-
-class PillowRule(NamedTuple):
-    """How a package that prepares images with Pillow computes sizes.
-
-    Attributes:
-        keeps_ratio: Whether the aspect ratio stays, so that the crop cuts the long side.
-        rounds_centre: Where half a pixel is left, whether the crop begins at the nearest even
-            pixel, as torchvision's does, or at the one above.
-    """
-
-    keeps_ratio: bool
-    rounds_centre: bool
-
-
-PILLOW_MODES = {
-    "timm_center": PillowRule(keeps_ratio=True, rounds_centre=True),
-    "timm_squash": PillowRule(keeps_ratio=False, rounds_centre=True),
-    "huggingface_crop": PillowRule(keeps_ratio=True, rounds_centre=False),
-    "huggingface_stretch": PillowRule(keeps_ratio=False, rounds_centre=False),
-}
-# Pillow's filters -> TensorFlow's methods.
-INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "lanczos": "lanczos3"}
 
 
 def scaled_sides(size: Size, crop_fraction: float) -> Size:
@@ -59,11 +40,9 @@ def scaled_sides(size: Size, crop_fraction: float) -> Size:
 def evaluation_image(
     image: tf.Tensor,
     image_size: int | tuple[int, int],
-    mode: str = "crop",
+    transform: EvalTransform | str = "crop",
     crop_fraction: float = CROP_FRACTION,
     interpolation: str | None = None,
-    decoder: str | None = None,
-    views: str | None = None,
 ) -> tf.Tensor:
     """Resizes one image to `image_size`, without randomness.
 
@@ -84,14 +63,12 @@ def evaluation_image(
     Args:
         image: uint8 or float tensor of shape `(height, width, channels)`, values 0..255.
         image_size: int or `(height, width)` of the result.
-        mode: a key of `EVAL_TRANSFORMS`.
-        crop_fraction: the part of the resized small side that the crop keeps, in (0, 1].
-        interpolation: "bilinear", "bicubic" or "lanczos", of timm's and Hugging Face's modes;
-            None for bicubic. The other modes have their own.
-        decoder: how the file was decoded, which is only checked here: `model.eval_transform` has
-            it for `decode_image`.
-        views: what predictions are averaged over, which is only checked here, too: see
-            `keras_vit.average_views`.
+        transform: an `EvalTransform`, such as `model.eval_transform`; or its mode, a key of
+            `EVAL_TRANSFORMS`.
+        crop_fraction: beside a mode: the part of the resized small side that the crop keeps, in
+            (0, 1].
+        interpolation: beside a mode: "bilinear", "bicubic" or "lanczos", of timm's and Hugging
+            Face's modes; None for bicubic. The other modes have their own.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values 0..255.
@@ -105,27 +82,11 @@ def evaluation_image(
         [32, 32, 3]
     """
     size = as_pair(image_size, "image_size")
-    check_eval_transform(mode, crop_fraction, interpolation, decoder, views)
-    prepared = EVAL_TRANSFORMS[mode](image, size, crop_fraction, interpolation)
+    if isinstance(transform, str):
+        transform = EvalTransform(transform, crop_fraction, interpolation)
+    resize = EVAL_TRANSFORMS[transform.mode]
+    prepared = resize(image, size, transform.crop_fraction, transform.interpolation)
     return _as_float(prepared, size, image.shape[-1])
-
-
-def check_eval_transform(
-    mode: str = "crop",
-    crop_fraction: float = CROP_FRACTION,
-    interpolation: str | None = None,
-    decoder: str | None = None,
-    views: str | None = None,
-) -> None:
-    """Raises a ValueError for a name that is not known, or a fraction out of range."""
-    check_choice(mode, "mode", EVAL_TRANSFORMS)
-    check_choice(decoder, "decoder", (None, *DECODERS))
-    check_choice(views, "views", (None, *VIEW_NAMES))
-    if interpolation is not None:
-        check_choice(interpolation, "interpolation", INTERPOLATIONS)
-        check_choice(mode, "mode beside interpolation", PILLOW_MODES)
-    if not 0 < crop_fraction <= 1:
-        raise ValueError(f"crop_fraction={crop_fraction} must lie in (0, 1], for instance 0.875")
 
 
 def training_image(

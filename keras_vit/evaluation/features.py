@@ -117,7 +117,9 @@ def weights_digest(model: Any) -> str:
 
 def _cache_key(model: Any, split: data.Split) -> str:
     """A digest of everything that the features depend on."""
-    identity = [__version__, weights_digest(model), pipeline_arguments(model), split.class_names]
+    arguments = pipeline_arguments(model)
+    arguments["eval_transform"] = arguments["eval_transform"].to_dict()
+    identity = [__version__, weights_digest(model), arguments, split.class_names]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
     if split.files is not None:
         digest.update(split.labels().tobytes())

@@ -12,6 +12,7 @@ from keras_vit._base.errors import check_positive
 from keras_vit.data._imports import tf
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_file, sixteen_bit_files
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.views import average_views
@@ -68,10 +69,10 @@ def read_images(
         A batch of those that can be decoded, in order, and the reasons for the others.
     """
     (height, width), channels = image_shape(model)
-    transform = getattr(model, "eval_transform", {})
+    transform = EvalTransform.of(getattr(model, "eval_transform", None))
     images, failed = [np.zeros((0, height, width, channels), "float32")], {}
     for file in files:
-        image = prepare_file(file, (height, width), channels, max_pixels, **transform)
+        image = prepare_file(file, (height, width), channels, max_pixels, transform)
         if isinstance(image, str):
             failed[file] = image
         else:
@@ -191,7 +192,7 @@ def pipeline_arguments(model: Any) -> dict[str, Any]:
     come last, as in all batches of `data.pipeline`.
     """
     size, channels = image_shape(model)
-    transform = dict(getattr(model, "eval_transform", {}))
+    transform = EvalTransform.of(getattr(model, "eval_transform", None))
     return {"image_size": size, "channels": channels, "eval_transform": transform}
 
 

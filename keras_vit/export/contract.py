@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from keras_vit._base.errors import check_positive
 from keras_vit._base.version import __version__
-from keras_vit.data.preprocessing import check_eval_transform
+from keras_vit.data.eval_transform import EvalTransform
 
 # Under this name the text stands in the file's metadata.
 KEY = "keras_vit"
@@ -35,8 +34,7 @@ class Contract:
         class_names: The name of each class.
         image_size: Height and width of the images.
         channels: 3 for RGB, 1 for grey; image files are not read as any other number.
-        evaluation: How photographs are brought to that size: `mode` and `crop_fraction` of
-            `keras_vit.data.evaluation_image`.
+        evaluation: How photographs are brought to that size.
         top_k: How many of the most probable classes are returned.
         max_pixels: Height times width that a photograph may have.
         quantize: None, or `"int8"`.
@@ -47,7 +45,7 @@ class Contract:
     class_names: tuple[str, ...]
     image_size: tuple[int, int]
     channels: int
-    evaluation: dict[str, Any] = field(default_factory=dict)
+    evaluation: EvalTransform = field(default_factory=EvalTransform)
     top_k: int
     max_pixels: int
     quantize: str | None = None
@@ -60,7 +58,7 @@ class Contract:
 
     def to_text(self) -> str:
         """JSON in ASCII, whatever characters the names have."""
-        return json.dumps(asdict(self))
+        return json.dumps({**asdict(self), "evaluation": self.evaluation.to_dict()})
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Contract:
@@ -73,12 +71,12 @@ class Contract:
             values = json.loads(text)
             values["class_names"] = tuple(map(str, values["class_names"]))
             values["image_size"] = tuple(map(int, values["image_size"]))
+            values["evaluation"] = EvalTransform.of(values.get("evaluation"))
             contract = cls(**values)
             height, width = contract.image_size
             check_positive(height=height, width=width, top_k=contract.top_k)
             check_positive(max_pixels=contract.max_pixels)
             check_positive(channels=contract.channels)
-            check_eval_transform(**contract.evaluation)
             return contract
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"its description is damaged: {error}") from error

@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def export_model(
         image_size=_image_size(model, image_size),
         channels=model.channels,
         # The file averages over views itself.
-        evaluation={k: v for k, v in model.eval_transform.items() if k != "views"},
+        evaluation=replace(model.eval_transform, views=None),
         top_k=min(top_k, model.num_classes),
         max_pixels=max_pixels,
         quantize=quantize,

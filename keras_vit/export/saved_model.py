@@ -39,10 +39,10 @@ def write(
         }
 
     def prepare(image: Any) -> Any:
-        return evaluation_image(image, size, **contract.evaluation)
+        return evaluation_image(image, size, contract.evaluation)
 
     def decode(contents: Any) -> Any:
-        decoder = contract.evaluation.get("decoder") or "tensorflow"
+        decoder = contract.evaluation.decoder or "tensorflow"
         return decode_image(contents, channels, max_pixels=contract.max_pixels, decoder=decoder)
 
     def read(contents: Any) -> Any:

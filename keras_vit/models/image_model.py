@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Any, Self
@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit._base.errors import check_arguments, check_choice, did_you_mean
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.models.config import ModelConfig
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
@@ -39,15 +40,14 @@ class ImageModel(CompiledModel):
 
     Attributes:
         class_names: The name of each class, or None. Saved with the model.
-        eval_transform: How images are resized for evaluation, as keyword arguments of
-            `keras_vit.data.evaluation_image`; empty for its defaults. Saved with the model, so that
-            `keras-vit predict` and `export_model` resize as the training's evaluation did.
+        eval_transform: How images are resized for evaluation: a `keras_vit.data.EvalTransform`, to
+            which its mode or its arguments as a dictionary may be assigned. Saved with the model,
+            so that `keras-vit predict` and `export_model` resize as the training's evaluation did.
         load_report: How each tensor of the weights that it was made with was handled, or None.
     """
 
     config_class: type[ModelConfig] = ModelConfig
     class_names: tuple[str, ...] | None
-    eval_transform: dict[str, Any]
     load_report: Any
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -79,8 +79,16 @@ class ImageModel(CompiledModel):
         # converted to the dtype of `images`, float32, whatever the policy.
         self._dtype_policy = config.dtype
         self.class_names = None
-        self.eval_transform = {}
+        self.eval_transform = EvalTransform()
         self.load_report = None
+
+    @property
+    def eval_transform(self) -> EvalTransform:
+        return self._eval_transform
+
+    @eval_transform.setter
+    def eval_transform(self, value: EvalTransform | str | Mapping[str, Any]) -> None:
+        self._eval_transform = EvalTransform.of(value)
 
     @property
     def _convolves(self) -> bool:
@@ -92,7 +100,7 @@ class ImageModel(CompiledModel):
             "name": self.name,
             "dtype": self._policy_config(),
             "class_names": self.class_names,
-            "evaluation": dict(self.eval_transform),
+            "evaluation": self.eval_transform.to_dict(),
             "frozen": [path for path, trainable in trainable_changes(self) if not trainable],
         }
         optional = {
@@ -147,7 +155,7 @@ class ImageModel(CompiledModel):
                 layer.inputs_quantizer = quantizer.activation_quantizer
         class_names = state.get("class_names")
         model.class_names = None if class_names is None else tuple(class_names)
-        model.eval_transform = dict(state.get("evaluation", {}))
+        model.eval_transform = EvalTransform.of(state.get("evaluation"))
         return model
 
     def quantize(self, mode: str | None = None, *args: Any, **options: Any) -> Any:

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit._base.errors import check_choice
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.shared_model import SharedModel
 
 ZOOM = 0.875  # the side of a corner's view, as a part of the image's
@@ -60,7 +61,7 @@ def average_views(model: Any, views: str | None = None) -> Any:
     >>> np.allclose(one, other, atol=1e-5)
     True
     """
-    name = views or getattr(model, "eval_transform", {}).get("views") or "one"
+    name = views or EvalTransform.of(getattr(model, "eval_transform", None)).views or "one"
     chosen = VIEWS[check_choice(name, "views", VIEWS)]
     if len(chosen) == 1:
         return model

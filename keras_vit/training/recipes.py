@@ -19,7 +19,7 @@ from keras_vit._base.errors import (
     did_you_mean,
 )
 from keras_vit.data import AUGMENTATIONS, Augmentation
-from keras_vit.data.preprocessing import VIEW_NAMES
+from keras_vit.data.eval_transform import VIEW_NAMES
 from keras_vit.models.variants import size_arguments
 
 IMAGENET = 1_281_167  # training images

@@ -107,7 +107,7 @@ def refine(
         shape = image_shape(size, model.channels, model.data_format)
         model = model.with_input_shape(shape)
     if recipe.views != "one":
-        model.eval_transform = {**model.eval_transform, "views": recipe.views}
+        model.eval_transform = replace(model.eval_transform, views=recipe.views)
     if held_out is None:
         return model, {}
     held_out = some_images(held_out)

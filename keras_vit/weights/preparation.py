@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keras_vit.data.preprocessing import (
+from keras_vit.data.eval_transform import (
     CROP_FRACTION,
     INTERPOLATIONS,
     PILLOW_MODES,
-    Size,
-    scaled_sides,
+    EvalTransform,
 )
+from keras_vit.data.preprocessing import Size, scaled_sides
 
 # Pillow's numbers, which transformers writes.
 RESAMPLE = {"lanczos": 1, "bilinear": 2, "bicubic": 3}
@@ -44,26 +44,25 @@ class Preparation:
         """Height and width that images are resized to before the crop."""
         return scaled_sides(self.size, self.crop_fraction)
 
-    def to_eval_transform(self, package: str) -> dict[str, Any]:
+    def to_eval_transform(self, package: str) -> EvalTransform:
         """The `eval_transform` of a model that prepares images as `package` does."""
         cropping, stretching = {
             "huggingface": ("huggingface_crop", "huggingface_stretch"),
             "timm": ("timm_center", "timm_squash"),
         }[package]
-        return {
-            "mode": cropping if self.keeps_ratio else stretching,
-            "crop_fraction": self.crop_fraction,
-            "interpolation": self.interpolation,
-            "decoder": "pillow",  # both packages open files with it
-        }
+        return EvalTransform(
+            mode=cropping if self.keeps_ratio else stretching,
+            crop_fraction=self.crop_fraction,
+            interpolation=self.interpolation,
+            decoder="pillow",  # both packages open files with it
+        )
 
 
-def of_eval_transform(transform: Mapping[str, Any], size: Size) -> Preparation:
+def of_eval_transform(transform: EvalTransform, size: Size) -> Preparation:
     """What Pillow can compute of an `eval_transform`; warns of what it cannot."""
-    mode = transform.get("mode", "crop")
-    fraction = transform.get("crop_fraction", CROP_FRACTION)
+    mode, fraction = transform.mode, transform.crop_fraction
     if mode in PILLOW_MODES:
-        interpolation = transform.get("interpolation") or "bicubic"
+        interpolation = transform.interpolation or "bicubic"
         return Preparation(PILLOW_MODES[mode].keeps_ratio, size, fraction, interpolation)
     if mode == "stretch_bicubic":
         return Preparation(False, size, 1.0, "bicubic")

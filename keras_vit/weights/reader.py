@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.adaptation import Grid, adapt
 from keras_vit.weights.architecture import HEADS
 from keras_vit.weights.cache import resolve
@@ -120,8 +121,8 @@ def load_checkpoint(
         if names is not None and len(names) == model.num_classes:
             model.class_names = names
     eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)
-    if eval_transform and not model.eval_transform:
-        model.eval_transform = dict(eval_transform)
+    if model.eval_transform == EvalTransform():
+        model.eval_transform = eval_transform
     return report
 
 

@@ -105,6 +105,6 @@ def prepare(model: ServedModel, contents: bytes, max_pixels: int) -> np.ndarray:
     """
     size, channels = model.image_size, model.channels
     try:
-        return prepare_contents(contents, size, channels, max_pixels, **model.evaluation)
+        return prepare_contents(contents, size, channels, max_pixels, model.evaluation)
     except BadImageError as error:
         raise RefusedError(422, f"The image cannot be read: {error}") from error

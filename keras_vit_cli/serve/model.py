@@ -12,6 +12,7 @@ import numpy as np
 from keras_vit import ops as backend
 from keras_vit._base.errors import printable
 from keras_vit.data.decode.decoder import check_channels
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import (
     check_takes_pixels_to_classes,
     image_shape,
@@ -48,7 +49,7 @@ class ServedModel:
         class_names: One printable name per class.
         image_size: Height and width of the images.
         channels: 3, or 1 for grey.
-        evaluation: How an image is brought to that size: `mode` and `crop_fraction` of
+        evaluation: How an image is brought to that size: see
             `keras_vit.data.evaluation_image`.
         format: What was loaded, such as `"keras"` or `"onnx"`.
         predict: From float32 pixels 0..255 `(batch, height, width, channels)` to probabilities
@@ -61,7 +62,7 @@ class ServedModel:
     class_names: tuple[str, ...]
     image_size: tuple[int, int]
     channels: int
-    evaluation: dict[str, Any]
+    evaluation: EvalTransform
     format: str
     predict: Callable[[np.ndarray], np.ndarray]
     explain: Callable[[np.ndarray, str, str | None], Explanation] | None = None
@@ -93,7 +94,7 @@ def _load(path: Path) -> ServedModel:
         class_names=tuple(map(printable, contract.class_names)),
         image_size=contract.image_size,
         channels=contract.channels,
-        evaluation=dict(contract.evaluation),
+        evaluation=contract.evaluation,
         format=contract.format,
         predict=exported.predict_on_batch,
     )
@@ -151,7 +152,7 @@ def _from_keras(model: Any) -> ServedModel:
         class_names=printed,
         image_size=size,
         channels=channels,
-        evaluation=dict(model.eval_transform),
+        evaluation=model.eval_transform,
         format="keras",
         predict=predict,
         explain=explain if _has_attention(model) else None,

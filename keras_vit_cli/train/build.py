@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras_vit
+from keras_vit.data import EvalTransform
 from keras_vit.models import MLPMixer, VisionTransformer
 from keras_vit.models.families import family_of
 from keras_vit.models.geometry import DEFAULT_SIZE
@@ -39,7 +40,7 @@ def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
         model = model.with_token_merging(job.token_merging)
     if recipe.augmentation.crop == "resize":
         # Tiny images do not have a border to crop in evaluation.
-        model.eval_transform = {"mode": "stretch"}
+        model.eval_transform = EvalTransform("stretch")
     return model
 
 

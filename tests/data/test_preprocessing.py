@@ -24,7 +24,7 @@ def golden(shared: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("index", range(4))
 def test_stretch_equals_vision_transformer(golden, shared: Path, index: int) -> None:
     tolerance = json.loads((shared / "golden/preprocess/meta.json").read_text())["tolerance"]
-    image = evaluation_image(golden[f"image_{index}"], 32, mode="stretch")
+    image = evaluation_image(golden[f"image_{index}"], 32, "stretch")
     expected = golden[f"vit_jax_eval_{index}"]
     np.testing.assert_allclose((image - 127.5) / 127.5, expected, atol=tolerance["atol"])
 
@@ -33,7 +33,7 @@ def test_stretch_equals_vision_transformer(golden, shared: Path, index: int) -> 
 def test_big_vision_equals_big_vision(golden, index: int) -> None:
     # Recorded with resize_small(40)|central_crop(32). Truncation to whole levels may fall to either
     # side: one level, in at most 4 % of the values.
-    image = evaluation_image(golden[f"image_{index}"], 32, mode="big_vision", crop_fraction=0.8)
+    image = evaluation_image(golden[f"image_{index}"], 32, "big_vision", crop_fraction=0.8)
     difference = np.abs(image / 255 * 2 - 1 - golden[f"bv_eval_{index}"])
     assert difference.max() <= 2 / 255 + 1e-6
     assert np.mean(difference > 1e-6) <= 0.04
@@ -76,7 +76,7 @@ def test_crop_to_an_oblong_keeps_the_aspect_ratio(mode: str) -> None:
 @pytest.mark.parametrize("shape", [(97, 131), (20, 50), (64, 64)])
 def test_stretch_bicubic_equals_pillow(shape: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3)).astype("uint8")
-    image = evaluation_image(pixels, (32, 40), mode="stretch_bicubic").numpy()
+    image = evaluation_image(pixels, (32, 40), "stretch_bicubic").numpy()
     # As floats: Pillow clips and rounds bytes after each of its two passes.
     channels = [Image.fromarray(pixels[..., c].astype("float32")) for c in range(3)]
     resized = [channel.resize((40, 32), Image.Resampling.BICUBIC) for channel in channels]
@@ -197,7 +197,7 @@ def test_the_seed_decides() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mode": "centre"}, "mode='centre' is not known. Give one of: 'crop', 'stretch'"),
+        ({"transform": "centre"}, "mode='centre' is not known. Give one of: 'crop', 'stretch'"),
         ({"crop_fraction": 0.0}, r"crop_fraction=0.0 must lie in \(0, 1\]"),
         ({"image_size": 0}, "image_size=0 is not a size"),
         ({"image_size": (8, 8, 3)}, r"image_size=\(8, 8, 3\) is not a size"),

@@ -13,7 +13,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.data import FileSplit, decode_image, evaluation_image, pipeline, read_image
 from keras_vit.data.decode.pillow import decode_with_pillow, evaluation_array
-from keras_vit.data.preprocessing import INTERPOLATIONS, PILLOW_MODES
+from keras_vit.data.eval_transform import INTERPOLATIONS, PILLOW_MODES, EvalTransform
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.once
@@ -116,7 +116,7 @@ def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
         read = np.stack([read_image(file, 96, decoder=decoder) for file in files])
         np.testing.assert_allclose(read, batches[decoder], atol=0.02)
     with pytest.raises(ValueError, match="decoder='cv2' is not known"):
-        pipeline(split, 96, 4, eval_transform={"decoder": "cv2"})
+        pipeline(split, 96, 4, eval_transform=EvalTransform(decoder="cv2"))
     with pytest.raises(ValueError, match="decoder='cv2' is not known"):
         read_image(files[0], 96, decoder="cv2")
 

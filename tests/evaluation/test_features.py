@@ -76,7 +76,7 @@ def test_images_are_prepared_by_eval_transform(model: keras_vit.VisionTransforme
     tight.eval_transform = {"crop_fraction": 0.5}
     for changed in (stretching, tight):
         prepared = np.stack(
-            [data.evaluation_image(image, 8, **changed.eval_transform) for image in images]
+            [data.evaluation_image(image, 8, changed.eval_transform) for image in images]
         )
         expected = keras.ops.convert_to_numpy(model.feature_model("pre_logits")(prepared))
         np.testing.assert_allclose(features(changed, split)[0], expected, atol=2e-6)

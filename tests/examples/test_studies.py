@@ -136,7 +136,7 @@ def test_cost_is_that_of_the_model(family: str) -> None:
     one = Trial("one", NAMES[family], SIZES[family], replace(RECIPE, image_size=32), {})
     model = one.build(num_classes=5)
     assert one.cost(num_classes=5).parameters == model.count_params()
-    assert model.eval_transform == {"mode": "stretch"}
+    assert model.eval_transform == data.EvalTransform("stretch")
 
 
 def test_dropout_goes_where_there_is_one() -> None:

@@ -156,7 +156,8 @@ def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path
     wake(model)
     model.eval_transform = {"mode": "stretch", "views": "crops"}
     file = exported(tmp_path, model, format)
-    assert file.eval_transform == {"mode": "stretch"}  # or the views would be averaged twice
+    # Or the views would be averaged twice.
+    assert file.eval_transform.to_dict() == {"mode": "stretch"}
     averaged = keras_vit.average_views(model).predict(IMAGES.astype("float32"), verbose=0)
     np.testing.assert_allclose(file.predict(IMAGES), softmax(averaged), atol=1e-4)
     assert np.abs(softmax(averaged) - probabilities(model, IMAGES)).max() > 1e-4

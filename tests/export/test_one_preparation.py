@@ -170,6 +170,6 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(BadImageError, match="32 x 24 pixels, more than max_pixels=9"):
         prepare_contents(encode(IMAGE, "PNG"), 16, max_pixels=9)
     with pytest.raises(ValueError, match="mode='no' is not known"):
-        prepare_contents(encode(IMAGE, "PNG"), 16, mode="no")
+        prepare_contents(encode(IMAGE, "PNG"), 16, transform=data.EvalTransform("no"))
     with pytest.raises(ValueError, match="must be 3"):
         prepare_contents(encode(IMAGE, "PNG"), 16, channels=2)

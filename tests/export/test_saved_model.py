@@ -162,7 +162,7 @@ def test_images_that_are_prepared_are_not_prepared_again(tmp_path: Path) -> None
     answer = serve_images(images=tf.constant(larger))["probabilities"].numpy()
     centre = np.stack(
         [
-            keras_vit.data.evaluation_image(tf.constant(image), (32, 32), **model.eval_transform)
+            keras_vit.data.evaluation_image(tf.constant(image), (32, 32), model.eval_transform)
             for image in larger
         ]
     )

@@ -73,7 +73,7 @@ def slow(file: Path) -> Iterator["serving.Server"]:
 
 def expected(body: bytes, seed: int = 0) -> dict[str, float]:
     model = tiny_model(seed)
-    pixels = prepare_contents(body, (32, 24), **model.eval_transform)
+    pixels = prepare_contents(body, (32, 24), transform=model.eval_transform)
     (row,) = predictions_of(model, model.predict_on_batch(pixels[None]), 3)
     return {printable(name): probability for name, probability in row}
 

@@ -132,7 +132,7 @@ def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
     kept, choice = choose(model, recipe, start, part)
     for a, b in zip(kept.get_weights(), start, strict=True):
         np.testing.assert_array_equal(a, b)
-    assert kept.eval_transform["views"] == "flip"
+    assert kept.eval_transform.views == "flip"
     assert (choice.selected, choice.images) == ("linear probe", len(part))
     assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
     assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")

@@ -103,7 +103,7 @@ def test_each_step_after_training() -> None:
     refined, facts = refine(model, recipe, start, None)
     assert facts == {}
     assert refined.input_shape == (None, 24, 24, 3)
-    assert refined.eval_transform["views"] == "flip"
+    assert refined.eval_transform.views == "flip"
     np.testing.assert_array_equal(refined.get_layer("head").get_weights()[0], trained[-2])
     kernel = next(i for i, weights in enumerate(trained) if weights.ndim == 2)
     np.testing.assert_allclose(

@@ -17,7 +17,7 @@ from keras_vit import BiTResNet
 from keras_vit.data import evaluation_image
 from keras_vit.data.decode.decoder import DECODERS
 from keras_vit.data.decode.pillow import evaluation_array
-from keras_vit.data.preprocessing import PILLOW_MODES
+from keras_vit.data.eval_transform import PILLOW_MODES, EvalTransform
 from keras_vit.evaluation.prediction import read_images
 from keras_vit.weights import (
     CheckpointError,
@@ -225,7 +225,7 @@ def test_we_open_a_folder_of_transformers(
     model = from_checkpoint(tmp_path / "vit")
     assert model.class_names == NAMES
     assert model.input_shape == (None, side, side, 3)
-    assert model.eval_transform == {**expected, **PILLOW}
+    assert model.eval_transform == EvalTransform(**expected, **PILLOW)
     logits = huggingface_logits(tmp_path / "vit", photograph)
     np.testing.assert_allclose(ours(model, photograph), logits, atol=1e-3)
 
@@ -252,9 +252,8 @@ def test_we_open_a_folder_of_timm(mode: str, tmp_path: Path, photograph: Path) -
     model = from_checkpoint(tmp_path / "vit")
     assert (model.class_names, model.num_heads, model.pooling) == (NAMES, 4, "gap")
     assert model.input_shape == (None, 48, 48, 3)
-    assert model.eval_transform == {
-        "mode": f"timm_{mode}", "crop_fraction": 0.9, "interpolation": "bilinear", **PILLOW,
-    }  # fmt: skip
+    expected = EvalTransform(f"timm_{mode}", 0.9, "bilinear", **PILLOW)
+    assert model.eval_transform == expected
     logits = timm_logits(tmp_path / "vit", photograph)
     np.testing.assert_allclose(ours(model, photograph), logits, atol=1e-3)
 
@@ -301,7 +300,7 @@ def test_a_preparation_that_we_do_not_have_is_reported(
     processor.write_text(json.dumps({**json.loads(processor.read_text()), **changes}))
     with pytest.warns(UserWarning, match="prepares images in a way that this package does not"):
         model = from_checkpoint(tmp_path / "vit")
-    assert model.eval_transform == {"mode": "stretch_bicubic"}
+    assert model.eval_transform == EvalTransform("stretch_bicubic")
 
 
 # What cannot be written

@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from keras_vit import ops as backend
-from keras_vit._base.errors import as_pair, check_choice, check_positive
+from keras_vit._base.errors import as_pair, check_positive
 from keras_vit.data._imports import tf
 from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits
-from keras_vit.data.decode.decoder import DECODERS, decode_image
+from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.pillow import decode_with_pillow, evaluation_array
 from keras_vit.data.errors import BadImageError, undecodable_reason
-from keras_vit.data.preprocessing import check_eval_transform, evaluation_image
+from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.data.preprocessing import evaluation_image
 
 # The most files that are opened for their header alone.
 MOST_HEADERS = 1000
+DEFAULT = EvalTransform()
 _KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a named pipe",
@@ -78,8 +80,8 @@ def read_image(
     channels: int = 3,
     *,
     max_pixels: int = MAX_PIXELS,
+    transform: EvalTransform | str = "crop",
     decoder: str | None = None,
-    **eval_transform: Any,
 ) -> np.ndarray | str:
     """Pixels of one file, prepared as in evaluation, or the reason why it cannot be decoded.
 
@@ -96,8 +98,8 @@ def read_image(
         image_size: int or `(height, width)` of the result.
         channels: 3, or 1 for grey.
         max_pixels: height times width that is accepted, read before anything is decoded.
-        decoder: as in `decode_image`; None for the backend's.
-        **eval_transform: `mode`, `crop_fraction` and `interpolation` of `evaluation_image`.
+        transform: how it is resized: an `EvalTransform`, such as `model.eval_transform`, or a mode.
+        decoder: in place of the transform's, as in `decode_image`.
 
     Returns:
         float32 array `(height, width, channels)`, values 0..255; or the reason, a string.
@@ -111,7 +113,10 @@ def read_image(
     """
     if has_sixteen_bits(_first_bytes(Path(file))):
         warn_of_sixteen_bits([file], 1)
-    return prepare_file(file, image_size, channels, max_pixels, decoder, **eval_transform)
+    transform = EvalTransform.of(transform)
+    if decoder is not None:
+        transform = replace(transform, decoder=decoder)
+    return prepare_file(file, image_size, channels, max_pixels, transform)
 
 
 def prepare_file(
@@ -119,15 +124,12 @@ def prepare_file(
     image_size: int | tuple[int, int],
     channels: int = 3,
     max_pixels: int = MAX_PIXELS,
-    decoder: str | None = None,
-    **eval_transform: Any,
+    transform: EvalTransform = DEFAULT,
 ) -> np.ndarray | str:
     """What `read_image` returns, without its warning."""
     try:
         contents = read_contents(Path(file))
-        return prepare_contents(
-            contents, image_size, channels, max_pixels, decoder, **eval_transform
-        )
+        return prepare_contents(contents, image_size, channels, max_pixels, transform)
     except OSError as error:
         return error.strerror or str(error)
     except BadImageError as error:
@@ -139,8 +141,7 @@ def prepare_contents(
     image_size: int | tuple[int, int],
     channels: int = 3,
     max_pixels: int = MAX_PIXELS,
-    decoder: str | None = None,
-    **eval_transform: Any,
+    transform: EvalTransform = DEFAULT,
 ) -> np.ndarray:
     """The one preparation of an encoded image, as in evaluation, whoever asks for it.
 
@@ -157,13 +158,11 @@ def prepare_contents(
     """
     size = as_pair(image_size, "image_size")
     check_positive(max_pixels=max_pixels)
-    decoder = decoder or ("tensorflow" if backend.is_tensorflow() else "pillow")
-    check_choice(decoder, "decoder", DECODERS)
+    decoder = transform.decoder or ("tensorflow" if backend.is_tensorflow() else "pillow")
     if decoder == "pillow" and not backend.is_tensorflow():
         pixels = decode_with_pillow(contents, channels, max_pixels)
-        return evaluation_array(pixels, size, **eval_transform)
-    check_eval_transform(**eval_transform)
-    prepare = _in_a_graph(size, channels, max_pixels, decoder, tuple(eval_transform.items()))
+        return evaluation_array(pixels, size, transform)
+    prepare = _in_a_graph(size, channels, max_pixels, decoder, transform)
     try:
         with tf.device("CPU"):
             return prepare(tf.constant(contents)).numpy()
@@ -177,12 +176,12 @@ def _in_a_graph(
     channels: int,
     max_pixels: int,
     decoder: str,
-    eval_transform: tuple[tuple[str, Any], ...],
+    transform: EvalTransform,
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Decodes and resizes in a graph, which takes a tenth of the time of single operations."""
 
     def prepare(contents: tf.Tensor) -> tf.Tensor:
         image = decode_image(contents, channels, max_pixels=max_pixels, decoder=decoder)
-        return evaluation_image(image, size, **dict(eval_transform))
+        return evaluation_image(image, size, transform)
 
     return tf.function(prepare, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)

@@ -19,14 +19,8 @@ import numpy as np
 from keras_vit.data.decode.decoder import MIRRORED, UPSIDE_DOWN, check_channels
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
 from keras_vit.data.errors import BadImageError, too_large, undecodable_reason
-from keras_vit.data.preprocessing import (
-    CROP_FRACTION,
-    PILLOW_MODES,
-    PillowRule,
-    Size,
-    check_eval_transform,
-    scaled_sides,
-)
+from keras_vit.data.eval_transform import CROP_FRACTION, PILLOW_MODES, EvalTransform, PillowRule
+from keras_vit.data.preprocessing import Size, scaled_sides
 
 # What Pillow raises for damaged files: its decoders check some fields and stumble over others.
 _DAMAGED: tuple[type[Exception], ...] = (struct.error, zlib.error, OSError, EOFError, SyntaxError)
@@ -67,16 +61,16 @@ def decode_with_pillow(
 def evaluation_array(
     image: np.ndarray,
     size: Size,
-    mode: str = "crop",
+    transform: EvalTransform | str = "crop",
     crop_fraction: float = CROP_FRACTION,
     interpolation: str | None = None,
-    decoder: str | None = None,
-    views: str | None = None,
 ) -> np.ndarray:
     """`evaluation_image` without TensorFlow: a float32 array `(*size, channels)`, values 0..255."""
-    check_eval_transform(mode, crop_fraction, interpolation, decoder, views)
+    if isinstance(transform, str):
+        transform = EvalTransform(transform, crop_fraction, interpolation)
+    mode, crop_fraction = transform.mode, transform.crop_fraction
     if mode in PILLOW_MODES:
-        return _as_pillow(image, size, PILLOW_MODES[mode], crop_fraction, interpolation)
+        return _as_pillow(image, size, PILLOW_MODES[mode], crop_fraction, transform.interpolation)
     from PIL.Image import Resampling, Transform
 
     if mode == "stretch":  # without antialiasing, which Pillow's resize always does

@@ -4,9 +4,11 @@ Layouts hold tensors only. The rest stands in the archive's comment (`.npz`) or 
 metadata (`.safetensors`), which every other program ignores.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.class_names import class_names, set_of_names
 from keras_vit.weights.tables.layout import Checkpoint
 
@@ -31,7 +33,7 @@ def model_metadata(model: Any) -> dict[str, Any]:
         "grid": list(model.position_grid) if "position_grid" in config else None,
         # ImageNet's classes go by the name of the set: the comment of a .npz is short.
         "class_names": set_of_names(names) or (None if names is None else list(names)),
-        "evaluation": model.eval_transform,
+        "evaluation": model.eval_transform.to_dict(),
     }
 
 
@@ -47,7 +49,8 @@ def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoin
     if size:
         arguments["image_size"] = size
     if isinstance(metadata.get("evaluation"), dict):
-        arguments["evaluation"] = metadata["evaluation"]
+        with suppress(TypeError, ValueError):  # of another version, or damaged: the default stays
+            arguments["evaluation"] = EvalTransform.of(metadata["evaluation"])
     names = metadata.get("class_names")
     if isinstance(names, str):
         names = class_names(names)

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit._base.errors import check_choice
 from keras_vit._base.version import __version__
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.normalisation import NORMALISATIONS, normalised_channels
 from keras_vit.weights.containers.metadata import stated_image_size
 from keras_vit.weights.errors import CheckpointError
@@ -128,7 +129,7 @@ def timm_configs(model: Any) -> Files:
     return {"config.json": config}
 
 
-def folder_transform(model: Any, layout: str) -> dict[str, Any]:
+def folder_transform(model: Any, layout: str) -> EvalTransform:
     """How transformers or timm prepares images for a model saved in a folder, bit for bit.
 
     `save_weights` writes what comes nearest to the model's `eval_transform`. Set to this, the model
@@ -139,7 +140,7 @@ def folder_transform(model: Any, layout: str) -> dict[str, Any]:
         layout: `"huggingface"` or `"timm"`.
 
     Returns:
-        An `eval_transform`.
+        What to assign to `model.eval_transform`.
 
     Raises:
         CheckpointError: The model takes images of any size, which a folder cannot.
@@ -150,7 +151,7 @@ def folder_transform(model: Any, layout: str) -> dict[str, Any]:
     >>> import keras_vit
     >>> model = keras_vit.VisionTransformer(
     ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
-    >>> keras_vit.weights.folder_transform(model, "timm")["mode"]
+    >>> keras_vit.weights.folder_transform(model, "timm").mode
     'timm_center'
     """
     check_choice(layout, "layout", ("huggingface", "timm"))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any
 
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.containers.tensors import SharedRead
 from keras_vit.weights.tables.flax_rows import attention, mlp, norm, under_prefix
 from keras_vit.weights.tables.google import BLOCK, COMMON_ROWS, block_rows, heads, renumbered
@@ -17,7 +18,7 @@ from keras_vit.weights.tables.layout import SAME, Layout, Row, SourceConventions
 
 # Linen: every kind of module counts on its own.
 NUMBERS = {"LayerNorm": (0, 1), "MultiHeadDotProductAttention": (0,), "MlpBlock": (0,)}
-CONVENTIONS = SourceConventions("gelu_tanh", 1e-6, True, "zoom", {"mode": "big_vision"})
+CONVENTIONS = SourceConventions("gelu_tanh", 1e-6, True, "zoom", EvalTransform("big_vision"))
 
 ROWS: tuple[Row, ...] = (
     *COMMON_ROWS,

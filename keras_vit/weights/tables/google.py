@@ -8,12 +8,13 @@ each kind separately (Linen) are read as well.
 import re
 from typing import Any
 
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.tables.flax_rows import attention, dense, mlp, norm, under_prefix
 from keras_vit.weights.tables.layout import SAME, Layout, Row, SourceConventions, Tensors
 from keras_vit.weights.tables.resnet_names import SCALE_4D, stem_rows, unit_rows
 
 # vit_jax evaluates on a plain resize, see reference: input_pipeline.py.
-RELEASED_CODE = SourceConventions("gelu_tanh", 1e-6, True, "zoom", {"mode": "stretch"})
+RELEASED_CODE = SourceConventions("gelu_tanh", 1e-6, True, "zoom", EvalTransform("stretch"))
 
 BLOCK = "Transformer/encoderblock_{}/"
 # Numbers of each kind of module in a block, in the order of the data.

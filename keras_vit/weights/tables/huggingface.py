@@ -6,6 +6,7 @@ Names as transformers writes them; its version 5 uses shorter ones in memory, wh
 from dataclasses import replace
 from typing import Any
 
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.tables.layout import (
     BATCH,
     CONV,
@@ -24,7 +25,7 @@ from keras_vit.weights.tables.layout import (
 )
 
 # What ViTConfig and ViTImageProcessor do unless config.json beside the file differs.
-CONVENTIONS = SourceConventions("gelu", 1e-12, True, "bicubic", {"mode": "stretch_bicubic"})
+CONVENTIONS = SourceConventions("gelu", 1e-12, True, "bicubic", EvalTransform("stretch_bicubic"))
 
 ROWS: tuple[Row, ...] = (
     ("embeddings.cls_token", ("class_token",), SAME),
@@ -82,7 +83,7 @@ HUGGINGFACE_DISTILLED = replace(
     conventions=replace(
         CONVENTIONS,
         include_preprocessing="imagenet",
-        eval_transform={"mode": "crop", "crop_fraction": 0.875},
+        eval_transform=EvalTransform("crop", 0.875),
     ),
     rows=(
         *(row for row in ROWS if not row[0].startswith("classifier")),
@@ -126,7 +127,7 @@ HUGGINGFACE_BEIT = replace(
 HUGGINGFACE_DINOV2 = Layout(
     name="huggingface_dinov2",
     suffix=".safetensors",
-    conventions=SourceConventions("gelu", 1e-6, "imagenet", "bicubic", {"mode": "crop"}),
+    conventions=SourceConventions("gelu", 1e-6, "imagenet", "bicubic", EvalTransform("crop")),
     signature=r"^encoder\.layer\.0\.layer_scale1\.lambda1$",
     rows=ROWS,
     block="encoder.layer.{}.",
@@ -172,7 +173,7 @@ HUGGINGFACE_DINOV3 = Layout(
     name="huggingface_dinov3",
     suffix=".safetensors",
     conventions=SourceConventions(
-        "gelu", 1e-5, "imagenet", "bicubic", {"mode": "crop", "crop_fraction": 1.0}
+        "gelu", 1e-5, "imagenet", "bicubic", EvalTransform("crop", crop_fraction=1.0)
     ),
     signature=r"^layer\.0\.layer_scale1\.lambda1$",
     rows=(
@@ -225,7 +226,7 @@ HUGGINGFACE_CLIP = Layout(
     name="huggingface_clip",
     suffix=".safetensors",
     conventions=SourceConventions(
-        "quick_gelu", 1e-5, "clip", "bicubic", {"mode": "crop", "crop_fraction": 1.0}
+        "quick_gelu", 1e-5, "clip", "bicubic", EvalTransform("crop", crop_fraction=1.0)
     ),
     signature=r"^pre_layrnorm\.weight$",
     rows=(
@@ -246,7 +247,9 @@ HUGGINGFACE_CLIP = Layout(
 HUGGINGFACE_SIGLIP = Layout(
     name="huggingface_siglip",
     suffix=".safetensors",
-    conventions=SourceConventions("gelu_tanh", 1e-6, True, "bicubic", {"mode": "stretch_bicubic"}),
+    conventions=SourceConventions(
+        "gelu_tanh", 1e-6, True, "bicubic", EvalTransform("stretch_bicubic")
+    ),
     signature=r"^encoder\.layers\.0\.layer_norm1\.weight$",
     absent="layrnorm|class_embedding",
     rows=(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.containers.tensors import Array, SharedRead, Tensor
 from keras_vit.weights.errors import CheckpointError
 
@@ -70,7 +71,7 @@ class SourceConventions:
     norm_epsilon: float
     include_preprocessing: bool | str
     resampling: str
-    eval_transform: dict[str, Any] = field(default_factory=dict)
+    eval_transform: EvalTransform = field(default_factory=EvalTransform)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ The hybrids' stem and units, in `google.py`, have the names of version 1.
 
 from functools import partial
 
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.tables.flax_rows import dense, norm, under_prefix
 from keras_vit.weights.tables.layout import SAME, Codec, Layout, Row, SourceConventions
 
@@ -16,8 +17,8 @@ DENSE_4D = Codec(lambda x: x.reshape(x.shape[-2:]), lambda x, _: x[None, None])
 
 # A ResNet has one activation and no positions. big_transfer evaluates on a plain resize, see its
 # bit_pytorch/train.py.
-BIG_TRANSFER = SourceConventions("", 0.0, True, "zoom", {"mode": "stretch"})
-BIG_VISION = SourceConventions("", 0.0, True, "zoom", {"mode": "big_vision"})
+BIG_TRANSFER = SourceConventions("", 0.0, True, "zoom", EvalTransform("stretch"))
+BIG_VISION = SourceConventions("", 0.0, True, "zoom", EvalTransform("big_vision"))
 
 
 def unit_rows(codec: Codec, with_norm: bool) -> tuple[Row, ...]:

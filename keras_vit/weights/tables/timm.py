@@ -6,6 +6,7 @@ The authors of DINO, DeiT and DINOv2 wrote their models after timm's, with a few
 from dataclasses import replace
 from typing import Any
 
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.tables.layout import (
     CONV,
     NO_BIASES,
@@ -22,11 +23,11 @@ from keras_vit.weights.tables.layout import (
 
 # Google's weights, converted: pixels in [-1, 1], images squeezed to the square.
 CONVENTIONS = SourceConventions(
-    "gelu", 1e-6, True, "bicubic_antialias", {"mode": "stretch_bicubic"}
+    "gelu", 1e-6, True, "bicubic_antialias", EvalTransform("stretch_bicubic")
 )
 # Facebook's: ImageNet's mean and standard deviation, the centre cropped.
 IMAGENET_CONVENTIONS = SourceConventions(
-    "gelu", 1e-6, "imagenet", "bicubic_antialias", {"mode": "crop", "crop_fraction": 0.9}
+    "gelu", 1e-6, "imagenet", "bicubic_antialias", EvalTransform("crop", crop_fraction=0.9)
 )
 
 ROWS: tuple[Row, ...] = (
@@ -96,7 +97,9 @@ DINOV2 = replace(
     name="dinov2",
     suffix=".pth",
     signature=r"^mask_token$",
-    conventions=SourceConventions("gelu", 1e-6, "imagenet", "bicubic_offset", {"mode": "crop"}),
+    conventions=SourceConventions(
+        "gelu", 1e-6, "imagenet", "bicubic_offset", EvalTransform("crop")
+    ),
 )
 
 # The distilled DeiT, whose second token and head nobody else has.
@@ -108,7 +111,7 @@ TIMM_CLIP = replace(
     name="timm_clip",
     signature=r"^norm_pre\.weight$",
     conventions=SourceConventions(
-        "gelu", 1e-5, "clip", "bicubic_antialias", {"mode": "crop", "crop_fraction": 1.0}
+        "gelu", 1e-5, "clip", "bicubic_antialias", EvalTransform("crop", crop_fraction=1.0)
     ),
 )
 
@@ -131,7 +134,7 @@ TIMM_BEIT = replace(
     name="timm_beit",
     signature=r"^(blocks\.\d+\.attn|rel_pos_bias)\.relative_position_bias_table$",
     conventions=SourceConventions(
-        "gelu", 1e-6, True, "bicubic_antialias", {"mode": "crop", "crop_fraction": 0.9}
+        "gelu", 1e-6, True, "bicubic_antialias", EvalTransform("crop", crop_fraction=0.9)
     ),
     rows=(*ROWS, ("rel_pos_bias.relative_position_bias_table", ("relative_table",), SAME)),
     block_rows=OTHER_BLOCK_ROWS,
@@ -156,7 +159,7 @@ TIMM_DINOV3 = replace(
     signature=r"^blocks\.0\.gamma_1$",
     absent=r"^pos_embed$|relative_position",
     conventions=SourceConventions(
-        "gelu", 1e-5, "imagenet", "bicubic_antialias", {"mode": "crop", "crop_fraction": 1.0}
+        "gelu", 1e-5, "imagenet", "bicubic_antialias", EvalTransform("crop", crop_fraction=1.0)
     ),
     block_rows=(*GATED_ROWS, *OTHER_BLOCK_ROWS),
     arguments=_dinov3_arguments,
@@ -166,7 +169,7 @@ TIMM_DINOV3 = replace(
     ignored=(r"^mask_token$", r"rope\.periods$"),
 )
 EVA02_CONVENTIONS = SourceConventions(
-    "swiglu", 1e-6, "clip", "bicubic_antialias", {"mode": "crop", "crop_fraction": 1.0}
+    "swiglu", 1e-6, "clip", "bicubic_antialias", EvalTransform("crop", crop_fraction=1.0)
 )
 # The tiny and small ones; and the base and large, with a norm in the MLP.
 TIMM_EVA02 = replace(

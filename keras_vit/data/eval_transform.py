@@ -1,0 +1,104 @@
+"""How an image is brought to a model's size where nothing is random: `EvalTransform`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from keras_vit._base.errors import check_choice
+
+CROP_FRACTION = 0.875  # 224 of 256: the part of the small side that the central crop keeps
+VIEW_NAMES = ("one", "flip", "crops")  # keys of `keras_vit.models.views.VIEWS`
+DECODERS = ("tensorflow", "pillow")
+
+
+class PillowRule(NamedTuple):
+    """How a package that prepares images with Pillow computes sizes.
+
+    Attributes:
+        keeps_ratio: Whether the aspect ratio stays, so that the crop cuts the long side.
+        rounds_centre: Where half a pixel is left, whether the crop begins at the nearest even
+            pixel, as torchvision's does, or at the one above.
+    """
+
+    keeps_ratio: bool
+    rounds_centre: bool
+
+
+PILLOW_MODES = {
+    "timm_center": PillowRule(keeps_ratio=True, rounds_centre=True),
+    "timm_squash": PillowRule(keeps_ratio=False, rounds_centre=True),
+    "huggingface_crop": PillowRule(keeps_ratio=True, rounds_centre=False),
+    "huggingface_stretch": PillowRule(keeps_ratio=False, rounds_centre=False),
+}
+MODES = ("crop", "stretch", "stretch_bicubic", "big_vision", *PILLOW_MODES)
+# Pillow's filters -> TensorFlow's methods.
+INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "lanczos": "lanczos3"}
+
+
+@dataclass(frozen=True)
+class EvalTransform:
+    """How an image file becomes the input of a model in evaluation and prediction.
+
+    A model has one, `model.eval_transform`, which is saved with it and in its exported files.
+
+    Attributes:
+        mode: How the image is resized and cropped; see `keras_vit.data.evaluation_image`.
+        crop_fraction: The part of the resized small side that the crop keeps, in (0, 1].
+        interpolation: `"bilinear"`, `"bicubic"` or `"lanczos"`, of timm's and Hugging Face's
+            modes; None for bicubic. The other modes have their own.
+        decoder: `"tensorflow"` or `"pillow"`, for JPEG files; None for the backend's.
+        views: What predictions are averaged over: `"one"`, `"flip"` or `"crops"`; None for one.
+
+    Raises:
+        ValueError: A name is unknown, or the fraction out of range.
+
+    Example:
+
+    >>> from dataclasses import replace
+    >>> from keras_vit.data import EvalTransform
+    >>> replace(EvalTransform(mode="stretch"), views="flip").to_dict()
+    {'mode': 'stretch', 'views': 'flip'}
+    """
+
+    mode: str = "crop"
+    crop_fraction: float = CROP_FRACTION
+    interpolation: str | None = None
+    decoder: str | None = None
+    views: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.mode, "mode", MODES)
+        check_choice(self.decoder, "decoder", (None, *DECODERS))
+        check_choice(self.views, "views", (None, *VIEW_NAMES))
+        if self.interpolation is not None:
+            check_choice(self.interpolation, "interpolation", INTERPOLATIONS)
+            check_choice(self.mode, "mode beside interpolation", PILLOW_MODES)
+        if not 0 < self.crop_fraction <= 1:
+            raise ValueError(
+                f"crop_fraction={self.crop_fraction} must lie in (0, 1], for instance 0.875"
+            )
+
+    @classmethod
+    def of(cls, value: EvalTransform | str | Mapping[str, Any] | None) -> EvalTransform:
+        """The transform that a mode, or the arguments as a dictionary, stand for.
+
+        Raises:
+            TypeError: A key is not an argument.
+            ValueError: As for the class.
+
+        Example:
+
+        >>> from keras_vit.data import EvalTransform
+        >>> EvalTransform.of({"crop_fraction": 0.9}).mode
+        'crop'
+        """
+        if isinstance(value, EvalTransform):
+            return value
+        return cls(value) if isinstance(value, str) else cls(**(value or {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What differs from the defaults, as it is saved."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {k: v for k, v in values.items() if v != getattr(EvalTransform, k)}
