@@ -51,5 +51,5 @@ class Job(TrainOptions):
 
 _ATTRIBUTES = "".join(
     f"    {field.name}: {field.metadata['option'].help}.\n" for field in fields(Job)
-)
+).replace("*", r"\*")  # of a pattern, and not of reStructuredText
 Job.__doc__ = f"{Job.__doc__}\n\nAttributes:\n{_ATTRIBUTES}"
