@@ -13,9 +13,9 @@ import keras_vit
 from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options import COMMANDS
+from tests.cli.serve.helpers import jpeg, request
 from tests.docs import stand_ins
 from tests.docs.blocks import commands, pages
-from tests.serving.helpers import jpeg, request
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "jax",

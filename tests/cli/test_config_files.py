@@ -13,7 +13,7 @@ from keras_vit_cli.arguments import parse
 from keras_vit_cli.options.option import UsageError
 from keras_vit_cli.options.train import TrainOptions
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TOML = """
 data = "photos"
 epochs = 3

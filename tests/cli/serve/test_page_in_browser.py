@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.serve.helpers import jpeg, save, tiny_model
 from tests.inspection.test_page_in_browser import browser  # noqa: F401
-from tests.serving.helpers import jpeg, save, tiny_model
 
 serving = pytest.importorskip("benchmarks.serving")
 pytestmark = pytest.mark.once

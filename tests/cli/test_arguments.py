@@ -20,7 +20,7 @@ from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.option import Integers, Numbers, UsageError
 from keras_vit_cli.options.shared import AUGMENTATIONS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 REQUIRED = {
     "train": ["--data", "no/such/folder"],
     "predict": ["no/such/model", "photo.jpg"],

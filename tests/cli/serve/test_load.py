@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.helpers import jpeg, save, tiny_model
+from tests.cli.serve.helpers import jpeg, save, tiny_model
 
 serving = pytest.importorskip("benchmarks.serving")
 

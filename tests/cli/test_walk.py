@@ -12,7 +12,7 @@ import pytest
 from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import parse
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MOST = 30
 
 

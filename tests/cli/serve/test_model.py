@@ -11,7 +11,7 @@ from keras_vit._base.errors import printable
 from keras_vit.inspection import attention_rollout, class_attribution
 from keras_vit_cli.serve.model import load_served, warm_up
 from keras_vit_cli.serve.versions import newest_version
-from tests.serving.helpers import NAMES, save, tiny_model
+from tests.cli.serve.helpers import NAMES, save, tiny_model
 
 
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])

@@ -14,8 +14,7 @@ import pytest
 from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation.prediction import predictions_of
-from tests.data.image_fixtures import png_of_twelve_bits
-from tests.serving.helpers import (
+from tests.cli.serve.helpers import (
     NAMES,
     eventually,
     jpeg,
@@ -24,6 +23,7 @@ from tests.serving.helpers import (
     save,
     tiny_model,
 )
+from tests.data.image_fixtures import png_of_twelve_bits
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
