@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -59,7 +60,7 @@ def test_the_title_is_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in recipes.RECIPES:
         title = describe_augment(recipes.get(name).augment, ())
         assert not re.search(r"[(]\w+=|None|False|Augmentation", title), title
-    layers = [Augmentation(min_area=0.3), "keras.layers.MixUp"]
+    layers = [Augmentation(min_area=0.3), keras.layers.MixUp()]
     title = describe_augment(*resolve_augment(layers, Augmentation()))
     assert title == "inception crop of at least 30 %, flip, keras.layers.MixUp"
 
