@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from keras_vit.data import OPERATIONS, Augmentation, training_image
-from keras_vit.data.augment import rand_augment
+from keras_vit.data import OPERATIONS, Augmentation, rand_augment, training_image
 from keras_vit.data.augment.rand_augment import _grey
 
 pytestmark = pytest.mark.once
