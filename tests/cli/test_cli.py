@@ -182,6 +182,7 @@ def test_lora_and_frozen_backbone_start_from_weights(
 
 
 @once
+@pytest.mark.slow
 def test_recipe_auto_starts_from_a_probe_where_images_are_few(
     run: Path,
     photographs: Path,

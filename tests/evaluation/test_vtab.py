@@ -327,7 +327,9 @@ def test_results_of_another_model_are_refused(calls: list, tmp_path: Path) -> No
         run_vtab(trainer(calls), tmp_path, tasks=())
 
 
-@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+@pytest.mark.parametrize(
+    "data_format", ["channels_last", pytest.param("channels_first", marks=pytest.mark.slow)]
+)
 def test_finetuning_learns(data_format: str) -> None:
     model = keras_vit.VisionTransformer(
         patch_size=4,

@@ -67,6 +67,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_pretraining_ends_with_the_same_weights(tmp_path: Path) -> None:
     """On JAX, over two simulated devices."""
     options = OPTIONS
