@@ -111,7 +111,6 @@ class DataCheck:
         self.is_for_fit = labels  # or for `evaluate`
         classes = getattr(model, "num_classes", None)
         self.off = classes is None
-        self.looks = not self.off  # until a batch has shown its range
         self.classes: int = classes or 0
         self.looks = not self.off  # until a batch has shown its range
         if self.off:
@@ -142,7 +141,9 @@ class DataCheck:
             return self._tensorflow_dataset(x)
         if _is_a(x, "torch", "DataLoader"):
             return _checked_loader(x, self)
-        if _is_a(x, "grain", "MapDataset") or _is_a(x, "grain", "IterDataset"):
+        if _is_a(x, "grain", "MapDataset"):  # whose threads may make the second batch first
+            return x.map_with_index(self._batch_by_index)
+        if _is_a(x, "grain", "IterDataset"):
             return x.map(self.batch)
         self.arrays(x, y)
         return x
@@ -150,6 +151,15 @@ class DataCheck:
     def batch(self, batch: Any) -> Any:
         """Checks a batch as `fit` takes it, the pixels of the first one alone; returns it."""
         self.arrays(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
+        return batch
+
+    def _batch_by_index(self, index: int, batch: Any) -> Any:
+        """As `batch`, with the pixels of the batch of index 0."""
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        self.shapes(x, y)
+        self.labels(y)
+        if index == 0:
+            self.first(x, y)
         return batch
 
     def arrays(self, x: Any, y: Any = None) -> None:
