@@ -257,7 +257,9 @@ def test_a_file_that_would_not_be_read_is_not_written(
 ) -> None:
     """The limits are the readers' own: a model of 150 narrow blocks would meet them."""
     for reader in ("npz", "safetensors_file"):
-        monkeypatch.setattr(f"keras_vit.weights.containers.{reader}.largest_header", lambda size: 1000)
+        monkeypatch.setattr(
+            f"keras_vit.weights.containers.{reader}.largest_header", lambda size: 1000
+        )
     with pytest.raises(CheckpointError, match=r"more and smaller tensors.*save it as \.keras"):
         keras_vit.save_weights(small(), tmp_path / name, layout)
     assert not list(tmp_path.iterdir())
