@@ -75,7 +75,7 @@ class Option:
         choices: The accepted words.
         name: `--name`, where that is not the field's; `POSITIONAL` for an argument without dashes.
         exclusive: Options of a command with the same word here exclude each other.
-        optional: The command finds a value where none is given, though its field does not have a default.
+        optional: The command finds a value where none is given; its field does not have a default.
         const: The value of the option alone, without one after it.
         nargs: How many values; by default several for a tuple, and one for others.
         type: What makes the value from the text, where it is neither the range nor the field's.
