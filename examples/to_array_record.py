@@ -25,7 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keras_vit._base.files import atomic_write
-from keras_vit.data._imports import require, tf
+from keras_vit.data._imports import require
+from keras_vit.data.sources.records import tfrecords
 
 SUFFIX = re.compile(r"\.tf_?records?\b", re.IGNORECASE)
 SHARD = re.compile(r"-\d{5,}-of-\d{5,}$")
@@ -46,7 +47,7 @@ def convert(file: Path, target: Path) -> int:
     with atomic_write(target) as temporary:
         # One record per group: records are read one by one, in random order.
         writer = writers.ArrayRecordWriter(str(temporary), "group_size:1")
-        for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+        for record in tfrecords(str(file)):
             writer.write(record)
             count += 1
         writer.close()

@@ -376,3 +376,13 @@ def test_large_tfrecord_files_are_converted_once(
     assert converted.stat().st_mtime_ns == moment
     with pytest.raises(SystemExit):
         example.main([str(place / "more"), "--out", str(tmp_path / "converted")])
+
+
+def test_a_file_that_was_cut_off_is_not_converted(folder: Folder, tmp_path: Path) -> None:
+    """TensorFlow leaves out a record whose header is cut off, and says nothing."""
+    place = folder()
+    file = next(place.glob("train.tfrecord-00000-*"))
+    file.write_bytes(file.read_bytes() + b"\x08\x00\x00")
+    with pytest.raises(DamagedShardError, match="truncated record at its end"):
+        load_example("to_array_record").main([str(place), "--out", str(tmp_path / "new")])
+    assert not list((tmp_path / "new").glob("*array_record-00000-*"))

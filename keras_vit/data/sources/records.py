@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -140,7 +140,7 @@ def open_records(parts: Sequence[str | Shard]) -> Records:
             shards = _shards(parts, list(pool.map(_count, files)))
         return ArrayRecords(shards)
     _check_memory(files)
-    contents = [_contents(file) for file in files]
+    contents = [list(tfrecords(file)) for file in files]
     return MemoryRecords(_shards(parts, [len(part) for part in contents]), contents)
 
 
@@ -155,17 +155,23 @@ def _check_memory(files: Sequence[str]) -> None:
         )
 
 
-def _contents(file: str) -> list[bytes]:
-    """All records of a TFRecord file."""
+def tfrecords(file: str) -> Iterator[bytes]:
+    """The records of a TFRecord file, in their order.
+
+    Raises:
+        DamagedShardError: the file is damaged; at its end, where it was cut off.
+    """
+    size = 0
     try:
-        records = list(tf.data.TFRecordDataset(file).as_numpy_iterator())
+        for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
+            size += len(record) + _AROUND_RECORD
+            yield record
     except tf.errors.OpError as error:
         # Between the places in TensorFlow's graph and in its operations.
         reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", error.message)
         raise _damaged(printable(file), f"{reason} (is it compressed?)") from error
-    if sum(len(record) + _AROUND_RECORD for record in records) != os.path.getsize(file):
+    if size != os.path.getsize(file):
         raise _damaged(printable(file), "truncated record at its end")  # TensorFlow leaves it out
-    return records
 
 
 def _shards(parts: Sequence[str | Shard], counts: Sequence[int]) -> list[Shard]:
