@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from keras_vit._base.errors import check_choice
+from keras_vit.data.decode.decoder import DECODERS
 
 CROP_FRACTION = 0.875  # 224 of 256: the part of the small side that the central crop keeps
 VIEW_NAMES = ("one", "flip", "crops")  # keys of `keras_vit.models.views.VIEWS`
-DECODERS = ("tensorflow", "pillow")
 
 
 class PillowRule(NamedTuple):

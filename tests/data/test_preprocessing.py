@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.data import AUGMENTATIONS, Augmentation, evaluation_image, training_image
+from keras_vit.data import (
+    AUGMENTATIONS,
+    EVAL_TRANSFORMS,
+    Augmentation,
+    evaluation_image,
+    training_image,
+)
+from keras_vit.data.eval_transform import MODES
 from tests.data.image_fixtures import IMAGE, PIXELS
 
 pytestmark = pytest.mark.once
@@ -81,6 +88,10 @@ def test_stretch_bicubic_equals_pillow(shape: tuple[int, int]) -> None:
     channels = [Image.fromarray(pixels[..., c].astype("float32")) for c in range(3)]
     resized = [channel.resize((40, 32), Image.Resampling.BICUBIC) for channel in channels]
     np.testing.assert_allclose(image, np.stack(resized, -1).clip(0, 255), atol=1e-2)
+
+
+def test_every_mode_is_carried_out() -> None:
+    assert tuple(EVAL_TRANSFORMS) == MODES
 
 
 @pytest.mark.parametrize("mode", ["crop", "stretch"])
