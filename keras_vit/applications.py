@@ -76,7 +76,7 @@ def create(
     return model
 
 
-class NamedModel(Protocol[M]):
+class Constructor(Protocol[M]):
     """A constructor of one row of the table of sizes."""
 
     def __call__(
@@ -84,7 +84,7 @@ class NamedModel(Protocol[M]):
     ) -> M: ...
 
 
-def _named(name: str, model: type[M]) -> NamedModel[M]:
+def _named(name: str, model: type[M]) -> Constructor[M]:
     """The constructor of one row of the table: `ViTB16` for `"ViT-B/16"`."""
 
     def constructor(*positional: Any, **arguments: Any) -> M:
@@ -96,7 +96,7 @@ def _named(name: str, model: type[M]) -> NamedModel[M]:
         return create(name, **arguments)  # type: ignore[return-value]
 
     sizes = ", ".join(f"{k}={v}" for k, v in model_arguments(name).items())
-    constructor.__name__ = constructor.__qualname__ = _python_name(name)
+    constructor.__name__ = constructor.__qualname__ = constructor_name(name)
     constructor.__doc__ = (
         f"{name}: `{model.__name__}` with {sizes}.\n\n"
         f"Takes every argument of `{model.__name__}`, by name, and `weights` and `sha256` as "
@@ -110,7 +110,8 @@ def _named(name: str, model: type[M]) -> NamedModel[M]:
     return constructor
 
 
-def _python_name(name: str) -> str:
+def constructor_name(name: str) -> str:
+    """The function of a named size: `ViTB16` for `"ViT-B/16"`."""
     return name.replace("/", "").replace("-", "").replace("+", "")
 
 
@@ -144,4 +145,4 @@ MixerB16 = _named("Mixer-B/16", MLPMixer)
 MixerL32 = _named("Mixer-L/32", MLPMixer)
 MixerL16 = _named("Mixer-L/16", MLPMixer)
 MixerH14 = _named("Mixer-H/14", MLPMixer)
-__all__ = ["create", *map(_python_name, MODEL_NAMES)]
+__all__ = ["create", *map(constructor_name, MODEL_NAMES)]

@@ -8,15 +8,14 @@ from typing import Any
 from sphinx.util.inspect import stringify_signature
 from sphinx.util.logging import getLogger
 
-from keras_vit import applications
+from keras_vit.applications import constructor_name
 from keras_vit.models import MODEL_NAMES, family_of
 
 logger = getLogger(__name__)
 
 # The constructors of the table of sizes, with the class whose arguments they take.
 NAMED_MODELS = {
-    f"keras_vit.{constructor}": family_of(name).model.__name__
-    for constructor, name in zip(applications.__all__[1:], MODEL_NAMES, strict=True)
+    f"keras_vit.{constructor_name(name)}": family_of(name).model.__name__ for name in MODEL_NAMES
 }
 
 

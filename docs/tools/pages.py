@@ -7,6 +7,7 @@ from typing import Any
 
 from docs.tools import zoo
 from docs.tools.docstrings import NAMED_MODELS
+from keras_vit.applications import constructor_name
 from keras_vit.models import FAMILIES, model_cost
 from keras_vit.training import recipes
 from keras_vit_cli.options import COMMANDS
@@ -20,7 +21,7 @@ def models() -> str:
     lines = ["| name | constructor | M parameters | GMACs |", "|---|---|---:|---:|"]
     for family in FAMILIES.values():
         for name in family.names:
-            constructor = name.replace("/", "").replace("-", "").replace("+", "")
+            constructor = constructor_name(name)
             cost = model_cost(name)
             link = f"[`{constructor}`](#keras_vit.{constructor})"
             size = f"{cost.parameters / 1e6:,.1f} | {cost.macs / 1e9:,.1f}"
