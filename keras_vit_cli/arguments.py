@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_vit_cli.options import COMMANDS
-from keras_vit_cli.options.config import config_words, to_toml
+from keras_vit_cli.options.config import besides, read_config, to_toml
 from keras_vit_cli.options.option import Command, UsageError
 
 # From this ratio on (of `difflib`), a misspelt option is like another.
@@ -80,11 +80,12 @@ def _with_config(parser: argparse.ArgumentParser, words: list[str]) -> list[str]
     path = search.parse_known_args(words[1:])[0].config
     if path is None:
         return words
+    config = read_config(path, command)
     try:
-        parser.parse_known_args([words[0], "--data=?", *config_words(path, command, [])])
+        parser.parse_known_args([words[0], "--data=?", *besides(config, command, [])])
     except UsageError as error:
         raise UsageError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
-    return [words[0], *config_words(path, command, words), *words[1:]]
+    return [words[0], *besides(config, command, words), *words[1:]]
 
 
 def _unrecognized(command: str | None, words: Sequence[str]) -> str:

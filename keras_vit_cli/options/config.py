@@ -13,29 +13,35 @@ from keras_vit_cli.options.option import Command, Row, UsageError
 OF_THE_START = ("resume", "overwrite")
 
 
-def config_words(path: Path, command: Command, words: Sequence[str]) -> list[str]:
-    """The words that a file stands for, without those options that `words` give otherwise.
+def read_config(path: Path, command: Command) -> dict[str, list[str]]:
+    """The words that a file stands for, by the name of the option.
 
     Raises:
         UsageError: The file cannot be read, or has an option that the command does not have.
     """
     rows = {row.name: row for row in command.rows}
     names = {**{row.settings["dest"]: name for name, row in rows.items()}, **{n: n for n in rows}}
-    values: dict[str, Any] = {}
+    words: dict[str, list[str]] = {}
     for key, value in _read(path).items():
         name = names.get(key) or names.get(f"--{str(key).replace('_', '-')}")
         if name is None:
             near = difflib.get_close_matches(f"--{key}".replace("_", "-"), rows, n=1)
             proposal = f" Did you mean {near[0].removeprefix('--')}?" if near else ""
             raise UsageError(f"{path} has the unknown option {key!r}.{proposal}")
-        values[name] = value
+        words[name] = _words(path, rows[name], value)
+    return words
+
+
+def besides(config: dict[str, list[str]], command: Command, words: Sequence[str]) -> list[str]:
+    """The words of `read_config`, without those options that `words` give otherwise."""
+    rows = {row.name: row for row in command.rows}
     on_line = [row for name, row in rows.items() if any(_gives(word, name, rows) for word in words)]
     exclusive = {row.option.exclusive for row in on_line} - {None}
     return [
         word
-        for name, value in values.items()
+        for name, of_file in config.items()
         if rows[name] not in on_line and rows[name].option.exclusive not in exclusive
-        for word in _words(path, rows[name], value)
+        for word in of_file
     ]
 
 
