@@ -9,16 +9,16 @@ from keras_vit.export.exported import format_of
 from keras_vit.weights import load_model
 
 
-def open_model(name: str | Path) -> Any:
-    """A model of a file, a run's folder, or `MODEL:TAG`.
+def open_model(name: str | Path, role: str = "model") -> Any:
+    """A model of a file, a run's folder, or `MODEL:TAG`; its role is named in errors.
 
     Raises:
         FileNotFoundError: There is none of that name.
     """
     if ":" not in str(name) and not Path(name).expanduser().exists():
         raise FileNotFoundError(
-            f"There is no model at {name}. Give a .keras or weights file, the folder of a training "
-            "run, or MODEL:TAG of released weights, which keras-vit list --weights prints."
+            f"There is no {role} at {name}. Give a .keras or weights file, the folder of a "
+            "training run, or MODEL:TAG of released weights, which keras-vit list --weights prints."
         )
     return load_model(name)
 

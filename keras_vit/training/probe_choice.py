@@ -12,12 +12,12 @@ import numpy as np
 
 from keras_vit import evaluation
 from keras_vit._base.errors import counted
+from keras_vit._base.files import cache_folder
 from keras_vit.data import Split, Splits
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import refine, set_head, some_images
-from keras_vit.weights.cache import cache_folder
 
 FRACTION = 0.2  # of the training images
 MOST = 500  # enough to see a difference of a few percent; all others are trained on

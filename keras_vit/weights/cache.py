@@ -27,8 +27,6 @@ from keras_vit.weights.containers.checkpoint_file import (
 from keras_vit.weights.errors import CheckpointError, reason
 from keras_vit.weights.released import Weights
 
-__all__ = ["cache_folder", "cached_file", "resolve"]
-
 
 def cached_file(row: Weights) -> Path:
     """The file of a row of the catalogue, downloaded if need be.

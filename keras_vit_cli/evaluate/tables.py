@@ -5,12 +5,12 @@ from typing import Any
 
 from keras_vit import data
 from keras_vit._base.errors import counted
+from keras_vit._base.files import cache_folder
 from keras_vit.evaluation.features import features, weights_digest
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.probes import check_classes, check_neighbours, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
-from keras_vit.weights.cache import cache_folder
 from keras_vit_cli.evaluate import vtab_tasks
 from keras_vit_cli.evaluate.vtab import Setting, VTABReport, finetuning, run_vtab
 from keras_vit_cli.options.evaluate import EvaluateOptions

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,7 +16,7 @@ import numpy as np
 import keras_vit
 from keras_vit import data, evaluation
 from keras_vit._base.errors import DataRangeWarning
-from keras_vit._base.files import atomic_write, write_text
+from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes
@@ -34,7 +33,7 @@ from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.probe_choice import choose, hold_out_to_choose
 from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.weights import load_model
-from keras_vit.weights.cache import cache_folder
+from keras_vit_cli.model_files import open_model
 from keras_vit_cli.report.run_files import write_report
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
@@ -338,12 +337,7 @@ def load_splits(job: Job) -> data.Splits:
 
 def load_teacher(name: str) -> Any:
     """A model that returns a logit per class, of a file, a run's folder, or `MODEL:TAG`."""
-    if ":" not in name and not Path(name).expanduser().exists():
-        raise FileNotFoundError(
-            f"There is no teacher at {name}. Give a .keras or weights file, the folder of a "
-            "training run, or MODEL:TAG of released weights."
-        )
-    teacher = load_model(name)
+    teacher = open_model(name, "teacher")
     check_classifier(teacher, "teacher")
     return teacher
 
