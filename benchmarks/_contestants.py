@@ -2,7 +2,7 @@
 
 Every system builds a ViT of the same size on the same images and classes: patches, a class token,
 learned positions, pre-norm blocks with exact GELU (the default of all but Flax and the authors'
-code), a linear head. Pixels are not normalised. One training step is forward, cross-entropy,
+code), a linear head. Pixels are not normalized. One training step is forward, cross-entropy,
 backward, and the optimizer's update.
 """
 

@@ -27,7 +27,7 @@ this page shows their median. `of limit` is the share of the rate at which this 
 matrices in the same run and dtype, by the published model's count of operations (`-` where no such
 product of that dtype took part); keras_vit computes 6 % fewer for S/16 and B/16, since the last of
 its twelve blocks computes only queries, keys and values for every token. `first step` is building,
-tracing and compiling; `start` is that and the import. Nobody normalises pixels, and every step
+tracing and compiling; `start` is that and the import. Nobody normalizes pixels, and every step
 waits for its result. On TensorFlow's CPUs, keras_vit computes with XLA here, as its `fit` and
 `predict` do when many steps are ahead.
 """
@@ -311,13 +311,13 @@ def _plot(growths: Mapping[str, Results], file: Path) -> None:
 
 
 def _lines(axis: Any, task: str, growth: Mapping[str, Sequence[float]]) -> None:
-    """Measured with marks, counted without; training in colour, inference in grey."""
-    colours = {"seconds": "tab:blue", "bytes": "tab:orange"}
+    """Measured with marks, counted without; training in color, inference in gray."""
+    colors = {"seconds": "tab:blue", "bytes": "tab:orange"}
     for measured, counted in (("seconds", "operations"), ("bytes", "bytes counted")):
-        colour = colours[measured] if task == "training" else "0.6"
+        color = colors[measured] if task == "training" else "0.6"
         styles = ("o-", ":") if measured == "seconds" else ("s-", "-.")
         for of, style in zip((measured, counted), styles, strict=True):
             middle = math.exp(statistics.fmean(map(math.log, growth[of])))
             y = [value / middle for value in growth[of]]
-            axis.plot(growth["x"], y, style, color=colour, label=f"{of}, {task}", markersize=4)
+            axis.plot(growth["x"], y, style, color=color, label=f"{of}, {task}", markersize=4)
     axis.set_xticks(growth["x"], [f"{x:g}" for x in growth["x"]])

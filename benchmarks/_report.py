@@ -231,8 +231,8 @@ def _draw_task(axis: Any, task: str, done: Sequence[Result], all_: Sequence[Resu
     """Bars from the fastest down, each below its name, and a line at the limit of each dtype."""
     for place, r in enumerate(done):
         rate = r.images_per_second
-        label, colour = ("keras_vit", "tab:blue") if r.ours else ("others", "0.7")
-        axis.barh(place, statistics.median(rate), 0.34, color=colour, label=label)
+        label, color = ("keras_vit", "tab:blue") if r.ours else ("others", "0.7")
+        axis.barh(place, statistics.median(rate), 0.34, color=color, label=label)
         axis.plot([min(rate), max(rate)], [place] * 2, color="black", linewidth=1)
         axis.annotate(
             r.name, (0, place - 0.26), (2, 0), textcoords="offset points", fontsize=9, zorder=4

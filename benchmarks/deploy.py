@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", type=Path, help="a trained run, or a .keras file")
-    parser.add_argument("--data", required=True, help="labelled images, as for keras-vit train")
+    parser.add_argument("--data", required=True, help="labeled images, as for keras-vit train")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each contestant")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn")
     parser.add_argument("--out", type=Path, default=Path("runs/deploy"), help="folder to write")

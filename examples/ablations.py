@@ -118,8 +118,8 @@ def plot(rows: Sequence[Row], folder: Path, path: Path) -> None:
         if first["ablation"] == "pooling" and all(curves):
             mean = 100 * np.mean(curves, axis=0)
             style = "-" if first["rate"] == 1 else "--"
-            colour = f"C{list(POOLINGS).index(str(first['kind']))}"
-            below.plot(range(1, len(mean) + 1), mean, style, color=colour, label=first["name"])
+            color = f"C{list(POOLINGS).index(str(first['kind']))}"
+            below.plot(range(1, len(mean) + 1), mean, style, color=color, label=first["name"])
     below.set_title("pooling (figure 9)", fontsize=11)
     below.set_xlabel("epoch", fontsize=9)
     below.set_ylabel("accuracy, %", fontsize=9)

@@ -26,12 +26,12 @@ SPLITS = {"stratified 80/20": "digits", "first/second half": "digits/half"}
 
 def sklearn_accuracies(splits: data.Splits) -> dict[str, float]:
     """Accuracies on raw pixels of the SVC of scikit-learn's example and of k-NN."""
-    # The example's gamma is for grey levels 0..16.
+    # The example's gamma is for gray levels 0..16.
     (train_x, train_y), (val_x, val_y) = (
         (images.reshape(len(images), -1) * (16 / 255), labels)
         for images, labels in (splits.train.as_arrays(), splits.val.as_arrays())
     )
-    classifiers = {"SVC": SVC(gamma=0.001), "3 nearest neighbours": KNeighborsClassifier(3)}
+    classifiers = {"SVC": SVC(gamma=0.001), "3 nearest neighbors": KNeighborsClassifier(3)}
     return {
         name: float(classifier.fit(train_x, train_y).score(val_x, val_y))
         for name, classifier in classifiers.items()

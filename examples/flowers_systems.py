@@ -64,7 +64,7 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any], float]] = {
 PLAIN, SAM = "plain", "SAM"
 TREATMENTS = (PLAIN, SAM, "AugReg light1", "AugReg medium1")
 
-# Crops and flips, and nothing else that regularises but weight decay.
+# Crops and flips, and nothing else that regularizes but weight decay.
 RECIPE = replace(
     recipes.get("small_data").scaled(steps=500, batch_size=64), mixup=0.0, label_smoothing=0.0
 )

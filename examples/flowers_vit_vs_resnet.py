@@ -48,7 +48,7 @@ def resnet(name: str, weights: str | None, num_classes: int, size: int) -> Any:
         shape = (size, size, 3)
         return keras_vit.create(name, num_classes=num_classes, input_shape=shape, weights=weights)
     images = keras.Input((size, size, 3))
-    # Blue, green, red minus ImageNet's mean colour, as these weights were trained.
+    # Blue, green, red minus ImageNet's mean color, as these weights were trained.
     mean = keras.layers.Normalization(mean=[103.939, 116.779, 123.68], variance=[1.0, 1.0, 1.0])
     x = mean(images[..., ::-1])
     x = keras.applications.ResNet50(include_top=False, pooling="avg", weights=weights)(x)

@@ -3,16 +3,16 @@
     python examples/masked_patch_prediction.py                  # cifar10 of TensorFlow Datasets
     python examples/masked_patch_prediction.py --data FOLDER    # FOLDER/{train,test}/<class>/*.jpg
 
-Prints the loss of the colours and their entropy, and the accuracy of a small ViT that is then
+Prints the loss of the colors and their entropy, and the accuracy of a small ViT that is then
 fine-tuned on a tenth of the labels, compared with one that takes all those steps on that tenth.
 Seven minutes of CPU time, on TensorFlow with one core. On 4,000 images of CIFAR-10, 400 of them
 with labels, and 1,000 held-out ones:
 
-    seed    colours' loss, entropy    pre-trained    from scratch
+    seed    colors' loss, entropy    pre-trained    from scratch
     0       2.34, 4.23 nats           35.5 %         34.0 %
     1       2.33, 4.23 nats           33.9 %         34.7 %
 
-The colours are learned, but they do not replace labels yet: a mean gain of 0.35 % is less than the
+The colors are learned, but they do not replace labels yet: a mean gain of 0.35 % is less than the
 standard error of 1.5 % with 1,000 images. The paper gains 2 % with 300 million images; here there
 are 4,000, seen twelve times. --pretext-steps takes more. Needs keras3-vit[train].
 """
@@ -27,7 +27,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit import data, recipes
-from keras_vit.training.masked_patches import patch_colours
+from keras_vit.training.masked_patches import patch_colors
 
 SIZE = 32
 SMALL_VIT = {
@@ -77,9 +77,9 @@ def with_labels(split: data.ArraySplit, fraction: float, seed: int) -> data.Arra
     return data.ArraySplit(split.name, split.class_names, images[chosen], labels[chosen])
 
 
-def entropy(colours: np.ndarray) -> float:
-    """The loss of a prediction by the frequencies of the colours alone."""
-    frequencies = np.bincount(colours.ravel()) / colours.size
+def entropy(colors: np.ndarray) -> float:
+    """The loss of a prediction by the frequencies of the colors alone."""
+    frequencies = np.bincount(colors.ravel()) / colors.size
     frequencies = frequencies[frequencies > 0]
     return float(-(frequencies * np.log(frequencies)).sum())
 
@@ -108,9 +108,9 @@ def main() -> None:
     options = parser.parse_args()
     keras.utils.set_random_seed(options.seed)
     splits = data.load(options.data)
-    unlabelled, val = in_memory(splits.train), in_memory(splits.val)
-    labelled = with_labels(unlabelled, options.share, options.seed)
-    print(f"{len(unlabelled)} images, {len(labelled)} of them with labels")
+    unlabeled, val = in_memory(splits.train), in_memory(splits.val)
+    labeled = with_labels(unlabeled, options.share, options.seed)
+    print(f"{len(unlabeled)} images, {len(labeled)} of them with labels")
 
     pretrained = keras_vit.VisionTransformer(
         **SMALL_VIT, num_classes=splits.num_classes, input_shape=(SIZE, SIZE, 3)
@@ -118,16 +118,16 @@ def main() -> None:
     from_scratch = pretrained.copy()  # begins with the same weights
     start = time.time()
     task = keras_vit.MaskedPatchPrediction(pretrained, seed=options.seed)
-    history = train(task, PRETEXT, unlabelled, val, options.pretext_steps, options.seed)
-    truth = keras.ops.convert_to_numpy(patch_colours(val.as_arrays()[0], pretrained.patch_size))
-    print(f"colours: loss {history['val_loss'][-1]:.3f}, entropy {entropy(truth):.3f} nats")
+    history = train(task, PRETEXT, unlabeled, val, options.pretext_steps, options.seed)
+    truth = keras.ops.convert_to_numpy(patch_colors(val.as_arrays()[0], pretrained.patch_size))
+    print(f"colors: loss {history['val_loss'][-1]:.3f}, entropy {entropy(truth):.3f} nats")
 
     longer = options.pretext_steps + options.steps
     for name, model, steps in (
         ("pretrained", pretrained, options.steps),
         ("from scratch", from_scratch, longer),
     ):
-        accuracies = train(model, LABELS, labelled, val, steps, options.seed)["val_accuracy"]
+        accuracies = train(model, LABELS, labeled, val, steps, options.seed)["val_accuracy"]
         print(f"{name}: accuracy {accuracies[-1]:.2%}, at its best {max(accuracies):.2%}")
     print(f"{(time.time() - start) / 60:.1f} minutes")
 

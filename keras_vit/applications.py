@@ -35,14 +35,14 @@ def create(
 
     Names of timm (`"vit_base_patch16_224"`) and of Hugging Face repositories
     (`"google/vit-base-patch16-224"`) are accepted as well: the model is ours of the same
-    architecture, with that name's image size, activation, epsilon, normalisation, registers and
+    architecture, with that name's image size, activation, epsilon, normalization, registers and
     number of classes, unless they are given. Like every model without `weights`, it starts from
     random weights.
 
     Args:
         name: Such as `"ViT-B/16"`.
         weights: None; or the tag of released weights (`keras_vit.list_weights`); or a file to load
-            (`keras_vit.load_weights`). Activation, epsilon, normalisation and pooling follow the
+            (`keras_vit.load_weights`). Activation, epsilon, normalization and pooling follow the
             weights unless they are given; the model's `load_report` has how each tensor was
             handled.
         sha256: The sum that the file given as `weights` must have.

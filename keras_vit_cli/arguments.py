@@ -13,7 +13,7 @@ from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.config import besides, read_config, to_toml
 from keras_vit_cli.options.option import Command, UsageError
 
-# From this ratio on (of `difflib`), a misspelt option is like another.
+# From this ratio on (of `difflib`), a misspelled option is like another.
 SIMILAR = 0.75
 
 # What other training scripts call an option.

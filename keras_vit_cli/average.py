@@ -9,7 +9,7 @@ from keras_vit_cli.printing import print_next, print_text
 
 
 def average(options: AverageOptions) -> None:
-    """Writes the average of the models, perhaps drawn towards their start.
+    """Writes the average of the models, perhaps drawn toward their start.
 
     Raises:
         ValueError: There is one model alone, they have other classes, or `out` is not a .keras

@@ -15,9 +15,9 @@ os.environ.setdefault("XLA_FLAGS", QUICK_XLA)
 import keras
 import pytest
 
-from tests.quick_tensorflow import skip_graph_optimisation
+from tests.quick_tensorflow import skip_graph_optimization
 
-skip_graph_optimisation()
+skip_graph_optimization()
 REPOSITORY = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("KERAS_VIT_SHARED", REPOSITORY.parent / "shared"))
 

@@ -3,8 +3,8 @@
 import keras
 
 
-def skip_graph_optimisation() -> None:
-    """To optimise a small graph takes longer than to run it.
+def skip_graph_optimization() -> None:
+    """To optimize a small graph takes longer than to run it.
 
     What compares bits with another process needs it in both.
     """

@@ -138,9 +138,9 @@ for axes, titles, pictures in zip(
     rows, ("scene", "mask", "predicted"), (val_images[..., 0], val_masks, masks_seen), strict=True
 ):
     for axis, picture in zip(axes, pictures, strict=False):
-        colours = "gray" if titles == "scene" else "tab20"
+        colors = "gray" if titles == "scene" else "tab20"
         shown = picture if titles == "scene" else np.ma.masked_equal(picture, 0)
-        axis.imshow(shown, cmap=colours, vmin=0, vmax=255 if titles == "scene" else 19)
+        axis.imshow(shown, cmap=colors, vmin=0, vmax=255 if titles == "scene" else 19)
         axis.set(xticks=[], yticks=[], facecolor="0.93")
     axes[0].set_ylabel(titles, fontsize=12)
 plt.show()
@@ -148,7 +148,7 @@ plt.show()
 # %% [markdown]
 # ## Detection
 #
-# Each patch says which digit has its centre there, if any, and, if so, where the box begins and how
+# Each patch says which digit has its center there, if any, and, if so, where the box begins and how
 # large it is: CenterNet's targets ([Zhou et al. 2019](https://arxiv.org/abs/1904.07850)) on the
 # grid of the last layer. The backbone is the one that was trained on masks; it is trained further.
 
@@ -168,13 +168,13 @@ def targets_of(boxes, classes):
 
 
 def detection_loss(targets, outputs):
-    """The class of every patch, and the boxes of those that hold a centre."""
+    """The class of every patch, and the boxes of those that hold a center."""
     class_loss = keras.losses.sparse_categorical_crossentropy(
         targets[..., 0], outputs[..., :11], from_logits=True
     )
-    has_centre = ops.cast(targets[..., 0] > 0, outputs.dtype)
+    has_center = ops.cast(targets[..., 0] > 0, outputs.dtype)
     distance = ops.sum(ops.abs(targets[..., 1:] - outputs[..., 11:]), -1)
-    weighted = class_loss * (1 + 9 * has_centre) + has_centre * distance
+    weighted = class_loss * (1 + 9 * has_center) + has_center * distance
     return ops.sum(weighted, (1, 2)) / PER_SCENE
 
 

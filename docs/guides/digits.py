@@ -21,7 +21,7 @@ keras.utils.set_random_seed(0)
 # %% [markdown]
 # ## The images
 #
-# `load` finds labelled images by a name or in a folder, and splits them reproducibly: four fifths
+# `load` finds labeled images by a name or in a folder, and splits them reproducibly: four fifths
 # to train on, one fifth to check. `as_arrays` returns pixels 0 to 255 and labels.
 
 # %%
@@ -41,7 +41,7 @@ for axis, image, label in zip(axes.flat, train_images, train_labels, strict=Fals
 # ## The model
 #
 # The recipe `digits` has the sizes of a small ViT behind a convolutional stem. The model takes
-# pixels as they are and normalises them itself; it returns logits.
+# pixels as they are and normalizes them itself; it returns logits.
 
 # %%
 recipe = keras_vit.recipes.get("digits")

@@ -121,8 +121,8 @@ for axis, kind in zip(axes, keras_vit.distribution.KINDS, strict=True):
         parts.setdefault((left, top, right, bottom), []).append(shard.device.id)
     for (left, top, right, bottom), devices in parts.items():
         size = (right - left, bottom - top)
-        colour = f"C{min(devices)}" if len(devices) < 8 else "0.85"
-        part = plt.Rectangle((left, top), *size, facecolor=colour, edgecolor="white", lw=3)
+        color = f"C{min(devices)}" if len(devices) < 8 else "0.85"
+        part = plt.Rectangle((left, top), *size, facecolor=color, edgecolor="white", lw=3)
         axis.add_patch(part)
         text = (
             ", ".join(map(str, sorted(devices))) if len(devices) < 8 else "whole, on each of 0 to 7"

@@ -52,7 +52,7 @@ def run(command: str) -> None:
 # first of the recipe's six epochs, so `--epochs 2` gives a first result sooner.
 
 # %%
-os.environ["TERM"] = "dumb"  # no colours
+os.environ["TERM"] = "dumb"  # no colors
 os.environ["KERAS_BACKEND"] = "torch"  # the fastest of the three on such CPUs
 run(
     f"keras-vit train --data {data} --model ViT-Ti/16 --weights {weights} "

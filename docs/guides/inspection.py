@@ -87,7 +87,7 @@ print(f"accuracy on {len(val_images)} held-out images: {accuracy:.1%}")
 inspection.plot_rollout(model, val_images[:8])
 
 # %% [markdown]
-# Does it follow the colour, or does the model always look at the same places? Red and blue channels
+# Does it follow the color, or does the model always look at the same places? Red and blue channels
 # swapped, the same two digits stand at the same places, and the other one is orange:
 
 # %%
@@ -111,7 +111,7 @@ figure.tight_layout()
 # A few good-looking maps prove little. The share of the rollout on the orange half, over all
 # held-out images, is about 50 % for a model that does not know what to look at: the same model
 # without training shows that. The last column counts images with more than half on the orange
-# digit, and misleads: the slightest preference of random weights for a colour is enough for it.
+# digit, and misleads: the slightest preference of random weights for a color is enough for it.
 
 
 # %%
@@ -125,7 +125,7 @@ untrained = keras_vit.VisionTransformer.from_config(model.get_config())
 share = share_on(orange, rollout)
 shares = {
     "trained": share,
-    "trained, colours swapped": share_on(1 - orange, swapped_rollout),
+    "trained, colors swapped": share_on(1 - orange, swapped_rollout),
     "untrained": share_on(orange, inspection.attention_rollout(untrained, val_images)),
 }
 for name, values in shares.items():
@@ -160,7 +160,7 @@ for layer in range(model.depth):
 
 # %%
 def hide(images, patches):
-    """Images whose `patches`, True in `(count, 4, 8)`, have the colour of the background."""
+    """Images whose `patches`, True in `(count, 4, 8)`, have the color of the background."""
     pixels = patches.repeat(4, axis=1).repeat(4, axis=2)
     return np.where(pixels[..., None], 0, images).astype("uint8")
 
@@ -232,13 +232,13 @@ inspection.plot_attention_distance(model, val_images[:128])
 
 # %% [markdown]
 # `plot_embedding_filters(model)` shows the principal components of the patch embedding. Those of a
-# released model are smooth waves and colours; after a minute of training they are still noise.
+# released model are smooth waves and colors; after a minute of training they are still noise.
 #
 # ## What attention maps cannot show
 #
 # - **Why this class.** Rollout ends at the class token and never sees the head: it is the same map
 #   for every class, as the next cell checks. It shows which digit is read, not why it is a 3.
-# - **The sign.** A patch that speaks against the class gets as much attention as one in its favour;
+# - **The sign.** A patch that speaks against the class gets as much attention as one in its favor;
 #   occlusion distinguishes them.
 # - **What is done with it.** Value projections and MLPs do not enter into rollout; a token may be
 #   attended to and change nothing. In deeper models tokens also mix: after some layers, the token
@@ -247,7 +247,7 @@ inspection.plot_attention_distance(model, val_images[:128])
 #   Compare with a baseline, as above, not with zero.
 #
 # Occlusion has its own limit: one hidden patch changes nothing where two show the same, and on
-# photographs a grey patch is an image that the model has never seen.
+# photographs a gray patch is an image that the model has never seen.
 
 # %%
 another_head = model.with_classifier(1000)

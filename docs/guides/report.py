@@ -160,9 +160,9 @@ import matplotlib.pyplot as plt
 
 
 def wilson(rate, count, z=1.96):
-    centre = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
+    center = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * np.sqrt(rate * (1 - rate) / count + (z / (2 * count)) ** 2)
-    return centre - half, centre + half
+    return center - half, center + half
 
 
 assert np.allclose(wilson(right / len(labels), len(labels)), interval, atol=1e-4)
@@ -291,7 +291,7 @@ for seed in range(5):
     train, test, train_digits, test_digits = split
     random_split.append(KNeighborsClassifier(3).fit(train, train_digits).score(test, test_digits))
 knn = KNeighborsClassifier(3).fit(pixels[:half], digits[:half])
-print("accuracy of 3 nearest neighbours, trained on")
+print("accuracy of 3 nearest neighbors, trained on")
 print(f"  a random half:  {np.mean(random_split):.1%}, mean of 5 seeds")
 print(f"  the first half: {knn.score(pixels[half:], digits[half:]):.1%}")
 
@@ -311,16 +311,16 @@ def shifted(images, pixels):
     return np.pad(images, ((0, 0), (0, 0), (pixels, 0), (0, 0)))[:, :, : images.shape[2]]
 
 
-grey = images.astype("float32")
-noise = np.random.default_rng(0).normal(0, 50, grey.shape)
+gray = images.astype("float32")
+noise = np.random.default_rng(0).normal(0, 50, gray.shape)
 changed = {
-    "as in the report": grey,
-    "one pixel to the right": shifted(grey, 1),
-    "two pixels to the right": shifted(grey, 2),
-    "blurred": (grey + shifted(grey, 1)) / 2,
-    "with noise": np.clip(grey + noise, 0, 255),
-    "half the contrast": grey / 2,
-    "black on white": 255 - grey,
+    "as in the report": gray,
+    "one pixel to the right": shifted(gray, 1),
+    "two pixels to the right": shifted(gray, 2),
+    "blurred": (gray + shifted(gray, 1)) / 2,
+    "with noise": np.clip(gray + noise, 0, 255),
+    "half the contrast": gray / 2,
+    "black on white": 255 - gray,
 }
 rows = len(changed)
 figure, axes = plt.subplots(rows, 2, figsize=(7, 7), width_ratios=(1, 6), layout="constrained")

@@ -100,7 +100,7 @@ best = wide.predict(prepared((288, 432)), verbose=0).argmax(1)
 print("most probable:", [wide.class_names[i] for i in best])
 
 # %% [markdown]
-# For images with one channel, the patch kernel is summed over its channels: a grey image then has
+# For images with one channel, the patch kernel is summed over its channels: a gray image then has
 # the logits that it had as three equal channels. This is the first comparison.
 
 # %%
@@ -113,13 +113,13 @@ def compare(name, values, reference):
     print(f"{name}: largest difference {differences[name]:.1e}")
 
 
-grey = keras_vit.from_checkpoint(source, input_shape=(224, 224, 1))
-print(grey.load_report, end="\n\n")
+gray = keras_vit.from_checkpoint(source, input_shape=(224, 224, 1))
+print(gray.load_report, end="\n\n")
 one = images.mean(-1, keepdims=True)
 three = np.repeat(one, 3, axis=-1)
 compare(
-    "one grey channel, or three equal ones",
-    grey.predict(one, verbose=0),
+    "one gray channel, or three equal ones",
+    gray.predict(one, verbose=0),
     model.predict(three, verbose=0),
 )
 
@@ -127,7 +127,7 @@ compare(
 # ## Other packages' names
 #
 # The same tensors have other names and shapes in every package. `save_weights` writes them, and
-# `load_weights` recognises the layout by the names. Here it loads into a model whose weights are
+# `load_weights` recognizes the layout by the names. Here it loads into a model whose weights are
 # all zero, so that every number comes from the file.
 
 # %%
@@ -199,7 +199,7 @@ theirs = transformers.AutoModelForImageClassification.from_pretrained(folder / "
 
 
 def predict_theirs(images):
-    """Logits of transformers, which takes normalised images with the channels first."""
+    """Logits of transformers, which takes normalized images with the channels first."""
     pixels = torch.tensor(images / 127.5 - 1).permute(0, 3, 1, 2)
     with torch.no_grad():
         return theirs(pixels).logits.numpy()

@@ -42,7 +42,7 @@ def fractions(
 def others(folder: Path, per_class: int = OTHERS) -> list[str]:
     """Further photographs of each class, whatever they show: what any image's rollout has.
 
-    Attention prefers the corners, and photographers the centre.
+    Attention prefers the corners, and photographers the center.
     """
     classes = dict.fromkeys(name.split("/")[0] for name in boxes())
     files = [file for c in classes for file in sorted((folder / c).glob("*.jpg"))[200:][:per_class]]

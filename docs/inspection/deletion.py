@@ -4,7 +4,7 @@
 
 puts a linear probe of the training photographs on AugReg's ViT-Ti/16 and explains, on photographs
 that it has not seen, the class that it predicts. Deletion replaces patches by the image's mean
-colour, those first that a map calls important, and insertion puts them into a blurred image; what
+color, those first that a map calls important, and insertion puts them into a blurred image; what
 is compared is the mean probability of the class on the way. Interrupted, it prints what it has.
 
 Source: "RISE" (Petsiuk et al. 2018), section 4.3.
@@ -54,7 +54,7 @@ def probed(weights: Path, splits: data.Splits, pooling: str, cache: Path | None)
 
 
 def blurred(images: np.ndarray) -> np.ndarray:
-    """Nothing is left of an image but what colours are where."""
+    """Nothing is left of an image but what colors are where."""
     blur = ImageFilter.GaussianBlur(images.shape[1] / 20)
     return np.stack([np.asarray(Image.fromarray(x).filter(blur)) for x in images])
 

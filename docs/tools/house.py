@@ -15,7 +15,7 @@ PAGE, PICTURE = ROOT / "docs/architecture.md", ROOT / "docs/house.svg"
 PACKAGES = ("keras_vit", "keras_vit_cli")
 # Points: the height of a floor, the width of a room, the distance of two lines.
 FLOOR, WIDTH, GAP = 34, 220, 12
-COLOURS = ("#0b7285", "#862e9c", "#2b8a3e", "#a61e4d", "#e67700", "#364fc7", "#5f3dc4")
+COLORS = ("#0b7285", "#862e9c", "#2b8a3e", "#a61e4d", "#e67700", "#364fc7", "#5f3dc4")
 
 
 def floors() -> list[str]:
@@ -77,13 +77,13 @@ def draw() -> str:
         )
     for start in columns:
         ends = [end for first, end in pairs if first == start]
-        x, colour = WIDTH + 10 + GAP * columns[start], COLOURS[columns[start] % len(COLOURS)]
+        x, color = WIDTH + 10 + GAP * columns[start], COLORS[columns[start] % len(COLORS)]
         first, last = (8 + FLOOR * i + (FLOOR - 10) / 2 for i in (start, max(ends)))
         path = [f"M{WIDTH - 6} {first - 4:g}H{x}V{last + 4:g}"]
         for end in ends:
             y = 8 + FLOOR * end + (FLOOR - 10) / 2 + 4
             path.append(f"M{x} {y:g}H{WIDTH - 6}l5 -3m-5 3l5 3")
-        lines.append(f'<path d="{"".join(path)}" fill="none" stroke="{colour}"/>')
+        lines.append(f'<path d="{"".join(path)}" fill="none" stroke="{color}"/>')
     return "\n".join([*lines, "</svg>", ""])
 
 

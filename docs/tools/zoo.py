@@ -1,9 +1,9 @@
-"""The model zoo: every row of the catalogue of released weights, with what it costs.
+"""The model zoo: every row of the catalog of released weights, with what it costs.
 
     python -m docs.tools.zoo           # prints the tables as Markdown
 
 Parameters and multiply-accumulates are computed (`keras_vit.models.cost`) for the model that the
-row's weights make; licence, file and accuracy are the catalogue's, `released.csv`.
+row's weights make; license, file and accuracy are the catalog's, `released.csv`.
 """
 
 import fnmatch
@@ -71,7 +71,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "DINOv3",
-        "[DINOv3](https://arxiv.org/abs/2508.10104) (Siméoni et al. 2025), under a licence of its "
+        "[DINOv3](https://arxiv.org/abs/2508.10104) (Siméoni et al. 2025), under a license of its "
         "own.",
         ("*:dinov3*",),
     ),
@@ -117,7 +117,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("mixer:in*",),
     ),
 )
-HEAD = ("weights", "M parameters", "GMACs", "pixels", "classes", "MB", "top-1", "licence", "file")
+HEAD = ("weights", "M parameters", "GMACs", "pixels", "classes", "MB", "top-1", "license", "file")
 NO_CLASS_TOKEN: dict[str, Any] = {"class_token": False, "pooling": "gap"}
 
 
@@ -182,7 +182,7 @@ def _cells(row: Weights) -> tuple[str, ...]:
         f"{row.num_classes:,}" if row.num_classes else "–",
         f"{parameters * 4 / 1e6:,.0f}",
         f"{row.top1:.2f}".rstrip("0").rstrip(".") + f" ({row.source})" if row.top1 else "–",
-        row.licence,
+        row.license,
         f"[{_origin(row)}]({row.url}){guess}",
     )
 

@@ -70,7 +70,7 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:
-    """`"Did you mean ...?"` for a misspelt name, or a list of names if none is similar.
+    """`"Did you mean ...?"` for a misspelled name, or a list of names if none is similar.
 
     The list has the names of `listed`; None for all that are known.
     """

@@ -18,19 +18,19 @@ class PillowRule(NamedTuple):
 
     Attributes:
         keeps_ratio: Whether the aspect ratio stays, so that the crop cuts the long side.
-        rounds_centre: Where half a pixel is left, whether the crop begins at the nearest even
+        rounds_center: Where half a pixel is left, whether the crop begins at the nearest even
             pixel, as torchvision's does, or at the one above.
     """
 
     keeps_ratio: bool
-    rounds_centre: bool
+    rounds_center: bool
 
 
 PILLOW_MODES = {
-    "timm_center": PillowRule(keeps_ratio=True, rounds_centre=True),
-    "timm_squash": PillowRule(keeps_ratio=False, rounds_centre=True),
-    "huggingface_crop": PillowRule(keeps_ratio=True, rounds_centre=False),
-    "huggingface_stretch": PillowRule(keeps_ratio=False, rounds_centre=False),
+    "timm_center": PillowRule(keeps_ratio=True, rounds_center=True),
+    "timm_squash": PillowRule(keeps_ratio=False, rounds_center=True),
+    "huggingface_crop": PillowRule(keeps_ratio=True, rounds_center=False),
+    "huggingface_stretch": PillowRule(keeps_ratio=False, rounds_center=False),
 }
 MODES = ("crop", "stretch", "stretch_bicubic", "big_vision", *PILLOW_MODES)
 # Pillow's filters -> TensorFlow's methods.

@@ -72,7 +72,7 @@ def pipeline(
             own, as KerasCV's have, exact resume is lost.
         eval_transform: how images are prepared when not training: a key of `EVAL_TRANSFORMS`, or
             an `EvalTransform`, such as `model.eval_transform`, or its arguments as a dictionary.
-        channels: 3, or 1 for grey.
+        channels: 3, or 1 for gray.
         num_classes: give labels as float32 one-hot rows of this many classes.
         cache: decode all images now and keep them in memory as uint8. None does so when they take
             less than 2 GiB.
@@ -143,7 +143,7 @@ def pipeline(
         changes.check_processes(rows is not None)
         needed = None  # layers pair any images of a batch
     else:
-        needed = _with_neighbours(rows, batch_size) if rows is not None and any(alphas) else rows
+        needed = _with_neighbors(rows, batch_size) if rows is not None and any(alphas) else rows
     mix = partial(_mix, changes, alphas, num_classes, rows, batch_size, seed)
     shuffle_seed = seed if training else None
     batches = _batches(split, prepare, batch_size, shuffle_seed, repeat, start_step, needed)
@@ -295,7 +295,7 @@ def _each(plans: tf.data.Dataset, batch_of: Callable[..., tf.data.Dataset]) -> t
     return batches.apply(tf.data.experimental.assert_cardinality(plans.cardinality()))
 
 
-def _with_neighbours(rows: np.ndarray, batch_size: int) -> np.ndarray:
+def _with_neighbors(rows: np.ndarray, batch_size: int) -> np.ndarray:
     """The rows to decode where images are mixed: these, and those before them."""
     return np.union1d(rows, (rows - 1) % batch_size)
 
@@ -309,7 +309,7 @@ def _with_images_before(
     """
     if rows is None or not mixed:
         return images, None
-    needed = _with_neighbours(rows, batch_size)
+    needed = _with_neighbors(rows, batch_size)
     places = np.searchsorted(needed, rows), np.searchsorted(needed, (rows - 1) % batch_size)
     return tf.cond(
         tf.size(numbers) == batch_size,

@@ -47,7 +47,7 @@ def evaluation_image(
     """Resizes one image to `image_size`, without randomness.
 
     - "crop": resize the small side to size / crop_fraction, bilinear with antialiasing, and crop
-      the centre. An image of exactly `image_size` stays as it is.
+      the center. An image of exactly `image_size` stays as it is.
     - "stretch": resize to the size, bilinear, and let the aspect ratio change, as
       vision_transformer's `input_pipeline.py` does.
     - "stretch_bicubic": the same, bicubic with antialiasing, as Hugging Face prepares images for
@@ -56,9 +56,9 @@ def evaluation_image(
       `central_crop`, as big_vision's `pp/ops_image.py` does.
     - "timm_center", "timm_squash": as timm's `crop_mode` "center" and "squash" of Pillow images,
       rounded to integers after each axis: resize the small side (center) or both sides (squash) to
-      size / crop_fraction, rounded down, with antialiasing, and crop the centre.
+      size / crop_fraction, rounded down, with antialiasing, and crop the center.
     - "huggingface_crop", "huggingface_stretch": the same as transformers' image processors do,
-      whose centre lies half a pixel higher where a border has an odd number of pixels.
+      whose center lies half a pixel higher where a border has an odd number of pixels.
 
     Args:
         image: uint8 or float tensor of shape `(height, width, channels)`, values 0..255.
@@ -247,7 +247,7 @@ def _as_pillow(
         resized = tf.image.resize(image, tf.cast(sides, tf.int32), method, antialias=True)
         image = tf.floor(tf.clip_by_value(resized, 0.0, 255.0) + 0.5)
     margins = tf.cast(target - size, tf.float64) / 2
-    begin = tf.round(margins) if rule.rounds_centre else tf.floor(margins)
+    begin = tf.round(margins) if rule.rounds_center else tf.floor(margins)
     top, left = tf.unstack(tf.cast(begin, tf.int32))
     return image[top : top + size[0], left : left + size[1]]
 

@@ -70,7 +70,7 @@ def calibration_of(outcomes: Outcomes, bins: int = 15) -> Calibration:
     """`calibration` of predictions that are reduced already."""
     check_positive(bins=bins)
     confidence, correct = outcomes.probability, outcomes.predictions == outcomes.labels
-    # Half-open towards zero, as in the paper: a confidence of exactly 1 is in the last bin.
+    # Half-open toward zero, as in the paper: a confidence of exactly 1 is in the last bin.
     index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     counts = np.bincount(index, minlength=bins)
     with np.errstate(invalid="ignore"):
@@ -91,6 +91,6 @@ def wilson_interval(rate: float, count: int) -> tuple[float, float]:
     [0.332, 0.668]
     """
     z = 1.96
-    centre = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
+    center = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * (rate * (1 - rate) / count + (z / (2 * count)) ** 2) ** 0.5
-    return centre - half, centre + half
+    return center - half, center + half

@@ -1,4 +1,4 @@
-"""Few-shot linear evaluation by regularised least squares (big_vision's `fewshot_lsr`)."""
+"""Few-shot linear evaluation by regularized least squares (big_vision's `fewshot_lsr`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from keras_vit.evaluation.checks import check_features
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
 L2 = 2.0**10
-BIAS = 100.0  # the constant feature: so large that its weight is hardly penalised
+BIAS = 100.0  # the constant feature: so large that its weight is hardly penalized
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def fewshot_accuracy(
 ) -> float:
     """Accuracy, from 0 to 1, of a linear classifier trained on `shots` examples per class.
 
-    As big_vision's `fewshot_lsr`: the sampled features are standardised by their own mean and
+    As big_vision's `fewshot_lsr`: the sampled features are standardized by their own mean and
     standard deviation, a constant feature of 100 is appended, and one weight vector per class is
     fitted to targets -1 and +1 by least squares with an L2 penalty. All in float64: the released
     code's float32 agrees at the default penalty, and loses up to a percent at 2^0 and below, where
@@ -143,14 +143,14 @@ def sample_shots(labels: np.ndarray, shots: int, num_classes: int, seed: int) ->
 def least_squares_scores(
     x: np.ndarray, y: np.ndarray, test_x: np.ndarray, num_classes: int, l2: float
 ) -> np.ndarray:
-    """Scores `(tests, classes)` of the regularised least squares fitted to `x` and `y`."""
+    """Scores `(tests, classes)` of the regularized least squares fitted to `x` and `y`."""
     from sklearn.linear_model import Ridge
 
     mean, std = x.mean(axis=0), x.std(axis=0) + 1e-5
 
-    def standardise(features: np.ndarray) -> np.ndarray:
+    def standardize(features: np.ndarray) -> np.ndarray:
         return np.pad((features - mean) / std, ((0, 0), (0, 1)), constant_values=BIAS)
 
     targets = np.full((len(y), num_classes), -1.0)
     targets[np.arange(len(y)), y] = 1.0
-    return Ridge(l2, fit_intercept=False).fit(standardise(x), targets).predict(standardise(test_x))
+    return Ridge(l2, fit_intercept=False).fit(standardize(x), targets).predict(standardize(test_x))

@@ -87,7 +87,7 @@ def images_at(
     Args:
         split: One of `keras_vit.data.load(...)`.
         indices: Places in the split.
-        channels: 3, or 1 for grey.
+        channels: 3, or 1 for gray.
         largest: The larger side in pixels to which larger images are reduced as soon as they are
             decoded, so that a few photographs do not fill the memory; None keeps their size.
 
@@ -132,8 +132,8 @@ def _reduced(image: np.ndarray, largest: int | None) -> np.ndarray:
         return image
     from PIL import Image
 
-    is_grey = image.shape[-1] == 1
-    reduced = Image.fromarray(image[..., 0] if is_grey else image)
+    is_gray = image.shape[-1] == 1
+    reduced = Image.fromarray(image[..., 0] if is_gray else image)
     reduced.thumbnail((largest, largest))
     pixels = np.asarray(reduced)
-    return pixels[..., None] if is_grey else pixels
+    return pixels[..., None] if is_gray else pixels

@@ -105,7 +105,7 @@ def probabilities_of(model: Any, scores: Any) -> np.ndarray:
 
 
 def check_takes_pixels_to_classes(model: Any) -> None:
-    """Raises a ValueError for a model without a score per class, or of normalised pixels."""
+    """Raises a ValueError for a model without a score per class, or of normalized pixels."""
     if model.num_classes == 0 or len(model.output_shape) != 2:
         raise ValueError(
             f"{model.name} returns {model.output_shape}, not one score per class. "
@@ -113,7 +113,7 @@ def check_takes_pixels_to_classes(model: Any) -> None:
         )
     if not model.include_preprocessing:
         raise ValueError(
-            f"{model.name} takes normalised pixels, so it could be given the wrong range. "
+            f"{model.name} takes normalized pixels, so it could be given the wrong range. "
             "Build it with include_preprocessing=True; the weights stay the same."
         )
 
@@ -188,7 +188,7 @@ def predict_outcomes(model: Any, split: data.Split, batch_size: int = 32) -> Out
 def pipeline_arguments(model: Any) -> dict[str, Any]:
     """The arguments of `data.pipeline` that a model decides: size, channels and preparation.
 
-    For a Keras model of another kind images are resized and cropped at the centre. The channels
+    For a Keras model of another kind images are resized and cropped at the center. The channels
     come last, as in all batches of `data.pipeline`.
     """
     size, channels = image_shape(model)

@@ -17,7 +17,7 @@ def knn_accuracy(
 ) -> float:
     """Accuracy, from 0 to 1, of a weighted k-NN classifier on features; nothing is trained.
 
-    Features are compared by cosine similarity s, and each of the `k` nearest neighbours votes with
+    Features are compared by cosine similarity s, and each of the `k` nearest neighbors votes with
     the weight exp(s / temperature). The constants are those of DINO (Caron et al. 2021, appendix;
     after Wu et al. 2018).
 
@@ -26,7 +26,7 @@ def knn_accuracy(
         train_y: Integer labels `(n,)`.
         test_x: Features `(m, dimension)`.
         test_y: Integer labels `(m,)`.
-        k: Number of nearest neighbours that vote, at most n.
+        k: Number of nearest neighbors that vote, at most n.
         temperature: A small value lets the nearest ones decide; with `float("inf")` all votes
             weigh the same.
 
@@ -43,20 +43,20 @@ def knn_accuracy(
 
     train_x, train_y = check_features(train_x, train_y, "train")
     test_x, test_y = check_features(test_x, test_y, "test", train_x.shape[1])
-    check_neighbours(len(train_x), k)
+    check_neighbors(len(train_x), k)
     if not temperature > 0:
         raise ValueError(f"temperature={temperature!r} must be greater than 0, such as 0.07.")
 
     def vote_weights(distances: np.ndarray) -> np.ndarray:
         # scikit-learn's distance is 1 - s; and exp((s - s_max) / temperature) does not underflow
-        # for the nearest neighbour, whatever the temperature.
+        # for the nearest neighbor, whatever the temperature.
         return np.exp((distances.min(axis=1, keepdims=True) - distances) / temperature)
 
     classifier = KNeighborsClassifier(k, weights=vote_weights, metric="cosine", algorithm="brute")
     return float(classifier.fit(train_x, train_y).score(test_x, test_y))
 
 
-def check_neighbours(examples: int, k: int, option: str = "") -> None:
+def check_neighbors(examples: int, k: int, option: str = "") -> None:
     """Raises a ValueError for a `k` that is not from 1 to the number of training examples.
 
     The message begins with `option`, such as "--knn: ".
@@ -75,7 +75,7 @@ class LinearProbe:
     Attributes:
         accuracy: On the test features, from 0 to 1.
         strength: The inverse penalty that cross-validation chose, scikit-learn's C.
-        kernel: `(dimension, classes)`, for the features as they are: the standardisation is folded
+        kernel: `(dimension, classes)`, for the features as they are: the standardization is folded
             in.
         bias: `(classes,)`. `head.set_weights([kernel, bias])` makes the probe a model's head.
     """
@@ -89,7 +89,7 @@ class LinearProbe:
 def linear_probe(
     train_x: Any, train_y: Any, test_x: Any, test_y: Any, folds: int = 5, seed: int = 0
 ) -> LinearProbe:
-    """Multinomial logistic regression on standardised features.
+    """Multinomial logistic regression on standardized features.
 
     The L2 penalty is the one with the smallest cross-validated log-loss on the training features;
     the test features are used once, at the end.

@@ -35,7 +35,7 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class ClassificationReport:
-    """How well a classifier does on labelled examples; prints as a table.
+    """How well a classifier does on labeled examples; prints as a table.
 
     Of more than `MOST_ROWS` classes, the table has the `SHOWN_ROWS` with most mistakes.
 

@@ -72,9 +72,9 @@ def zero_shot(
         raise ValueError(
             f"{len(class_names)} class names for {len(texts)} text embeddings: give one for each."
         )
-    normalise = keras.layers.UnitNormalization(dtype="float32", name="image_embedding")
+    normalize = keras.layers.UnitNormalization(dtype="float32", name="image_embedding")
     head = keras.layers.Dense(len(texts), activation=activation, dtype="float32", name="similarity")
-    outputs = head(normalise(model.output))
+    outputs = head(normalize(model.output))
     head.set_weights([(logit_scale * texts / lengths).T, np.full(len(texts), logit_bias)])
     classifier = SharedModel.of(model, model.input, outputs, f"{model.name}_zero_shot")
     classifier.class_names = None if class_names is None else tuple(class_names)

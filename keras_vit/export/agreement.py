@@ -14,7 +14,7 @@ BATCHES = (1, 7)
 
 
 def check_images(size: tuple[int, int], channels: int) -> np.ndarray:
-    """Smooth coloured patterns, uint8 `(8, height, width, channels)`: the same on every machine."""
+    """Smooth colored patterns, uint8 `(8, height, width, channels)`: the same on every machine."""
     height, width = size
     y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
     images = []

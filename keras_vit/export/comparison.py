@@ -1,4 +1,4 @@
-"""What an exported file predicts beside its model, on labelled images."""
+"""What an exported file predicts beside its model, on labeled images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALIBRATION_IMAGES = 300
 
 @dataclass(frozen=True)
 class Comparison:
-    """A model and the file that was made of it, on the same labelled images.
+    """A model and the file that was made of it, on the same labeled images.
 
     Attributes:
         images: How many.

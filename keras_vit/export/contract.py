@@ -33,7 +33,7 @@ class Contract:
         format: A key of `keras_vit.export.FORMATS`.
         class_names: The name of each class.
         image_size: Height and width of the images.
-        channels: 3 for RGB, 1 for grey; image files are not read as any other number.
+        channels: 3 for RGB, 1 for gray; image files are not read as any other number.
         evaluation: How photographs are brought to that size.
         top_k: How many of the most probable classes are returned.
         max_pixels: Height times width that a photograph may have.

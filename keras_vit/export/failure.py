@@ -7,7 +7,7 @@ import re
 # Reasons are shown to users: a page, not a book.
 LONGEST = 2000
 # What Keras, TensorFlow's AutoGraph and torch put around the error of the code that they ran.
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _CALLING = re.compile(r"^Exception encountered when calling .*\n+", re.MULTILINE)
 _ARGUMENTS = re.compile(r"\n+Arguments received by [^\n]*:\n.*", re.DOTALL)
 _USER_CODE = re.compile(r'^in user code:\n.*\n    (?=\w+(Error|Exception)?: )(?!File ")', re.DOTALL)
@@ -21,7 +21,7 @@ def failure_reason(error: BaseException) -> str:
     ...     "\\n\\nArguments received by Dense.call():\\n  x=1"))
     'TypeError: no axis'
     """
-    message = _COLOURS.sub("", str(error))
+    message = _COLORS.sub("", str(error))
     for surroundings in (_CALLING, _USER_CODE, _ARGUMENTS, _STACKS):
         message = surroundings.sub("", message)
     message = message.strip()

@@ -70,7 +70,7 @@ def export_model(
     | `"torch"` | a `.pt2` file | PyTorch |
 
     The SavedModel alone also takes `contents`, the bytes of JPEG, PNG, BMP, GIF or WebP files,
-    strings `(batch,)`, in its signature `serving_default`: decoding, resizing and normalising are
+    strings `(batch,)`, in its signature `serving_default`: decoding, resizing and normalizing are
     in the graph. Its `images` may have any size (those of `image_size` are taken as they are, as by
     the other formats), and its `top_classes` are names; the other
     formats take images of `image_size` and return the numbers of the classes, int32. It also
@@ -101,7 +101,7 @@ def export_model(
         The path.
 
     Raises:
-        ValueError: The model does not have a head, takes normalised pixels or is quantized, names
+        ValueError: The model does not have a head, takes normalized pixels or is quantized, names
             do not match the classes, or the image size is missing; or the path has another suffix
             or is a link, a mount point, a home or the working directory.
         FileExistsError: Something is there, and `overwrite` is False or it is something else than

@@ -103,7 +103,7 @@ def readout_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
 def attention_rollout(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
     """How much each patch contributes to the prediction through all layers (attention rollout).
 
-    Heads are averaged, the identity is added for the residual connection, rows are normalised, and
+    Heads are averaged, the identity is added for the residual connection, rows are normalized, and
     the layers multiplied; the result is the row of the class token. Without a class token it is
     the mean over the patches' rows, with attention pooling weighted by the probe's attention. The
     arguments and the errors are those of `attention_maps`, but for `layers`.
@@ -128,9 +128,9 @@ def attention_rollout(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
 def attention_distance(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
     """Mean attention distance in pixels: small in a head that acts like a convolution.
 
-    The distance between the centres of the querying patch and all others, averaged with the
+    The distance between the centers of the querying patch and all others, averaged with the
     attention as weights, then over queries and images. Class token and registers do not have
-    a position: they are excluded, and the weights of the patches are normalised again. The
+    a position: they are excluded, and the weights of the patches are normalized again. The
     arguments and the errors are those of `attention_maps`, but for `layers`; the paper takes 128
     images.
 

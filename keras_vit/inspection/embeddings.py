@@ -27,7 +27,7 @@ def position_similarity(model: Any) -> np.ndarray:
         ValueError: The model does not have position embeddings, or relative ones, which do not
             belong to single patches.
 
-    Source: ViT paper, figure 7 centre and figure 10.
+    Source: ViT paper, figure 7 center and figure 10.
 
     Example:
 
@@ -85,7 +85,7 @@ def embedding_filters(model: Any, components: int | None = 28) -> np.ndarray:
         )
     kernel = as_numpy(layer.kernel)
     *patch, num_filters = kernel.shape
-    # The samples are centred, which takes one degree of freedom.
+    # The samples are centered, which takes one degree of freedom.
     available = min(int(np.prod(patch)), num_filters - 1)
     components = min(28, available) if components is None else components
     check_positive(components=components)

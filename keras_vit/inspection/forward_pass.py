@@ -43,7 +43,7 @@ def _stride_of(stem: Any) -> int:
 class ForwardPass:
     """What the layers were called with for one batch; attention is computed layer by layer.
 
-    Training and inference use a fused kernel that never materialises the probabilities;
+    Training and inference use a fused kernel that never materializes the probabilities;
     `MultiHeadSelfAttention.attention_probabilities` computes them explicitly from the same weights.
     One layer at a time, since all layers of a large model take half a gigabyte per image.
 
@@ -245,8 +245,8 @@ class ForwardPass:
     def distances(self) -> np.ndarray:
         """Mean attention distance in pixels of every image and head, `(batch, depth, heads)`."""
         rows, columns = np.indices(self.grid).reshape(2, -1)
-        centres = np.stack([rows, columns], axis=-1) * np.asarray(self.patch_pixels)
-        between = np.linalg.norm(centres[:, None] - centres[None], axis=-1).astype("float32")
+        centers = np.stack([rows, columns], axis=-1) * np.asarray(self.patch_pixels)
+        between = np.linalg.norm(centers[:, None] - centers[None], axis=-1).astype("float32")
         distances = []
         for layer in range(len(self.blocks)):
             weights = self.attention(layer)[:, :, self.prefix :, self.prefix :]

@@ -146,7 +146,7 @@ def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
     layers = np.arange(1, depth + 1)
     figure = new_figure(_WIDTH, 3.4, dpi=160)
     axes = figure.subplots()
-    # One colour: a head has nothing in common with the head of the same number in another layer.
+    # One color: a head has nothing in common with the head of the same number in another layer.
     for head in range(heads):
         label = None if head else "one head"
         axes.scatter(layers, distances[:, head], s=34, alpha=0.6, c="C0", lw=0, label=label)
@@ -164,7 +164,7 @@ def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
 
 
 def plot_position_similarity(model: Any) -> Any:
-    """Which position embeddings resemble each other (ViT paper, figure 7 centre).
+    """Which position embeddings resemble each other (ViT paper, figure 7 center).
 
     Returns a matplotlib Figure; of a large grid it shows up to eight rows and columns. Raises what
     `position_similarity` raises, or an ImportError without matplotlib.
@@ -173,7 +173,7 @@ def plot_position_similarity(model: Any) -> Any:
     grid_h, grid_w = similarity.shape[:2]
     # At most eight per side: 24 x 24 maps would be too small to see.
     rows, columns = (_evenly_spaced(side, 8) for side in (grid_h, grid_w))
-    cell = 0.74 * _WIDTH / len(columns)  # beside labels and colour bar
+    cell = 0.74 * _WIDTH / len(columns)  # beside labels and color bar
     figure = new_figure(_WIDTH, 0.5 + cell * len(rows) * grid_h / grid_w, dpi=160)
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
     axes = figure.subplots(len(rows), len(columns), squeeze=False)
@@ -197,13 +197,13 @@ def plot_embedding_filters(model: Any, components: int | None = None) -> Any:
     """The principal components of the patch embedding's filters (ViT paper, figure 7 left).
 
     Takes what `embedding_filters` takes; the patches must have 1 or 3 channels. Returns a
-    matplotlib Figure, grey where a weight is zero, and raises what `embedding_filters` raises, a
+    matplotlib Figure, gray where a weight is zero, and raises what `embedding_filters` raises, a
     ValueError for other channels, or an ImportError without matplotlib.
     """
     filters = embedding_filters(model, components)
     if filters.shape[-1] not in (1, 3):
         raise ValueError(
-            f"Filters of {filters.shape[-1]} channels cannot be shown as colours; those of 1 or 3 "
+            f"Filters of {filters.shape[-1]} channels cannot be shown as colors; those of 1 or 3 "
             "channels can. Their numbers are embedding_filters(model)."
         )
     columns = min(7, len(filters))
@@ -216,7 +216,7 @@ def plot_embedding_filters(model: Any, components: int | None = None) -> Any:
 
 
 def upsample(grid: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A map at the size of an image, bilinear between the centres of patches."""
+    """A map at the size of an image, bilinear between the centers of patches."""
     from PIL import Image
 
     height, width = size
@@ -252,8 +252,8 @@ def _blank_axes(height: float, rows: int, columns: int) -> tuple[Any, Any]:
 
 
 def _show(axis: Any, pixels: np.ndarray) -> None:
-    grey = pixels.shape[-1] == 1
-    axis.imshow(np.clip(pixels[..., 0] if grey else pixels, 0, 1), vmin=0, vmax=1, cmap="gray")
+    gray = pixels.shape[-1] == 1
+    axis.imshow(np.clip(pixels[..., 0] if gray else pixels, 0, 1), vmin=0, vmax=1, cmap="gray")
 
 
 def _evenly_spaced(length: int, most: int) -> range:

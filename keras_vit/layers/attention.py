@@ -217,8 +217,8 @@ class MultiHeadSelfAttention(CompositeLayer):
     ) -> Any:
         """The attention maps `(batch, heads, queries, keys)`; each row of keys sums to 1.
 
-        Computes the probabilities explicitly; `call` uses a fused kernel that never materialises
-        them. Takes what `call` takes: inside an encoder block, the normalised tokens; the others
+        Computes the probabilities explicitly; `call` uses a fused kernel that never materializes
+        them. Takes what `call` takes: inside an encoder block, the normalized tokens; the others
         as in `attend`.
         """
         query, key, _ = self._project(tokens, training=False)

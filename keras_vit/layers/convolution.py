@@ -1,4 +1,4 @@
-"""Convolution with weight standardisation (Qiao et al. 2019), which goes with group norm."""
+"""Convolution with weight standardization (Qiao et al. 2019), which goes with group norm."""
 
 from typing import Any
 

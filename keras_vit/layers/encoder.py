@@ -219,7 +219,7 @@ class EncoderBlock(CompositeLayer):
         for layer in (*attention, self.norm_1, self.mlp, self.scale_1, self.drop_1):
             layer.build(tokens_shape)
 
-    # `training` is passed by name: a rematerialised pass runs outside Keras's call context.
+    # `training` is passed by name: a rematerialized pass runs outside Keras's call context.
 
     def _attend(self, z: Any, context: Any, sizes: Any, **options: Any) -> tuple[Any, Any]:
         """Equation 2, and the keys."""

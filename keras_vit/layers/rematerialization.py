@@ -1,4 +1,4 @@
-"""Rematerialisation: activations are recomputed in the backward pass, which saves memory."""
+"""Rematerialization: activations are recomputed in the backward pass, which saves memory."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The stem and the bottleneck unit of ResNets with group norm and weight standardisation.
+"""The stem and the bottleneck unit of ResNets with group norm and weight standardization.
 
 Version 1 is that of the hybrids and of big_vision's `bit`: norm and ReLU after every convolution.
 Version 2 is BiT's (Kolesnikov et al. 2020, "Big Transfer"): norm and ReLU before it.
@@ -43,7 +43,7 @@ class _Residual(CompositeLayer):
         check_positive(width=width)
         if width % GROUPS:
             raise ValueError(
-                f"width={width!r} cannot be normalised in {GROUPS} groups. Give a multiple of "
+                f"width={width!r} cannot be normalized in {GROUPS} groups. Give a multiple of "
                 f"{GROUPS}, such as {-(-width // GROUPS) * GROUPS}."
             )
         self.width = width
@@ -153,8 +153,8 @@ class ResidualUnit(_Residual):
         convolutions = (self.conv_1, self.conv_2, self.conv_3, self.projection)
         norms = (self.norm_1, self.norm_2, self.norm_3, self.projection_norm)
         inputs, outputs = (channels, self.width, self.width), (self.width, self.width, out)
-        normalised = outputs if self.version == 1 else inputs
-        sizes = (*inputs, channels, *normalised, out)
+        normalized = outputs if self.version == 1 else inputs
+        sizes = (*inputs, channels, *normalized, out)
         for layer, size in zip((*convolutions, *norms), sizes, strict=True):
             if layer is not None:
                 layer.build((None, None, None, size))

@@ -17,7 +17,7 @@ class Rotation(NamedTuple):
     Attributes:
         positions: From the number of rows (or columns) to the position of each, in radians.
         base: The slowest of the frequencies is nearly `1 / base`, the fastest 1.
-        interleaved: Whether neighbouring entries of a head are rotated into each other, or entries
+        interleaved: Whether neighboring entries of a head are rotated into each other, or entries
             half a head apart.
     """
 
@@ -26,10 +26,10 @@ class Rotation(NamedTuple):
     interleaved: bool
 
 
-def _centres(number: Any) -> Any:
-    """Centres of the patches in an image from -1 to 1, as full turns."""
-    centres = (ops.cast(ops.arange(number), "float32") + 0.5) / ops.cast(number, "float32")
-    return 2 * math.pi * (2 * centres - 1)
+def _centers(number: Any) -> Any:
+    """Centers of the patches in an image from -1 to 1, as full turns."""
+    centers = (ops.cast(ops.arange(number), "float32") + 0.5) / ops.cast(number, "float32")
+    return 2 * math.pi * (2 * centers - 1)
 
 
 def _of_grid_16(number: Any) -> Any:
@@ -38,7 +38,7 @@ def _of_grid_16(number: Any) -> Any:
 
 
 ROTATIONS = {
-    "dinov3": Rotation(_centres, 100.0, interleaved=False),
+    "dinov3": Rotation(_centers, 100.0, interleaved=False),
     "eva02": Rotation(_of_grid_16, 10000.0, interleaved=True),
 }
 

@@ -45,7 +45,7 @@ class ModelConfig:
     """Arguments of every model.
 
     Args:
-        num_classes: Number of classes of the zero-initialised head; 0: no head, the model returns
+        num_classes: Number of classes of the zero-initialized head; 0: no head, the model returns
             the features.
         input_shape: `(height, width, channels)`; with `data_format="channels_first"`:
             `(channels, height, width)`. None: 224 x 224 RGB. A `VisionTransformer` and a
@@ -53,12 +53,12 @@ class ModelConfig:
             its position embeddings inside the graph.
         classifier_activation: None for logits, or an activation such as `"softmax"`.
         include_preprocessing: True: the model takes pixels 0..255 and scales them to [-1, 1]
-            itself; `"imagenet"`, `"clip"`: it normalises them by ImageNet's or CLIP's mean and
+            itself; `"imagenet"`, `"clip"`: it normalizes them by ImageNet's or CLIP's mean and
             standard deviation, and a single channel by those of each channel, as RGB; False: it
-            takes normalised images, as the authors' code does.
+            takes normalized images, as the authors' code does.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
         name: Name of the model.
-        dtype: Dtype policy of all layers but normalisation and head, such as `"mixed_bfloat16"`.
+        dtype: Dtype policy of all layers but normalization and head, such as `"mixed_bfloat16"`.
     """
 
     num_classes: int = 1000

@@ -134,7 +134,7 @@ def vit_cost(
         + depth * (tokens * sizes.block_matrices + attention)
         + hidden_dim * sizes.num_classes
     )
-    # A block keeps for the backward pass: its input twice normalised and twice as it was, queries,
+    # A block keeps for the backward pass: its input twice normalized and twice as it was, queries,
     # keys, values, heads joined (8 widths), the MLP before and after GELU, and the attention
     # probabilities, which not every fused operator spares.
     stored = tokens * (8 * hidden_dim + sizes.mlp_inputs + sizes.mlp_dim)
@@ -208,7 +208,7 @@ class _Maps:
         for channels, stride in stages:
             before = self.height * self.width * self.channels
             self._divide(stride)
-            # Its input, what is normalised, and the normalised values before GELU.
+            # Its input, what is normalized, and the normalized values before GELU.
             stored = before + 2 * self._convolve(3, self.channels, channels)
             self.parameters += 2 * channels
             self.channels = channels
@@ -231,7 +231,7 @@ class _Maps:
     def _unit(self, inside: int, halves: bool, version: int) -> None:
         channels, out = self.channels, 4 * inside
         before = self.height * self.width * channels
-        # Each convolution's output is stored, and normalised for the next one.
+        # Each convolution's output is stored, and normalized for the next one.
         stored = before + 2 * self._convolve(1, channels, inside)
         if halves:
             self._halve()
@@ -281,7 +281,7 @@ def mixer_cost(
     # Tokens are mixed once for every channel, and channels once for every token.
     mixing = 2 * tokens * hidden_dim * (tokens_mlp_dim + channels_mlp_dim)
     macs = tokens * pixels * hidden_dim + depth * mixing + hidden_dim * num_classes
-    # A block keeps its input and the normalised one of both MLPs, and each before and after GELU.
+    # A block keeps its input and the normalized one of both MLPs, and each before and after GELU.
     stored = (
         4 * tokens * hidden_dim + 2 * hidden_dim * tokens_mlp_dim + 2 * tokens * channels_mlp_dim
     )

@@ -16,7 +16,7 @@ from keras_vit.layers import (
     RotaryPositions,
 )
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.normalisation import channels_last
+from keras_vit.models.normalization import channels_last
 
 
 def image_patches(images: Any, config: ViTConfig, data_format: str | None = None) -> dict[str, Any]:

@@ -319,7 +319,7 @@ class ImageModel(CompiledModel):
         return shape
 
     def with_classifier(self, num_classes: int, **overrides: Any) -> Self:
-        """A copy with the same backbone and a new, zero-initialised head.
+        """A copy with the same backbone and a new, zero-initialized head.
 
         Frozen layers stay frozen, but the new head is trainable.
 

@@ -11,13 +11,13 @@ from keras_vit.models.config import MixerConfig, arguments_of
 from keras_vit.models.geometry import ImageShape, mixer_grid
 from keras_vit.models.head import classify
 from keras_vit.models.image_model import ImageModel
-from keras_vit.models.normalisation import normalise
+from keras_vit.models.normalization import normalize
 
 
 def mlp_mixer(images: Any, config: MixerConfig) -> dict[str, Any]:
     """Figure 1 of the paper: every intermediate by name, in the order of the data."""
     add = {"dtype": config.dtype}
-    x = {"images": normalise(images, config)}
+    x = {"images": normalize(images, config)}
     x["patches"] = PatchEmbedding(
         config.hidden_dim,
         config.patch_size,
@@ -48,7 +48,7 @@ class MLPMixer(ImageModel):
     name; each is a read-only attribute of the model as well.
 
     Raises:
-        ValueError: An argument is misspelt or out of range, or the image size is open.
+        ValueError: An argument is misspelled or out of range, or the image size is open.
 
     Example:
 

@@ -29,7 +29,7 @@ def read_out(encoded: Encoded, config: ViTConfig) -> dict[str, Any]:
     return x
 
 
-# Each takes the normalised tokens, what the encoder returned, and the arguments.
+# Each takes the normalized tokens, what the encoder returned, and the arguments.
 
 
 def pool_class_token(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:

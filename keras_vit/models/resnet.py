@@ -13,12 +13,12 @@ from keras_vit.models.config import ResNetConfig, ViTConfig, arguments_of
 from keras_vit.models.geometry import ImageShape
 from keras_vit.models.head import classify
 from keras_vit.models.image_model import ImageModel
-from keras_vit.models.normalisation import channels_last, normalise
+from keras_vit.models.normalization import channels_last, normalize
 
 
 def bit_resnet(images: Any, config: ResNetConfig) -> dict[str, Any]:
     """Stem, stages, norm and head: every intermediate by name, in the order of the data."""
-    x = {"images": normalise(images, config)}
+    x = {"images": normalize(images, config)}
     x |= resnet_features(x["images"], config, config.depths, config.width, config.version)
     last = x[f"stage_{len(config.depths)}"]
     if config.version == 2:  # its last unit ends without a norm
@@ -38,7 +38,7 @@ def bit_resnet(images: Any, config: ResNetConfig) -> dict[str, Any]:
 def resnet_features(
     images: Any, config: ResNetConfig | ViTConfig, depths: Sequence[int], width: int, version: int
 ) -> dict[str, Any]:
-    """The stem and the stages of a ResNet over normalised images, by name; channels last."""
+    """The stem and the stages of a ResNet over normalized images, by name; channels last."""
     images = channels_last(images, config.data_format)
     x = {}
     x["stem"] = maps = ResNetStem(width, version, dtype=config.dtype, name="stem")(images)
@@ -58,14 +58,14 @@ def resnet_features(
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiTResNet(ImageModel):
-    """A ResNet with group norm and weight standardisation; its defaults are BiT-R50x1's.
+    """A ResNet with group norm and weight standardization; its defaults are BiT-R50x1's.
 
     Takes images `(batch, height, width, channels)` of any size with pixels 0..255, uint8 or
     float, and returns float32 logits `(batch, num_classes)` under every dtype policy. Its arguments
     are those of `ResNetConfig`, by name; each is a read-only attribute of the model as well.
 
     Raises:
-        ValueError: An argument is misspelt or out of range; the message lists what is accepted.
+        ValueError: An argument is misspelled or out of range; the message lists what is accepted.
 
     Example:
 

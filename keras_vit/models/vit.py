@@ -22,7 +22,7 @@ from keras_vit.models.geometry import ImageShape, feature_stride, image_size
 from keras_vit.models.head import classify
 from keras_vit.models.hybrid import hybrid_patches
 from keras_vit.models.image_model import ImageModel
-from keras_vit.models.normalisation import normalise
+from keras_vit.models.normalization import normalize
 from keras_vit.models.pooling import read_out
 from keras_vit.models.token_merging import merging_encoder
 from keras_vit.ops import has_hooks
@@ -37,7 +37,7 @@ def vision_transformer(
     encode: Callable[..., Encoded],
 ) -> Features:
     """Figure 1 of the paper: every intermediate by name, in the order of the data."""
-    x = {"images": normalise(images, config)}
+    x = {"images": normalize(images, config)}
     x |= embed_patches(x["images"], config)
     x["tokens"] = embed_tokens(x["patches"], config)  # equation 1: z_0
     shared = positions_in_attention(x["tokens"], x["patches"], config)
@@ -71,7 +71,7 @@ class VisionTransformer(ImageModel):
     of `ViTConfig`, by name; each is a read-only attribute of the model as well.
 
     Raises:
-        ValueError: An argument is misspelt or out of range; the message lists what is accepted.
+        ValueError: An argument is misspelled or out of range; the message lists what is accepted.
 
     Example:
 

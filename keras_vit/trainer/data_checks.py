@@ -121,7 +121,7 @@ class DataCheck:
         self.loss = None
         if labels and self.classes:
             self.loss = crossentropy_of(getattr(model, "loss", None))
-        self.normalised = not getattr(model, "include_preprocessing", True)
+        self.normalized = not getattr(model, "include_preprocessing", True)
         self.replicas = strategy_replicas(model)
 
     def data(self, x: Any, y: Any = None) -> Any:
@@ -311,7 +311,7 @@ class DataCheck:
             if images is None or len(images.shape) != 4:
                 return
             pixels = _to_numpy(images[:MOST_IMAGES])
-            self.looks = not check_pixels(pixels, self.model_name, self.normalised, self.warned)
+            self.looks = not check_pixels(pixels, self.model_name, self.normalized, self.warned)
         except (ValueError, Warning) as error:  # a warning that the user has made an error
             self.error = self.error or error
             raise
@@ -329,8 +329,8 @@ class DataCheck:
         known = [s for s in (images, labels) if s is not None and s.shape.rank is not None]
         self.shapes(images if images in known else None, labels if labels in known else None)
         of_labels = labels in known and self._integers(labels)
-        # Of bytes, nothing can be said but to a model of normalised images.
-        of_pixels = images is not None and (self.normalised or images.dtype != tf.uint8)
+        # Of bytes, nothing can be said but to a model of normalized images.
+        of_pixels = images is not None and (self.normalized or images.dtype != tf.uint8)
         of_rows = labels is not None and (labels not in known or self._rows(labels))
         # A strategy reads from the end of the pipeline how to cut batches for its devices.
         if not (of_labels or of_rows or of_pixels) or self.replicas > 1:

@@ -20,12 +20,12 @@ from keras_vit._base.errors import warn_of_data
 MOST_IMAGES = 32  # that are looked at, of a batch or an array
 
 # Images that differ by less than this many of 256 levels are too dark or too flat to be right. A
-# few may be: so many have to agree, of which none is of one colour alone.
+# few may be: so many have to agree, of which none is of one color alone.
 NARROW, NARROW_IMAGES = 16, 4
 # How far resizing by cubic or Lanczos curves may leave 0..255, as a part of the brightest pixel.
 OVERSHOOT = 0.25
-# Normalised images seldom leave -3..3; a bright point in a dark image may.
-MOST_NORMALISED, NORMALISED_INTEGER = 30, 6
+# Normalized images seldom leave -3..3; a bright point in a dark image may.
+MOST_NORMALIZED, NORMALIZED_INTEGER = 30, 6
 # Rounding of labels in half precision.
 LABEL_TOLERANCE = 1e-2
 
@@ -74,8 +74,8 @@ NOT_PIXELS: tuple[PixelRange, ...] = (
     PixelRange(
         -6,
         6,
-        "normalised by a mean and a standard deviation (ImageNet's give -2.1 to 2.6)",
-        "leave that out, as the model normalises pixels itself, or build it with "
+        "normalized by a mean and a standard deviation (ImageNet's give -2.1 to 2.6)",
+        "leave that out, as the model normalizes pixels itself, or build it with "
         "include_preprocessing=False, which takes them as they are",
     ),
     PixelRange(
@@ -89,7 +89,7 @@ NOT_PIXELS: tuple[PixelRange, ...] = (
     PixelRange(
         -160,
         160,
-        "centred: a mean was subtracted",
+        "centered: a mean was subtracted",
         "leave that out, or add it again: keras.layers.Rescaling(1, offset=128)(images) where it "
         "was 128",
     ),
@@ -121,37 +121,37 @@ NOT_PIXELS: tuple[PixelRange, ...] = (
 )
 
 # For a model with include_preprocessing=False.
-NOT_NORMALISED: tuple[PixelRange, ...] = (
+NOT_NORMALIZED: tuple[PixelRange, ...] = (
     PixelRange(
         0,
         255 * (1 + OVERSHOOT),
         "like pixels 0..255",
         "build the model with include_preprocessing=True, which takes them ('imagenet' or 'clip' "
-        "for weights that were trained so), or normalise them: "
+        "for weights that were trained so), or normalize them: "
         "keras.layers.Rescaling(1 / 127.5, offset=-1)(images) for [-1, 1]",
     ),
     PixelRange(
         -inf,
         inf,
-        "not normalised",
-        "normalise them as the weights' authors do, to [-1, 1] or by mean and standard deviation",
+        "not normalized",
+        "normalize them as the weights' authors do, to [-1, 1] or by mean and standard deviation",
     ),
 )
 
 
 def check_pixels(
-    images: Any, model_name: str, normalised: bool = False, warned: set[str] | None = None
+    images: Any, model_name: str, normalized: bool = False, warned: set[str] | None = None
 ) -> bool:
     """Looks at the first images of a batch, and warns of values that the model does not take.
 
     Args:
         images: Array `(batch, height, width, channels)` of any dtype, on the host.
         model_name: The name used in messages.
-        normalised: Whether the model takes normalised images; otherwise pixels 0..255.
+        normalized: Whether the model takes normalized images; otherwise pixels 0..255.
         warned: What was warned of before, which is not again; added to.
 
     Returns:
-        Whether the images show their range: those of one colour each, such as a batch of zeros, do
+        Whether the images show their range: those of one color each, such as a batch of zeros, do
         not.
 
     Raises:
@@ -175,33 +175,33 @@ def check_pixels(
     rows = images.reshape(len(images), -1).astype("float32")
     lows, highs = rows.min(axis=1), rows.max(axis=1)  # NaN where one is
     _check_finite(rows, lows, highs, model_name)
-    low, high, colourful = float(lows.min()), float(highs.max()), int((lows < highs).sum())
-    row = _not_as_taken(low, high, colourful, images.dtype, normalised)
+    low, high, colorful = float(lows.min()), float(highs.max()), int((lows < highs).sum())
+    row = _not_as_taken(low, high, colorful, images.dtype, normalized)
     if row is not None:
-        takes = "normalised images, about -3 to 3" if normalised else "pixels from 0 to 255"
+        takes = "normalized images, about -3 to 3" if normalized else "pixels from 0 to 255"
         _warn(
             f"The images range from {_number(low)} to {_number(high)}, and {model_name} takes "
             f"{takes}. They look {row.name}: {row.fix}.",
             row.name,
             warned,
         )
-    return colourful > 0
+    return colorful > 0
 
 
 def _not_as_taken(
-    low: float, high: float, colourful: int, dtype: Any, normalised: bool
+    low: float, high: float, colorful: int, dtype: Any, normalized: bool
 ) -> PixelRange | None:
     """The row of what is seen; None for images as the model takes them, or that show nothing.
 
-    `colourful` is the number of images that are not of one colour alone.
+    `colorful` is the number of images that are not of one color alone.
     """
-    if normalised:
-        most = NORMALISED_INTEGER if dtype == np.uint8 else MOST_NORMALISED
-        fits, table = low >= -MOST_NORMALISED and high <= most, NOT_NORMALISED
+    if normalized:
+        most = NORMALIZED_INTEGER if dtype == np.uint8 else MOST_NORMALIZED
+        fits, table = low >= -MOST_NORMALIZED and high <= most, NOT_NORMALIZED
     else:
         resized = dtype.kind not in "iu" and high > NARROW
         below, above = (OVERSHOOT * high, OVERSHOOT * 255) if resized else (0, 0)
-        is_narrow = high - low <= NARROW and colourful >= (1 if high <= 1 else NARROW_IMAGES)
+        is_narrow = high - low <= NARROW and colorful >= (1 if high <= 1 else NARROW_IMAGES)
         # Bytes are pixels, as dark as they may be.
         is_inside = -below <= low and high <= 255 + above
         fits, table = is_inside and (dtype == np.uint8 or not is_narrow), NOT_PIXELS

@@ -1,4 +1,4 @@
-"""The training step of sharpness-aware minimisation (SAM): two gradients per batch.
+"""The training step of sharpness-aware minimization (SAM): two gradients per batch.
 
 Unnecessary from Keras: none yet. Its training steps compute one gradient per batch.
 """

@@ -1,1 +1,1 @@
-"""From a recipe and a source of labelled images to a trained model and its report."""
+"""From a recipe and a source of labeled images to a trained model and its report."""

@@ -34,7 +34,7 @@ WITH_WEIGHTS = (
     Choice(
         math.inf,
         "finetune_small",
-        "all weights are trained, at learning rates that fall towards the first blocks",
+        "all weights are trained, at learning rates that fall toward the first blocks",
     ),
 )
 FROM_SCRATCH = (

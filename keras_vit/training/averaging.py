@@ -54,7 +54,7 @@ def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None
 
 
 def model_stock(start: Any, models: Sequence[Any]) -> Any:
-    """The mean of fine-tuned models, drawn towards the weights they started from.
+    """The mean of fine-tuned models, drawn toward the weights they started from.
 
     How far follows, per tensor, from the angle between the changes (Jang et al. 2024, "Model
     Stock", equation 5): where two runs changed a tensor in unrelated directions, most of the change
@@ -103,7 +103,7 @@ def mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
     ]
 
 
-def towards_start(start: Weights, tuned: Weights, share: float) -> Weights:
+def toward_start(start: Weights, tuned: Weights, share: float) -> Weights:
     """WiSE-FT's average of fine-tuned weights, which count `share`, with those before.
 
     A new head starts from zeros, and stays as it was trained, like other tensors that were all

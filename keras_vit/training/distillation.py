@@ -121,7 +121,7 @@ class Distillation(CompiledModel):
 
     Raises:
         ValueError: A model does not return logits, the student takes images of any size, the two
-            do not fit together (number or names of classes, channels, normalisation), they share
+            do not fit together (number or names of classes, channels, normalization), they share
             weights, or an argument is unknown or out of range.
 
     Source: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network"; Touvron et al. 2021,
@@ -388,7 +388,7 @@ def _check_pair(student: ImageModel, teacher: keras.Model) -> None:
     if kinds[0] is not None and (kinds[0] is False) != (kinds[1] is False):
         raise ValueError(
             f"The teacher has include_preprocessing={kinds[0]!r} and the student {kinds[1]!r}: one "
-            "takes pixels, the other normalised images. Build both to take pixels; the weights "
+            "takes pixels, the other normalized images. Build both to take pixels; the weights "
             "stay the same."
         )
     if {id(v) for v in teacher.variables} & {id(v) for v in student.variables}:

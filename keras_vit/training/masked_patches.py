@@ -1,7 +1,7 @@
 """Masked patch prediction: the ViT paper's self-supervision (section 4.6, appendix B.1.2).
 
-    images ──► patch embeddings ──► half of them corrupted ──► encoder ──► head ──► 512 colours
-       └─────► mean colour of the corrupted patches, three bits per channel ─────► labels
+    images ──► patch embeddings ──► half of them corrupted ──► encoder ──► head ──► 512 colors
+       └─────► mean color of the corrupted patches, three bits per channel ─────► labels
 
 It needs no labels, and trains the model's own layers: for transfer, fine-tune the model itself.
 """
@@ -25,10 +25,10 @@ _CORRUPTION = ("mask_ratio", "mask_token_probability", "random_patch_probability
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskedPatchPrediction(CompiledModel):
-    """A Vision Transformer that learns to predict the mean colour of patches it does not see.
+    """A Vision Transformer that learns to predict the mean color of patches it does not see.
 
     Takes images as the model does, `(batch, height, width, channels)`, and returns a dictionary:
-    `"logits"`, float32 `(batch, corrupted, colours)`, and the labels, `"colours"`, int32
+    `"logits"`, float32 `(batch, corrupted, colors)`, and the labels, `"colors"`, int32
     `(batch, corrupted)`. Half of the patches are corrupted, different ones in every training step;
     `evaluate` and `predict` always corrupt the same ones, so that their results are comparable.
 
@@ -39,12 +39,12 @@ class MaskedPatchPrediction(CompiledModel):
 
     Args:
         model: A `VisionTransformer` or a hybrid, for a fixed image size. Without preprocessing
-            layers it must take pixels in [-1, 1], from which the colours are computed.
+            layers it must take pixels in [-1, 1], from which the colors are computed.
         mask_ratio: Fraction of the patches that are corrupted and predicted, in (0, 1].
         mask_token_probability: Probability that a corrupted patch becomes the mask token.
         random_patch_probability: Probability that it becomes another patch of the image. Otherwise
             it stays as it is.
-        bits: Bits of a colour per channel: 3 are 512 colours.
+        bits: Bits of a color per channel: 3 are 512 colors.
         seed: Seed of the corruption; with None, that of `keras.utils.set_random_seed` counts.
         name: Name of the task.
 
@@ -68,7 +68,7 @@ class MaskedPatchPrediction(CompiledModel):
     >>> task.compile("adam", keras.losses.CategoricalCrossentropy(from_logits=True))
     >>> history = task.fit(images, verbose=0)  # without labels
     >>> {name: outputs.shape for name, outputs in task.output.items()}
-    {'logits': (None, 8, 512), 'colours': (None, 8)}
+    {'logits': (None, 8, 512), 'colors': (None, 8)}
     >>> classifier = model.with_classifier(10)  # or go on with the model itself
     """
 
@@ -107,10 +107,10 @@ class MaskedPatchPrediction(CompiledModel):
         patches, chosen = corrupt(embed(images))
         tokens = encode(patches)[:, model.num_prefix_tokens :]
         pixels = images if model.include_preprocessing else (images + 1) * 127.5
-        colours = patch_colours(pixels, model.patch_pixels, bits, model.data_format)
+        colors = patch_colors(pixels, model.patch_pixels, bits, model.data_format)
         outputs = {
             "logits": head(ops.take_along_axis(tokens, chosen[:, :, None], axis=1)),
-            "colours": ops.take_along_axis(colours, chosen, axis=1),
+            "colors": ops.take_along_axis(colors, chosen, axis=1),
         }
         super().__init__(images, outputs, name=name)
         # Hidden from Keras's tracking: the model's pooling and head are not part of the task.
@@ -126,11 +126,11 @@ class MaskedPatchPrediction(CompiledModel):
     ) -> Any:
         """The compiled loss of the logits; `y` is ignored, as `y_pred` has the labels."""
         logits = y_pred["logits"]
-        return super().compute_loss(x, _one_hot_colours(y_pred), logits, sample_weight, training)
+        return super().compute_loss(x, _one_hot_colors(y_pred), logits, sample_weight, training)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """The compiled metrics of the logits, likewise."""
-        return super().compute_metrics(x, _one_hot_colours(y_pred), y_pred["logits"], sample_weight)
+        return super().compute_metrics(x, _one_hot_colors(y_pred), y_pred["logits"], sample_weight)
 
     def get_config(self) -> dict[str, Any]:
         corrupt = self.get_layer("corrupt_patches").get_config()
@@ -233,10 +233,10 @@ class CorruptPatches(keras.layers.Layer):
         return {**super().get_config(), **{name: getattr(self, name) for name in _CORRUPTION}}
 
 
-def patch_colours(
+def patch_colors(
     images: Any, patch_size: tuple[int, int], bits: int = 3, data_format: str = "channels_last"
 ) -> Any:
-    """The mean colour of every patch, as one of `2 ** (bits * channels)` classes.
+    """The mean color of every patch, as one of `2 ** (bits * channels)` classes.
 
     Args:
         images: Pixels 0..255, `(batch, height, width, channels)`, or channels first; an array, a
@@ -254,9 +254,9 @@ def patch_colours(
     Example:
 
     >>> import keras, numpy as np
-    >>> from keras_vit.training.masked_patches import patch_colours
+    >>> from keras_vit.training.masked_patches import patch_colors
     >>> orange = np.full((1, 8, 4, 3), [255, 130, 31])
-    >>> keras.ops.convert_to_numpy(patch_colours(orange, (4, 4))).tolist()  # 7 * 64 + 4 * 8 + 0
+    >>> keras.ops.convert_to_numpy(patch_colors(orange, (4, 4))).tolist()  # 7 * 64 + 4 * 8 + 0
     [[480, 480]]
     """
     images = ops.cast(images, "float32")
@@ -269,9 +269,9 @@ def patch_colours(
     return keras.layers.Reshape((-1,), dtype="int32")(ops.sum(levels * powers, axis=-1))
 
 
-def _one_hot_colours(y_pred: Any) -> Any:
+def _one_hot_colors(y_pred: Any) -> Any:
     logits = y_pred["logits"]
-    return ops.one_hot(y_pred["colours"], logits.shape[-1], dtype=logits.dtype)
+    return ops.one_hot(y_pred["colors"], logits.shape[-1], dtype=logits.dtype)
 
 
 def _check_model(model: VisionTransformer) -> None:
@@ -291,10 +291,10 @@ def _check_model(model: VisionTransformer) -> None:
     drops_patches = any(layer.name == "patch_dropout" for layer in model.layers)
     if tokens != grid_h * grid_w or drops_patches:
         raise ValueError(
-            f"{model.name} merges or drops patches, whose colours then cannot be predicted. "
+            f"{model.name} merges or drops patches, whose colors then cannot be predicted. "
             "Give a model with token_merging=0 and patch_dropout=0."
         )
-    # The colours are means over whole patches of the image.
+    # The colors are means over whole patches of the image.
     size = shape[:2] if model.data_format == "channels_last" else shape[1:]
     patch_h, patch_w = model.patch_pixels
     if (size[0] // patch_h) * (size[1] // patch_w) != grid_h * grid_w:

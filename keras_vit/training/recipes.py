@@ -66,7 +66,7 @@ class Recipe:
         stochastic_depth: For models that have it.
         ema: Momentum of a moving average of the weights; 0 for none.
         accumulation: Batches whose gradients are summed up to one update.
-        rho: SAM's neighbourhood size (see `sam`); 0 for plain steps.
+        rho: SAM's neighborhood size (see `sam`); 0 for plain steps.
         rho_min: GSAM: rho at the end of the schedule; None for `rho` throughout.
         alpha: GSAM's alpha; 0 for SAM.
         scaling: How the learning rate scales with the batch: `"linear"` (Goyal et al. 2017) or

@@ -15,7 +15,7 @@ from keras_vit.evaluation.prediction import MOST_SCORE_BYTES, predict_split
 from keras_vit.models import MLPMixer
 from keras_vit.models.geometry import image_shape
 from keras_vit.models.head import HEADS
-from keras_vit.training.averaging import towards_start
+from keras_vit.training.averaging import toward_start
 from keras_vit.training.recipes import Recipe
 
 # Below this, a temperature says more about the few images than about the model.
@@ -101,7 +101,7 @@ def refine(
         it was fitted on.
     """
     if start is not None and recipe.tuned_share < 1:
-        model.set_weights(towards_start(start, model.get_weights(), recipe.tuned_share))
+        model.set_weights(toward_start(start, model.get_weights(), recipe.tuned_share))
     if recipe.eval_size and not isinstance(model, MLPMixer):  # which has one size
         size = (recipe.eval_size, recipe.eval_size)
         shape = image_shape(size, model.channels, model.data_format)

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimisation: the gradient at the worst weights nearby updates the weights.
+"""Sharpness-aware minimization: the gradient at the worst weights nearby updates the weights.
 
     gradient g at w ──► w' = w + rho g / |g| ──► gradient g' at w' ──► the optimizer steps from w
 
@@ -32,7 +32,7 @@ def sharpness_aware(model: keras.Model, rho: Rho | None = 0.05, alpha: float = 0
 
     Args:
         model: Any Keras model.
-        rho: Size of the neighbourhood; see `SAM_RHO` in `recipes` for the paper's. Or a function
+        rho: Size of the neighborhood; see `SAM_RHO` in `recipes` for the paper's. Or a function
             of the optimizer's iterations, such as `gsam_rho` returns. None: plain steps again.
         alpha: GSAM's alpha; 0 for SAM.
 

@@ -1,6 +1,6 @@
 """Reads and writes weights: one module per layout and file format, one table of released ones."""
 
-from keras_vit.weights.catalogue import list_weights
+from keras_vit.weights.catalog import list_weights
 from keras_vit.weights.containers.sums import verify_sums
 from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.folders.configs import folder_transform

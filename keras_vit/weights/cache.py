@@ -1,7 +1,7 @@
 """Released weights on disk: downloaded once with `keras.utils.get_file`, their sums listed.
 
 `get_file` alone would leave half a file under its name when the process is killed. Sums are asked
-of the hosts: nobody publishes them elsewhere, so that the catalogue cannot have them.
+of the hosts: nobody publishes them elsewhere, so that the catalog cannot have them.
 """
 
 import base64
@@ -29,7 +29,7 @@ from keras_vit.weights.released import Weights
 
 
 def cached_file(row: Weights) -> Path:
-    """The file of a row of the catalogue, downloaded if need be.
+    """The file of a row of the catalog, downloaded if need be.
 
     A download is compared with the sum that its host publishes. The sum of the file is listed in
     the `SHA256SUMS` beside it at first use, with which it is compared whenever it is loaded.
@@ -67,7 +67,7 @@ def resolve(
 ) -> tuple[Path, str | None, dict[str, Any]]:
     """A file, that in a folder, or the cached one of released weights that `find` knows by name.
 
-    Returns its path, its layout (None to recognise it), and the model's arguments that no tensor
+    Returns its path, its layout (None to recognize it), and the model's arguments that no tensor
     of it shows.
     """
     name = os.path.expanduser(file)

@@ -14,7 +14,7 @@ from keras_vit.models import ImageModel
 from keras_vit.models.geometry import feature_stride, patch_grid
 from keras_vit.weights.adaptation import Grid
 from keras_vit.weights.cache import resolve
-from keras_vit.weights.catalogue import find_for_model, find_named
+from keras_vit.weights.catalog import find_for_model, find_named
 from keras_vit.weights.claims import check_claims
 from keras_vit.weights.containers.checkpoint_file import file_in_folder, open_checkpoint
 from keras_vit.weights.containers.keras_file import SUFFIXES, is_whole_model, load_keras_model
@@ -43,7 +43,7 @@ def from_checkpoint(
     Hugging Face) unless the file, a `config.json` beside it, or the caller sets them.
 
     Args:
-        file: As for `load_weights`, or `"MODEL:TAG"` of the catalogue: `"ViT-B/16:augreg_in21k"`.
+        file: As for `load_weights`, or `"MODEL:TAG"` of the catalog: `"ViT-B/16:augreg_in21k"`.
             For a folder of transformers or timm, the model's `eval_transform` prepares images as
             these do. The folder may be a repository in the Hugging Face hub's cache, such as
             `"~/.cache/huggingface/hub/models--google--vit-base-patch16-224"`.

@@ -10,7 +10,7 @@ from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.adaptation import Grid, adapt
 from keras_vit.weights.architecture import HEADS
 from keras_vit.weights.cache import resolve
-from keras_vit.weights.catalogue import find_for_model
+from keras_vit.weights.catalog import find_for_model
 from keras_vit.weights.class_names import names_of_head
 from keras_vit.weights.containers.checkpoint_file import open_checkpoint
 from keras_vit.weights.containers.sums import check_file_in_thread
@@ -35,7 +35,7 @@ def load_weights(
 
     Another number of classes gives a new zero head; position embeddings are resampled by the rule
     of the file's authors; the patch kernel is fitted to other patches (FlexiViT's pseudo-inverse)
-    and channels (repeated or summed, so that grey images keep their embeddings); a class token's
+    and channels (repeated or summed, so that gray images keep their embeddings); a class token's
     position is dropped or added as zero.
 
     Args:
@@ -48,7 +48,7 @@ def load_weights(
             as the error and the report show them, groups such as `"pre_logits"`, or patterns.
             The classifier always may; another number of classes than the file's sets it to zero.
         layout: Its name (`keras_vit.weights.tables.layouts.LAYOUTS`), such as `"google"`, `"timm"`
-            or `"flexivit"`; None recognises it by the names in the file.
+            or `"flexivit"`; None recognizes it by the names in the file.
         file_grid: Rows and columns of the file's position embeddings, where they are not a square.
         sha256: The SHA-256 sum that the file must have; not with several files. What `save_weights`
             wrote carries its sum, which is always compared; of other files the report has the sum.

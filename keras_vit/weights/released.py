@@ -31,7 +31,7 @@ class Weights:
         top1: Published ImageNet-1k top-1 in per cent, or None.
         source: Who published it.
         arguments: What no tensor of the file shows, as arguments of the model.
-        licence: Of the weights.
+        license: Of the weights.
         url_is_guessed: Whether only the folder was published, and the name of the file is a guess.
     """
 
@@ -44,7 +44,7 @@ class Weights:
     top1: float | None = None
     source: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
-    licence: str = "Apache-2.0"
+    license: str = "Apache-2.0"
     url_is_guessed: bool = False
 
     @property
@@ -67,7 +67,7 @@ class Weights:
 
     @property
     def preprocessing(self) -> str:
-        """The mean and standard deviation that pixels are normalised with."""
+        """The mean and standard deviation that pixels are normalized with."""
         kind = LAYOUTS[self.layout].conventions.include_preprocessing
         return {"imagenet": "ImageNet mean/std", "clip": "CLIP mean/std"}.get(str(kind), "0.5/0.5")
 
@@ -111,7 +111,7 @@ def _read_table() -> Iterator[Weights]:
             float(row["top1"]) if row["top1"] else None,
             row["source"],
             _arguments(layout, pixels),
-            row["licence"] or "Apache-2.0",
+            row["license"] or "Apache-2.0",
             url_is_guessed=bool(row["url_is_guessed"]),
         )
 

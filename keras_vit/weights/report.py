@@ -1,4 +1,4 @@
-"""How each tensor was handled (loaded, resized, adapted, initialised, ignored)."""
+"""How each tensor was handled (loaded, resized, adapted, initialized, ignored)."""
 
 import json
 from dataclasses import asdict, dataclass

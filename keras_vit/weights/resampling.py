@@ -30,26 +30,26 @@ def _cubic(x: Array, a: float) -> Array:
 
 
 def _antialias(new: int, old: int, kernel: Callable[[Array], Array]) -> Array:
-    """Half-pixel centres; the kernel widens with the shrinking, and is cut at the border."""
+    """Half-pixel centers; the kernel widens with the shrinking, and is cut at the border."""
     scale = old / new
-    centres = (np.arange(new) + 0.5) * scale - 0.5
-    weights = kernel((np.arange(old) - centres[:, None]) / max(scale, 1))
+    centers = (np.arange(new) + 0.5) * scale - 0.5
+    weights = kernel((np.arange(old) - centers[:, None]) / max(scale, 1))
     return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _sampled(
     new: int, old: int, kernel: Callable[[Array], Array], reach: int, offset: float = 0
 ) -> Array:
-    """Half-pixel centres, `2 * reach` source pixels; beyond the border, the value at the border.
+    """Half-pixel centers, `2 * reach` source pixels; beyond the border, the value at the border.
 
-    DINOv2 asks for `(new + offset) / old` as its scale, and that shifts every centre.
+    DINOv2 asks for `(new + offset) / old` as its scale, and that shifts every center.
     """
-    centres = (np.arange(new) + 0.5) * (old / (new + offset)) - 0.5
-    first = np.floor(centres).astype(int)
+    centers = (np.arange(new) + 0.5) * (old / (new + offset)) - 0.5
+    first = np.floor(centers).astype(int)
     weights = np.zeros((new, old))
     for step in range(1 - reach, 1 + reach):
         index = np.clip(first + step, 0, old - 1)
-        np.add.at(weights, (np.arange(new), index), kernel(first + step - centres))
+        np.add.at(weights, (np.arange(new), index), kernel(first + step - centers))
     return weights
 
 
@@ -107,7 +107,7 @@ def resample_channels(kernel: Array, channels: int) -> Array:
     """A patch kernel for images of another number of channels.
 
     More: the channels repeat in turn and copies share their weight. Fewer: those that would
-    have been copies are summed. So a grey image, whose channels are equal, keeps its embeddings
+    have been copies are summed. So a gray image, whose channels are equal, keeps its embeddings
     either way, and from three to any more and back is the kernel again.
 
     >>> import numpy as np

@@ -9,7 +9,7 @@ from keras_vit._base.files import cache_folder
 from keras_vit.evaluation.features import features, weights_digest
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
 from keras_vit.evaluation.prediction import predict_outcomes
-from keras_vit.evaluation.probes import check_classes, check_neighbours, knn_accuracy, linear_probe
+from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit_cli.evaluate import vtab_tasks
 from keras_vit_cli.evaluate.vtab import Setting, VTABReport, finetuning, run_vtab
@@ -53,7 +53,7 @@ def transfer_rows(model: Any, splits: data.Splits, options: EvaluateOptions) -> 
     if options.probe:
         check_classes(labels)
     if options.knn is not None:
-        check_neighbours(len(labels), options.knn, "--knn: ")
+        check_neighbors(len(labels), options.knn, "--knn: ")
     if shots is not None and not shots:
         shots = SHOTS
     for count in shots or ():
@@ -67,7 +67,7 @@ def transfer_rows(model: Any, splits: data.Splits, options: EvaluateOptions) -> 
         rows.append(("linear probe", f"{result.accuracy:.2%}", f"C = {result.strength:g}"))
     if options.knn is not None:
         accuracy = knn_accuracy(*train, *test, k=options.knn)
-        rows.append((f"{options.knn} nearest neighbours", f"{accuracy:.2%}", "cosine"))
+        rows.append((f"{options.knn} nearest neighbors", f"{accuracy:.2%}", "cosine"))
     if shots is not None:
         for row in fewshot_table(*train, *test, shots=shots, seeds=range(options.seeds)):
             spread = f"± {100 * row.spread:.2f} over {counted(options.seeds, 'seed')}"

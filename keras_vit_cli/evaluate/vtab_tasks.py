@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from keras_vit.data.decode.decoder import Crop
 
 Record = dict[str, Any]
-GROUPS = ("natural", "specialised", "structured")
+GROUPS = ("natural", "specialized", "structured")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Task:
 
     Attributes:
         name: The name in the benchmark's tables.
-        group: "natural", "specialised" or "structured".
+        group: "natural", "specialized" or "structured".
         dataset: The name in TensorFlow Datasets, with the version that the benchmark uses.
         classes: Number of classes.
         val: Where the 200 validation examples begin.
@@ -132,10 +132,10 @@ TASKS = (
     Task("pets", "natural", "oxford_iiit_pet", 37, val=("train", 80)),
     Task("sun397", "natural", "sun397/tfds:4.*.*", 397),
     Task("svhn", "natural", "svhn_cropped:3.*.*", 10, **_LAST_TENTH),
-    Task("camelyon", "specialised", "patch_camelyon:2.*.*", 2),
-    Task("eurosat", "specialised", "eurosat/rgb:2.*.*", 10, **_SATELLITE),
-    Task("resisc45", "specialised", "resisc45:3.*.*", 45, **_SATELLITE),
-    Task("retinopathy", "specialised", "diabetic_retinopathy_detection/btgraham-300:3.*.*", 5),
+    Task("camelyon", "specialized", "patch_camelyon:2.*.*", 2),
+    Task("eurosat", "specialized", "eurosat/rgb:2.*.*", 10, **_SATELLITE),
+    Task("resisc45", "specialized", "resisc45:3.*.*", 45, **_SATELLITE),
+    Task("retinopathy", "specialized", "diabetic_retinopathy_detection/btgraham-300:3.*.*", 5),
     Task("clevr_count", "structured", "clevr:3.*.*", 8, label=CLEVR_COUNT, **_CLEVR),
     Task("clevr_distance", "structured", "clevr:3.*.*", 6, label=CLEVR_DISTANCE, **_CLEVR),
     Task("dmlab", "structured", "dmlab:2.0.1", 6),

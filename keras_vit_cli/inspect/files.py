@@ -62,12 +62,12 @@ _CAPTIONS = {
     "position_similarity": (
         "Position similarity",
         "The cosine similarity of each patch's position embedding with those of all patches (ViT "
-        "paper, figure 7 centre). Bright rows and columns: the model has learned the grid.",
+        "paper, figure 7 center). Bright rows and columns: the model has learned the grid.",
     ),
     "embedding_filters": (
         "Embedding filters",
         "The principal components of the patch embedding's filters (ViT paper, figure 7 left); "
-        "grey is zero.",
+        "gray is zero.",
     ),
 }
 # A mark near the beginning of each file that this module writes: no other file is replaced.
@@ -77,7 +77,7 @@ _MARKS = {
     ".png": b"Software\x00" + _SOFTWARE.encode(),
 }
 
-# No normalisation of pixels leads beyond: CLIP's reaches 2.2 with three channels.
+# No normalization of pixels leads beyond: CLIP's reaches 2.2 with three channels.
 _LARGEST = 16
 
 
@@ -137,7 +137,7 @@ def inspect_files(
     if looks.largest > _LARGEST:
         raise ValueError(
             f"{model.name!r} cuts its patches from values up to {looks.largest:.0f}, where the "
-            "pixels of files are 0..255: nothing in it normalises them. Put "
+            "pixels of files are 0..255: nothing in it normalizes them. Put "
             "keras.layers.Rescaling(1 / 127.5, -1) in front, or call class_attribution on arrays."
         )
 
@@ -198,13 +198,13 @@ def _read_files(
 ) -> tuple[np.ndarray, list[Path], dict[Path, str]]:
     if not getattr(model, "include_preprocessing", True):
         raise ValueError(
-            f"{model.name!r} takes normalised images, not files. Build it with "
+            f"{model.name!r} takes normalized images, not files. Build it with "
             "include_preprocessing=True, or call class_attribution on arrays."
         )
     _, channels = image_shape(model)
     if channels not in (1, 3):
         raise ValueError(
-            f"{model.name!r} takes {channels} channels; image files have 3, or 1 in grey. "
+            f"{model.name!r} takes {channels} channels; image files have 3, or 1 in gray. "
             "Call class_attribution on arrays."
         )
     paths = [Path(file) for file in files]

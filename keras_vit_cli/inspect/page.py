@@ -68,7 +68,7 @@ def write_page(
         "heads": heads,
         "grid": [grid_h, grid_w],
         "method": looks.method,
-        "colours": _base64(_colours().tobytes()),
+        "colors": _base64(_colors().tobytes()),
         "images": [_maps(image) for image in images],
     }
     (height, width), (patch_h, patch_w) = images[0].pixels.shape[:2], looks.patch_pixels
@@ -177,8 +177,8 @@ def _jpeg(pixels: np.ndarray) -> str:
     return f"data:image/jpeg;base64,{_base64(buffer.getvalue())}"
 
 
-def _colours() -> np.ndarray:
-    """The 256 colours of the heat map, uint8 `(256, 3)`."""
+def _colors() -> np.ndarray:
+    """The 256 colors of the heat map, uint8 `(256, 3)`."""
     from matplotlib import colormaps
 
     return np.round(255 * colormaps[HEAT](np.arange(256))[:, :3]).astype("uint8")

@@ -18,7 +18,7 @@ class AverageOptions:
     )
     start: str | None = in_model(
         "the weights that all of them started from, a file or MODEL:TAG: draw the average "
-        "towards them, as far as the runs disagree (Model Stock)",
+        "toward them, as far as the runs disagree (Model Stock)",
         None,
     )
     out: Path = in_run(".keras file to write", metavar="FILE")

@@ -54,7 +54,7 @@ class EvaluateOptions:
     )
     probe: bool = in_run("fit a linear probe on the frozen features", False)
     knn: int | None = in_run(
-        "classify by the K nearest neighbours (default of K: 20)",
+        "classify by the K nearest neighbors (default of K: 20)",
         None,
         Integers(1, 100_000, "K"),
         nargs="?",

@@ -15,7 +15,7 @@ class ExportOptions:
     """The options of `keras-vit export`."""
 
     data: str | None = in_data(
-        "labelled images, as for train: calibrates --quantize int8 on the training images, "
+        "labeled images, as for train: calibrates --quantize int8 on the training images, "
         "and compares the accuracy of model and file on the others",
         None,
     )

@@ -24,7 +24,7 @@ SOME = Integers(1, 100)
 STEPS = Integers(1, 1_000_000_000)
 
 DATA_HELP = (
-    "where the labelled images are: a folder with CLASS/*.jpg, with train/CLASS/*.jpg and "
+    "where the labeled images are: a folder with CLASS/*.jpg, with train/CLASS/*.jpg and "
     "val/CLASS/*.jpg, or with train.txt and val.txt; records:FOLDER of TFRecord or ArrayRecord "
     "files; the name of a TensorFlow data set; or digits, scikit-learn's handwritten digits"
 )

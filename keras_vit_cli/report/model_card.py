@@ -30,7 +30,7 @@ def model_card(
 ) -> str:
     """A model card with Hugging Face's sections, filled in as far as possible.
 
-    What only people know (licence, intended use, contact) is marked `[fill in]`.
+    What only people know (license, intended use, contact) is marked `[fill in]`.
 
     Args:
         name: See `write_report`, also for `report` and `config`.
@@ -134,7 +134,7 @@ def _details(classes: int, facts: Mapping[str, Any], job: Mapping[str, Any]) -> 
         "Trained from": inline(job.get("weights") or "random weights") if job else "",
         "Teacher": inline(job.get("teacher") or ""),
         "Developed by": FILL_IN,
-        "Licence": f"{FILL_IN}: the licences of the data and of the initial weights may apply",
+        "License": f"{FILL_IN}: the licenses of the data and of the initial weights may apply",
     }
     return "\n".join(f"- **{name}:** {value}" for name, value in details.items() if value)
 
@@ -153,7 +153,7 @@ def _data(facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
         were = "was" if len(bad) == 1 else "were"
         title = f"{counted(len(bad), 'file')} could not be decoded and {were} skipped:"
         parts += [title, "\n".join(lines)]
-    parts.append(f"Origin of the images, their authors and licence: {FILL_IN}.")
+    parts.append(f"Origin of the images, their authors and license: {FILL_IN}.")
     return "\n\n".join(parts)
 
 

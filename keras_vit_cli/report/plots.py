@@ -22,7 +22,7 @@ ROOM = 72 * TILE - 14  # points: width of a line above or below it
 MOST_CLASSES = 50  # of a confusion matrix, of 3,000 x 3,000 pixels then
 MOST_MISTAKES = 60  # of a contact sheet
 MANY_EPOCHS = 40  # beyond that a dot per epoch would hide the line
-SOFT, FAINT = "0.4", "0.94"  # greys of what stands back: notes, and the tiles behind images
+SOFT, FAINT = "0.4", "0.94"  # grays of what stands back: notes, and the tiles behind images
 
 
 def _save(figure: Any, path: str | Path) -> None:
@@ -74,12 +74,12 @@ def _draw_epochs(axes: Any, history: Mapping[str, Sequence[float]], name: str, e
 
     is_rate = name == "learning_rate"
     marker = "o" if epochs <= MANY_EPOCHS else None
-    for key, label, colour in (
+    for key, label, color in (
         (name, "training", "0.3" if is_rate else "C0"),
         (f"val_{name}", "validation", "C1"),
     ):
         if values := _by_epoch(history, key, epochs):
-            axes.plot(list(values), list(values.values()), colour, label=label, marker=marker, ms=3)
+            axes.plot(list(values), list(values.values()), color, label=label, marker=marker, ms=3)
     axes.set_title(name.replace("_", " "), loc="left", fontsize=12, weight="bold")
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
@@ -112,7 +112,7 @@ def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
 
 
 def draw_confusion(report: ClassificationReport) -> Any:
-    """The confusion matrix as a matplotlib Figure: colours are shares of a row, numbers counts.
+    """The confusion matrix as a matplotlib Figure: colors are shares of a row, numbers counts.
 
     Of more than `MOST_CLASSES` it shows those of the most frequent confusions, those that are
     taken for each other beside each other, and the predictions of all others in a last column.
@@ -146,10 +146,10 @@ def draw_confusion(report: ClassificationReport) -> Any:
     axes.set(xlabel="predicted", ylabel="label")
     axes.set_title(title, weight="bold")
     for row, column in np.argwhere(counts):
-        colour = "white" if shares[row, column] > 0.5 else "black"
+        color = "white" if shares[row, column] > 0.5 else "black"
         size = 10 if counts[row, column] < 1000 else 7
         text = _compact(counts[row, column])
-        axes.text(column, row, text, ha="center", va="center", c=colour, fontsize=size)
+        axes.text(column, row, text, ha="center", va="center", c=color, fontsize=size)
     return figure
 
 
@@ -303,7 +303,7 @@ def draw_mistakes(
 def _write_classes(axes: Any, mistake: Mistake, class_names: Sequence[str]) -> None:
     """The predicted class and, below it, the label: long names so that they differ."""
     bold, plain = {"fontsize": 10, "weight": "bold"}, {"fontsize": 10}
-    after, before = f" ({mistake.probability:.0%})", "labelled "
+    after, before = f" ({mistake.probability:.0%})", "labeled "
     prediction, label = shorten_apart(
         [class_names[mistake.prediction], class_names[mistake.label]],
         [
@@ -346,7 +346,7 @@ def _show_in_square(axes: Any, image: np.ndarray) -> None:
     interpolation = "nearest" if max(height, width) < 64 else None
     axes.imshow(image, "gray", interpolation=interpolation)
     half = max(height, width) / 2
-    x, y = width / 2 - 0.5, height / 2 - 0.5  # pixels have their centres at integers
+    x, y = width / 2 - 0.5, height / 2 - 0.5  # pixels have their centers at integers
     axes.set(xlim=(x - half, x + half), ylim=(y + half, y - half))
 
 

@@ -37,7 +37,7 @@ def shorten_apart(names: Sequence[str], fits: Sequence[Fits]) -> list[str]:
     Example:
 
     >>> from keras_vit_cli.report.shortening import shorten_apart
-    >>> names = [f"Canis_lupus_familiaris_{colour}_from_above" for colour in ("brown", "black")]
+    >>> names = [f"Canis_lupus_familiaris_{color}_from_above" for color in ("brown", "black")]
     >>> shorten_apart(names, 2 * [lambda text: len(text) <= 16])
     ['Can…s_brown_fro…', 'Can…s_black_fro…']
     """

@@ -81,7 +81,7 @@ class Batcher:
         return await row
 
     async def run(self) -> None:
-        """Computes batches until it is cancelled."""
+        """Computes batches until it is canceled."""
         while True:
             await self._arrived.wait()
             batch = self._next_batch()

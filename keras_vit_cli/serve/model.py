@@ -48,7 +48,7 @@ class ServedModel:
     Attributes:
         class_names: One printable name per class.
         image_size: Height and width of the images.
-        channels: 3, or 1 for grey.
+        channels: 3, or 1 for gray.
         evaluation: How an image is brought to that size: see
             `keras_vit.data.evaluation_image`.
         format: What was loaded, such as `"keras"` or `"onnx"`.
@@ -69,7 +69,7 @@ class ServedModel:
 
 
 def load_served(path: str | Path) -> ServedModel:
-    """The model in a file, the folder of a run, an exported artefact, or released weights.
+    """The model in a file, the folder of a run, an exported artifact, or released weights.
 
     Raises:
         ValueError: The file is damaged, or its model cannot classify images.

@@ -40,7 +40,7 @@ from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import check_processes, recipe_of, suited_recipe
 from keras_vit_cli.train.record import begin, config_of, note_of_probe, stored_report
 
-K_NEIGHBOURS = 20
+K_NEIGHBORS = 20
 
 
 def train(
@@ -95,7 +95,7 @@ class Run:
         outcomes: Labels and predictions of the validation split, after `predict`.
 
     Raises:
-        ValueError: An option is misspelt, or does not go with another; nothing is loaded yet.
+        ValueError: An option is misspelled, or does not go with another; nothing is loaded yet.
     """
 
     splits: data.Splits
@@ -205,11 +205,11 @@ class Run:
             cache = cache_folder() / "features"
             train = evaluation.features(self.model, self.trained_on.train, cache)
             val = evaluation.features(self.model, self.trained_on.val, cache)
-            k = min(K_NEIGHBOURS, len(train[0]))
+            k = min(K_NEIGHBORS, len(train[0]))
             accuracy = evaluation.knn_accuracy(*train, *val, k=k)
             probe = evaluation.linear_probe(*train, *val, seed=job.seed)
             self.print(
-                f"on frozen features: {k} nearest neighbours {accuracy:.2%}, "
+                f"on frozen features: {k} nearest neighbors {accuracy:.2%}, "
                 f"linear probe {probe.accuracy:.2%}"
             )
             self.facts["probe_accuracy"] = probe.accuracy
@@ -321,7 +321,7 @@ class Run:
 
 
 def load_splits(job: Job) -> data.Splits:
-    """The labelled images of a job; bad files are left to the report of the run."""
+    """The labeled images of a job; bad files are left to the report of the run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the report lists the same files
         warnings.simplefilter("default", DataRangeWarning)  # and not these

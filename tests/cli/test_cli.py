@@ -23,7 +23,7 @@ image = pytest.importorskip("PIL.Image")
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes that differ by colour, and a file that is not an image."""
+    """Two classes that differ by color, and a file that is not an image."""
     folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
     for channel, name in enumerate(("green", "red")):
         (folder / name).mkdir()
@@ -53,7 +53,7 @@ def _no_export(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def run(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "colours"
+    out = tmp_path_factory.mktemp("runs") / "colors"
     keras.utils.set_random_seed(0)
     status = cli.main(
         [
@@ -92,7 +92,7 @@ def test_train_writes_everything(run: Path, photographs: Path) -> None:
         "history.csv",
         "config.json",
     }
-    assert (run / "saved_models" / "colours" / "1" / "saved_model.pb").is_file()
+    assert (run / "saved_models" / "colors" / "1" / "saved_model.pb").is_file()
     facts = json.loads((run / "report.json").read_text())
     assert facts["accuracy"] >= 0.9
     assert facts["data"] == {"train": 32, "val": 8}
@@ -254,7 +254,7 @@ def test_average(
     assert "the classes green, blue, and" in capsys.readouterr().err
 
 
-def colours(photographs: Path, out: Path) -> list[str]:
+def colors(photographs: Path, out: Path) -> list[str]:
     """The words of a short training."""
     words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", "1"]
     return [*words, "--image-size", "16", "--batch-size", "8"]
@@ -280,8 +280,8 @@ def test_an_interrupted_run_is_resumed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out = tmp_path / "colours"
-    words = [*colours(photographs, out), "--sam", "--patience", "3"]
+    out = tmp_path / "colors"
+    words = [*colors(photographs, out), "--sam", "--patience", "3"]
     interrupt(words, "predict_outcomes", monkeypatch)
     assert not out.exists()
     capsys.readouterr()
@@ -302,8 +302,8 @@ def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out = tmp_path / "colours"
-    words = colours(photographs, out)
+    out = tmp_path / "colors"
+    words = colors(photographs, out)
     interrupt(words, "fit", monkeypatch)
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["keras-vit", *words, "--resume"])
@@ -324,8 +324,8 @@ def test_an_augmentation_of_a_run_belongs_to_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out = tmp_path / "colours"
-    words = [*colours(photographs, out), "--augment"]
+    out = tmp_path / "colors"
+    words = [*colors(photographs, out), "--augment"]
     interrupt([*words, "tiny"], "predict_outcomes", monkeypatch)
     capsys.readouterr()
     assert cli.main([*words, "none", "--resume"]) == 2
@@ -398,7 +398,7 @@ def test_commands_that_write_end_with_the_next_command(
 
 @pytest.mark.once
 def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "saved_models" / "colours" / "2"
+    target = tmp_path / "saved_models" / "colors" / "2"
     assert cli.main(["export", str(run), "--out", str(target)]) == 0
     assert capsys.readouterr().out.endswith(f"next: keras-vit predict {target} photo.jpg\n")
     assert (target / "saved_model.pb").is_file()

@@ -91,7 +91,7 @@ def test_a_run_is_repeated_from_its_own_file(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("epocs = 3", "run.toml has the unknown option 'epocs'. Did you mean epochs?"),
-        ("colour = 3", "run.toml has the unknown option 'colour'."),
+        ("color = 3", "run.toml has the unknown option 'color'."),
         ("epochs = 0", "run.toml: argument --epochs: '0' is not accepted. Give an integer from 1"),
         ("epochs = true", "run.toml: epochs takes one value, and is true."),
         ("epochs = [1, 2]", "run.toml: epochs takes one value, and is [1, 2]."),

@@ -20,7 +20,7 @@ def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def plain(level: int, size: tuple[int, int] = (20, 16)) -> bytes:
-    """A PNG file of one grey level."""
+    """A PNG file of one gray level."""
     return encode(Image.new("RGB", size, (level, level, level)), "PNG")
 
 
@@ -39,7 +39,7 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def flat_folder(root: Path, count: int = 10) -> Path:
-    """`root/<class>/*.png`, classes a and b; the grey level of an image is its number."""
+    """`root/<class>/*.png`, classes a and b; the gray level of an image is its number."""
     names = [f"{'ab'[i % 2]}/{i:03d}.png" for i in range(2 * count)]
     return write(root, {name: plain(i) for i, name in enumerate(names)})
 

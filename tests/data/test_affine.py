@@ -33,14 +33,14 @@ def test_transform_equals_scipy() -> None:
     ("option", "value", "change"),
     [
         # What the option alone does to the place of the image's brightest point.
-        ("shift", 2.0, "centre"),
+        ("shift", 2.0, "center"),
         ("zoom", 0.5, "size"),
         ("rotation", 30.0, "angle"),
         ("shear", 0.5, "slant"),
     ],
 )
 def test_each_change_stays_within_its_range(option: str, value: float, change: str) -> None:
-    """Moments of a bright bar: its centre, its lengths and its direction."""
+    """Moments of a bright bar: its center, its lengths and its direction."""
     rows, columns = np.mgrid[0:41, 0:41] - 20.0
     bar = np.exp(-((columns / 8) ** 2) - (rows / 4) ** 2).astype("float32")[..., None] * 255
     seen = []
@@ -55,7 +55,7 @@ def test_each_change_stays_within_its_range(option: str, value: float, change: s
         )
         seen.append(
             {
-                "centre": x,
+                "center": x,
                 "size": np.log(np.sqrt(xx / 32)),
                 "angle": np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2),
                 "slant": xy / yy,

@@ -45,9 +45,9 @@ def model() -> keras_vit.VisionTransformer:
 
 
 def test_what_has_sixteen_bits() -> None:
-    colour = np.zeros((4, 4, 3), "uint8")
+    color = np.zeros((4, 4, 3), "uint8")
     others = [encode(IMAGE, kind) for kind in ("PNG", "JPEG", "BMP", "GIF", "WEBP")]
-    others += [encode(Image.fromarray(colour).convert(mode), "PNG") for mode in ("1", "P", "RGBA")]
+    others += [encode(Image.fromarray(color).convert(mode), "PNG") for mode in ("1", "P", "RGBA")]
     assert has_sixteen_bits(DEEP)
     assert not any(map(has_sixteen_bits, [*others, b"", DEEP[:24]]))
 

@@ -26,17 +26,17 @@ LOSSY = {"JPEG": 5, "WEBP": 1}
 FILES = {
     "jpeg": encode(IMAGE, "JPEG", quality=95),
     "jpeg, progressive": encode(IMAGE, "JPEG", quality=95, progressive=True),
-    "jpeg, grey": encode(IMAGE.convert("L"), "JPEG"),
+    "jpeg, gray": encode(IMAGE.convert("L"), "JPEG"),
     "jpeg, CMYK": encode(IMAGE.convert("CMYK"), "JPEG", quality=95),
     "png": encode(IMAGE, "PNG"),
-    "png, grey": encode(IMAGE.convert("L"), "PNG"),
-    "png, grey and alpha": encode(TRANSPARENT.convert("LA"), "PNG"),
+    "png, gray": encode(IMAGE.convert("L"), "PNG"),
+    "png, gray and alpha": encode(TRANSPARENT.convert("LA"), "PNG"),
     "png, RGBA": encode(TRANSPARENT, "PNG"),
     "png, palette": encode(IMAGE.quantize(16), "PNG"),
     "png, palette and transparency": encode(IMAGE.quantize(16), "PNG", transparency=3),
     "png, black and white": encode(IMAGE.convert("1"), "PNG"),
     "bmp": encode(IMAGE, "BMP"),
-    "bmp, grey": encode(IMAGE.convert("L"), "BMP"),
+    "bmp, gray": encode(IMAGE.convert("L"), "BMP"),
     "bmp, palette": encode(IMAGE.quantize(16), "BMP"),
     "bmp, RGBA": encode(TRANSPARENT, "BMP"),
     "gif": encode(IMAGE.quantize(16), "GIF"),
@@ -56,7 +56,7 @@ def test_equals_pillow(name: str, channels: int) -> None:
     expected = np.asarray(image_file.convert("RGB"))  # drops transparency, shows the first frame
     tolerance = LOSSY.get(image_file.format, 0)
     if channels == 1:
-        # Not convert("L") of the file itself: Pillow keeps the grey of transparent palettes apart.
+        # Not convert("L") of the file itself: Pillow keeps the gray of transparent palettes apart.
         expected = np.asarray(image_file.convert("RGB").convert("L"))[..., None]
         tolerance += 1  # weights 0.2989, 0.587, 0.114 against 299, 587, 114 of 1000
     image = decode_image(FILES[name], channels).numpy()
@@ -68,7 +68,7 @@ def test_equals_pillow(name: str, channels: int) -> None:
     np.testing.assert_allclose(pillow.astype(int), image.astype(int), atol=tolerance)
 
 
-def test_grey_stays_exactly_grey() -> None:
+def test_gray_stays_exactly_gray() -> None:
     levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
     png = encode(Image.fromarray(levels), "PNG")
     for channels in (1, 3):
@@ -121,7 +121,7 @@ def png_with_exif(exif: bytes, at_end: bool) -> bytes:
 
 
 # What may stand before the EXIF block of a JPEG file: a JFIF header with a thumbnail, comments,
-# a colour profile, XMP, a comment that looks like an EXIF segment, and fill bytes.
+# a color profile, XMP, a comment that looks like an EXIF segment, and fill bytes.
 BEFORE = (
     jpeg_segment(0xE0, b"JFIF\x00" + bytes(200))
     + jpeg_segment(0xFE, b"a comment of more than sixty bytes " * 40)
@@ -250,7 +250,7 @@ def check_part(part: tf.Tensor, whole: np.ndarray, lossy: bool) -> None:
     part, expected = part.numpy().astype(int), whole[3:14, 5:22].astype(int)
     assert part.shape == expected.shape
     np.testing.assert_array_equal(part[1:-1, 1:-1], expected[1:-1, 1:-1])
-    # At its border libjpeg interpolates colour without the pixels beyond, which are not decoded.
+    # At its border libjpeg interpolates color without the pixels beyond, which are not decoded.
     np.testing.assert_allclose(part, expected, atol=8 if lossy else 0)
 
 
@@ -286,7 +286,7 @@ def test_a_part_of_a_turned_image(orientation: int) -> None:
 
 def test_same_in_a_graph_over_a_batch() -> None:
     # As the exported SavedModel decodes.
-    files = [FILES[name] for name in ("png, RGBA", "png, grey", "bmp, palette", "gif, animated")]
+    files = [FILES[name] for name in ("png, RGBA", "png, gray", "bmp, palette", "gif, animated")]
 
     @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
     def decode_batch(contents: tf.Tensor) -> tf.Tensor:

@@ -64,11 +64,11 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
         assert float(rows[2, 2]) == pytest.approx(1 - box.mean(), abs=1e-6)
         areas.append(box.mean())
     assert len(tops) > 10
-    # Independent: boxes of area 1 - Beta(1, 1) around an even centre, cut off at the border.
+    # Independent: boxes of area 1 - Beta(1, 1) around an even center, cut off at the border.
     rng = np.random.default_rng(0)
     sides = np.sqrt(rng.random((100_000, 1))) / 2
-    centres = rng.random((100_000, 2))
-    extents = (centres + sides).clip(0, 1) - (centres - sides).clip(0, 1)
+    centers = rng.random((100_000, 2))
+    extents = (centers + sides).clip(0, 1) - (centers - sides).clip(0, 1)
     assert np.mean(areas) == pytest.approx(extents.prod(1).mean(), abs=0.04)
 
 

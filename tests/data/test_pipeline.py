@@ -90,7 +90,7 @@ def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: boo
         np.testing.assert_array_equal(np.concatenate([y for _, y in got]), labels)
     batches = pipeline(folder_split, 8, 7, cache=cache)
     for images in passes(batches, 2):
-        # The grey level of an image is its number: 0, 2, 4, ... in class a, 1, 3, 5, ... in b.
+        # The gray level of an image is its number: 0, 2, 4, ... in class a, 1, 3, 5, ... in b.
         np.testing.assert_allclose(images[:, 0], [*range(0, 20, 2), *range(1, 20, 2)], atol=1e-4)
         np.testing.assert_array_equal(images[:, -1], folder_split.labels())
 
@@ -184,7 +184,7 @@ def test_unchecked_files_are_gone_through(tmp_path: Path) -> None:
 def test_a_broken_file_leaves_the_others_as_they_are(folder_split) -> None:
     batches = pipeline(folder_split, 8, 6, True, repeat=True).take(3)
     (before,) = passes(batches)
-    # The grey level of an image is its number: 16 is the ninth of class a.
+    # The gray level of an image is its number: 16 is the ninth of class a.
     (place,) = np.flatnonzero(np.isclose(before[:, 0], 16))
     folder_split.files[8].write_bytes(b"not an image")
     (after,) = passes(batches)
@@ -204,7 +204,7 @@ def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd)
     np.testing.assert_allclose(images[:6, 0], [0, 2, 4, 127, 8, 127], atol=1e-4)
     errors = capfd.readouterr().err
     for file in (folder_split.files[3], folder_split.files[5]):
-        assert f'keras_vit: "{file}" cannot be decoded and is replaced by a grey image.' in errors
+        assert f'keras_vit: "{file}" cannot be decoded and is replaced by a gray image.' in errors
     assert len(passes(pipeline(folder_split, 8, 6, training=True))[0]) == 20
 
 

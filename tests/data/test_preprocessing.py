@@ -76,7 +76,7 @@ def test_crop_to_an_oblong_keeps_the_aspect_ratio(mode: str) -> None:
     down, across = np.diff(image[..., 0], axis=0).mean(), np.diff(image[..., 1], axis=1).mean()
     assert down == pytest.approx(across, rel=0.03)
     assert across == pytest.approx(100 / 48, rel=0.03)  # the width is what limits: 42 / 0.875 = 48
-    assert image[..., 0].mean() == pytest.approx(99.5, abs=1.1)  # the centre, to half a pixel
+    assert image[..., 0].mean() == pytest.approx(99.5, abs=1.1)  # the center, to half a pixel
     assert image[..., 1].mean() == pytest.approx(49.5, abs=1.1)
 
 
@@ -208,7 +208,7 @@ def test_the_seed_decides() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"transform": "centre"}, "mode='centre' is not known. Give one of: 'crop', 'stretch'"),
+        ({"transform": "center"}, "mode='center' is not known. Give one of: 'crop', 'stretch'"),
         ({"crop_fraction": 0.0}, r"crop_fraction=0.0 must lie in \(0, 1\]"),
         ({"image_size": 0}, "image_size=0 is not a size"),
         ({"image_size": (8, 8, 3)}, r"image_size=\(8, 8, 3\) is not a size"),
@@ -222,7 +222,7 @@ def test_evaluation_errors(arguments: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"crop": "centre"}, "crop='centre' is not known. Give one of: 'inception', 'random'"),
+        ({"crop": "center"}, "crop='center' is not known. Give one of: 'inception', 'random'"),
         ({"min_area": 0.0}, r"min_area=0.0 must lie in \(0, 1\]"),
         ({"aspect_ratio": (2.0, 1.0)}, r"aspect_ratio=\(2.0, 1.0\) must be \(low, high\)"),
         ({"shift": -1}, "shift=-1 must be"),

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from keras_vit.data import OPERATIONS, Augmentation, rand_augment, training_image
-from keras_vit.data.augment.rand_augment import _grey
+from keras_vit.data.augment.rand_augment import _gray
 
 pytestmark = pytest.mark.once
 
@@ -42,7 +42,7 @@ PILLOW = {
 
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("name", PILLOW)
-def test_colours_are_pillows(name: str, image: str) -> None:
+def test_colors_are_pillows(name: str, image: str) -> None:
     for magnitude in (3, 9, 15):
         expected = np.asarray(PILLOW[name](Image.fromarray(IMAGES[image]), magnitude))
         result = apply(name, IMAGES[image], magnitude)
@@ -53,9 +53,9 @@ def test_colours_are_pillows(name: str, image: str) -> None:
         assert (difference > 0).mean() < 0.01
 
 
-def test_grey_is_pillows() -> None:
+def test_gray_is_pillows() -> None:
     expected = np.asarray(Image.fromarray(NOISE).convert("L"))
-    np.testing.assert_array_equal(_grey(tf.constant(NOISE))[..., 0], expected)
+    np.testing.assert_array_equal(_gray(tf.constant(NOISE))[..., 0], expected)
 
 
 def test_solarize_add() -> None:
@@ -65,7 +65,7 @@ def test_solarize_add() -> None:
 
 
 def moved(image: np.ndarray, source) -> np.ndarray:
-    """Output (x, y) from the nearest pixel to source(x, y), grey from outside."""
+    """Output (x, y) from the nearest pixel to source(x, y), gray from outside."""
     height, width, _ = image.shape
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     sx, sy = (np.rint(v).astype(int) for v in source(x, y))
@@ -107,10 +107,10 @@ def test_rotation_is_pillows() -> None:
 
 def test_cutout() -> None:
     result = apply("cutout", FLAT, 10, 0.0, 0.5, 0.5)
-    grey = (result == 128).all(-1)
+    gray = (result == 128).all(-1)
     expected = np.zeros((40, 48), bool)
     expected[20 - 7 : 20 + 7, 24 - 8 : 24 + 8] = True  # 40 / 224 of each side, both ways
-    np.testing.assert_array_equal(grey, expected)
+    np.testing.assert_array_equal(gray, expected)
     corner = (apply("cutout", FLAT, 10, 0.0, 0.0, 0.0) == 128).all(-1)
     assert corner.sum() == 7 * 8
 
@@ -129,7 +129,7 @@ def test_every_operation_is_chosen_as_often(channels: int) -> None:
         for output in seeds.map(lambda seed: rand_augment(image, seed, 1, 5)).as_numpy_iterator()
     ]
     counts = {name: sum(output in v for output in outputs) for name, v in versions.items()}
-    # 50 each are expected; five standard deviations. On grey, "color" leaves what it finds.
+    # 50 each are expected; five standard deviations. On gray, "color" leaves what it finds.
     same = {name for name in counts if image.tobytes() in versions[name]}
     for name in counts.keys() - same:
         assert 16 < counts[name] < 84, counts

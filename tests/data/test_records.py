@@ -32,7 +32,7 @@ def example(image: bytes, label: int, names: tuple[str, str] = IMAGENET) -> byte
 
 
 def examples(start: int = 0, count: int = COUNT, **options: Any) -> list[bytes]:
-    """Grey images whose level is their number, and so is their label."""
+    """Gray images whose level is their number, and so is their label."""
     return [example(plain(i), i, **options) for i in range(start, start + count)]
 
 
@@ -329,7 +329,7 @@ def test_an_image_that_does_not_decode_is_replaced(
     assert levels(pipeline(load(place).train, 8, 4)) == expected
     printed = capfd.readouterr().err
     assert f"train.{kind}-00001-of-00003, record 1" in printed
-    assert "the PNG file is damaged or incomplete; replaced by a grey image" in printed
+    assert "the PNG file is damaged or incomplete; replaced by a gray image" in printed
 
 
 @pytest.mark.parametrize(

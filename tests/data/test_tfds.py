@@ -17,7 +17,7 @@ tfds = pytest.importorskip("tensorflow_datasets")
 
 
 class _Tiny(tfds.core.GeneratorBasedBuilder):
-    """20 grey images whose level is their number; the label is the number modulo 2."""
+    """20 gray images whose level is their number; the label is the number modulo 2."""
 
     VERSION = tfds.core.Version("1.0.0")
     SPLITS = ("train",)
@@ -168,7 +168,7 @@ def test_a_failed_download_is_one_error(tmp_path: Path, monkeypatch) -> None:
         load("tf_flowers", data_dir=tmp_path)
 
 
-def test_a_misspelt_folder_is_proposed_first(
+def test_a_misspelled_folder_is_proposed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "photos").mkdir()

@@ -1,4 +1,4 @@
-"""3-Augment against Pillow's and scipy's greyscale, solarization, blur and enhancements."""
+"""3-Augment against Pillow's and scipy's grayscale, solarization, blur and enhancements."""
 
 import numpy as np
 import pytest

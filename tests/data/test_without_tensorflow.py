@@ -76,7 +76,7 @@ def test_pillows_own_resize(shared: Path, mode: str, interpolation: str) -> None
             assert np.mean(pixels != expected) <= (0.06 if interpolation == "bilinear" else 0.002)
 
 
-def test_the_sizes_and_the_centre_of_timm_and_hugging_face() -> None:
+def test_the_sizes_and_the_center_of_timm_and_hugging_face() -> None:
     """Checked by hand: 224 / 0.9 is 248 rounded down; the long side is rounded down, too."""
     image = np.zeros((300, 401, 3), "uint8")
     image[:, 200:] = 255

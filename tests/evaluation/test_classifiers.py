@@ -16,8 +16,8 @@ def clusters(
 ) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, examples)
-    centres = np.random.default_rng(99).normal(size=(classes, 12))
-    return centres[labels] + noise * random.normal(size=(examples, 12)), labels
+    centers = np.random.default_rng(99).normal(size=(classes, 12))
+    return centers[labels] + noise * random.normal(size=(examples, 12)), labels
 
 
 TRAIN, TEST = clusters(200), clusters(150, seed=1)
@@ -39,7 +39,7 @@ def dino_knn(k: int, temperature: float) -> float:
 
 @pytest.mark.parametrize("k", [1, 5, 20, 200])
 @pytest.mark.parametrize("temperature", [0.07, 1.0])
-def test_neighbours_vote_as_in_dino(k: int, temperature: float) -> None:
+def test_neighbors_vote_as_in_dino(k: int, temperature: float) -> None:
     assert knn_accuracy(*TRAIN, *TEST, k=k, temperature=temperature) == dino_knn(k, temperature)
 
 
@@ -57,11 +57,11 @@ def test_probe_equals_scikit_learn_and_folds_into_a_head() -> None:
     mean, std = TRAIN[0].mean(0), TRAIN[0].std(0)
     regression = linear_model.LogisticRegression(C=probe.strength, max_iter=2000)
     regression.fit((TRAIN[0] - mean) / std, TRAIN[1])
-    standardised = (TEST[0] - mean) / std
-    assert probe.accuracy == regression.score(standardised, TEST[1])
+    standardized = (TEST[0] - mean) / std
+    assert probe.accuracy == regression.score(standardized, TEST[1])
     np.testing.assert_allclose(
         keras.ops.softmax(TEST[0] @ probe.kernel + probe.bias),
-        regression.predict_proba(standardised),
+        regression.predict_proba(standardized),
         atol=1e-4,
     )
 

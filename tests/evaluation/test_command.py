@@ -17,7 +17,7 @@ pytest.importorskip("tensorflow")
 
 @pytest.fixture(scope="module")
 def folder_of_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes that differ by their grey level."""
+    """Two classes that differ by their gray level."""
     folder = tmp_path_factory.mktemp("images")
     files = {f"dark/{i}.png": plain(3 * i) for i in range(20)}
     return write(folder, files | {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)})
@@ -57,7 +57,7 @@ def test_features(
     assert run(file, "--data", folder_of_images, *options) == 0
     printed = capsys.readouterr().out
     assert "2 classes: train 32, val 8" in printed
-    for row in ("linear probe", "3 nearest neighbours", "1-shot", "5-shot"):
+    for row in ("linear probe", "3 nearest neighbors", "1-shot", "5-shot"):
         assert row in printed
     splits = data.load(folder_of_images)
     # The cache also serves the model that was saved.

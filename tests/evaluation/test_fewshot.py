@@ -65,8 +65,8 @@ def test_scores_solve_the_normal_equations() -> None:
         x, y = random.normal(size=(examples, dimension)) * 3 + 1, np.arange(examples) % 3
         white = (x - x.mean(0)) / (x.std(0) + 1e-5)
         columns = np.c_[white, np.full(examples, 100.0)]
-        penalised = columns.T @ columns + 4.0 * np.eye(dimension + 1)
-        weights = np.linalg.solve(penalised, columns.T @ (2 * np.eye(3)[y] - 1))
+        penalized = columns.T @ columns + 4.0 * np.eye(dimension + 1)
+        weights = np.linalg.solve(penalized, columns.T @ (2 * np.eye(3)[y] - 1))
         scores = least_squares_scores(x, y, x, 3, 4.0)
         np.testing.assert_allclose(scores, columns @ weights, atol=1e-9)
 

@@ -257,8 +257,8 @@ def test_long_names_of_a_matrix_differ() -> None:
     pytest.importorskip("matplotlib")
     report = classification_report([0, 1, 2], [0, 1, 1], SIBLINGS)
     shown = [text.get_text() for text in draw_confusion(report).axes[0].get_yticklabels()]
-    for colour, name in zip(("brown", "black", "brindled"), shown, strict=True):
-        assert colour[:4] in name
+    for color, name in zip(("brown", "black", "brindled"), shown, strict=True):
+        assert color[:4] in name
         assert len(name) < 45
 
 

@@ -191,7 +191,7 @@ def test_titles_of_mistakes_stand_at_one_height(count: int) -> None:
 def test_mistakes_name_their_files() -> None:
     figure = draw_mistakes(mistakes(), IMAGES, NAMES)
     lines = [[text.get_text() for text in axes.texts] for axes in figure.axes if axes.texts]
-    assert lines[0] == ["rose $a$ (90%)", "labelled daisy", "daisy/a.jpg"]
+    assert lines[0] == ["rose $a$ (90%)", "labeled daisy", "daisy/a.jpg"]
     assert "bold: prediction" in figure.get_suptitle()
     assert lines[1][2] == "rose/$x$ & y.jpg"
     assert re.fullmatch(r"rose/IMG_.*….*_0042\.jpg", lines[3][2])

@@ -115,7 +115,7 @@ def test_images_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
     split = data.load(flat_folder(tmp_path), val_fraction=0.5).val
     images = images_at(split, [7, 2, 4])
     assert [image.shape for image in images] == [(16, 20, 3)] * 3
-    # The grey level of each image is the number in its name.
+    # The gray level of each image is the number in its name.
     assert [image[0, 0, 0] for image in images] == [int(split.files[i].stem) for i in (7, 2, 4)]
 
 
@@ -192,7 +192,7 @@ def test_card_has_hugging_faces_sections_and_every_fact() -> None:
         "| keras | 3.15 |",
         "keras-vit train --data photos",
         "![confusion](confusion.png)",
-        "**Licence:** [fill in]",
+        "**License:** [fill in]",
         f"{mistakes[0].probability:.1%}",
     ):
         assert fact in card
@@ -229,9 +229,9 @@ def test_folder(tmp_path: Path) -> None:
     plots = {"confusion.png", "curves.png", "calibration.png", "mistakes.png"}
     assert names == {"report.json", "report.md", *plots}
     for name in plots:
-        colours = np.asarray(image.open(tmp_path / "ビオラ" / name).convert("RGB"))
-        assert min(colours.shape[:2]) > 300
-        assert len(np.unique(colours.reshape(-1, 3), axis=0)) > 20
+        colors = np.asarray(image.open(tmp_path / "ビオラ" / name).convert("RGB"))
+        assert min(colors.shape[:2]) > 300
+        assert len(np.unique(colors.reshape(-1, 3), axis=0)) > 20
     record = json.loads((tmp_path / "ビオラ" / "report.json").read_text("utf-8"))
     assert record["accuracy"] == report.accuracy
     assert record["bad_files"] == FACTS["bad_files"]

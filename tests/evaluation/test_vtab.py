@@ -110,7 +110,7 @@ def test_street_without_vehicles_is_a_separate_class() -> None:
     assert int(KITTI_DISTANCE.read(people)) == 3
 
 
-# All kinds of labels but the two below, and grey, two-valued and RGB pixels.
+# All kinds of labels but the two below, and gray, two-valued and RGB pixels.
 MOCKED = ("cifar100", "retinopathy", "dsprites_orientation", "norb_elevation")
 
 
@@ -259,14 +259,14 @@ def test_sweep_selects_on_validation_and_tests_once(calls: list, tmp_path: Path)
     ]
     accuracies = 1 - 0.01 * np.arange(19)
     assert report.mean("natural") == pytest.approx(accuracies[:7].mean())
-    assert report.mean("specialised") == pytest.approx(accuracies[7:11].mean())
+    assert report.mean("specialized") == pytest.approx(accuracies[7:11].mean())
     assert report.mean("structured") == pytest.approx(accuracies[11:].mean())
     assert report.mean() == pytest.approx(accuracies.mean())
     lines = str(report).splitlines()
     assert lines[0].split() == ["natural", "(7)", "97.00%"]
     assert lines[-1].split() == ["mean", "of", "19", "tasks", "91.00%"]
     assert len(lines) == 19 + 3 + 1
-    assert "| specialised (4) | 91.50% |" in (tmp_path / "vtab.md").read_text()
+    assert "| specialized (4) | 91.50% |" in (tmp_path / "vtab.md").read_text()
     record = json.loads((tmp_path / "svhn.json").read_text())
     assert record["setting"]["learning_rate"] == 0.01
 

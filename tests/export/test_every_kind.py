@@ -34,7 +34,7 @@ EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
     "not_square": ("token", {"input_shape": (32, 48, 3), "position_embedding": "sincos2d"}),
     "padded": ("mixer", {"input_shape": (36, 32, 3)}),
     "two_channels": ("token", {"input_shape": (32, 32, 2)}),
-    "grey": ("token", {"input_shape": (32, 32, 1)}),
+    "gray": ("token", {"input_shape": (32, 32, 1)}),
     "float16": ("token", {"dtype": "mixed_float16"}),
     "softmax": ("token", {"classifier_activation": "softmax"}),
 }
@@ -113,7 +113,7 @@ def test_goes_through_every_format(kind: str, format: str, tmp_path: Path) -> No
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "features": ("token", {"num_classes": 0}, "not one score per class.*with_classifier"),
     "all tokens": ("all_tokens", {}, "not one score per class.*with_classifier"),
-    "normalised pixels": ("token", {"include_preprocessing": False}, "takes normalised pixels"),
+    "normalized pixels": ("token", {"include_preprocessing": False}, "takes normalized pixels"),
     "channels first": (
         "token",
         {"data_format": "channels_first", "input_shape": (3, 32, 32)},

@@ -46,9 +46,9 @@ ON_EVERY_BACKEND = "onnx"
 
 
 @pytest.fixture(scope="module")
-def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedModel]:
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedModel]:
     """One model in every format, with the positions of training from scratch, and itself."""
-    folder = tmp_path_factory.mktemp("artefacts")
+    folder = tmp_path_factory.mktemp("artifacts")
     model = build("token", position_embedding="sincos2d")
     formats = FORMATS if ON_TENSORFLOW else [ON_EVERY_BACKEND]
     files = {name: exported(folder, model, name, class_names=NAMES, top_k=3) for name in formats}
@@ -59,9 +59,9 @@ def artefacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedMod
     "format",
     [pytest.param(f, marks=[] if f == ON_EVERY_BACKEND else [pytest.mark.once]) for f in FORMATS],
 )
-def test_predicts_as_the_model(format: str, artefacts: dict[str, Any]) -> None:
+def test_predicts_as_the_model(format: str, artifacts: dict[str, Any]) -> None:
     """Batches of 1 and 7 by the same file, pixels of both kinds, and what it says of itself."""
-    file, model = artefacts[format], artefacts["model"]
+    file, model = artifacts[format], artifacts["model"]
     expected = probabilities(model, IMAGES)
     for rows in (slice(0, 1), slice(1, 8)):
         np.testing.assert_allclose(file.predict_on_batch(IMAGES[rows]), expected[rows], atol=1e-4)
@@ -77,11 +77,11 @@ def test_predicts_as_the_model(format: str, artefacts: dict[str, Any]) -> None:
 
 
 @pytest.mark.once
-def test_names_of_inputs_and_outputs(artefacts: dict[str, Any]) -> None:
+def test_names_of_inputs_and_outputs(artifacts: dict[str, Any]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     openvino = quietly_imported()
     outputs = ["probabilities", "top_classes", "top_probabilities"]
-    session = onnxruntime.InferenceSession(str(artefacts["onnx"].path))
+    session = onnxruntime.InferenceSession(str(artifacts["onnx"].path))
     (images,) = session.get_inputs()
     assert (images.name, images.type, images.shape) == (
         "images",
@@ -93,10 +93,10 @@ def test_names_of_inputs_and_outputs(artefacts: dict[str, Any]) -> None:
     order = np.argsort(-found[0], axis=1)[:, :3]
     np.testing.assert_array_equal(found[1], order)
     np.testing.assert_array_equal(found[2], np.take_along_axis(found[0], order, 1))
-    model = openvino.Core().read_model(artefacts["openvino"].path / "model.xml")
+    model = openvino.Core().read_model(artifacts["openvino"].path / "model.xml")
     assert [name for port in model.inputs for name in port.names] == ["images"]
     assert sorted(name for port in model.outputs for name in port.names) == outputs
-    with zipfile.ZipFile(artefacts["litert"].path) as archive:
+    with zipfile.ZipFile(artifacts["litert"].path) as archive:
         assert archive.read("labels.txt").decode() == "ant\nbee\n?\na b\nelk"
 
 
@@ -198,8 +198,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.once
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("format", FORMATS)
-def test_damaged_files(format: str, damage: str, artefacts: dict[str, Any], tmp_path: Path) -> None:
-    source = artefacts[format].path
+def test_damaged_files(format: str, damage: str, artifacts: dict[str, Any], tmp_path: Path) -> None:
+    source = artifacts[format].path
     name = FORMATS[format].files[0] if source.is_dir() else source.name
     target = tmp_path / "model" / name if source.is_dir() else tmp_path / name
     target.parent.mkdir(exist_ok=True)
@@ -210,8 +210,8 @@ def test_damaged_files(format: str, damage: str, artefacts: dict[str, Any], tmp_
 
 
 @pytest.mark.once
-def test_hostile_descriptions(artefacts: dict[str, Any], tmp_path: Path) -> None:
-    source = artefacts["litert"].path
+def test_hostile_descriptions(artifacts: dict[str, Any], tmp_path: Path) -> None:
+    source = artifacts["litert"].path
     with zipfile.ZipFile(source) as archive:
         contract = json.loads(archive.read("keras_vit.json"))
     for changes, words in (
@@ -230,7 +230,7 @@ def test_hostile_descriptions(artefacts: dict[str, Any], tmp_path: Path) -> None
 
 
 @pytest.mark.once
-def test_a_torch_file_is_never_unpickled(artefacts: dict[str, Any], tmp_path: Path) -> None:
+def test_a_torch_file_is_never_unpickled(artifacts: dict[str, Any], tmp_path: Path) -> None:
     target, ran = tmp_path / "model.pt2", tmp_path / "ran"
     payload = f"cposix\nsystem\n(S'touch {ran}'\ntR.".encode()
     changes: dict[str, Callable[[str, bytes], bytes]] = {
@@ -239,7 +239,7 @@ def test_a_torch_file_is_never_unpickled(artefacts: dict[str, Any], tmp_path: Pa
             b'"use_pickle": false', b'"use_pickle": true'
         ),
     }
-    with zipfile.ZipFile(artefacts["torch"].path) as archive:
+    with zipfile.ZipFile(artifacts["torch"].path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     for suffix, change in changes.items():
         assert any(name.endswith(suffix) for name in members)
@@ -320,7 +320,7 @@ def test_what_differs_is_refused() -> None:
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="the commands are the same")
 def test_the_commands(
-    artefacts: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`export --quantize` on data, and `predict` and `evaluate` of what it wrote."""
     sizes = {"patch_size": 4, "hidden_dim": 32, "depth": 1, "num_heads": 2}

@@ -37,7 +37,7 @@ def deep(most: int) -> bytes:
 
 FILES: dict[str, Callable[[], bytes]] = {
     "dark, 16 bits": png_of_twelve_bits,
-    "grey, 16 bits": lambda: deep(65535),
+    "gray, 16 bits": lambda: deep(65535),
     "palette with alpha": lambda: encode(
         IMAGE.convert("RGBA").quantize(32), "PNG", transparency=bytes(range(32))
     ),

@@ -160,13 +160,13 @@ def test_images_that_are_prepared_are_not_prepared_again(tmp_path: Path) -> None
     larger = np.repeat(np.repeat(images, 2, axis=1), 2, axis=2)
     serve_images = tf.saved_model.load(str(path)).signatures["images"]
     answer = serve_images(images=tf.constant(larger))["probabilities"].numpy()
-    centre = np.stack(
+    center = np.stack(
         [
             keras_vit.data.evaluation_image(tf.constant(image), (32, 32), model.eval_transform)
             for image in larger
         ]
     )
-    np.testing.assert_allclose(answer, softmax(model.predict(centre, verbose=0)), atol=1e-5)
+    np.testing.assert_allclose(answer, softmax(model.predict(center, verbose=0)), atol=1e-5)
 
 
 @pytest.mark.once

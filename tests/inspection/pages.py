@@ -17,7 +17,7 @@ def write_images(folder: Path) -> list[Path]:
     from PIL import Image
 
     random = np.random.default_rng(3)
-    files = [folder / name for name in (NAME, "grey.jpg", "small.png", "broken.jpg")]
+    files = [folder / name for name in (NAME, "gray.jpg", "small.png", "broken.jpg")]
     Image.fromarray(random.integers(0, 256, (60, 40, 3)).astype("uint8")).save(files[0])
     Image.fromarray(random.integers(0, 256, (30, 50)).astype("uint8")).save(files[1])
     Image.fromarray(random.integers(0, 256, (32, 12, 3)).astype("uint8")).save(files[2])

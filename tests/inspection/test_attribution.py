@@ -131,10 +131,10 @@ def test_probabilities_give_what_their_logits_give() -> None:
     softmax = keras.Model(vit.input, keras.layers.Dense(3, "softmax")(features))
     for model in (logits, softmax):
         model.layers[-1].set_weights([kernel, np.zeros(3, "float32")])
-    centred = keras.layers.Dense(3, use_bias=False)
-    centre = (np.eye(3) * 3 - 1) / 2  # a score less the mean of the two others
-    expected = keras.Model(vit.input, centred(logits.output))
-    centred.set_weights([centre.astype("float32")])
+    centered = keras.layers.Dense(3, use_bias=False)
+    center = (np.eye(3) * 3 - 1) / 2  # a score less the mean of the two others
+    expected = keras.Model(vit.input, centered(logits.output))
+    centered.set_weights([center.astype("float32")])
     assert array(softmax(images)).max() > 1 - 1e-7
     for number in range(3):
         np.testing.assert_allclose(

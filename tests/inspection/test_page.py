@@ -164,9 +164,9 @@ def test_errors(files: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"No photograph could be read.*broken\.jpg"):
         inspect_files(model_of("token"), files[3:], tmp_path)
     arguments = {**SIZES, **KINDS["token"], "depth": 1, "include_preprocessing": False}
-    normalised = type(model_of("token"))(**arguments)
+    normalized = type(model_of("token"))(**arguments)
     with pytest.raises(ValueError, match="include_preprocessing=True"):
-        inspect_files(normalised, files, tmp_path)
+        inspect_files(normalized, files, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -217,7 +217,7 @@ def test_the_page_of_a_model_around_a_transformer(files: list[Path], tmp_path: P
     assert sum(map(float, shown[:3])) == pytest.approx(100, abs=0.3)
 
 
-def test_pixels_that_nothing_normalises(files: list[Path], tmp_path: Path) -> None:
+def test_pixels_that_nothing_normalizes(files: list[Path], tmp_path: Path) -> None:
     """Around a model without preprocessing: those of files are a hundred times too large."""
     plain = type(model_of("token"))(**{**SIZES, "include_preprocessing": False})
     around = [keras.Input((32, 12, 3)), plain, keras.layers.Dense(3)]

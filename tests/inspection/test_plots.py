@@ -54,8 +54,8 @@ def test_dots_of_distances_have_a_legend() -> None:
     axes = draw_attention_distance(distances, 224).axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["one head", "mean of the heads"]
-    colours = {tuple(dots.get_facecolor()[0]) for dots in axes.collections}
-    assert len(colours) == 1  # heads of one number in two layers have nothing in common
+    colors = {tuple(dots.get_facecolor()[0]) for dots in axes.collections}
+    assert len(colors) == 1  # heads of one number in two layers have nothing in common
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_filters_of_other_channels_cannot_be_plotted() -> None:
     model = VisionTransformer(**{**SIZES, "input_shape": (32, 12, 8)})
     with pytest.raises(ValueError, match="8 channels"):
         inspection.plot_embedding_filters(model)
-    grey = VisionTransformer(**{**SIZES, "input_shape": (32, 12, 1)})
-    assert len(inspection.plot_embedding_filters(grey, 4).axes) == 4
+    gray = VisionTransformer(**{**SIZES, "input_shape": (32, 12, 1)})
+    assert len(inspection.plot_embedding_filters(gray, 4).axes) == 4
 
 
 def test_without_matplotlib_only_plots_fail_and_name_the_extra(

@@ -94,7 +94,7 @@ def gradients_of(kind: str) -> dict[str, np.ndarray]:
 
 
 def wake(model: keras.Model) -> None:
-    """Gives zero-initialised weights values, without which no gradient passes the head."""
+    """Gives zero-initialized weights values, without which no gradient passes the head."""
     random = np.random.default_rng(0)
     for variable in model.trainable_variables:
         if not keras.ops.convert_to_numpy(variable).any():

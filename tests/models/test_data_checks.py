@@ -110,7 +110,7 @@ def test_a_model_of_another_kind_is_left_alone() -> None:
         model.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
 
 
-def test_a_model_of_normalised_images_is_given_pixels() -> None:
+def test_a_model_of_normalized_images_is_given_pixels() -> None:
     model = compiled(include_preprocessing=False)
     (message,) = ranges(lambda: model.predict(IMAGES.astype("uint8"), verbose=0))
     assert "include_preprocessing=True" in message

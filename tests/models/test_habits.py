@@ -362,7 +362,7 @@ def test_calibration_on_text_is_refused(mode: str) -> None:
     assert model.get_layer("head").quantization_mode is None
 
 
-def test_a_map_of_policies_is_honoured_by_the_head_as_well(tmp_path: Path) -> None:
+def test_a_map_of_policies_is_honored_by_the_head_as_well(tmp_path: Path) -> None:
     map_of = keras.dtype_policies.DTypePolicyMap
     policies = {"block_0/mlp/.*": "bfloat16", "head": "mixed_bfloat16"}
     wanted = {path: keras.DTypePolicy(policy) for path, policy in policies.items()}

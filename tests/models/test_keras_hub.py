@@ -57,7 +57,7 @@ class TestBackbones(harness.TestCase):
             {**sizes, "num_classes": 5},
             pixels(2, 32, 32, 3),
             (2, 5),
-            # It wants all layers in one precision; our normalisation and head are in float32.
+            # It wants all layers in one precision; our normalization and head are in float32.
             run_mixed_precision_check=False,
         )
 

@@ -92,7 +92,7 @@ TWINS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", TWINS)
 def test_equal_patches_are_merged_without_a_trace(kind: str) -> None:
-    """Every patch has an equal neighbour: answer, grid, and attention stay the plain model's."""
+    """Every patch has an equal neighbor: answer, grid, and attention stay the plain model's."""
     plain = build(position_embedding="none", **TWINS[kind])
     images = np.repeat(pixels(2, 4, 8, 16, 3).reshape(2, 32, 2, 8, 3), 2, axis=2)
     images = images.reshape(2, 32, 32, 3)

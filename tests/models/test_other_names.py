@@ -168,7 +168,7 @@ def test_the_nearest_is_proposed_for_a_model_that_we_do_not_have(name: str, near
     assert repr(nearest) in str(raised.value)
 
 
-def test_misspelt_tags_and_other_names_are_errors() -> None:
+def test_misspelled_tags_and_other_names_are_errors() -> None:
     with pytest.raises(ValueError, match=r"not have a tag 'augreg_in2k'.*'augreg_in21k'"):
         keras_vit.create("vit_base_patch16_224.augreg_in2k")
     with pytest.raises(ValueError, match=r"Known: ViT-Ti/16, .*Mixer-H/14\.$"):

@@ -37,8 +37,8 @@ WRONG: dict[str, tuple[np.ndarray, str, str]] = {
     "0..16": (DIGITS, "from 0 to 16,.* scikit-learn's digits", r"Rescaling\(255 / 16\)"),
     "0..16, integers": (DIGITS.astype("int64"), "counted in 16 levels", r"Rescaling\(255 / 16\)"),
     "flat": (100 + UNIT * 9, "from 100 to 109,.* flat: they differ by no more than 16", "stretch"),
-    "mean subtracted": (PIXELS - 120, "from -120 to 135,.* centred", "offset=128"),
-    "signed bytes": ((PIXELS - 128).astype("int8"), "from -128 to 127,.* centred", "offset=128"),
+    "mean subtracted": (PIXELS - 120, "from -120 to 135,.* centered", "offset=128"),
+    "signed bytes": ((PIXELS - 128).astype("int8"), "from -128 to 127,.* centered", "offset=128"),
     "12 bit": (UNIT * 4095, "from 0 to 4095,.* 12 bits", r"Rescaling\(255 / 4095\)"),
     "16 bit": (UNIT * 65535, "from 0 to 65535,.* 16 bits", r"Rescaling\(255 / 65535\)"),
     "uint16": ((UNIT * 65535).astype("uint16"), "from 0 to 65535", r"Rescaling\(255 / 65535\)"),
@@ -70,7 +70,7 @@ RIGHT: dict[str, np.ndarray] = {
     "a dark photograph among others": np.concatenate([DARK[:3], PIXELS[:1]]),
     "zeros": np.zeros((8, 16, 16, 3)),
     "ones": np.ones((8, 16, 16, 3)),
-    "a colour each": np.arange(8.0)[:, None, None, None] + np.zeros((8, 16, 16, 3)),
+    "a color each": np.arange(8.0)[:, None, None, None] + np.zeros((8, 16, 16, 3)),
     "one pixel": np.array([[[[0.3]]]]),
     "overshoot of a cubic resize": np.where(PIXELS < 9, -14, np.where(PIXELS > 240, 270, PIXELS)),
     "none": np.zeros((0, 16, 16, 3)),
@@ -82,24 +82,24 @@ def test_no_false_alarm(case: str) -> None:
     assert warnings_of(RIGHT[case]) == []
 
 
-def test_a_model_of_normalised_images() -> None:
+def test_a_model_of_normalized_images() -> None:
     for images in (PIXELS, PIXELS.astype("uint8"), PIXELS[:1]):
-        (message,) = warnings_of(images, normalised=True)
-        assert "range from 0 to 255, and vit takes normalised images, about -3 to 3" in message
+        (message,) = warnings_of(images, normalized=True)
+        assert "range from 0 to 255, and vit takes normalized images, about -3 to 3" in message
         assert "include_preprocessing=True" in message
-    (message,) = warnings_of(UNIT * 4095 - 1024, normalised=True)
-    assert "not normalised" in message
+    (message,) = warnings_of(UNIT * 4095 - 1024, normalized=True)
+    assert "not normalized" in message
     for images in (UNIT * 2 - 1, (UNIT - MEAN) / STD, UNIT, (PIXELS - 128) / 10, DARK * 0):
-        assert warnings_of(images, normalised=True) == []
+        assert warnings_of(images, normalized=True) == []
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("normalised", [True, False])
-def test_what_is_not_finite_is_an_error(value: float, normalised: bool) -> None:
+@pytest.mark.parametrize("normalized", [True, False])
+def test_what_is_not_finite_is_an_error(value: float, normalized: bool) -> None:
     images = UNIT.copy()
     images[3, 2, 1, 0] = value
     with pytest.raises(ValueError, match=rf"hold {value}, first in image 3.*np\.nan_to_num"):
-        check_pixels(images, "vit", normalised)
+        check_pixels(images, "vit", normalized)
 
 
 def test_a_batch_shows_its_range_or_not() -> None:

@@ -58,7 +58,7 @@ def test_errors_say_what_was_given_and_what_is_accepted(arguments: dict, words: 
         assert word in str(error.value)
 
 
-def test_a_misspelt_name_or_argument_proposes_the_right_one() -> None:
+def test_a_misspelled_name_or_argument_proposes_the_right_one() -> None:
     with pytest.raises(ValueError, match="'ViT-B/16'"):
         keras_vit.create("vit-b16")
     with pytest.raises(ValueError, match="'num_classes'"):
@@ -98,9 +98,9 @@ def test_preprocessing_inside_equals_the_released_range() -> None:
     inside, outside = build("token"), build("token", include_preprocessing=False)
     outside.set_weights(inside.get_weights())
     images = pixels(2, 32, 32, 3)
-    normalised = (images.astype("float32") - 127.5) / 127.5
+    normalized = (images.astype("float32") - 127.5) / 127.5
     for taken in (images, images.astype("float32")):
-        np.testing.assert_allclose(predict(inside, taken), predict(outside, normalised), atol=2e-5)
+        np.testing.assert_allclose(predict(inside, taken), predict(outside, normalized), atol=2e-5)
 
 
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])

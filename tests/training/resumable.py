@@ -16,9 +16,9 @@ import numpy as np
 
 import keras_vit
 from keras_vit.training.resume import ResumableRun
-from tests.quick_tensorflow import skip_graph_optimisation
+from tests.quick_tensorflow import skip_graph_optimization
 
-skip_graph_optimisation()
+skip_graph_optimization()
 
 EPOCHS, STEPS, BATCH = 9, 7, 4  # 7 is not a multiple of the 3 accumulated batches
 IMAGES = np.random.default_rng(0).integers(0, 256, (STEPS * BATCH, 16, 16, 3)).astype("float32")

@@ -36,11 +36,11 @@ def test_shares_are_wise_ft() -> None:
         np.testing.assert_allclose(tensor, 0.3 * first + 0.7 * second, atol=1e-6)
 
 
-def test_model_stock_is_the_point_of_the_plane_nearest_to_the_centre() -> None:
+def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
     """The paper derives equation 5 from geometry: the foot of the perpendicular on the line.
 
     For two runs of equal length at an angle, the point t * mean + (1 - t) * start at which a
-    straight line to the centre, equidistant from both, is perpendicular to both changes.
+    straight line to the center, equidistant from both, is perpendicular to both changes.
     """
     start, first, second = build(0), build(1), build(2)
     origin = start.get_weights()

@@ -265,7 +265,7 @@ def test_channels_first_and_a_keras_teacher() -> None:
     before = teacher.get_weights()
     assert np.isfinite(steps(task, LABELS, 2, images)).all()
     for old, new in zip(before, teacher.get_weights(), strict=True):
-        np.testing.assert_array_equal(new, old)  # the averages of batch normalisation, too
+        np.testing.assert_array_equal(new, old)  # the averages of batch normalization, too
 
 
 def test_mixed_precision() -> None:

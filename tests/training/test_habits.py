@@ -252,7 +252,7 @@ MISMATCHES: dict[str, tuple[Any, np.ndarray, np.ndarray, str]] = {
         "to_categorical",
     ),
     "classes": (CATEGORICAL(from_logits=True), IMAGES, ROWS[:, :3], r"with_classifier\(3\)"),
-    "grey": (None, IMAGES[..., :1], LABELS, r"repeat\(images, 3, axis=3\)"),
+    "gray": (None, IMAGES[..., :1], LABELS, r"repeat\(images, 3, axis=3\)"),
     "with alpha": (None, IMAGES[..., [0, 1, 2, 0]], LABELS, "Convert them to 3 channels"),
     "layout": (None, IMAGES.transpose(0, 3, 1, 2), LABELS, r"\(0, 2, 3, 1\)"),
     "size": (None, IMAGES[:, :8], LABELS, r"which takes \(None, 16, 16, 3\)\. Resize them"),

@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit import recipes
-from keras_vit.training.masked_patches import CorruptPatches, MaskedPatchPrediction, patch_colours
+from keras_vit.training.masked_patches import CorruptPatches, MaskedPatchPrediction, patch_colors
 from tests.models.test_common import SIZES, pixels, predict
 
 IMAGES = pixels(8, 32, 32, 3)
@@ -32,7 +32,7 @@ def array(tensor: Any) -> np.ndarray:
     return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
-def colours_of(images: np.ndarray, size: tuple[int, int], parts: int) -> np.ndarray:
+def colors_of(images: np.ndarray, size: tuple[int, int], parts: int) -> np.ndarray:
     """Patch by patch, in integers where pixels are: the definition."""
     rows, columns = images.shape[1] // size[0], images.shape[2] // size[1]
     actual = np.zeros((len(images), rows * columns), int)
@@ -48,16 +48,16 @@ def colours_of(images: np.ndarray, size: tuple[int, int], parts: int) -> np.ndar
     ("shape", "size", "bits"),
     [((16, 16, 3), (4, 4), 3), ((12, 22, 3), (4, 8), 2), ((8, 8, 1), (2, 2), 3)],
 )
-def test_colours_are_the_mean_in_few_bits(
+def test_colors_are_the_mean_in_few_bits(
     shape: tuple[int, ...], size: tuple[int, int], bits: int
 ) -> None:
     images = pixels(5, *shape) // np.arange(1, 6, dtype="uint8")[:, None, None, None]
     images[0, : size[0], : size[1]] = 255
-    expected = colours_of(images, size, 2**bits)
-    np.testing.assert_array_equal(array(patch_colours(images, size, bits)), expected)
+    expected = colors_of(images, size, 2**bits)
+    np.testing.assert_array_equal(array(patch_colors(images, size, bits)), expected)
     first = images.transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(
-        array(patch_colours(first, size, bits, "channels_first")), expected
+        array(patch_colors(first, size, bits, "channels_first")), expected
     )
     assert expected.max() == 2 ** (bits * shape[2]) - 1
 
@@ -134,8 +134,8 @@ def test_predictions_and_labels() -> None:
     rows = np.arange(8)[:, None]
     expected = array(head(tokens))[rows, chosen]
     np.testing.assert_allclose(outputs["logits"], expected, atol=2e-5)
-    truth = colours_of(IMAGES, (8, 8), 8)[rows, chosen]
-    np.testing.assert_array_equal(outputs["colours"], truth)
+    truth = colors_of(IMAGES, (8, 8), 8)[rows, chosen]
+    np.testing.assert_array_equal(outputs["colors"], truth)
     # The loss that fit shows, from its definition; labels are not looked at.
     compiled(task)
     shifted = expected - expected.max(-1, keepdims=True)
@@ -148,14 +148,14 @@ def test_predictions_and_labels() -> None:
 
 
 def test_fit_trains_mask_token_and_model() -> None:
-    """Few colours, by heart: below their entropy, and every layer has changed."""
+    """Few colors, by heart: below their entropy, and every layer has changed."""
     images = (np.arange(4)[:, None, None, None] * np.ones((4, 32, 32, 3)) * 60).astype("uint8")
     images[:, 16:] //= 2
     images = np.repeat(images, 4, axis=0)
     task = compiled(small_task())
     before = {v.path: array(v).copy() for v in task.trainable_variables}
     losses = task.fit(images, epochs=30, batch_size=16, verbose=0).history["loss"]
-    shares = np.bincount(array(patch_colours(images, (8, 8))).ravel()) / (16 * 16)
+    shares = np.bincount(array(patch_colors(images, (8, 8))).ravel()) / (16 * 16)
     assert losses[-1] < -(shares[shares > 0] * np.log(shares[shares > 0])).sum() < losses[0]
     for variable in task.trainable_variables:
         assert not np.array_equal(array(variable), before[variable.path]), variable.path
@@ -218,9 +218,9 @@ def test_other_models(changes: dict[str, Any]) -> None:
         images = images / 127.5 - 1
     if "data_format" in changes:
         images = images.transpose(0, 3, 1, 2)
-    actual = array(task(images)["colours"])
+    actual = array(task(images)["colors"])
     chosen = array(task.get_layer("corrupt_patches")(np.zeros((8, 4, 4, 32)))[1])
-    expected = colours_of(IMAGES, (8, 8), 8)[np.arange(8)[:, None], chosen]
+    expected = colors_of(IMAGES, (8, 8), 8)[np.arange(8)[:, None], chosen]
     # 127.5 (x / 127.5) rounds: a mean on the border of two parts may fall to either.
     assert (actual == expected).mean() > (0.98 if images.min() < 0 else 0.999)
 

@@ -28,7 +28,7 @@ RUINOUS = 0.5  # a learning rate that destroys what the weights know
 
 
 def photographs(folder: Path, classes: int, count: int, noise: float = 30) -> Path:
-    """Each class is a pattern of 16 colours, each image that pattern under noise."""
+    """Each class is a pattern of 16 colors, each image that pattern under noise."""
     random = np.random.default_rng(0)
     for c in range(classes):
         (folder / f"{c:03}").mkdir(parents=True)

@@ -132,9 +132,9 @@ def test_other_channels(channels: int, file: Path) -> None:
     model = from_checkpoint(file, input_shape=(32, 32, channels))
     assert model.load_report.adapted == ("patch_embedding/kernel",)
     assert f"3 -> {channels} channels" in str(model.load_report)
-    grey = np.repeat(pixels(2, 32, 32, 1), channels, axis=-1)
-    expected = outputs(small(), np.repeat(grey[..., :1], 3, axis=-1))
-    np.testing.assert_allclose(outputs(model, grey), expected, atol=1e-5)
+    gray = np.repeat(pixels(2, 32, 32, 1), channels, axis=-1)
+    expected = outputs(small(), np.repeat(gray[..., :1], 3, axis=-1))
+    np.testing.assert_allclose(outputs(model, gray), expected, atol=1e-5)
 
 
 def test_another_patch_size(file: Path) -> None:
@@ -201,7 +201,7 @@ def test_fresh_by_pattern_keeps_the_models_values(file: Path) -> None:
     np.testing.assert_array_equal(values(model, "block_1/query/kernel"), expected)
 
 
-def test_a_misspelt_fresh_proposes_the_nearest(file: Path) -> None:
+def test_a_misspelled_fresh_proposes_the_nearest(file: Path) -> None:
     with pytest.raises(ValueError, match="Did you mean 'encoder_norm'"):
         load_weights(small(), file, fresh=["encoder_nrom"])
 
@@ -305,8 +305,8 @@ def test_torch_files(tmp_path: Path) -> None:
     # DINOv2's spelling: registers, gated MLPs, and a token that only its training needs.
     giant = {"layer_scale": 0.5, "activation": "swiglu", "num_registers": 2, "num_classes": 0}
     state = load_file(saved(tmp_path, "timm", **giant))
-    spelt = {"reg_token": "register_tokens", "fc1": "w12", "fc2": "w3"}
-    for ours, theirs in spelt.items():
+    spelled = {"reg_token": "register_tokens", "fc1": "w12", "fc2": "w3"}
+    for ours, theirs in spelled.items():
         state = {name.replace(ours, theirs): values for name, values in state.items()}
     state = {name: torch.as_tensor(values) for name, values in state.items()}
     torch.save({**state, "mask_token": torch.zeros(1, 32)}, tmp_path / "m.pth")

@@ -113,7 +113,7 @@ def test_the_other_side_gives_our_logits(
     assert np.abs(expected - expected.mean()).max() > 1.5
 
 
-def test_timm_rounds_the_centre_as_its_mode_does(tmp_path: Path, photograph: Path) -> None:
+def test_timm_rounds_the_center_as_its_mode_does(tmp_path: Path, photograph: Path) -> None:
     """32 / 0.9 is 35 pixels, of which the crop leaves 3."""
     transform = {"mode": "timm_squash", "crop_fraction": 0.9, "interpolation": "lanczos"}
     model = model_with(transform)

@@ -327,8 +327,8 @@ def test_weights_of_another_class(tmp_path: Path, refused: Any) -> None:
     [
         ("fc_norm.weight", "does not belong to the model"),
         ("norm_pre.weight", "does not belong to the model"),
-        ("blocks.0.attn.q_norm.weight", "normalises queries and keys"),
-        ("blocks.0.attn.norm.weight", "normalises inside the attention"),
+        ("blocks.0.attn.q_norm.weight", "normalizes queries and keys"),
+        ("blocks.0.attn.norm.weight", "normalizes inside the attention"),
         (
             "blocks.0.attn.rel_pos.weight",
             "'blocks.0.attn.rel_pos.weight' is not part of the 'timm' layout",

@@ -143,7 +143,7 @@ def test_hostile_h5(attack: str, tmp_path: Path) -> None:
 SIZES: dict[str, dict[str, Any]] = {
     "classes": {"num_classes": 7},
     "size": {"input_shape": (64, 48, 3)},
-    "grey": {"input_shape": (32, 32, 1)},
+    "gray": {"input_shape": (32, 32, 1)},
     "patches": {"patch_size": 16},
     "pooling": {"pooling": "gap"},
     "features": {"num_classes": 0},

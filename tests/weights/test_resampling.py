@@ -89,7 +89,7 @@ def test_a_larger_patch_of_an_enlarged_picture_has_the_same_embedding() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6, 13])
-def test_a_grey_picture_keeps_its_embedding_with_any_channels(channels: int) -> None:
+def test_a_gray_picture_keeps_its_embedding_with_any_channels(channels: int) -> None:
     kernel = np.random.default_rng(0).normal(0, 1, (2, 2, 3, 4)).astype("float32")
     changed = resample_channels(kernel, channels)
     np.testing.assert_allclose(changed.sum(axis=2), kernel.sum(axis=2), atol=1e-5)

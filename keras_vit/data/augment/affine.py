@@ -18,7 +18,7 @@ def random_affine(
 ) -> tf.Tensor:
     """Changes the geometry of one image, by amounts drawn evenly on either side of no change.
 
-    What comes in from outside the image is black. Around the centre: the row of an output pixel
+    What comes in from outside the image is black. Around the center: the row of an output pixel
     follows from its place by rotation, then zoom of each axis by itself, then shear along x.
 
     Args:
@@ -41,7 +41,7 @@ def random_affine(
     angle = draws[0] * math.radians(rotation)
     across, along = tf.exp(draws[1] * zoom), tf.exp(draws[2] * zoom)
     cos, sin = tf.cos(angle), tf.sin(angle)
-    # Output pixel (x, y), from the centre, is taken from (a x + b y, d x + e y).
+    # Output pixel (x, y), from the center, is taken from (a x + b y, d x + e y).
     a, b = cos * across, draws[3] * shear - sin * across
     d, e = sin * along, cos * along
     height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))

@@ -27,7 +27,7 @@ class Augmentation:
         rand_augment: number of operations and their magnitude, as in (2, 10); see `rand_augment`.
         operations: the operations to choose from, such as ("autocontrast", "equalize"); None for
             all sixteen.
-        three_augment: change colours as DeiT III does; see `three_augment`.
+        three_augment: change colors as DeiT III does; see `three_augment`.
         erasing: probability of filling a random box with noise; see `random_erasing`.
         mixup: alpha of `mixup`, which blends pairs of images and of one-hot labels; 0 for none.
         cutmix: alpha of `cutmix`; 0 for none. With both, each batch has one of them by a fair coin.

@@ -49,7 +49,7 @@ def plot_augmentations(
         images: number of rows.
         versions: augmented versions of each image.
         seed: as in `pipeline`.
-        channels: 3, or 1 for grey.
+        channels: 3, or 1 for gray.
         overwrite: replace a PNG file that this function wrote; never another one.
 
     Raises:

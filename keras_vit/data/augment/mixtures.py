@@ -57,7 +57,7 @@ def cutmix(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Pastes a box from the image before it into every image of a batch, at the same place.
 
-    The area of the box is drawn from Beta(alpha, alpha), its centre evenly over the image; what
+    The area of the box is drawn from Beta(alpha, alpha), its center evenly over the image; what
     lies outside is cut off, and labels are mixed by the area that remains. The arguments are those
     of `mixup`; alpha is 1 in the paper.
 
@@ -71,9 +71,9 @@ def cutmix(
     area_seed, place_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
     size = tf.cast(tf.shape(images)[1:3], tf.float32)
     half = tf.floor(size * tf.sqrt(1 - _sample_beta(area_seed, alpha))) / 2
-    centre = tf.random.stateless_uniform((2,), place_seed) * size
-    begin = tf.clip_by_value(tf.round(centre - half), 0, size)
-    end = tf.clip_by_value(tf.round(centre + half), 0, size)
+    center = tf.random.stateless_uniform((2,), place_seed) * size
+    begin = tf.clip_by_value(tf.round(center - half), 0, size)
+    end = tf.clip_by_value(tf.round(center + half), 0, size)
     box = box_mask(begin, end, tf.unstack(size))
     weight = 1 - tf.reduce_prod((end - begin) / size)
     before = _before(images) if images_before is None else images_before

@@ -1,6 +1,6 @@
 """RandAugment (Cubuk et al. 2020): a few of sixteen operations, drawn anew for each image.
 
-The operations and their strengths are those of big_vision's `pp/autoaugment.py`; colours equal
+The operations and their strengths are those of big_vision's `pp/autoaugment.py`; colors equal
 Pillow's, which the paper used, to the last level. Everything follows from a seed, and only the
 chosen operations are computed. The layer of keras-cv has a random state, which breaks exact resume,
 and Keras's takes twenty times as long; `pipeline(augment=...)` takes both.
@@ -18,7 +18,7 @@ from keras_vit.data._imports import tf
 from keras_vit.data.augment.affine import transform
 from keras_vit.data.augment.boxes import box_mask
 
-_GREY = 128.0  # fills what comes in from outside the image
+_GRAY = 128.0  # fills what comes in from outside the image
 _SIDE = 224.0  # the size for which the strengths in pixels are stated
 
 
@@ -79,10 +79,10 @@ def check_rand_augment(
         check_choice(name, "operation", OPERATIONS)
 
 
-# --- colours, as Pillow computes them
+# --- colors, as Pillow computes them
 
 
-def _grey(image: tf.Tensor) -> tf.Tensor:
+def _gray(image: tf.Tensor) -> tf.Tensor:
     """Pillow's luma in integers, int32 `(height, width, 1)`."""
     image = tf.cast(image, tf.int32)
     if image.shape[-1] == 1:
@@ -100,9 +100,9 @@ def _blend(degenerate: tf.Tensor, image: tf.Tensor, strength: float) -> tf.Tenso
 
 
 def _contrast(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
-    # The released code divides the number of pixels by 256 here, by mistake for the mean grey.
-    grey = _grey(image)
-    mean = tf.reduce_sum(tf.cast(grey, tf.int64)) / tf.size(grey, tf.int64)
+    # The released code divides the number of pixels by 256 here, by mistake for the mean gray.
+    gray = _gray(image)
+    mean = tf.reduce_sum(tf.cast(gray, tf.int64)) / tf.size(gray, tf.int64)
     return _blend(tf.floor(mean + 0.5), image, strength)
 
 
@@ -160,11 +160,11 @@ def _solarize_add(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
     return tf.where(image < 128, tf.cast(brighter, tf.uint8), image)
 
 
-# --- geometry, with nearest-neighbour interpolation as released
+# --- geometry, with nearest-neighbor interpolation as released
 
 
 def _transform(image: tf.Tensor, matrix: tuple[Any, ...]) -> tf.Tensor:
-    return transform(image, matrix, "NEAREST", _GREY)
+    return transform(image, matrix, "NEAREST", _GRAY)
 
 
 def _signed(strength: tf.Tensor | float, draw: tf.Tensor) -> tf.Tensor:
@@ -179,12 +179,12 @@ def _rotate(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
 
 
 def _cutout(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
-    """A grey box of up to 80 of 224 pixels around a point that may lie at the border."""
+    """A gray box of up to 80 of 224 pixels around a point that may lie at the border."""
     size = tuple(image.shape[:2])
-    centre = tf.floor(draw[1:] * size)
+    center = tf.floor(draw[1:] * size)
     half = [int(40 / _SIDE * side * strength) for side in size]
-    box = box_mask(centre - half, centre + half, size)
-    return tf.where(box, tf.constant(int(_GREY), tf.uint8), image)
+    box = box_mask(center - half, center + half, size)
+    return tf.where(box, tf.constant(int(_GRAY), tf.uint8), image)
 
 
 def _shear(strength: float, draw: tf.Tensor) -> tf.Tensor:
@@ -205,7 +205,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "posterize": _posterize,
     "solarize": _solarize,
     "solarize_add": _solarize_add,
-    "color": lambda image, strength, _: _blend(_grey(image), image, strength),
+    "color": lambda image, strength, _: _blend(_gray(image), image, strength),
     "contrast": _contrast,
     "brightness": lambda image, strength, _: _blend(0.0, image, strength),
     "sharpness": _sharpness,

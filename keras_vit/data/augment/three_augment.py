@@ -1,4 +1,4 @@
-"""3-Augment (Touvron et al. 2022, "DeiT III", section 3): few and simple changes of colour."""
+"""3-Augment (Touvron et al. 2022, "DeiT III", section 3): few and simple changes of color."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JITTER = 0.3
 
 
 def three_augment(image: tf.Tensor, seed: tf.Tensor, jitter: float = JITTER) -> tf.Tensor:
-    """One of greyscale, solarization and blur, each as likely; then brightness, contrast, colour.
+    """One of grayscale, solarization and blur, each as likely; then brightness, contrast, color.
 
     The crop and the mirror image, which belong to it in the paper, are those of `Augmentation`.
 
@@ -32,12 +32,12 @@ def three_augment(image: tf.Tensor, seed: tf.Tensor, jitter: float = JITTER) -> 
         [8, 8, 3]
     """
     draws = tf.random.stateless_uniform((5,), seed)
-    choices = [partial(choice, image, draws[1]) for choice in (_grey, _solarize, _blur)]
+    choices = [partial(choice, image, draws[1]) for choice in (_gray, _solarize, _blur)]
     image = tf.switch_case(tf.cast(draws[0] * len(choices), tf.int32), choices)
-    brightness, contrast, colour = tf.unstack(1 + jitter * (2 * draws[2:] - 1))
+    brightness, contrast, color = tf.unstack(1 + jitter * (2 * draws[2:] - 1))
     image = tf.clip_by_value(image * brightness, 0.0, 255.0)
     image = _between(tf.reduce_mean(_luma(image)), image, contrast)
-    return _between(_luma(image), image, colour)
+    return _between(_luma(image), image, color)
 
 
 def _luma(image: tf.Tensor) -> tf.Tensor:
@@ -52,7 +52,7 @@ def _between(degenerate: tf.Tensor, image: tf.Tensor, factor: tf.Tensor) -> tf.T
     return tf.clip_by_value(degenerate + factor * (image - degenerate), 0.0, 255.0)
 
 
-def _grey(image: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+def _gray(image: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
     return tf.broadcast_to(_luma(image), tf.shape(image))
 
 

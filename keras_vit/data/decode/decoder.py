@@ -49,16 +49,16 @@ def decode_image(
 ) -> tf.Tensor:
     """Decodes one JPEG, PNG, BMP, GIF or WebP file. A graph function, also callable eagerly.
 
-    Grey, palette, 16-bit (the high 8 bits), CMYK and transparent images all come out as RGB, or
-    all as grey; transparency is dropped, not blended. An animated GIF gives its first frame, on a
+    Gray, palette, 16-bit (the high 8 bits), CMYK and transparent images all come out as RGB, or
+    all as gray; transparency is dropped, not blended. An animated GIF gives its first frame, on a
     black canvas where it does not fill it. A file with an EXIF orientation comes out upright.
 
     Args:
         contents: scalar string tensor, the bytes of the file.
-        channels: 3 for RGB, 1 for grey.
+        channels: 3 for RGB, 1 for gray.
         crop: from the `(height, width)` of the upright image to the box `(top, left, height,
             width)` to decode, both int32 tensors; None for the whole image. Along the border of
-            the box of a JPEG file, colours are a few levels off those of the whole image.
+            the box of a JPEG file, colors are a few levels off those of the whole image.
         max_pixels: height times width that is accepted, read from the header before anything is
             decoded; None for any size.
         upright: the file is known to be without an EXIF orientation, and is not searched for one.
@@ -107,19 +107,19 @@ def check_channels(channels: int) -> None:
     """Raises a ValueError for another number than 1 or 3."""
     if channels not in (1, 3):
         raise ValueError(
-            f"channels={channels} must be 3 (RGB) or 1 (grey): files of images have one, three or "
+            f"channels={channels} must be 3 (RGB) or 1 (gray): files of images have one, three or "
             "four channels, of which transparency is left out. Give a model of other channels "
             "arrays, as model.predict(pixels)."
         )
 
 
 def to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
-    """Turns uint8 pixels that are grey or RGB, with or without alpha, into `channels` of 1 or 3."""
+    """Turns uint8 pixels that are gray or RGB, with or without alpha, into `channels` of 1 or 3."""
     check_channels(channels)
     if image.shape[-1] != channels:
-        has_colour = tf.shape(image)[-1] > 2
+        has_color = tf.shape(image)[-1] > 2
         image = tf.cond(
-            has_colour, lambda: image[..., :3], lambda: tf.repeat(image[..., :1], 3, axis=-1)
+            has_color, lambda: image[..., :3], lambda: tf.repeat(image[..., :1], 3, axis=-1)
         )
         image.set_shape((None, None, 3))
         if channels == 1:
@@ -139,7 +139,7 @@ def _refuse_animated_webp(contents: tf.Tensor) -> tf.Tensor:
 
 
 def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
-    """TensorFlow returns the palette's indices; looks up their colours (blue, green, red, 0)."""
+    """TensorFlow returns the palette's indices; looks up their colors (blue, green, red, 0)."""
     header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
     palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 1024), tf.uint8)
     return tf.gather(tf.reshape(palette, (-1, 4))[:, 2::-1], tf.cast(indices[..., 0], tf.int32))
@@ -156,7 +156,7 @@ def decode_upright_jpeg(
     For files known to be JPEG and upright this is `decode_image` without a `tf.cond`, which costs
     as much as decoding a small image: TensorFlow also walks through the branch that is not taken.
     """
-    # libjpeg turns grey and CMYK into RGB; grey we compute ourselves, as for all other formats.
+    # libjpeg turns gray and CMYK into RGB; gray we compute ourselves, as for all other formats.
     stored = 3 if channels == 3 else 0
     dct_method = DECODERS[check_choice(decoder, "decoder", DECODERS)]
     if crop is None:

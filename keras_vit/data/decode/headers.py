@@ -104,7 +104,7 @@ def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     padded, size = _padded(contents), tf.strings.length(contents)
     values = tf.cast(tf.io.decode_raw(padded, tf.uint8), tf.int32)
 
-    def colours(flags: tf.Tensor) -> tf.Tensor:  # bytes of a palette
+    def colors(flags: tf.Tensor) -> tf.Tensor:  # bytes of a palette
         return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
 
     def after_blocks(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -126,9 +126,9 @@ def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     at, count = tf.while_loop(
         lambda at, count: (values[at] == 0x21) & (count < _MOST_CHUNKS),  # an extension
         lambda at, count: after_blocks(at + 2, count),
-        (tf.minimum(13 + colours(values[10]), size), 0),
+        (tf.minimum(13 + colors(values[10]), size), 0),
     )
-    end, _ = after_blocks(at + 11 + colours(values[at + 9]), count)
+    end, _ = after_blocks(at + 11 + colors(values[at + 9]), count)
     place = tf.cast(_numbers(padded, at + 1, 8, tf.uint16), tf.int32)  # left, top, width, height
     box = tf.gather(place, (1, 0, 3, 2))
     # At the origin of its canvas, where TensorFlow leaves it as it is.

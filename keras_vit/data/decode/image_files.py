@@ -96,7 +96,7 @@ def read_image(
     Args:
         file: an image file.
         image_size: int or `(height, width)` of the result.
-        channels: 3, or 1 for grey.
+        channels: 3, or 1 for gray.
         max_pixels: height times width that is accepted, read before anything is decoded.
         transform: how it is resized: an `EvalTransform`, such as `model.eval_transform`, or a mode.
         decoder: in place of the transform's, as in `decode_image`.

@@ -26,7 +26,7 @@ from keras_vit.data.preprocessing import Size, scaled_sides
 _DAMAGED: tuple[type[Exception], ...] = (struct.error, zlib.error, OSError, EOFError, SyntaxError)
 _DAMAGED += (ValueError, LookupError, TypeError, OverflowError)
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
-_GREY_WEIGHTS = np.array([0.2989, 0.587, 0.114], "float32")  # TensorFlow's
+_GRAY_WEIGHTS = np.array([0.2989, 0.587, 0.114], "float32")  # TensorFlow's
 
 
 def decode_with_pillow(
@@ -108,7 +108,7 @@ def _as_pillow(
     method, sides = Resampling[(interpolation or "bicubic").upper()], target[::-1].tolist()
     channels = [fromarray(channel).resize(sides, method) for channel in np.moveaxis(image, -1, 0)]
     margins = (target - size) / 2
-    top, left = (np.round(margins) if rule.rounds_centre else np.floor(margins)).astype(int)
+    top, left = (np.round(margins) if rule.rounds_center else np.floor(margins)).astype(int)
     resized = np.stack([np.asarray(channel, "float32") for channel in channels], axis=-1)
     return resized[top : top + size[0], left : left + size[1]]
 
@@ -141,8 +141,8 @@ def _to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
         return pixels
     if channels == 3:
         return np.repeat(pixels, 3, axis=-1)
-    grey = pixels.astype("float32") @ (_GREY_WEIGHTS * np.float32(255.5 / 255))
-    return grey.astype("uint8")[..., None]
+    gray = pixels.astype("float32") @ (_GRAY_WEIGHTS * np.float32(255.5 / 255))
+    return gray.astype("uint8")[..., None]
 
 
 def _orientation(image: Any) -> int:

@@ -1,1 +1,1 @@
-"""Where labelled images come from: folders, records, TFDS, arrays."""
+"""Where labeled images come from: folders, records, TFDS, arrays."""

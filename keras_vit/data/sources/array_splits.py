@@ -83,7 +83,7 @@ class DecodedSplit(IndexedSplit):
 
     Args:
         split: where the images come from; those that it skips are left out.
-        channels: 3, or 1 for grey.
+        channels: 3, or 1 for gray.
         indices: which images, by their place in `labels()`; None for all.
     """
 

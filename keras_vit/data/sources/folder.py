@@ -51,7 +51,7 @@ class FileSplit(IndexedSplit):
         class_names: the name of each label.
         files: the files, in a fixed order.
         labels: the label of each file.
-        verified: every file is known to decode. One that breaks later is replaced by a grey image,
+        verified: every file is known to decode. One that breaks later is replaced by a gray image,
             so that predictions still line up with `labels()`. In a split that is not verified,
             files that cannot be decoded are skipped and the number of batches is not known
             beforehand. Both are reported on stderr.
@@ -110,7 +110,7 @@ class FileSplit(IndexedSplit):
         self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         def replace(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            fate = "is replaced by a grey image" if self.verified else "is skipped"
+            fate = "is replaced by a gray image" if self.verified else "is skipped"
             tf.print("keras_vit:", file, f"cannot be decoded and {fate}.", output_stream=sys.stderr)
             return tf.fill((1, 1, channels), tf.constant(127, tf.uint8)), False
 
@@ -213,7 +213,7 @@ def _class_names(folder: Path) -> tuple[str, ...]:
 
 
 def near_folders(name: str) -> list[str]:
-    """Folders with nearly this path: most misspelt names are those of a folder."""
+    """Folders with nearly this path: most misspelled names are those of a folder."""
     path = Path(name).expanduser()
     if not path.parent.is_dir():
         return []

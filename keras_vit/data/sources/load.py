@@ -26,12 +26,12 @@ def load(
     verify: bool = True,
     max_pixels: int | None = MAX_PIXELS,
 ) -> Splits:
-    """Finds labelled images by name and splits them reproducibly.
+    """Finds labeled images by name and splits them reproducibly.
 
     Args:
         source: one of
 
-            - "digits": scikit-learn's handwritten digits, grey, 8 x 8 pixels, stratified;
+            - "digits": scikit-learn's handwritten digits, gray, 8 x 8 pixels, stratified;
               "digits/half": first half and second half, as in scikit-learn's own example;
             - a folder: `FOLDER/train/<class>/*` and `FOLDER/val/<class>/*` (or `validation`,
               `test`); `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
@@ -51,7 +51,7 @@ def load(
         seed: which images these are. TFDS slices take the last ones, whatever the seed.
         on_bad_file: "skip" files that cannot be decoded and classes without an image to train on,
             with a warning and in `report`; or "raise". In records, an image that cannot be decoded
-            is replaced by a grey one where it occurs.
+            is replaced by a gray one where it occurs.
         verify: decode every file of a folder once, now, to find those that cannot be decoded;
             otherwise they are skipped later. Records are not verified.
         max_pixels: height times width that an image may have, read from its header before it is

@@ -214,7 +214,7 @@ def _damaged(place: str, reason: str) -> DamagedShardError:
 class RecordSplit(Split):
     """Records with an encoded image and a label, read and decoded where they are needed.
 
-    An image that cannot be decoded is replaced by a grey one and reported on stderr, so that a
+    An image that cannot be decoded is replaced by a gray one and reported on stderr, so that a
     training of weeks survives it. A damaged record ends the training.
 
     Args:
@@ -360,7 +360,7 @@ class RecordSplit(Split):
             reason = undecodable_reason(contents, error)
         if self.on_bad_file == "raise":
             raise BadImageError(f"{place}: {reason}")
-        print(f"keras_vit: {place}: {reason}; replaced by a grey image.", file=sys.stderr)
+        print(f"keras_vit: {place}: {reason}; replaced by a gray image.", file=sys.stderr)
 
 
 def _permuted(positions: tf.Tensor, seed: int, epoch: tf.Tensor, count: int) -> tf.Tensor:

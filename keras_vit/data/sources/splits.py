@@ -1,4 +1,4 @@
-"""What all sources of labelled images have in common: splits, and the data set they make up."""
+"""What all sources of labeled images have in common: splits, and the data set they make up."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from keras_vit.data.decode.decoder import DECODERS, Crop
 
 
 class Split(ABC):
-    """A part of a data set, such as "train": labelled images that can be read again and again.
+    """A part of a data set, such as "train": labeled images that can be read again and again.
 
     Attributes:
         name: "train", "val" or "test".
         class_names: the name of each label.
         num_examples: how many images; also `len(split)`.
-        channels: 1 where all images are grey, else 3.
+        channels: 1 where all images are gray, else 3.
         files: the path of each image in the order of `labels()`, or None without files.
         augment: the name in `AUGMENTATIONS` that suits these images by default.
         can_fail: whether `decode` can fail, as it can where files may have changed.
@@ -84,7 +84,7 @@ class Split(ABC):
 
         Args:
             example: what `read` returned.
-            channels: 3, or 1 for grey.
+            channels: 3, or 1 for gray.
             crop: which part of the image, see `decode_image`; None for the whole.
         """
 

@@ -22,7 +22,7 @@ from keras_vit.weights.folders.hub_cache import SNAPSHOTS, snapshot_folder
 from keras_vit.weights.folders.sidecars import read_sidecar_configs
 from keras_vit.weights.tables.conventions import FAMILIES
 from keras_vit.weights.tables.layout import Checkpoint
-from keras_vit.weights.tables.layouts import layout_named, recognise
+from keras_vit.weights.tables.layouts import layout_named, recognize
 from keras_vit.weights.tables.registers import with_positions_in_registers
 
 OPENERS = {
@@ -98,7 +98,7 @@ def open_checkpoint(
 
     Args:
         path: The file.
-        layout: Name of its layout; None recognises it.
+        layout: Name of its layout; None recognizes it.
         model: A model like the one whose weights a `.weights.h5` file holds.
         check: Called before Keras reads a file: raises where its sum is wrong.
         max_parameters: As for `load_model`, of a `.keras` file.
@@ -109,7 +109,7 @@ def open_checkpoint(
         yield read_keras_file(path, model, max_parameters)
         return
     with open_container(path) as container:
-        chosen = layout_named(layout) if layout else recognise(container)
+        chosen = layout_named(layout) if layout else recognize(container)
         checkpoint = chosen.to_canonical(container.tensors)
         root = FAMILIES[checkpoint.family].root
         if root not in checkpoint.tensors:

@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit._base.errors import check_choice
 from keras_vit._base.version import __version__
 from keras_vit.data.eval_transform import EvalTransform
-from keras_vit.models.normalisation import NORMALISATIONS, normalised_channels
+from keras_vit.models.normalization import NORMALIZATIONS, normalized_channels
 from keras_vit.weights.containers.metadata import stated_image_size
 from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.preparation import (
@@ -322,15 +322,15 @@ def _mean_and_std(model: Any) -> tuple[list[float], list[float]]:
     if kind is False:
         warnings.warn(
             "The model has include_preprocessing=False, so that it does not show how its pixels "
-            "are normalised: this folder normalises them to [-1, 1].",
+            "are normalized: this folder normalizes them to [-1, 1].",
             stacklevel=3,
         )
         kind = True
-    mean, std = NORMALISATIONS[kind]
+    mean, std = NORMALIZATIONS[kind]
     channels = _channels(model)
     return list(mean) * (channels // len(mean)), list(std) * (channels // len(std))
 
 
 def _channels(model: Any) -> int:
-    """The channels that the weights are for: three for grey images under ImageNet's statistics."""
-    return normalised_channels(model.include_preprocessing, model.channels)
+    """The channels that the weights are for: three for gray images under ImageNet's statistics."""
+    return normalized_channels(model.include_preprocessing, model.channels)

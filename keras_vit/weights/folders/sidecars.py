@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from keras_vit.models.normalisation import NORMALISATIONS
+from keras_vit.models.normalization import NORMALIZATIONS
 from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights.containers.tensors import Shape
 from keras_vit.weights.errors import CheckpointError
@@ -52,18 +52,18 @@ def read_sidecar_configs(path: Path, kernel: Shape) -> tuple[Arguments, tuple[st
     if config.get("hidden_size") == hidden_dim:  # transformers, and of this very model
         arguments = _huggingface_arguments(config)
         preparation = of_huggingface(processor) if processor else None
-        normalisation = _huggingface_normalisation(processor)
+        normalization = _huggingface_normalization(processor)
         package, names = "huggingface", config.get("id2label")
         trained = _pair(config.get("image_size"))
     elif (timm := _timm_config(config)) is not None:
         arguments = _timm_arguments(config)
         preparation, processor = of_timm(timm), timm
-        normalisation = timm.get("mean"), timm.get("std")
+        normalization = timm.get("mean"), timm.get("std")
         package, names = "timm", config.get("label_names") or timm.get("label_names")
         trained = _timm_size(config, timm)
     else:
         return {}, None
-    arguments |= _normalisation(path, *normalisation)
+    arguments |= _normalization(path, *normalization)
     if preparation is not None:
         arguments["evaluation"] = preparation.to_eval_transform(package)
     elif processor:
@@ -133,24 +133,24 @@ def _activation(name: Any) -> Arguments:
     return {"activation": ACTIVATIONS[name]} if name in ACTIVATIONS else {}
 
 
-def _huggingface_normalisation(processor: Arguments) -> tuple[Any, Any]:
+def _huggingface_normalization(processor: Arguments) -> tuple[Any, Any]:
     if processor.get("do_normalize") is False:
         return [0.0] * 3, [1.0] * 3
     return processor.get("image_mean"), processor.get("image_std")
 
 
-def _normalisation(path: Path, mean: Any, std: Any) -> Arguments:
+def _normalization(path: Path, mean: Any, std: Any) -> Arguments:
     if not mean or not std:
         return {}
     matching = [
         name
-        for name, (ours, ours_std) in NORMALISATIONS.items()
+        for name, (ours, ours_std) in NORMALIZATIONS.items()
         if (_of_channels(ours, mean), _of_channels(ours_std, std)) == (mean, std)
     ]
     if not matching:
         warnings.warn(
             f"{path} is for pixels of mean {mean} and standard deviation {std}, which no layer "
-            "of this package computes: the model has include_preprocessing=False. Normalise "
+            "of this package computes: the model has include_preprocessing=False. Normalize "
             "the images yourself.",
             stacklevel=3,
         )

@@ -61,7 +61,7 @@ class SourceConventions:
     Attributes:
         activation: Of the MLPs.
         norm_epsilon: Of the layer norms.
-        include_preprocessing: How pixels are normalised.
+        include_preprocessing: How pixels are normalized.
         resampling: The rule that resamples position embeddings, a key of
             `keras_vit.weights.resampling.RULES`.
         eval_transform: How images are resized for evaluation: see `ImageModel.eval_transform`.
@@ -163,7 +163,7 @@ class Layout:
     gated: tuple[tuple[str, str], ...] = ()
     absent: str = ""
 
-    def recognises(self, tensors: Tensors) -> bool:
+    def recognizes(self, tensors: Tensors) -> bool:
         """Whether the names are this layout's."""
         names = list(self._renamed(tensors))
         if self.absent and any(re.search(self.absent, name) for name in names):

@@ -124,7 +124,7 @@ def layout_named(name: str, family: str = "vit") -> Layout:
     return LAYOUTS[name]
 
 
-def recognise(container: Container) -> Layout:
+def recognize(container: Container) -> Layout:
     """The layout of a file, from the names in it; the error for an unknown one shows them."""
     names = list(container.tensors)
     others = (
@@ -136,7 +136,7 @@ def recognise(container: Container) -> Layout:
     family = next(others, None)
     if family is None:
         for layout in LAYOUTS.values():
-            if layout.recognises(container.tensors):
+            if layout.recognizes(container.tensors):
                 return layout
         shown = ", ".join(map(repr, names[:4])) or "none"
         raise CheckpointError(

@@ -25,7 +25,7 @@ from keras_vit.weights.tables.layout import (
 CONVENTIONS = SourceConventions(
     "gelu", 1e-6, True, "bicubic_antialias", EvalTransform("stretch_bicubic")
 )
-# Facebook's: ImageNet's mean and standard deviation, the centre cropped.
+# Facebook's: ImageNet's mean and standard deviation, the center cropped.
 IMAGENET_CONVENTIONS = SourceConventions(
     "gelu", 1e-6, "imagenet", "bicubic_antialias", EvalTransform("crop", crop_fraction=0.9)
 )
@@ -61,8 +61,8 @@ BLOCK_ROWS: tuple[Row, ...] = (
     ("ls2.gamma", ("scale_1",), SAME),
 )
 REFUSED = {
-    r"attn\.[qk]_norm\.": "it normalises queries and keys, which this model does not.",
-    r"attn\.norm\.": "it normalises inside the attention, which this model does not.",
+    r"attn\.[qk]_norm\.": "it normalizes queries and keys, which this model does not.",
+    r"attn\.norm\.": "it normalizes inside the attention, which this model does not.",
 }
 
 TIMM = Layout(

@@ -62,7 +62,7 @@ def test_a_model_without_attention_explains_nothing(tmp_path: Path) -> None:
     ("options", "reason"),
     [
         ({"num_classes": 0}, "not one score per class"),
-        ({"include_preprocessing": False}, "normalised pixels"),
+        ({"include_preprocessing": False}, "normalized pixels"),
         ({"input_shape": (16, 16, 2)}, "one, three or four channels"),
     ],
 )

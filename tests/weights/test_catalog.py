@@ -17,7 +17,7 @@ from keras_vit.weights import (
     CheckpointError,
     arguments_for,
     cache,
-    catalogue,
+    catalog,
     from_checkpoint,
     list_weights,
     load_weights,
@@ -93,8 +93,8 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
     source.mkdir()
     file = saved(source)
     row = Weights("tiny_in1k", "ViT-Ti/8", file.as_uri(), "google", 32, 5)
-    monkeypatch.setattr(catalogue, "RELEASED", (row,))
-    monkeypatch.setattr(catalogue, "_fits", lambda row, model: model.hidden_dim == 32)
+    monkeypatch.setattr(catalog, "RELEASED", (row,))
+    monkeypatch.setattr(catalog, "_fits", lambda row, model: model.hidden_dim == 32)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     return row
 
@@ -188,7 +188,7 @@ def host(row: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/model.npz"
-    monkeypatch.setattr(catalogue, "RELEASED", (replace(row, url=url),))
+    monkeypatch.setattr(catalog, "RELEASED", (replace(row, url=url),))
     yield publish
     server.shutdown()
     server.server_close()
@@ -234,7 +234,7 @@ def test_offline_the_error_says_what_to_download_and_where_to_put_it(row: Weight
     assert_same_weights(from_checkpoint(row.name), small())
 
 
-def test_misspelt_tags_propose_the_nearest() -> None:
+def test_misspelled_tags_propose_the_nearest() -> None:
     model = small(hidden_dim=192, num_heads=3, depth=12, patch_size=16)  # ViT-Ti/16
     with pytest.raises(ValueError, match="Did you mean 'augreg_in21k'"):
         load_weights(model, "augreg_21k")

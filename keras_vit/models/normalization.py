@@ -9,51 +9,51 @@ from keras_vit._base.errors import check_choice
 from keras_vit.models.config import ModelConfig
 
 # Mean and standard deviation of pixels 0..1 by `include_preprocessing`; True: to [-1, 1].
-NORMALISATIONS: dict[bool | str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+NORMALIZATIONS: dict[bool | str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     True: ((0.5,), (0.5,)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
 
 
-def normalise(images: Any, config: ModelConfig) -> Any:
+def normalize(images: Any, config: ModelConfig) -> Any:
     """Pixels 0..255 as the weights expect them, in float32 under every policy.
 
-    Grey images under statistics of three channels become three: each statistic applies to the one
-    channel, and the kernel stays as it was trained. So logits equal those of the grey image given
+    Gray images under statistics of three channels become three: each statistic applies to the one
+    channel, and the kernel stays as it was trained. So logits equal those of the gray image given
     as RGB, bit for bit, also where no bias could take the difference (CLIP, a ResNet's stem).
     """
     kind, data_format = config.include_preprocessing, config.data_format
     if kind is False:
         return images
-    check_choice(kind, "include_preprocessing", [False, *NORMALISATIONS])
-    means, stds = NORMALISATIONS[kind]
+    check_choice(kind, "include_preprocessing", [False, *NORMALIZATIONS])
+    means, stds = NORMALIZATIONS[kind]
     axis = -1 if data_format == "channels_last" else 1
     channels = images.shape[axis]
-    if len(means) not in (1, normalised_channels(kind, channels)):
+    if len(means) not in (1, normalized_channels(kind, channels)):
         raise ValueError(
-            f"include_preprocessing={kind!r} is for {len(means)} channels, or 1 for grey, not "
-            f"{channels}. Give False and normalise the images yourself; or, for weights that are "
+            f"include_preprocessing={kind!r} is for {len(means)} channels, or 1 for gray, not "
+            f"{channels}. Give False and normalize the images yourself; or, for weights that are "
             "to be trained anew, True, which scales any number of channels to [-1, 1]."
         )
     if channels < len(means):
-        repeat = keras.layers.Concatenate(axis=axis, dtype="float32", name="grey_to_rgb")
+        repeat = keras.layers.Concatenate(axis=axis, dtype="float32", name="gray_to_rgb")
         images = repeat([images] * len(means))
     per_channel = zip(means, stds, strict=True)
     scale, offset = np.array([(1 / (255 * std), -mean / std) for mean, std in per_channel]).T
     if data_format == "channels_first":
         # Rescaling would take the channel axis from Keras's global configuration.
         scale, offset = scale[:, None, None], offset[:, None, None]
-    return keras.layers.Rescaling(scale, offset, dtype="float32", name="normalise")(images)
+    return keras.layers.Rescaling(scale, offset, dtype="float32", name="normalize")(images)
 
 
-def normalised_channels(kind: bool | str, channels: int) -> int:
-    """The channels of the normalised images, which the weights are for.
+def normalized_channels(kind: bool | str, channels: int) -> int:
+    """The channels of the normalized images, which the weights are for.
 
-    >>> normalised_channels("imagenet", 1), normalised_channels(True, 1)
+    >>> normalized_channels("imagenet", 1), normalized_channels(True, 1)
     (3, 1)
     """
-    return len(NORMALISATIONS[kind][0]) if kind and channels == 1 else channels
+    return len(NORMALIZATIONS[kind][0]) if kind and channels == 1 else channels
 
 
 def channels_last(images: Any, data_format: str | None) -> Any:

@@ -27,10 +27,10 @@ FILE_SUFFIXES = (
 
 
 class WeightsList(tuple[Weights, ...]):
-    """Rows of the catalogue; prints as a table."""
+    """Rows of the catalog; prints as a table."""
 
     def __repr__(self) -> str:
-        head = ("model", "tag", "pixels", "classes", "MB", "top-1", "pixel values", "licence",
+        head = ("model", "tag", "pixels", "classes", "MB", "top-1", "pixel values", "license",
                 "from")  # fmt: skip
         rows = [head, *map(_cells, self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -127,6 +127,6 @@ def _cells(row: Weights) -> tuple[str, ...]:
         f"{row.megabytes:,}",
         f"{row.top1:.2f} ({row.source})" if row.top1 else "-",
         row.preprocessing,
-        row.licence,
+        row.license,
         source + (" (file name guessed)" if row.url_is_guessed else ""),
     )
