@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_vit._base.errors import check_positive
 from keras_vit.models.head import HEADS
+from keras_vit.tasks.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.trainer.loss_scaling import with_loss_scaling
-from keras_vit.training.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training.optimizers import OPTIMIZERS, TableOptimizer
 from keras_vit.training.parameter_groups import (
     KERNELS_DECAY,

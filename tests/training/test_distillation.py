@@ -17,6 +17,7 @@ import keras_vit
 from keras_vit import data, recipes
 from keras_vit.data import Augmentation
 from keras_vit.ops import without_gradient
+from keras_vit.tasks.losses import LabelAccuracy, SoftmaxCrossentropy
 from keras_vit.training import fit as fit_module
 from keras_vit.training.distillation import (
     KINDS,
@@ -27,7 +28,6 @@ from keras_vit.training.distillation import (
 )
 from keras_vit.training.fit import fit
 from keras_vit.training.lora import enable_lora
-from keras_vit.training.losses import LabelAccuracy, SoftmaxCrossentropy
 from keras_vit.training.parameter_groups import find_groups
 from keras_vit.training.resume import ResumableRun, RunMismatchError
 from keras_vit.training.state_file import open_state

@@ -11,7 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.training.losses import SigmoidCrossentropy
+from keras_vit.tasks.losses import SigmoidCrossentropy
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup
 from keras_vit.training.sam import gsam_rho, sharpness_aware

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training.fit import fit
-from keras_vit.training.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 from tests.models.test_common import pixels
 
 CLASSES = 5

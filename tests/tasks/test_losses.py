@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training.losses import SigmoidCrossentropy, SoftmaxCrossentropy
+from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 
 LOSSES = {
     "sigmoid": SigmoidCrossentropy,

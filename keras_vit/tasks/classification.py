@@ -1,0 +1,89 @@
+"""Classification: one of several classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.tasks.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
+from keras_vit.tasks.task import Task, as_array, most_probable
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@dataclass(frozen=True)
+class Classification(Task):
+    """One of several classes; the answers are probabilities, the softmax of the outputs.
+
+    Targets are integers or names `(examples,)`, or rows `(examples, classes)` in [0, 1], one-hot
+    or mixed.
+
+    Example:
+
+    >>> from keras_vit.tasks import Classification
+    >>> task = Classification(("cat", "dog"))
+    >>> task.check_targets(["dog", "cat"])
+    array([1, 0], dtype=int32)
+    >>> task.answers([[0.0, 0.0]]).tolist()
+    [[0.5, 0.5]]
+    >>> task.describe([0.25, 0.75], top=1)
+    {'predictions': [{'class': 'dog', 'probability': 0.75}]}
+    """
+
+    kind = "classification"
+    noun = "class"
+    losses: ClassVar = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
+    answer_names = ("probabilities", "top_classes", "top_probabilities")
+
+    def check_targets(self, targets: Any) -> np.ndarray:
+        array = as_array(targets)
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        if array.ndim == 1:
+            return self._indices(array)
+        rows = self._rows(array, self.size, "Targets").astype(np.float32)
+        outside = ~((rows >= 0) & (rows <= 1)).all(axis=1)
+        self._refuse(outside, array, "numbers in [0, 1] in rows of classes")
+        return rows
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [LabelAccuracy()]
+
+    def initial_bias(self, targets: Any) -> np.ndarray | None:
+        """The logarithm of each class's share, counted with one example more of each class."""
+        checked = self.check_targets(targets)
+        counts = np.bincount(checked, minlength=self.size) if checked.ndim == 1 else checked.sum(0)
+        return np.log((counts + 1) / (counts.sum() + self.size)).astype(np.float32)
+
+    def answers(self, outputs: Any) -> np.ndarray:
+        rows = self._rows(outputs, self.outputs, "Outputs").astype(np.float32)
+        weights = np.exp(rows - rows.max(axis=-1, keepdims=True))
+        return weights / weights.sum(axis=-1, keepdims=True)
+
+    def answers_in_graph(self, outputs: Any) -> Any:
+        return ops.softmax(ops.cast(outputs, "float32"))
+
+    def outputs_in_graph(self, answers: Any) -> Any:
+        return ops.log(ops.maximum(answers, keras.config.epsilon()))
+
+    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
+        probabilities = self.answers_in_graph(outputs)
+        values, indices = ops.top_k(probabilities, min(top_k, self.size))
+        values = (probabilities, ops.cast(indices, "int32"), values)
+        return dict(zip(self.answer_names, values, strict=True))
+
+    def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
+        row = np.asarray(answer)
+        return {
+            "predictions": [
+                {"class": self.shown_names[i], "probability": float(row[i])}
+                for i in most_probable(row, top)
+            ]
+        }
+
+    def to_text(self, answer: Any, top: int = 5) -> str:
+        rows = self.describe(answer, top)["predictions"]
+        return ", ".join(f"{row['class']} {row['probability']:.2%}" for row in rows)

@@ -1,0 +1,154 @@
+"""Several labels: any of them, or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._base.errors import listed
+from keras_vit.tasks.losses import AsymmetricLoss, BinaryCrossentropy, ZLPRLoss
+from keras_vit.tasks.task import Task, as_array, most_probable
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@dataclass(frozen=True)
+class Multilabel(Task):
+    """Any of several labels; the answers are a probability per label, the sigmoid of the outputs.
+
+    Targets are rows `(examples, labels)` in [0, 1], or a collection of names per example, which may
+    be empty.
+
+    Attributes:
+        thresholds: Per label, the probability from which it is predicted; 0.5 by default.
+            `calibrated` chooses them.
+
+    Raises:
+        ValueError: There is not a threshold in [0, 1] per label.
+
+    Example:
+
+    >>> from keras_vit.tasks import Multilabel
+    >>> task = Multilabel(("beach", "night", "people"))
+    >>> task.check_targets([{"people", "beach"}, []]).tolist()
+    [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    >>> [round(p, 3) for p in task.answers([[0.0, 2.0, -2.0]])[0].tolist()]
+    [0.5, 0.881, 0.119]
+    """
+
+    kind = "multilabel"
+    noun = "row of labels"
+    losses: ClassVar = {
+        "binary_crossentropy": BinaryCrossentropy,
+        "asymmetric": AsymmetricLoss,
+        "zlpr": ZLPRLoss,
+    }
+    answer_names = ("probabilities", "labels")
+
+    thresholds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(thresholds=tuple(map(float, self.thresholds)) or (0.5,) * self.size)
+        if len(self.thresholds) != self.size or not all(0 <= t <= 1 for t in self.thresholds):
+            raise ValueError(
+                f"thresholds={self.thresholds} must be {self.size} numbers in [0, 1], one per "
+                "label; leave them out for 0.5."
+            )
+
+    def check_targets(self, targets: Any) -> np.ndarray:
+        names = self._names(targets)
+        if names is not None:
+            return names
+        array = as_array(targets)
+        rows = self._rows(array, self.size, "Targets").astype(np.float32)
+        outside = ~((rows >= 0) & (rows <= 1)).all(axis=1)
+        self._refuse(outside, array, "a number in [0, 1] per label, or a list of names per example")
+        return rows
+
+    def _names(self, targets: Any) -> np.ndarray | None:
+        """Collections of names as rows of 0 and 1; None for numbers."""
+        if hasattr(targets, "dtype") and getattr(targets.dtype, "kind", "f") in "biuf":
+            return None
+        sets = list(targets)
+        if texts := [row for row, names in enumerate(sets) if isinstance(names, str)]:
+            raise ValueError(
+                f"Row {texts[0]} of the targets is the text {sets[texts[0]]!r}: give a list of "
+                'names per example, such as [["beach", "people"], []].'
+            )
+        if any(np.isscalar(names) or not all(isinstance(n, str) for n in names) for names in sets):
+            return None
+        index = {name: i for i, name in enumerate(self.names)}
+        rows = np.zeros((len(sets), self.size), np.float32)
+        for row, names in enumerate(sets):
+            for name in names:
+                if name not in index:
+                    raise ValueError(
+                        f"Label {name!r} of row {row} is not known. Give labels of: "
+                        f"{listed(self.names) or '(the task does not have names)'}."
+                    )
+                rows[row, index[name]] = 1
+        return rows
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)]
+
+    def initial_bias(self, targets: Any) -> np.ndarray | None:
+        """The log-odds of each label, counted with one example more with it and one without."""
+        rows = self.check_targets(targets)
+        positive = rows.sum(axis=0) + 1
+        return np.log(positive / (len(rows) + 2 - positive)).astype(np.float32)
+
+    def answers(self, outputs: Any) -> np.ndarray:
+        return sigmoid(self._rows(outputs, self.outputs, "Outputs"))
+
+    def answers_in_graph(self, outputs: Any) -> Any:
+        return ops.sigmoid(ops.cast(outputs, "float32"))
+
+    def outputs_in_graph(self, answers: Any) -> Any:
+        return log_odds(answers)
+
+    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
+        probabilities = self.answers_in_graph(outputs)
+        thresholds = ops.convert_to_tensor(np.array(self.thresholds, np.float32))
+        labels = ops.cast(probabilities >= thresholds, "int32")
+        return dict(zip(self.answer_names, (probabilities, labels), strict=True))
+
+    def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
+        row = np.asarray(answer)
+        predicted = row >= np.array(self.thresholds, np.float32)
+        return {
+            "labels": [name for name, p in zip(self.shown_names, predicted, strict=True) if p],
+            "predictions": [
+                {
+                    "label": self.shown_names[i],
+                    "probability": float(row[i]),
+                    "threshold": self.thresholds[i],
+                }
+                for i in most_probable(row, top)
+            ],
+        }
+
+    def to_text(self, answer: Any, top: int = 5) -> str:
+        description = self.describe(answer, top)
+        labels = ", ".join(description["labels"]) or "none of the labels"
+        rows = description["predictions"]
+        probabilities = ", ".join(f"{row['label']} {row['probability']:.2%}" for row in rows)
+        return f"{labels} ({probabilities})"
+
+
+def sigmoid(outputs: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)) without an overflow, float32."""
+    x = np.asarray(outputs, np.float32)
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, small) / (1 + small)
+
+
+def log_odds(probabilities: Any) -> Any:
+    """The inverse of the sigmoid by `keras.ops`, of probabilities away from 0 and 1."""
+    epsilon = keras.config.epsilon()
+    p = ops.clip(probabilities, epsilon, 1 - epsilon)
+    return ops.log(p) - ops.log(1 - p)

@@ -1,0 +1,112 @@
+"""Ordinal regression: grades in an order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.tasks.losses import CumulativeCrossentropy, GradeError
+from keras_vit.tasks.multilabel import log_odds, sigmoid
+from keras_vit.tasks.task import Task, as_array, most_probable
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@dataclass(frozen=True)
+class Ordinal(Task):
+    """One of several grades in an order; the answers are a probability per grade.
+
+    Output `k` of the `grades - 1` outputs is the log-odds of a grade above `k` (Li and Lin 2006,
+    "Ordinal Regression by Extended Binary Classification"). Those probabilities can come out in
+    another order than their grades; they are then sorted, which never takes them farther from the
+    true ones (Chernozhukov et al. 2010). The predicted grade is the median: the number of
+    probabilities above one half, sorted or not.
+
+    Targets are integers or names `(examples,)`.
+
+    Example:
+
+    >>> from keras_vit.tasks import Ordinal
+    >>> task = Ordinal(("mild", "moderate", "severe"))
+    >>> task.outputs
+    2
+    >>> answer = task.answers([[2.0, 0.5]])[0]
+    >>> [round(p, 3) for p in answer.tolist()]
+    [0.119, 0.258, 0.622]
+    >>> task.describe(answer)["grade"]
+    'severe'
+    """
+
+    kind = "ordinal"
+    noun = "grade"
+    fewest = 2
+    losses: ClassVar = {"cumulative_crossentropy": CumulativeCrossentropy}
+    answer_names = ("probabilities", "grade")
+
+    @property
+    def outputs(self) -> int:
+        return self.size - 1
+
+    def check_targets(self, targets: Any) -> np.ndarray:
+        array = as_array(targets)
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        if array.ndim != 1:
+            raise ValueError(f"Targets {array.shape} are not grades: give (examples,).")
+        return self._indices(array)
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [GradeError()]
+
+    def initial_bias(self, targets: Any) -> np.ndarray | None:
+        """The log-odds of a grade above each, counted with one example more on both sides."""
+        grades = self.check_targets(targets)
+        above = (grades[:, None] > np.arange(self.outputs)).sum(axis=0) + 1
+        return np.log(above / (len(grades) + 2 - above)).astype(np.float32)
+
+    def answers(self, outputs: Any) -> np.ndarray:
+        above = sigmoid(self._rows(outputs, self.outputs, "Outputs"))
+        edges = np.pad(
+            -np.sort(-above, axis=-1), ((0, 0), (1, 1)), constant_values=((0, 0), (1, 0))
+        )
+        return edges[:, :-1] - edges[:, 1:]
+
+    def answers_in_graph(self, outputs: Any) -> Any:
+        above = -ops.sort(-ops.sigmoid(ops.cast(outputs, "float32")), axis=-1)
+        ones = ops.ones_like(above[:, :1])
+        return ops.concatenate([ones, above], -1) - ops.concatenate([above, 0 * ones], -1)
+
+    def outputs_in_graph(self, answers: Any) -> Any:
+        # The sum of the grades above, from the top: small tails keep their digits.
+        above = ops.flip(ops.cumsum(ops.flip(answers[:, 1:], axis=-1), axis=-1), axis=-1)
+        return log_odds(above)
+
+    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
+        grade = ops.sum(ops.cast(outputs > 0, "int32"), axis=-1)
+        values = (self.answers_in_graph(outputs), grade)
+        return dict(zip(self.answer_names, values, strict=True))
+
+    def grades(self, answers: Any) -> np.ndarray:
+        """The median grade of each row of answers `(examples, grades)`, int64."""
+        rows = self._rows(answers, self.size, "Answers")
+        above = np.cumsum(rows[:, :0:-1], axis=1)
+        return (above > 0.5).sum(axis=1)
+
+    def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
+        row = np.asarray(answer)
+        return {
+            "grade": self.shown_names[self.grades(row[None])[0]],
+            "predictions": [
+                {"grade": self.shown_names[i], "probability": float(row[i])}
+                for i in most_probable(row, top)
+            ],
+        }
+
+    def to_text(self, answer: Any, top: int = 5) -> str:
+        description = self.describe(answer, top)
+        rows = description["predictions"]
+        probabilities = ", ".join(f"{r['grade']} {r['probability']:.2%}" for r in rows)
+        return f"{description['grade']} ({probabilities})"

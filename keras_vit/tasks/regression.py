@@ -1,0 +1,148 @@
+"""Regression: numbers with names, units and a scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._base.errors import listed
+from keras_vit.tasks.losses import QuantileLoss, UnitError
+from keras_vit.tasks.task import Task, as_array
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@dataclass(frozen=True)
+class Regression(Task):
+    """Numbers; the answers are `outputs * scale + offset`, in the units of the targets.
+
+    Targets are finite numbers `(examples,)` of one number, or rows `(examples, numbers)`.
+    `check_targets` scales them, so that losses of numbers in meters and in millimeters are alike.
+
+    Attributes:
+        units: Per number, such as `"kg"`; empty texts where there are none.
+        offset: Per number, the mean of the training targets; 0 by default. `fitted` computes it.
+        scale: Per number, their standard deviation; 1 by default. `fitted` computes it.
+
+    Raises:
+        ValueError: There is not a unit, a finite offset and a scale above 0 per number.
+
+    Example:
+
+    >>> from keras_vit.tasks import Regression
+    >>> task = Regression(("weight",), units=("kg",)).fitted([10.0, 30.0])
+    >>> task.offset, task.scale
+    ((20.0,), (10.0,))
+    >>> task.check_targets([30.0]).tolist(), task.answers([[1.0]]).tolist()
+    ([[1.0]], [[30.0]])
+    """
+
+    kind = "regression"
+    noun = "row of finite numbers"
+    losses: ClassVar = {
+        "squared_error": keras.losses.MeanSquaredError,
+        "huber": keras.losses.Huber,
+        "quantile": QuantileLoss,
+    }
+    answer_names = ("values",)
+
+    units: tuple[str, ...] = ()
+    offset: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(
+            units=tuple(map(str, self.units)) or ("",) * self.size,
+            offset=tuple(map(float, self.offset)) or (0.0,) * self.size,
+            scale=tuple(map(float, self.scale)) or (1.0,) * self.size,
+        )
+        fits = all(len(v) == self.size for v in (self.units, self.offset, self.scale))
+        numbers = (*self.offset, *self.scale)
+        if not fits or not np.isfinite(numbers).all() or min(self.scale) <= 0:
+            raise ValueError(
+                f"units={self.units}, offset={self.offset} and scale={self.scale} must each have "
+                f"{self.size} values, the offsets finite and the scales above 0."
+            )
+
+    def values(self, targets: Any) -> np.ndarray:
+        """Targets in their units, `(examples, numbers)` of float64.
+
+        Raises:
+            ValueError: The shape is wrong, or a number is missing or not finite.
+        """
+        array = as_array(targets)
+        try:
+            rows = self._rows(array, self.size, "Targets").astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"Targets are not rows of {self.size} numbers: {error}") from error
+        missing = ~np.isfinite(rows).all(axis=1)
+        self._refuse(missing, array, f"a finite number for each of {listed(self.shown_names)}")
+        return rows
+
+    def check_targets(self, targets: Any) -> np.ndarray:
+        """Targets in their units as scaled rows `(examples, numbers)` of float32."""
+        return ((self.values(targets) - self.offset) / self.scale).astype(np.float32)
+
+    def fitted(self, targets: Any) -> Self:
+        """The task whose offset and scale are the targets' mean and standard deviation.
+
+        Raises:
+            ValueError: A number is the same in all targets: there is nothing to learn.
+        """
+        rows = self.values(targets)
+        constant = np.ptp(rows, axis=0) == 0
+        if constant.any():
+            i = int(constant.argmax())
+            raise ValueError(
+                f"{self.shown_names[i]} is {rows[0, i]} in all of {len(rows):,} targets: there is "
+                "nothing to learn. Leave it out."
+            )
+        mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+        return replace(self, offset=tuple(mean.tolist()), scale=tuple(deviation.tolist()))
+
+    def initial_bias(self, targets: Any) -> np.ndarray | None:
+        """The mean of the scaled targets, 0 where the task is `fitted` to them."""
+        return self.check_targets(targets).mean(axis=0)
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The mean absolute error in units: `mae`, or `mae_NAME` of each number."""
+        if self.size == 1:
+            return [UnitError(self.scale[0])]
+        names = enumerate(self.shown_names)
+        return [UnitError(self.scale[i], i, name=f"mae_{name}") for i, name in names]
+
+    def answers(self, outputs: Any) -> np.ndarray:
+        rows = self._rows(outputs, self.outputs, "Outputs").astype(np.float32)
+        return rows * np.array(self.scale, np.float32) + np.array(self.offset, np.float32)
+
+    def answers_in_graph(self, outputs: Any) -> Any:
+        scale, offset = (ops.cast(values, "float32") for values in (self.scale, self.offset))
+        return ops.cast(outputs, "float32") * scale + offset
+
+    def outputs_in_graph(self, answers: Any) -> Any:
+        scale, offset = (ops.cast(values, "float32") for values in (self.scale, self.offset))
+        return (answers - offset) / scale
+
+    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
+        return {self.answer_names[0]: self.answers_in_graph(outputs)}
+
+    def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
+        rows = []
+        for i, value in enumerate(np.asarray(answer).tolist()):
+            row = {"name": self.shown_names[i], "value": value}
+            if self.units[i]:
+                row["unit"] = self.units[i]
+            rows.append(row)
+        return {"predictions": rows}
+
+    def to_text(self, answer: Any, top: int = 5) -> str:
+        parts = []
+        for row in self.describe(answer, top)["predictions"]:
+            name = f"{row['name']} " if self.names else ""
+            unit = f" {row['unit']}" if "unit" in row else ""
+            parts.append(f"{name}{row['value']:.4g}{unit}")
+        return ", ".join(parts)

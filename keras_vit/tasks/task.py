@@ -1,0 +1,282 @@
+"""`Task`: what a model's outputs mean, from the targets it learns from to the answers it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+import keras
+import numpy as np
+
+from keras_vit._base.errors import check_arguments, check_choice, listed
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model's outputs mean; one subclass per kind, listed in `keras_vit.tasks.TASKS`.
+
+    An object is immutable and consists of plain values, so that it is saved in a model's
+    configuration and in the metadata of every exported file.
+
+    Attributes:
+        names: Of the classes, labels, numbers or grades, in the order of the outputs; empty where
+            nobody gave them.
+        size: How many there are; follows from `names` where there are names.
+
+    Raises:
+        ValueError: There are neither names nor a size, the two differ, or a name occurs twice.
+    """
+
+    kind: ClassVar[str]
+    # The noun of a name, and the fewest that make sense.
+    noun: ClassVar[str]
+    fewest: ClassVar[int] = 1
+    # The losses by name, the default first.
+    losses: ClassVar[Mapping[str, type[keras.losses.Loss]]]
+    # The names of the tensors of an exported file, the one of `answers` first.
+    answer_names: ClassVar[tuple[str, ...]]
+
+    names: tuple[str, ...] = ()
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if isinstance(self.names, str):
+            raise ValueError(f'{kind}(names={self.names!r}) is one text: give ("{self.names}",).')
+        self._set(names=tuple(map(str, self.names)))
+        if self.names and self.size not in (0, len(self.names)):
+            raise ValueError(
+                f"{kind} has size={self.size} and {len(self.names)} names: {listed(self.names)}. "
+                "Leave out the size, or give as many names."
+            )
+        self._set(size=len(self.names) or self.size)
+        if not isinstance(self.size, int) or self.size < self.fewest:
+            raise ValueError(
+                f"{kind} with names={self.names} and size={self.size!r}: give at least "
+                f"{self.fewest} names, or a size of at least {self.fewest}."
+            )
+        if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
+            raise ValueError(f"{kind} has these names more than once: {listed(twice)}.")
+
+    def _set(self, **values: Any) -> None:
+        """Sets fields while the object is made; it is frozen afterwards."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def outputs(self) -> int:
+        """The width of the model's head."""
+        return self.size
+
+    @property
+    def shown_names(self) -> tuple[str, ...]:
+        """The names, or `"0"`, `"1"`, ... where nobody gave any."""
+        return self.names or tuple(map(str, range(self.size)))
+
+    # Targets
+
+    def check_targets(self, targets: Any) -> np.ndarray:
+        """Targets as the loss takes them.
+
+        Args:
+            targets: One per example: numbers or names, as the subclass describes.
+
+        Raises:
+            ValueError: A target is not accepted; the message has its row, its value and what is
+                accepted.
+        """
+        raise NotImplementedError
+
+    def split(self, targets: Any, fraction: float, seed: int = 0, groups: Any = None) -> np.ndarray:
+        """Which examples to hold out: stratified by the targets, the same for the same seed.
+
+        Args:
+            targets: As `check_targets` takes them.
+            fraction: The part to hold out, in (0, 1).
+            seed: Another one gives another split.
+            groups: One per example, of any type that can be compared, such as patients: the
+                examples of a group are never on both sides.
+
+        Returns:
+            `(examples,)` of bool: True for those to hold out.
+
+        Raises:
+            ValueError: The fraction is out of range, targets are not accepted, or one side would
+                be empty.
+        """
+        raise NotImplementedError
+
+    def fitted(self, targets: Any) -> Self:
+        """The task with what it takes from the training targets: the scale of `Regression`."""
+        return self
+
+    def initial_bias(self, targets: Any) -> np.ndarray | None:
+        """The bias of a zero head that predicts the mean target, `(outputs,)`; None for zeros."""
+        return None
+
+    # Training
+
+    def loss(self, name: str | None = None, **options: Any) -> keras.losses.Loss:
+        """A loss of this task's outputs and its `check_targets`.
+
+        Args:
+            name: A key of `losses`; None for the first.
+            **options: Arguments of its class, such as `label_smoothing`.
+
+        Raises:
+            ValueError: The name or an option is unknown.
+        """
+        known = self.losses
+        cls = known[check_choice(name or next(iter(known)), f"{self.kind} loss", known)]
+        check_arguments(cls, options)
+        return cls(**options)
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """New metrics of this task's outputs, for `compile`."""
+        raise NotImplementedError
+
+    # Answers
+
+    def answers(self, outputs: Any) -> np.ndarray:
+        """What outputs `(examples, outputs)` mean, `(examples, size)` of float32.
+
+        In NumPy: JAX would compile for each number of images.
+        """
+        raise NotImplementedError
+
+    def answers_in_graph(self, outputs: Any) -> Any:
+        """`answers` by `keras.ops`, for graphs."""
+        raise NotImplementedError
+
+    def outputs_in_graph(self, answers: Any) -> Any:
+        """The inverse of `answers_in_graph`: outputs that mean these answers, such as an average.
+
+        Where several outputs mean the same, one of them.
+        """
+        raise NotImplementedError
+
+    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
+        """The named tensors of an exported file, by `keras.ops`; their names are `answer_names`.
+
+        Args:
+            outputs: Outputs of the model `(batch, outputs)`.
+            top_k: How many of the most probable classes there are to be, where there are classes.
+        """
+        raise NotImplementedError
+
+    def calibrated(self, targets: Any, answers: Any) -> Self:
+        """The task with what it takes from held-out images: thresholds, prediction intervals.
+
+        Args:
+            targets: As `check_targets` takes them.
+            answers: `(examples, size)`, as `answers` returns them, of images that the model has
+                not been trained on.
+        """
+        return self
+
+    def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
+        """The answer for one image as JSON values; `predictions` has a row per name.
+
+        Args:
+            answer: `(size,)`, a row of `answers`.
+            top: How many rows there are at most, where rows have probabilities.
+        """
+        raise NotImplementedError
+
+    def to_text(self, answer: Any, top: int = 5) -> str:
+        """The answer for one image as one line."""
+        raise NotImplementedError
+
+    # Configuration
+
+    def get_config(self) -> dict[str, Any]:
+        """JSON values from which `keras_vit.tasks.get` makes the same task."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        lists = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        return {"kind": self.kind, **lists}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The inverse of `get_config`.
+
+        Raises:
+            ValueError: The configuration is of another kind, or a value is not accepted.
+        """
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in config.items()
+        }
+        check_choice(values.pop("kind", cls.kind), "kind", [cls.kind])
+        check_arguments(cls, values)
+        return cls(**values)
+
+    def _indices(self, targets: np.ndarray) -> np.ndarray:
+        """Names or integers `(examples,)` as indices, int32.
+
+        Raises:
+            ValueError: A row is neither a name nor an index.
+        """
+        if targets.dtype.kind in "biu":
+            wrong = (targets < 0) | (targets >= self.size)
+            indices = targets
+        elif targets.dtype.kind == "f":
+            wrong = ~((targets >= 0) & (targets < self.size) & (targets == np.trunc(targets)))
+            indices = targets
+        else:
+            index = {name: i for i, name in enumerate(self.names)}
+            indices = np.array([index.get(str(target), -1) for target in targets], np.int32)
+            wrong = indices < 0
+        names = f", or a name: {listed(self.names)}" if self.names else ""
+        self._refuse(wrong, targets, f"an integer from 0 to {self.size - 1}{names}")
+        return indices.astype(np.int32)
+
+    def _refuse(self, wrong: Any, targets: Any, accepted: str) -> None:
+        """Raises a ValueError for the first of the wrong rows `(examples,)`."""
+        rows = np.flatnonzero(wrong)
+        if rows.size:
+            raise ValueError(
+                f"Target {_shown(targets[rows[0]])} of row {rows[0]} is not a {self.noun} "
+                f"({rows.size:,} of {len(targets):,} rows are not accepted): give {accepted}."
+            )
+
+    def _rows(self, values: Any, columns: int, what: str) -> np.ndarray:
+        """Values as an array `(examples, columns)`.
+
+        Raises:
+            ValueError: They have another shape.
+        """
+        rows = np.asarray(values)
+        if rows.ndim == 1 and columns == 1:
+            rows = rows[:, None]
+        if rows.ndim != 2 or rows.shape[1] != columns:
+            raise ValueError(
+                f"{what} {rows.shape} do not fit {self.kind} of {self.size}: give "
+                f"(examples, {columns})."
+            )
+        return rows
+
+
+def _shown(value: Any) -> str:
+    text = repr(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def as_array(targets: Any) -> np.ndarray:
+    """Targets as an array with an example per row.
+
+    Raises:
+        ValueError: There is no example.
+    """
+    array = np.asarray(keras.ops.convert_to_numpy(targets) if _is_tensor(targets) else targets)
+    if array.ndim == 0 or not len(array):
+        raise ValueError(f"Targets {array.shape} do not have an example per row, or are empty.")
+    return array
+
+
+def _is_tensor(targets: Any) -> bool:
+    return not isinstance(targets, np.ndarray | Sequence) and keras.ops.is_tensor(targets)
+
+
+def most_probable(probabilities: np.ndarray, top: int) -> np.ndarray:
+    """The indices of the largest values of a row, the first of equal ones first."""
+    return np.argsort(-probabilities, kind="stable")[:top]

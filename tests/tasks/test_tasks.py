@@ -1,0 +1,234 @@
+"""Every task: names, targets, answers in NumPy and in graphs, descriptions, configuration."""
+
+import json
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+
+import keras_vit
+from keras_vit.evaluation.prediction import probabilities_of
+from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, Task, get
+
+NAMES = ("low", "middle", "high")
+EVERY = {
+    "classification": Classification(NAMES),
+    "multilabel": Multilabel(NAMES, thresholds=(0.5, 0.25, 0.75)),
+    "regression": Regression(
+        NAMES, units=("kg", "m", ""), offset=(1.0, -2.0, 0.5), scale=(3, 0.1, 1)
+    ),
+    "ordinal": Ordinal(NAMES),
+}
+
+
+@pytest.fixture(params=EVERY)
+def task(request: pytest.FixtureRequest) -> Task:
+    return EVERY[request.param]
+
+
+def outputs_of(task: Task, examples: int = 40) -> np.ndarray:
+    return np.random.default_rng(0).normal(0, 3, (examples, task.outputs)).astype("float32")
+
+
+def test_every_kind_is_tested() -> None:
+    assert set(EVERY) == set(TASKS)
+
+
+def test_configuration(task: Task) -> None:
+    config = json.loads(json.dumps(task.get_config()))
+    assert get(config) == task
+    assert get(task) is task
+    assert type(task).from_config(config) == task
+    saved = json.loads(json.dumps(keras.saving.serialize_keras_object(task)))
+    assert keras.saving.deserialize_keras_object(saved) == task
+    assert hash(task) == hash(get(config))
+    assert get(task.kind, size=4).shown_names == ("0", "1", "2", "3")
+
+
+def test_answers_in_numpy_are_those_of_the_graph(task: Task) -> None:
+    outputs = outputs_of(task)
+    answers = task.answers(outputs)
+    assert (answers.shape, answers.dtype) == ((40, task.size), np.float32)
+    in_graph = task.answers_in_graph(keras.ops.convert_to_tensor(outputs))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(in_graph), answers, rtol=1e-5, atol=1e-6)
+    back = task.answers_in_graph(task.outputs_in_graph(in_graph))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(back), answers, rtol=1e-3, atol=1e-6)
+    named = task.graph_answers(keras.ops.convert_to_tensor(outputs), top_k=2)
+    assert tuple(named) == task.answer_names
+    first = keras.ops.convert_to_numpy(named[task.answer_names[0]])
+    np.testing.assert_allclose(first, answers, rtol=1e-5, atol=1e-6)
+
+
+def test_outputs_far_from_zero(task: Task) -> None:
+    outputs = np.array([[1e4] * task.outputs, [-1e4] * task.outputs], "float32")
+    assert np.isfinite(task.answers(outputs)).all()
+
+
+def test_graph_answers() -> None:
+    outputs = keras.ops.convert_to_tensor(outputs_of(EVERY["classification"]))
+
+    def named(kind: str, name: str) -> np.ndarray:
+        task = EVERY[kind]
+        return keras.ops.convert_to_numpy(task.graph_answers(outputs[:, : task.outputs], 2)[name])
+
+    raw = keras.ops.convert_to_numpy(outputs)
+    top = named("classification", "top_classes")
+    assert top.dtype == np.int32
+    np.testing.assert_array_equal(top, np.argsort(-raw, axis=1)[:, :2])
+    expected = np.take_along_axis(softmax(raw, axis=1), top.astype(int), 1)
+    np.testing.assert_allclose(named("classification", "top_probabilities"), expected, rtol=1e-5)
+    np.testing.assert_array_equal(named("multilabel", "labels"), expit(raw) >= [0.5, 0.25, 0.75])
+    ordinal = EVERY["ordinal"]
+    grades = ordinal.grades(ordinal.answers(raw[:, :2]))
+    np.testing.assert_array_equal(named("ordinal", "grade"), grades)
+    values = raw * np.array([3, 0.1, 1]) + np.array([1, -2, 0.5])
+    np.testing.assert_allclose(named("regression", "values"), values, rtol=1e-4, atol=1e-6)
+
+
+def test_probabilities_of_a_classifier_are_those_of_today() -> None:
+    class Model:
+        classifier_activation = None
+
+    outputs = outputs_of(EVERY["classification"])
+    expected = probabilities_of(Model(), outputs)
+    np.testing.assert_array_equal(EVERY["classification"].answers(outputs), expected)
+
+
+def test_answers_of_ordinal_outputs_in_any_order() -> None:
+    """Sorted, they keep the grade and the expected grade, and are probabilities."""
+    task = Ordinal(size=5)
+    outputs = outputs_of(task, 500)
+    answers = task.answers(outputs)
+    assert (answers >= 0).all()
+    np.testing.assert_allclose(answers.sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(answers @ np.arange(5), expit(outputs).sum(axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(task.grades(answers), (outputs > 0).sum(axis=1))
+    ordered = -np.sort(-outputs, axis=1)
+    above = expit(ordered)
+    np.testing.assert_allclose(answers[:, 0], 1 - above[:, 0], atol=1e-6)
+    np.testing.assert_allclose(answers[:, 4], above[:, 3], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "expected"),
+    [
+        ("classification", ["high", "low"], [2, 0]),
+        ("classification", np.array([[2], [0]], "uint8"), [2, 0]),
+        ("classification", [[0.5, 0.5, 0]], [[0.5, 0.5, 0]]),
+        ("multilabel", [["low", "high"], ()], [[1, 0, 1], [0, 0, 0]]),
+        ("multilabel", [[], []], [[0, 0, 0], [0, 0, 0]]),
+        ("multilabel", np.array([["low", "high"]]), [[1, 0, 1]]),
+        ("multilabel", [[1, 0, 1], [0, 0, 0]], [[1, 0, 1], [0, 0, 0]]),
+        ("multilabel", np.array([[True, False, True]]), [[1, 0, 1]]),
+        ("regression", [[4, -1.9, 0]], [[1, 1, -0.5]]),
+        ("ordinal", np.array(["high", "low"]), [2, 0]),
+        ("ordinal", [2.0, 0.0], [2, 0]),
+    ],
+)
+def test_targets(kind: str, targets: Any, expected: Any) -> None:
+    checked = EVERY[kind].check_targets(targets)
+    np.testing.assert_allclose(checked, expected, rtol=1e-6)
+    assert checked.dtype == (np.int32 if checked.ndim == 1 else np.float32)
+    again = EVERY[kind].check_targets(keras.ops.convert_to_tensor(checked))
+    if kind != "regression":
+        np.testing.assert_array_equal(again, checked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "message"),
+    [
+        ("classification", [0, 3], r"Target 3 of row 1 is not a class .* 0 to 2, or a name: low"),
+        ("classification", ["low", "Low"], r"Target 'Low' of row 1"),
+        ("classification", [0, 1.5], r"Target 1.5 of row 1"),
+        ("classification", [[0.0, 1, 2]], r"Target \[0.0, 1.0, 2.0\] of row 0"),
+        ("classification", [[0.0, 1]], r"\(1, 2\) do not fit .* give \(examples, 3\)"),
+        ("classification", [], "empty"),
+        ("multilabel", [["low"], ["lwo"]], r"'lwo' of row 1 .* low, middle, high"),
+        ("multilabel", [[0, 1, 1], [0, 1, 2]], r"row 1 .* a number in \[0, 1\] per label"),
+        ("multilabel", [[], "low"], "Row 1 of the targets is the text 'low': give a list of names"),
+        ("regression", [[0, 0, 0], [0, np.nan, 1]], "row 1 .* finite number for each of low"),
+        ("regression", [["a", "b", "c"]], "not rows of 3 numbers"),
+        ("ordinal", [0, -1], "Target -1 of row 1 is not a grade"),
+        ("ordinal", [[0, 1, 0]], r"\(1, 3\) are not grades"),
+    ],
+)
+def test_other_targets_are_refused(kind: str, targets: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EVERY[kind].check_targets(targets)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Classification(), "at least 1 names"),
+        (lambda: Classification(("a", "a")), "more than once: a"),
+        (lambda: Classification(("a", "b"), size=3), "size=3 and 2 names"),
+        (lambda: Classification("cat"), "is one text"),
+        (lambda: Multilabel(size=2, thresholds=(0.5,)), "2 numbers in"),
+        (lambda: Regression(size=1, scale=(0.0,)), "above 0"),
+        (lambda: Ordinal(size=1), "at least 2"),
+        (lambda: get("clasification", size=2), "Did you mean 'classification'"),
+        (lambda: get("ordinal", sizes=2), "'sizes'"),
+        (lambda: get(3), "3 is not a task"),
+        (lambda: get(EVERY["ordinal"], size=2), "has its arguments"),
+        (lambda: Ordinal.from_config(EVERY["multilabel"].get_config()), "kind='multilabel'"),
+        (lambda: EVERY["regression"].loss("mse"), "'squared_error', 'huber', 'quantile'"),
+        (lambda: EVERY["regression"].loss("huber", dleta=1), "delta"),
+    ],
+)
+def test_errors(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_descriptions(task: Task) -> None:
+    answer = task.answers(outputs_of(task))[0]
+    description = task.describe(answer, top=2)
+    assert json.loads(json.dumps(description)) == description
+    assert len(description["predictions"]) == (3 if task.kind == "regression" else 2)
+    text = task.to_text(answer, top=2)
+    assert text.splitlines() == [text]
+    assert task.shown_names[0] in task.to_text(answer, top=3)
+
+
+def test_texts() -> None:
+    assert EVERY["classification"].to_text([0.1, 0.2, 0.7], 2) == "high 70.00%, middle 20.00%"
+    text = EVERY["multilabel"].to_text([0.1, 0.3, 0.7], 2)
+    assert text == "middle (high 70.00%, middle 30.00%)"
+    assert EVERY["regression"].to_text([1, 2, 3.14159]) == "low 1 kg, middle 2 m, high 3.142"
+    assert EVERY["ordinal"].to_text([0.1, 0.2, 0.7], 1) == "high (high 70.00%)"
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_zero_head_with_the_initial_bias_predicts_the_mean(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    task, mean = EVERY[kind], None
+    if kind in ("classification", "ordinal"):
+        targets = rng.choice(3, 50_000, p=[0.7, 0.2, 0.1])
+        mean = np.bincount(targets) / len(targets)
+    elif kind == "multilabel":
+        targets = rng.random((50_000, 3)) < [0.7, 0.2, 0.01]
+        mean = targets.mean(axis=0)
+    else:
+        targets = rng.normal(5, 2, (50_000, 3))
+        mean = targets.mean(axis=0)
+    bias = task.initial_bias(targets)
+    np.testing.assert_allclose(task.answers(bias[None])[0], mean, rtol=1e-2)
+    assert task.initial_bias(np.asarray(targets)[:1]).shape == (task.outputs,)
+
+
+def test_scale_of_numbers() -> None:
+    targets = np.random.default_rng(0).normal([100, 1e-3], [10, 1e-4], (500, 2))
+    task = Regression(("mass", "length")).fitted(targets)
+    scaled = task.check_targets(targets)
+    np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(scaled.std(axis=0), 1, rtol=1e-5)
+    np.testing.assert_allclose(task.answers(scaled), targets, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"length is 2\.0 in all of 2 targets"):
+        task.fitted([[0, 2], [1, 2]])
+
+
+def test_the_face_has_the_room() -> None:
+    assert keras_vit.tasks.get is get
