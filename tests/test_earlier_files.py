@@ -33,6 +33,20 @@ def test_models(name: str) -> None:
         np.testing.assert_allclose(logits, answer(name), rtol=1e-4, atol=1e-5)
 
 
+def test_layers_are_found_by_their_registered_names() -> None:
+    """A user's own model names the module of each layer where it was at the time."""
+    for module, name in (("dense", "Dense"), ("dropout", "Dropout")):
+        layer = keras.saving.deserialize_keras_object(
+            {
+                "module": f"keras_vit.layers.{module}",
+                "class_name": name,
+                "config": {{"Dense": "units", "Dropout": "rate"}[name]: 1},
+                "registered_name": f"keras_vit>{name}",
+            }
+        )
+        assert type(layer).__module__ == f"keras_vit.layers._{module}"
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("name", EXPORTS)
 def test_exports(name: str, tmp_path: Path) -> None:

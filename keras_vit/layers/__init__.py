@@ -3,8 +3,6 @@
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.conv_stem import ConvStemStage
 from keras_vit.layers.convolution import StandardizedConv2D
-from keras_vit.layers.dense import Dense
-from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import MLP, EncoderBlock, LayerScale
 from keras_vit.layers.merging import MergingEncoderBlock, UnmergeTokens
 from keras_vit.layers.mixer_block import MixerBlock
@@ -26,8 +24,6 @@ __all__ = [
     "AttentionPooling",
     "ClassToken",
     "ConvStemStage",
-    "Dense",
-    "Dropout",
     "EncoderBlock",
     "GridPositionBias",
     "LayerScale",

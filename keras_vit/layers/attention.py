@@ -7,10 +7,10 @@ import keras
 from keras import ops
 
 from keras_vit._base.errors import check_positive, check_rate
+from keras_vit.layers._dense import Dense
+from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import Shape
-from keras_vit.layers.dense import Dense
-from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.observation import current_observer
 from keras_vit.layers.positions import GridPositionBias, RelativePositionBias
 from keras_vit.layers.rotary import rotate

@@ -9,8 +9,8 @@ import keras
 from keras import dtype_policies, ops
 from keras.dtype_policies import DTypePolicyMap
 
+from keras_vit.layers._dense import Dense
 from keras_vit.layers.configured import ConfiguredLayer
-from keras_vit.layers.dense import Dense
 from keras_vit.layers.inside import set_trainable_inside
 from keras_vit.ops import track_variables_anew
 

@@ -6,12 +6,12 @@ from typing import Any
 import keras
 
 from keras_vit._base.errors import check_positive, check_rate
+from keras_vit.layers._dense import Dense
+from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.activations import activation_function
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import ConfiguredLayer, Shape
-from keras_vit.layers.dense import Dense
-from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.first_tokens import queries_and_context
 from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers._dense import Dense
 from keras_vit.layers.attention import (
     attention,
     check_heads,
@@ -13,7 +14,6 @@ from keras_vit.layers.attention import (
 )
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import ConfiguredLayer, Shape
-from keras_vit.layers.dense import Dense
 from keras_vit.layers.encoder import MLP
 from keras_vit.layers.merging import token_sizes
 

@@ -7,7 +7,6 @@ import keras
 from keras_vit.layers import (
     ClassToken,
     ConvStemStage,
-    Dropout,
     GridPositionBias,
     PatchDropout,
     PatchEmbedding,
@@ -15,6 +14,7 @@ from keras_vit.layers import (
     RegisterTokens,
     RotaryPositions,
 )
+from keras_vit.layers._dropout import Dropout
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.normalization import channels_last
 

@@ -13,6 +13,7 @@ from keras_vit.export import FORMATS, load_exported
 from keras_vit.export.agreement import check_images
 from keras_vit.export.contract import Contract
 from keras_vit.export.failure import failure_reason
+from keras_vit.layers._dense import Dense
 from keras_vit.layers.rotary import ROTATIONS
 from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
@@ -151,7 +152,7 @@ def test_torch_traces_models(kind: str) -> None:
 @pytest.mark.parametrize(
     "layer",
     [
-        keras_vit.layers.Dense(8),
+        Dense(8),
         keras_vit.layers.MultiHeadSelfAttention(num_heads=4),
         keras_vit.layers.EncoderBlock(num_heads=4, mlp_dim=64),
         keras_vit.layers.AttentionPooling(num_heads=4, mlp_dim=64),

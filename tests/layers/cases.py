@@ -1,4 +1,4 @@
-"""Every public layer with every argument away from its default, and inputs that it takes."""
+"""Every layer that is saved, each argument away from its default, and inputs that it takes."""
 
 import inspect
 from typing import Any, NamedTuple
@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit import layers
+from keras_vit.layers._dense import Dense
+from keras_vit.layers._dropout import Dropout
 
 TOKENS, IMAGES, FIRST = (2, 17, 32), (2, 32, 24, 3), (2, 3, 32, 24)
 PATCHES, QUERIES, ANGLES = (2, 4, 4, 5), (2, 17, 4, 8), (2, 17, 8)
@@ -48,7 +50,7 @@ CASES: dict[str, Case] = {
     ),
     "class_token": case(layers.ClassToken),
     "dense": case(
-        layers.Dense,
+        Dense,
         units=24,
         activation="relu",
         kernel_initializer="he_normal",
@@ -59,8 +61,8 @@ CASES: dict[str, Case] = {
         kernel_constraint="non_neg",
         bias_constraint="non_neg",
     ),
-    "dense_lora": case(layers.Dense, units=24, use_bias=False, lora_rank=2, lora_alpha=3.0),
-    "dropout": case(layers.Dropout, rate=0.5, noise_shape=(None, 1, 32), seed=3),
+    "dense_lora": case(Dense, units=24, use_bias=False, lora_rank=2, lora_alpha=3.0),
+    "dropout": case(Dropout, rate=0.5, noise_shape=(None, 1, 32), seed=3),
     "encoder_block": case(layers.EncoderBlock, **BLOCK, relative_length=17),
     "rotary_block": case(
         layers.EncoderBlock,

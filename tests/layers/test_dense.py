@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_vit import layers
+from keras_vit.layers._dense import Dense
 
 
 def values(*shape: int) -> np.ndarray:
@@ -18,7 +19,7 @@ def values(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("use_bias", [False, True])
 @pytest.mark.parametrize("shape", [(3, 8), (2, 5, 8), (2, 3, 4, 8)])
 def test_it_is_that_of_keras(shape: tuple[int, ...], use_bias: bool, training: bool) -> None:
-    ours = layers.Dense(6, activation="tanh", use_bias=use_bias)
+    ours = Dense(6, activation="tanh", use_bias=use_bias)
     theirs = keras.layers.Dense(6, activation="tanh", use_bias=use_bias)
     inputs = values(*shape)
     theirs(inputs), ours(inputs)
@@ -29,7 +30,7 @@ def test_it_is_that_of_keras(shape: tuple[int, ...], use_bias: bool, training: b
 
 
 LAYERS: dict[str, Any] = {
-    "dense": lambda: layers.Dense(6),
+    "dense": lambda: Dense(6),
     "encoder_block": lambda: layers.EncoderBlock(4, 24, layer_scale=0.1),
     "mixer_block": lambda: layers.MixerBlock(8, 24),
     "attention_pooling": lambda: layers.AttentionPooling(4, 24),

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit import layers
+from keras_vit.layers._dropout import Dropout
 
 
 def kept(rate: float, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    dropped = layers.Dropout(rate, seed=seed)(ops.ones(shape), training=True)
+    dropped = Dropout(rate, seed=seed)(ops.ones(shape), training=True)
     values = ops.convert_to_numpy(dropped)
     np.testing.assert_allclose(np.unique(values), [0, 1 / (1 - rate)], rtol=1e-6)
     return values > 0
@@ -29,7 +29,7 @@ def test_as_many_as_the_rate_says_each_for_itself(rate: float) -> None:
 
 
 def test_other_draws_at_every_call_and_the_same_of_the_same_seed() -> None:
-    layer = layers.Dropout(0.5, seed=3)
+    layer = Dropout(0.5, seed=3)
     first, second = (ops.convert_to_numpy(layer(ops.ones((4, 50)), training=True)) for _ in "ab")
     assert (first != second).any()
     np.testing.assert_array_equal(first > 0, kept(0.5, (4, 50), seed=3))
@@ -37,18 +37,18 @@ def test_other_draws_at_every_call_and_the_same_of_the_same_seed() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_nothing_and_all(rate: float) -> None:
-    values = layers.Dropout(rate)(ops.ones((4, 5)), training=True)
+    values = Dropout(rate)(ops.ones((4, 5)), training=True)
     np.testing.assert_array_equal(ops.convert_to_numpy(values), 1 - rate)
 
 
 def test_outside_of_training_nothing_is_dropped() -> None:
     inputs = np.arange(12.0, dtype="float32").reshape(3, 4)
-    np.testing.assert_array_equal(ops.convert_to_numpy(layers.Dropout(0.5)(inputs)), inputs)
+    np.testing.assert_array_equal(ops.convert_to_numpy(Dropout(0.5)(inputs)), inputs)
 
 
 def test_any_number_of_images_in_any_precision() -> None:
     inputs = keras.Input((3, 5), dtype="bfloat16")
-    outputs = layers.Dropout(0.5, dtype="bfloat16")(inputs)
+    outputs = Dropout(0.5, dtype="bfloat16")(inputs)
     model = keras.Model(inputs, outputs)
     assert outputs.dtype == "bfloat16"
     assert tuple(model(ops.ones((7, 3, 5), "bfloat16"), training=True).shape) == (7, 3, 5)

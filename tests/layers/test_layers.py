@@ -9,6 +9,8 @@ import pytest
 from keras import ops
 
 from keras_vit import layers
+from keras_vit.layers._dense import Dense
+from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.activations import gelu, gelu_tanh
 from keras_vit.layers.attention import attention
 from keras_vit.ops import DropoutStrategy
@@ -41,8 +43,8 @@ CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = 
     "unit_1": (layers.ResidualUnit(32, 2, version=1), (2, 7, 6, 128), (2, 4, 3, 128)),
     "unit_2": (layers.ResidualUnit(32), (2, 7, 6, 64), (2, 7, 6, 128)),
     "patch_dropout": (layers.PatchDropout(0.5, 1), TOKENS, TOKENS),
-    "dense": (layers.Dense(24, activation="relu"), TOKENS, (*TOKENS[:-1], 24)),
-    "dropout": (layers.Dropout(0.5), TOKENS, TOKENS),
+    "dense": (Dense(24, activation="relu"), TOKENS, (*TOKENS[:-1], 24)),
+    "dropout": (Dropout(0.5), TOKENS, TOKENS),
     "stochastic_depth": (layers.StochasticDepth(0.5), TOKENS, TOKENS),
     "token_pooling": (layers.TokenPooling(), TOKENS, (2, 32)),
     "mean_pooling": (layers.MeanPooling(1), TOKENS, (2, 32)),
@@ -83,8 +85,9 @@ def test_a_layer_alone(name: str) -> None:
 def test_every_public_layer_is_covered() -> None:
     covered = {type(layer).__name__ for layer, _, _ in CASES.values()}
     elsewhere = {"TokensToGrid", "RelativePositionBias", "MergingEncoderBlock", "UnmergeTokens"}
+    private = {"Dense", "Dropout"}
     elsewhere |= {"GridPositionBias", "RotaryPositions"}  # in tests/checkpoints, of other packages
-    assert covered == set(layers.__all__) - elsewhere
+    assert covered == {*layers.__all__, *private} - elsewhere
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
@@ -215,7 +218,7 @@ def test_attention_dropout_preserves_the_mean(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The explicit probabilities of training agree with the fused kernel on average."""
-    for module in ("attention", "dropout"):
+    for module in ("attention", "_dropout"):
         monkeypatch.setattr(
             f"keras_vit.layers.{module}.dropout_strategy", lambda: DropoutStrategy(strategy)
         )

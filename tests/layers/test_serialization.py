@@ -13,6 +13,8 @@ import pytest
 from keras.dtype_policies import DTypePolicyMap
 
 from keras_vit import layers
+from keras_vit.layers._dense import Dense
+from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.composite import CompositeLayer
 from tests.layers.cases import CASES, TOKENS, Case, arrays
 
@@ -67,7 +69,8 @@ def check_copies(model: keras.Model, inputs: dict[str, np.ndarray], path: Path) 
 
 
 def test_every_layer_has_a_row_of_all_its_arguments() -> None:
-    assert {case.cls for case in CASES.values()} == {getattr(layers, n) for n in layers.__all__}
+    every = {getattr(layers, name) for name in layers.__all__} | {Dense, Dropout}
+    assert {case.cls for case in CASES.values()} == every
     given: dict[type, dict[str, Any]] = {}
     for case in CASES.values():
         given.setdefault(case.cls, {}).update(case.arguments)
@@ -166,7 +169,7 @@ def test_a_quantized_layer_is_cloned_and_saved(
     layer.quantize(mode, **({"config": config()} if config else {}))
     outputs = numpy(model(inputs))
     assert 0 < np.abs(outputs[0] - exact[0]).max() < error * np.abs(exact[0]).max()
-    dense = [one for one in layer._flatten_layers() if isinstance(one, layers.Dense)]
+    dense = [one for one in layer._flatten_layers() if isinstance(one, Dense)]
     assert {one.quantization_mode for one in dense} == {mode}
     model.save(tmp_path / "quantized.keras")
     loaded = keras.saving.load_model(tmp_path / "quantized.keras")
@@ -191,7 +194,7 @@ def test_a_quantized_policy_holds_for_dense_sublayers(name: str, mode: str, tmp_
     model = keras.Model(tensors, layer(**tensors))
     leaves = [one for one in layer._flatten_layers() if not isinstance(one, CompositeLayer)]
     for leaf in leaves:
-        assert leaf.quantization_mode == (mode if isinstance(leaf, layers.Dense) else None)
+        assert leaf.quantization_mode == (mode if isinstance(leaf, Dense) else None)
         assert leaf.compute_dtype == "bfloat16"
     model.save(tmp_path / "quantized.keras")
     assert_same(model, keras.saving.load_model(tmp_path / "quantized.keras"), inputs)

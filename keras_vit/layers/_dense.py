@@ -24,8 +24,9 @@ class Dense(keras.layers.Dense):
 
     Example:
 
-    >>> import keras, keras_vit
-    >>> tuple(keras_vit.layers.Dense(8)(keras.ops.ones((2, 17, 32))).shape)
+    >>> import keras
+    >>> from keras_vit.layers._dense import Dense
+    >>> tuple(Dense(8)(keras.ops.ones((2, 17, 32))).shape)
     (2, 17, 8)
     """
 

@@ -26,8 +26,9 @@ class Dropout(keras.layers.Dropout):
 
     Example:
 
-    >>> import keras, keras_vit
-    >>> dropped = keras_vit.layers.Dropout(0.5)(keras.ops.ones((4, 64)), training=True)
+    >>> import keras
+    >>> from keras_vit.layers._dropout import Dropout
+    >>> dropped = Dropout(0.5)(keras.ops.ones((4, 64)), training=True)
     >>> sorted({float(value) for value in keras.ops.reshape(dropped, (-1,))})
     [0.0, 2.0]
     """
