@@ -24,9 +24,8 @@ from typing import Any
 import keras
 
 import keras_vit
-from keras_vit import data
+from keras_vit import data, fit
 from keras_vit.evaluation.prediction import predict_split
-from keras_vit.training.fit import fit
 
 
 def augmentations() -> dict[str, Any]:

@@ -21,10 +21,9 @@ import keras
 from study import command_line, mean_and_spread
 
 import keras_vit
-from keras_vit import data, evaluation, recipes
+from keras_vit import data, evaluation, fit, recipes
 from keras_vit._base.errors import check_positive
 from keras_vit._base.files import write_text
-from keras_vit.training.fit import fit
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("--data", default="tf_flowers", help="a folder, or a TFDS name")

@@ -26,14 +26,13 @@ from typing import Any
 import keras
 
 import keras_vit
-from keras_vit import data
+from keras_vit import data, fit
 from keras_vit._base.errors import check_positive
 from keras_vit._base.files import atomic_write, write_text
 from keras_vit.evaluation import predict_split
 from keras_vit.models import ImageModel, model_arguments, model_cost
 from keras_vit.models.cost import Cost
 from keras_vit.training.callbacks import NonFiniteLossError
-from keras_vit.training.fit import fit
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.state_file import is_state
 

@@ -56,6 +56,7 @@ from keras_vit.training import recipes
 from keras_vit.training.averaging import average_weights, model_stock
 from keras_vit.training.compile_model import compile_model
 from keras_vit.training.distillation import Distillation
+from keras_vit.training.fit import fit
 from keras_vit.training.masked_patches import MaskedPatchPrediction
 from keras_vit.training.sam import sharpness_aware
 from keras_vit.weights import (
@@ -63,6 +64,7 @@ from keras_vit.weights import (
     LoadReport,
     from_checkpoint,
     list_weights,
+    load_model,
     load_weights,
     save_weights,
 )
@@ -115,11 +117,13 @@ __all__ = [
     "distribution",
     "evaluation",
     "export_model",
+    "fit",
     "from_checkpoint",
     "inspection",
     "layers",
     "list_models",
     "list_weights",
+    "load_model",
     "load_weights",
     "model_stock",
     "recipes",

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from keras_vit import from_checkpoint, list_weights, save_weights
+from keras_vit import from_checkpoint, list_weights, load_model, save_weights
 from keras_vit._base.errors import printable
 from keras_vit.data import load, plot_augmentations
 from keras_vit.export import export_model, load_exported
@@ -22,7 +22,6 @@ from keras_vit_cli.average import average
 from keras_vit_cli.errors import exit_status
 from keras_vit_cli.evaluate.evaluate import evaluate
 from keras_vit_cli.inspect.files import inspect_files
-from keras_vit_cli.model_files import open_model
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
 from keras_vit_cli.options.convert import ConvertOptions
@@ -89,7 +88,7 @@ def _inspect(options: InspectOptions) -> int:
     # The links of the hub's cache are not followed: they lead to files called by their sums.
     stem = model.name.partition(".")[0]
     title = Path(os.path.abspath(model)).parent.name if stem == "model" else model.stem
-    failed = inspect_files(open_model(model), title=title, **_without(options, "model"))
+    failed = inspect_files(load_model(model), title=title, **_without(options, "model"))
     for file, reason in failed.items():
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
     page = out / "index.html"
@@ -98,7 +97,7 @@ def _inspect(options: InspectOptions) -> int:
 
 
 def _export(options: ExportOptions) -> None:
-    model, out = open_model(options.model), options.out
+    model, out = load_model(options.model), options.out
     splits = None if options.data is None else load(options.data, data_dir=options.data_dir)
     more = _without(options, "model", "data", "data_dir", "out")
     if splits and options.quantize:

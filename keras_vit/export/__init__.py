@@ -1,8 +1,15 @@
 """Export a trained model: files that run without Keras, in the engines of other systems."""
 
 from keras_vit.export.contract import Contract
-from keras_vit.export.exported import ExportedModel, load_exported
+from keras_vit.export.exported import ExportedModel, load_classifier, load_exported
 from keras_vit.export.format_table import FORMATS
 from keras_vit.export.formats import export_model
 
-__all__ = ["FORMATS", "Contract", "ExportedModel", "export_model", "load_exported"]
+__all__ = [
+    "FORMATS",
+    "Contract",
+    "ExportedModel",
+    "export_model",
+    "load_classifier",
+    "load_exported",
+]

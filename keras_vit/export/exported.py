@@ -12,7 +12,9 @@ import numpy as np
 from keras_vit._base.errors import check_positive
 from keras_vit.export.contract import Contract
 from keras_vit.export.format_table import FORMATS
+from keras_vit.models import ImageModel
 from keras_vit.trainer.pixel_ranges import check_pixels
+from keras_vit.weights import load_model
 from keras_vit.weights.containers.checkpoint_file import holds_weights
 from keras_vit.weights.errors import CheckpointError, reason
 
@@ -114,6 +116,30 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     except Exception as error:  # every engine has errors of its own
         raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
     return ExportedModel(path, contract, run)
+
+
+def load_classifier(path: str | Path) -> ImageModel | ExportedModel:
+    """Opens what `keras_vit.load_model` or `load_exported` opens: for predictions, either will do.
+
+    Args:
+        path: A file, the folder of a run, `"MODEL:TAG"` of released weights, or an exported file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: It is damaged or of something else.
+        ImportError: The engine of an exported file is not installed.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> from keras_vit.export import load_classifier
+    >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
+    ...                                     num_heads=2, input_shape=(32, 32, 3))
+    >>> model.save(file := tempfile.mkdtemp() + "/model.keras")
+    >>> load_classifier(file).num_classes
+    2
+    """
+    return load_model(path) if format_of(Path(path)) is None else load_exported(path)
 
 
 def read_contract(path: str | os.PathLike[str]) -> Contract:

@@ -55,11 +55,10 @@ def compile_model(
     Example:
 
     >>> import keras_vit
-    >>> from keras_vit.training.compile_model import compile_model
     >>> model = keras_vit.VisionTransformer(
     ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=5,
     ...     input_shape=(32, 32, 3))
-    >>> compile_model(model, keras_vit.recipes.get("finetune/flowers"), total_steps=500)
+    >>> keras_vit.compile_model(model, keras_vit.recipes.get("finetune/flowers"), total_steps=500)
     >>> type(model.optimizer).__name__, model.optimizer.gradient_accumulation_steps
     ('MomentumSGD', 8)
     """

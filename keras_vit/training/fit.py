@@ -1,6 +1,7 @@
 """`fit`: trains a model by a recipe on the splits of a data set, and can resume."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def fit(
     model: Any,
     recipe: Recipe,
     splits: data.Splits,
-    folder: Path,
+    folder: str | os.PathLike[str],
     *,
     seed: int = 0,
     print_fn: Callable[[str], None] = print,
@@ -64,6 +65,21 @@ def fit(
         FloatingPointError: The loss is not finite; the message names the step.
         ValueError: `augment` is unknown, or does not suit the images; or `checkpoint_seconds` is
             below 0.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> splits = keras_vit.data.load("digits")
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=4, hidden_dim=16, depth=1, num_heads=2, num_classes=10,
+    ...     input_shape=(8, 8, 1), name="small")
+    >>> recipe = keras_vit.recipes.get("digits").scaled(steps=4)
+    >>> folder = tempfile.mkdtemp()
+    >>> history = keras_vit.fit(model, recipe, splits, folder)  # doctest: +ELLIPSIS
+    small: 3,850 parameters, 1 epoch of 4 steps of 64 images
+    epoch 1/1  step 4/4  ...
+    >>> keras_vit.load_model(folder + "/best.keras").num_classes
+    10
     """
     images = len(splits.train)
     batch_size = min(recipe.batch_size // recipe.accumulation, images)
@@ -107,7 +123,7 @@ def fit(
         )
 
     run = ResumableRun(
-        folder / "checkpoints", checkpoint_seconds, recipe=identity, print_fn=print_fn
+        Path(folder) / "checkpoints", checkpoint_seconds, recipe=identity, print_fn=print_fn
     )
     history = run.fit(
         model,

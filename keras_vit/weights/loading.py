@@ -108,6 +108,7 @@ def load_model(
             several (`model.safetensors.index.json`), the folder of a run with `model.keras` in it,
             a folder of transformers or timm, or `"MODEL:TAG"` of released weights. A `.weights.h5`
             file does not hold the architecture: build the model and use `load_weights`.
+            What `export_model` wrote is opened by `keras_vit.export.load_exported`.
         sha256: The sum that the file must have.
         max_parameters: The most parameters that the model may have; None for as many as the file
             holds.
@@ -116,7 +117,7 @@ def load_model(
         CheckpointError: The file is damaged, hostile, of something else, or has values that are
             not finite. One line that names the file, and the tensor or the byte.
         FileNotFoundError: There is no such file.
-        ValueError: `sha256` is not a sum.
+        ValueError: `sha256` is not a sum, or there are no released weights of that name.
 
     Example:
 
@@ -125,10 +126,15 @@ def load_model(
     ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
     >>> folder = tempfile.mkdtemp()
     >>> model.save(folder + "/model.keras")
-    >>> keras_vit.weights.load_model(folder).hidden_dim
+    >>> keras_vit.load_model(folder).hidden_dim
     16
     """
     path = Path(path).expanduser()
+    if ":" not in str(path) and not path.exists():
+        raise FileNotFoundError(
+            f"There is no model at {path}. Give a .keras or weights file, the folder of a "
+            "training run, or MODEL:TAG of released weights, which keras-vit list --weights prints."
+        )
     if path.is_dir():
         path = file_in_folder(path)
     if not path.name.endswith(SUFFIXES):

@@ -1,15 +1,14 @@
 """`keras-vit evaluate`: which of the tables is printed, and of what."""
 
-from pathlib import Path
-
 from rich.console import Console
 from rich.table import Table
 
 from keras_vit._base.errors import check_choice
 from keras_vit.data import load
 from keras_vit.export import ExportedModel
+from keras_vit.weights import load_model
 from keras_vit_cli.evaluate.tables import own_classes, transfer_rows, vtab_report
-from keras_vit_cli.model_files import open_classifier, open_model
+from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.evaluate import EvaluateOptions
 from keras_vit_cli.printing import print_text
 
@@ -21,11 +20,11 @@ def evaluate(options: EvaluateOptions) -> int:
         ValueError: The split is unknown, or an exported file does not have features.
     """
     if options.vtab:
-        report = vtab_report(open_model(options.model), options)
+        report = vtab_report(load_model(options.model), options)
         print_text(report)
         return 1 if report.missing else 0
     assert options.data is not None  # `parse` has seen to it
-    classifier = open_classifier(Path(options.model), options.decoder, options.views)
+    classifier = open_classifier(options.model, options.decoder, options.views)
     on_features = options.probe or options.knn is not None or options.fewshot is not None
     if on_features and isinstance(classifier, ExportedModel):
         raise ValueError(

@@ -18,11 +18,10 @@ from keras_vit.evaluation.prediction import (
     image_shape,
     probabilities_of,
 )
-from keras_vit.export import load_exported
-from keras_vit.export.exported import format_of
+from keras_vit.export import ExportedModel, load_classifier
 from keras_vit.inspection.recording import encoder_blocks
+from keras_vit.models import ImageModel
 from keras_vit.models.views import average_views
-from keras_vit.weights import load_model
 from keras_vit_cli.inspect.looks import look
 
 
@@ -75,28 +74,21 @@ def load_served(path: str | Path) -> ServedModel:
         ValueError: The file is damaged, or its model cannot classify images.
         FileNotFoundError: There is no such file.
     """
-    served = _load(Path(path))
+    model = load_classifier(path)
+    served = _from_exported(model) if isinstance(model, ExportedModel) else _from_keras(model)
     check_channels(served.channels)
     return served
 
 
-def _load(path: Path) -> ServedModel:
-    if format_of(path) is None:
-        if not path.exists() and ":" not in str(path):
-            raise FileNotFoundError(
-                f"There is no model at {path}. Give a .keras or weights file, the folder of a "
-                "training run, an exported file, or a folder of numbered versions of one."
-            )
-        return _from_keras(load_model(path))
-    exported = load_exported(path)
-    contract = exported.contract
+def _from_exported(model: ExportedModel) -> ServedModel:
+    contract = model.contract
     return ServedModel(
         class_names=tuple(map(printable, contract.class_names)),
         image_size=contract.image_size,
         channels=contract.channels,
         evaluation=contract.evaluation,
         format=contract.format,
-        predict=exported.predict_on_batch,
+        predict=model.predict_on_batch,
     )
 
 
@@ -126,7 +118,7 @@ def _sizes(batch_size: int) -> list[int]:
     return [*(2**i for i in range((batch_size - 1).bit_length())), batch_size]
 
 
-def _from_keras(model: Any) -> ServedModel:
+def _from_keras(model: ImageModel) -> ServedModel:
     check_takes_pixels_to_classes(model)
     averaged = average_views(model)
     size, channels = image_shape(model)

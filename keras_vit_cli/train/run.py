@@ -33,7 +33,6 @@ from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.probe_choice import choose, hold_out_to_choose
 from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.weights import load_model
-from keras_vit_cli.model_files import open_model
 from keras_vit_cli.report.run_files import write_report
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
@@ -337,7 +336,7 @@ def load_splits(job: Job) -> data.Splits:
 
 def load_teacher(name: str) -> Any:
     """A model that returns a logit per class, of a file, a run's folder, or `MODEL:TAG`."""
-    teacher = open_model(name, "teacher")
+    teacher = load_model(name)
     check_classifier(teacher, "teacher")
     return teacher
 

@@ -577,7 +577,7 @@ def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
     vit(0).save(tmp_path / "other.keras")
     missing = ["train", "--data", str(tmp_path / "nothing")]
     for arguments, error in (
-        (["--teacher", "nowhere"], "There is no teacher at nowhere"),
+        (["--teacher", "nowhere"], "There is no model at nowhere"),
         (["--teacher", str(teacher)], "returns probabilities"),
         (["--distill", "hard"], "--distill has no effect without --teacher"),
         (["--teacher", str(teacher), "--distill", "firm"], "invalid choice: 'firm'"),

@@ -8,6 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit._base.errors import printable
+from keras_vit.export import ExportedModel
 from keras_vit.inspection import attention_rollout, class_attribution
 from keras_vit_cli.serve.model import load_served, warm_up
 from keras_vit_cli.serve.versions import newest_version
@@ -82,15 +83,12 @@ def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         class_names=("a\n", "b"), image_size=(8, 8), channels=1, evaluation={"mode": "stretch"},
         top_k=2, format="onnx",
     )  # fmt: skip
-    exported = SimpleNamespace(
-        contract=contract, predict_on_batch=lambda x: np.full((len(x), 2), 0.5)
-    )
-    monkeypatch.setattr("keras_vit_cli.serve.model.load_exported", lambda path: exported)
-    (tmp_path / "model.onnx").touch()
+    exported = ExportedModel(tmp_path / "model.onnx", contract, lambda x: np.full((len(x), 2), 0.5))
+    monkeypatch.setattr("keras_vit_cli.serve.model.load_classifier", lambda path: exported)
     served = load_served(tmp_path / "model.onnx")
     assert (served.class_names, served.explain) == (("a\\n", "b"), None)
     warm_up(served, 4)
-    exported.predict_on_batch = lambda x: np.full((len(x), 3), 0.5)
+    exported._run = lambda x: np.full((len(x), 3), 0.5)
     with pytest.raises(ValueError, match="2 class names"):
         warm_up(load_served(tmp_path / "model.onnx"), 4)
 
