@@ -99,7 +99,7 @@ def fourier_model():
     # Equations 2 and 3 of the ViT paper, with another mixer.
     x = x + FourierMixing()(keras.layers.LayerNormalization(epsilon=1e-6)(x))
     x = x + layers.MLP(mlp_dim=128)(keras.layers.LayerNormalization(epsilon=1e-6)(x))
-    x = layers.EncoderBlock(num_heads=4, mlp_dim=128)(x)
+    x = layers.EncoderBlock(layers.BlockConfig(num_heads=4, mlp_dim=128))(x)
     x = layers.MeanPooling()(keras.layers.LayerNormalization(epsilon=1e-6)(x))
     logits = keras.layers.Dense(10, kernel_initializer="zeros", name="head")(x)
     return keras.Model(stem.input, logits, name="fourier")

@@ -3,7 +3,7 @@
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.conv_stem import ConvStemStage
 from keras_vit.layers.convolution import StandardizedConv2D
-from keras_vit.layers.encoder import MLP, EncoderBlock, LayerScale
+from keras_vit.layers.encoder import MLP, BlockConfig, EncoderBlock, LayerScale
 from keras_vit.layers.merging import MergingEncoderBlock, UnmergeTokens
 from keras_vit.layers.mixer_block import MixerBlock
 from keras_vit.layers.patch_dropout import PatchDropout
@@ -22,6 +22,7 @@ from keras_vit.layers.tokens import ClassToken, RegisterTokens
 __all__ = [
     "MLP",
     "AttentionPooling",
+    "BlockConfig",
     "ClassToken",
     "ConvStemStage",
     "EncoderBlock",

@@ -1,5 +1,6 @@
 """The Transformer encoder's block and its MLP (ViT paper, equations 2 and 3)."""
 
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -128,6 +129,48 @@ class MLP(CompositeLayer):
         return tokens_shape
 
 
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig:
+    """The arguments of an encoder block.
+
+    Args:
+        num_heads: Number of attention heads; must divide the width of the tokens.
+        mlp_dim: Width of the MLP.
+        dropout: Rate of dropout after the attention, and twice in the MLP.
+        attention_dropout: Rate of dropout on the attention probabilities.
+        stochastic_depth: Probability that an example skips a branch in training.
+        activation: The MLP's activation (see `MLP`).
+        norm_epsilon: Epsilon of the layer norms: 1e-6 in the released code.
+        layer_scale: Initial value of a `LayerScale` on both branches; None for none.
+        remat: Recompute activations in the backward pass instead of keeping them.
+        mlp_norm: Whether the MLP has a norm inside (EVA-02).
+        relative_length: See `MultiHeadSelfAttention`; so `relative_grid`, `key_bias`, `rotary`.
+
+    Raises:
+        ValueError: An argument is out of range.
+    """
+
+    num_heads: int
+    mlp_dim: int
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    activation: str = "gelu_tanh"
+    norm_epsilon: float = 1e-6
+    layer_scale: float | None = None
+    remat: bool = False
+    mlp_norm: bool = False
+    relative_length: int | None = None
+    relative_grid: tuple[int, int] | None = None
+    key_bias: bool = True
+    rotary: str | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(num_heads=self.num_heads, mlp_dim=self.mlp_dim)
+        check_rate(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        check_rate(stochastic_depth=self.stochastic_depth)
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
 class EncoderBlock(CompositeLayer):
     """Pre-norm encoder block: attention, then MLP, each after a norm and with a shortcut.
@@ -138,81 +181,41 @@ class EncoderBlock(CompositeLayer):
     the blocks of a model share: see `MultiHeadSelfAttention.attend`.
 
     Args:
-        num_heads: Number of attention heads; must divide the width of the tokens.
-        mlp_dim: Width of the MLP.
-        dropout: Rate of dropout after the attention, and twice in the MLP.
-        attention_dropout: Rate of dropout on the attention probabilities.
-        stochastic_depth: Probability that an example skips a branch in training.
-        activation: The MLP's activation (see `MLP`).
-        norm_epsilon: Epsilon of the layer norms: 1e-6 in the released code.
-        relative_length: See `MultiHeadSelfAttention`.
-        layer_scale: Initial value of a `LayerScale` on both branches; None for none.
-        remat: Recompute activations in the backward pass instead of keeping them.
-        mlp_norm: Whether the MLP has a norm inside (EVA-02).
-        relative_grid, key_bias, rotary: See `MultiHeadSelfAttention`.
+        config: The block's arguments.
 
     Example:
 
-    >>> import keras, keras_vit
-    >>> block = keras_vit.layers.EncoderBlock(num_heads=4, mlp_dim=128)
+    >>> import keras
+    >>> from keras_vit.layers import BlockConfig, EncoderBlock
+    >>> block = EncoderBlock(BlockConfig(num_heads=4, mlp_dim=128))
     >>> tuple(block(keras.ops.ones((2, 17, 32))).shape[1:])
     (17, 32)
     """
 
-    def __init__(
-        self,
-        num_heads: int,
-        mlp_dim: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        stochastic_depth: float = 0.0,
-        activation: str = "gelu_tanh",
-        norm_epsilon: float = 1e-6,
-        relative_length: int | None = None,
-        layer_scale: float | None = None,
-        remat: bool = False,
-        mlp_norm: bool = False,
-        relative_grid: tuple[int, int] | None = None,
-        key_bias: bool = True,
-        rotary: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, config: BlockConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_rate(stochastic_depth=stochastic_depth)
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        self.stochastic_depth = stochastic_depth
-        self.activation = activation
-        self.norm_epsilon = norm_epsilon
-        self.relative_length = relative_length
-        self.layer_scale = layer_scale
-        self.remat = remat
-        self.mlp_norm = mlp_norm
-        self.relative_grid = relative_grid
-        self.key_bias = key_bias
-        self.rotary = rotary
+        self.config = c = config
         norm, add = keras.layers.LayerNormalization, self.sublayer
-        self.norm_0 = add(norm, epsilon=norm_epsilon, name="norm_0")
+        self.norm_0 = add(norm, epsilon=c.norm_epsilon, name="norm_0")
         self.attention = add(
             MultiHeadSelfAttention,
-            num_heads,
-            dropout,
-            attention_dropout,
-            relative_length,
-            relative_grid,
-            key_bias,
-            rotary,
+            c.num_heads,
+            c.dropout,
+            c.attention_dropout,
+            c.relative_length,
+            c.relative_grid,
+            c.key_bias,
+            c.rotary,
             name="attention",
         )
-        self.norm_1 = add(norm, epsilon=norm_epsilon, name="norm_1")
-        epsilon = norm_epsilon if mlp_norm else None
-        self.mlp = add(MLP, mlp_dim, activation, dropout, epsilon, name="mlp")
-        scale = keras.layers.Identity if layer_scale is None else partial(LayerScale, layer_scale)
+        self.norm_1 = add(norm, epsilon=c.norm_epsilon, name="norm_1")
+        epsilon = c.norm_epsilon if c.mlp_norm else None
+        self.mlp = add(MLP, c.mlp_dim, c.activation, c.dropout, epsilon, name="mlp")
+        scaled, plain = partial(LayerScale, c.layer_scale), keras.layers.Identity
+        scale = plain if c.layer_scale is None else scaled
         self.scale_0, self.scale_1 = add(scale, name="scale_0"), add(scale, name="scale_1")
-        self.drop_0 = add(StochasticDepth, stochastic_depth, name="drop_0")
-        self.drop_1 = add(StochasticDepth, stochastic_depth, name="drop_1")
+        self.drop_0 = add(StochasticDepth, c.stochastic_depth, name="drop_0")
+        self.drop_1 = add(StochasticDepth, c.stochastic_depth, name="drop_1")
 
     def build(self, tokens_shape: Shape, *_: Shape, **__: Shape) -> None:
         attention = (self.norm_0, self.attention, self.scale_0, self.drop_0)
@@ -252,7 +255,19 @@ class EncoderBlock(CompositeLayer):
             return self._mlp(z, training)
 
         inputs = (tokens, *optional.values())
-        return rematerialize(self, encode, *inputs) if self.remat and training else encode(*inputs)
+        recompute = self.config.remat and training
+        return rematerialize(self, encode, *inputs) if recompute else encode(*inputs)
 
     def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:
         return tokens_shape
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        block = config.pop("config")
+        return {**config, **asdict(block)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "EncoderBlock":
+        config = dict(config)
+        of_block = {f.name: config.pop(f.name) for f in fields(BlockConfig) if f.name in config}
+        return cls(BlockConfig(**of_block), **config)

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configured import ConfiguredLayer, Shape
-from keras_vit.layers.encoder import EncoderBlock
+from keras_vit.layers.encoder import BlockConfig, EncoderBlock
 from keras_vit.layers.first_tokens import queries_and_context
 from keras_vit.layers.rematerialization import rematerialize
 
@@ -192,10 +192,9 @@ class MergingEncoderBlock(EncoderBlock):
     It has the weights of an `EncoderBlock`, and merges in training as in inference.
 
     Args:
-        *block: The arguments of `EncoderBlock`, except those of positions in its attention.
+        config: The arguments of the block, without positions in its attention.
         merge: The number of tokens to remove; at most half of the patches are.
         num_prefix_tokens: Tokens at the front that are never merged: class token and registers.
-        **kwargs: More arguments of `EncoderBlock` and of every layer.
 
     Raises:
         ValueError: Attention has positions, but a merged token does not have a single one; or
@@ -205,23 +204,24 @@ class MergingEncoderBlock(EncoderBlock):
 
     Example:
 
-    >>> import keras, keras_vit
-    >>> block = keras_vit.layers.MergingEncoderBlock(num_heads=4, mlp_dim=128, merge=5)
+    >>> import keras
+    >>> from keras_vit.layers import BlockConfig, MergingEncoderBlock
+    >>> block = MergingEncoderBlock(BlockConfig(num_heads=4, mlp_dim=128), merge=5)
     >>> tokens, token_index = block(keras.random.normal((2, 17, 32)))
     >>> tuple(tokens.shape), tuple(token_index.shape)
     ((2, 12, 32), (2, 17))
     """
 
     def __init__(
-        self, *block: Any, merge: int = 0, num_prefix_tokens: int = 1, **kwargs: Any
+        self, config: BlockConfig, merge: int = 0, num_prefix_tokens: int = 1, **kwargs: Any
     ) -> None:
-        super().__init__(*block, **kwargs)
+        super().__init__(config, **kwargs)
         (self.merge,) = merging_schedule(merge, 1)
         self.num_prefix_tokens = num_prefix_tokens
         for name in ("relative_length", "relative_grid", "rotary"):
-            if getattr(self, name) is not None:
+            if getattr(config, name) is not None:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} cannot be combined with merging: a merged "
+                    f"{name}={getattr(config, name)!r} cannot be combined with merging: a merged "
                     "token does not have a single position. Use absolute position embeddings."
                 )
 
@@ -267,7 +267,7 @@ class MergingEncoderBlock(EncoderBlock):
         if context is not None:
             encode, inputs = partial(self._encode_queries, training=training), (tokens, context)
         constants = () if token_index is None else (token_index,)
-        if self.remat and training:
+        if self.config.remat and training:
             return rematerialize(self, encode, *inputs, constants=constants)
         return encode(*inputs, *constants)
 

@@ -19,6 +19,7 @@ from keras_vit._base.errors import (
 )
 from keras_vit.layers.attention import check_heads
 from keras_vit.layers.conv_stem import conv_stages
+from keras_vit.layers.encoder import BlockConfig
 from keras_vit.layers.merging import merging_schedule
 from keras_vit.layers.residual import VERSIONS
 from keras_vit.layers.rotary import ROTATIONS
@@ -279,30 +280,18 @@ class ViTConfig(ModelConfig):
         """Number of patches that each block merges."""
         return merging_schedule(self.token_merging, self.depth)
 
-    def block(self, i: int) -> dict[str, Any]:
-        """The arguments of encoder block `i`."""
+    def block(self, i: int) -> BlockConfig:
+        """The arguments of encoder block `i`: those of the model, where the names are the same."""
         assert self.position_grid is not None
         rows, columns = self.position_grid
-        relative, grid = self.position_embedding, (rows, columns)
-        length = rows * columns + self.num_prefix_tokens
-        return {
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
+        kind, length = self.position_embedding, rows * columns + self.num_prefix_tokens
+        same = {f.name: getattr(self, f.name) for f in fields(BlockConfig) if hasattr(self, f.name)}
+        of_block = {
             "stochastic_depth": self.stochastic_depth * i / max(self.depth - 1, 1),
-            "activation": self.activation,
-            "norm_epsilon": self.norm_epsilon,
-            "relative_length": length if relative == "relative" else None,
-            "layer_scale": self.layer_scale,
-            "remat": self.remat,
-            "mlp_norm": self.mlp_norm,
-            "relative_grid": grid if relative == "relative_2d" else None,
-            "key_bias": self.key_bias,
-            "rotary": self.rotary,
-            "dtype": self.dtype,
-            "name": f"block_{i}",
+            "relative_length": length if kind == "relative" else None,
+            "relative_grid": (rows, columns) if kind == "relative_2d" else None,
         }
+        return BlockConfig(**{**same, **of_block})
 
 
 @dataclass(frozen=True, kw_only=True)

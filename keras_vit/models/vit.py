@@ -1,52 +1,261 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words")."""
+"""The Vision Transformer, top to bottom (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words").
+
+    images ──► patches ──► tokens ──► block_0 ... block_L-1 ──► encoder_norm ──► pooled ──► logits
+               image_patches, embed_tokens: equation 1      encode: 2 and 3      read_out: 4
+
+In shapes: `n` images of `rows` x `columns` patches are `t` tokens of width `d` (`hidden_dim`), of
+which the first, the prefix, belong to no patch: class token, distillation token, registers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import keras
 
+from keras_vit.layers import (
+    AttentionPooling,
+    ClassToken,
+    ConvStemStage,
+    EncoderBlock,
+    GridPositionBias,
+    MeanPooling,
+    MergingEncoderBlock,
+    PatchDropout,
+    PatchEmbedding,
+    PositionEmbedding,
+    RegisterTokens,
+    RotaryPositions,
+    TokenPooling,
+    UnmergeTokens,
+)
+from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.first_tokens import only_first_tokens
 from keras_vit.models.config import ViTConfig, arguments_of
-from keras_vit.models.embedding import (
-    conv_stem_patches,
-    embed_tokens,
-    image_patches,
-    positions_in_attention,
-)
-from keras_vit.models.encoder import Encoded, plain_encoder
 from keras_vit.models.geometry import ImageShape, feature_stride, image_size
 from keras_vit.models.head import classify
-from keras_vit.models.hybrid import hybrid_patches
 from keras_vit.models.image_model import ImageModel
-from keras_vit.models.normalization import normalize
-from keras_vit.models.pooling import read_out
-from keras_vit.models.token_merging import merging_encoder
+from keras_vit.models.normalization import channels_last, normalize
+from keras_vit.models.resnet import resnet_features
 from keras_vit.ops import has_hooks
 
 Features = dict[str, Any]
 
 
-def vision_transformer(
-    images: Any,
-    config: ViTConfig,
-    embed_patches: Callable[[Any, ViTConfig], Features],
-    encode: Callable[..., Encoded],
-) -> Features:
+def vision_transformer(images: Any, config: ViTConfig) -> Features:
     """Figure 1 of the paper: every intermediate by name, in the order of the data."""
-    x = {"images": normalize(images, config)}
-    x |= embed_patches(x["images"], config)
-    x["tokens"] = embed_tokens(x["patches"], config)  # equation 1: z_0
-    shared = positions_in_attention(x["tokens"], x["patches"], config)
-    encoded = encode(x["tokens"], config, **shared)  # equations 2 and 3: z_1 to z_L
+    x = {"images": normalize(images, config)}  # (n, height, width, channels), in [-1, 1]
+    x |= patch_maps(x["images"], config)  # patches (n, rows, columns, d)
+    x["tokens"] = embed_tokens(x["patches"], config)  # (n, t, d): z_0
+    encoded = encode(x["tokens"], x["patches"], config)  # block_i (n, t, d): z_1 to z_L
     x |= encoded.features
-    x |= read_out(encoded, config)  # equation 4: y
-    x["pre_logits"] = pre_logits(x["pooled"], config)
-    x["logits"] = classify(x["pre_logits"], config, x.get("distillation_token"))
+    x |= read_out(encoded, config)  # encoder_norm (n, t, d), pooled (n, d): y
+    x["pre_logits"] = pre_logits(x["pooled"], config)  # (n, representation_size or d)
+    x["logits"] = classify(x["pre_logits"], config, x.get("distillation_token"))  # (n, classes)
     return x
+
+
+# From images to patches.
+
+
+def patch_maps(images: Any, config: ViTConfig) -> Features:
+    """`patches`, and the feature maps that they are cut from where it is not the image itself.
+
+    A hybrid's are those of a ResNet (section 3.1): `stem`, `stage_1` and so on. It is big_vision's
+    `bit` (version 1), which AugReg's hybrids start with. A stem of convolutions gives `conv_stem`.
+    """
+    if config.resnet is not None:
+        x = resnet_features(images, config, config.resnet, config.resnet_width, version=1)
+        last = x[f"stage_{len(config.resnet)}"] if config.resnet else x["stem"]
+        return {**x, "patches": image_patches(last, config, "channels_last")}
+    if config.conv_stem is None:
+        return {"patches": image_patches(images, config, config.data_format)}
+    maps = channels_last(images, config.data_format)
+    for i, (filters, stride) in enumerate(config.conv_stem):
+        stage = ConvStemStage(
+            filters, stride, config.norm_epsilon, dtype=config.dtype, name=f"conv_stem_{i}"
+        )
+        maps = stage(maps)  # (n, height / stride, width / stride, filters)
+    return {"conv_stem": maps, "patches": image_patches(maps, config, "channels_last")}
+
+
+def image_patches(images: Any, config: ViTConfig, data_format: str | None) -> Any:
+    """Patches of images or of a feature map, each projected linearly: `(n, rows, columns, d)`."""
+    embed = PatchEmbedding(
+        config.hidden_dim,
+        config.patch_size,
+        data_format,
+        use_bias=not config.pre_norm,
+        dtype=config.dtype,
+        name="patch_embedding",
+    )
+    return embed(images)
+
+
+# Equation 1: from patches to tokens.
+
+
+def embed_tokens(patches: Any, config: ViTConfig) -> Any:
+    """The patches as a sequence, the prefix in front, positions added: `(n, t, d)`."""
+    add, after = {"dtype": config.dtype}, config.num_prefix_positions
+    tokens = keras.layers.Reshape((-1, config.hidden_dim), **add, name="tokens")(patches)
+    if config.has_class_token:
+        tokens = ClassToken(**add, name="class_token")(tokens)  # (n, 1 + rows * columns, d)
+    if config.distilled:
+        tokens = RegisterTokens(1, **add, name="distillation_token")(tokens)
+    if config.position_embedding in PositionEmbedding.KINDS:
+        assert config.position_grid is not None  # the configuration has replaced it
+        tokens = PositionEmbedding(
+            config.position_grid, config.position_embedding, after, **add, name="position_embedding"
+        )(tokens, patches)
+    if config.num_registers:
+        registers = RegisterTokens(config.num_registers, after, **add, name="register_tokens")
+        tokens = registers(tokens)  # (n, t, d)
+    if config.patch_dropout:
+        drop = PatchDropout(
+            config.patch_dropout, config.num_prefix_tokens, **add, name="patch_dropout"
+        )
+        tokens = drop(tokens)  # in training fewer of them
+    tokens = Dropout(config.dropout, **add, name="dropout")(tokens)
+    if config.pre_norm:
+        tokens = layer_norm(config, "pre_norm")(tokens)
+    return tokens
+
+
+# Equations 2 and 3: the encoder.
+
+
+class Encoded(NamedTuple):
+    """What the encoder returns.
+
+    Attributes:
+        features: The output of every block by name: `block_0` and so on, and where patches are
+            merged `block_0_token_index`.
+        tokens: The last block's, `(n, t, d)`.
+        token_index: `(index,)` after token merging (see `MergingEncoderBlock`), else ().
+    """
+
+    features: Features
+    tokens: Any
+    token_index: tuple[Any, ...] = ()
+
+
+def encode(tokens: Any, patches: Any, config: ViTConfig) -> Encoded:
+    """Block by block; from the first that merges patches on (ToMe, section 3), they are merged."""
+    features: Features = {}
+    shared = positions_in_attention(tokens, patches, config)
+    index: tuple[Any, ...] = ()
+    merges = False
+    for i, merge in enumerate(config.merging):
+        arguments, options = config.block(i), {"dtype": config.dtype, "name": f"block_{i}"}
+        merges = merges or merge > 0
+        if not merges:
+            tokens = EncoderBlock(arguments, **options)(tokens, **shared)
+        else:
+            block = MergingEncoderBlock(arguments, merge, config.num_prefix_tokens, **options)
+            tokens, token_index = block(tokens, *index)  # (n, fewer, d), (n, t)
+            index = (token_index,)
+        features[f"block_{i}"] = tokens
+        if index:
+            features[f"block_{i}_token_index"] = index[0]
+    return Encoded(features, tokens, index)
+
+
+def positions_in_attention(tokens: Any, patches: Any, config: ViTConfig) -> Features:
+    """What all blocks take besides the tokens: `angles` of rotary positions, or a shared `bias`."""
+    shared = {}
+    if config.rotary is not None:
+        rotary = RotaryPositions(
+            config.hidden_dim // config.num_heads,
+            config.rotary,
+            config.num_prefix_tokens,
+            dtype=config.dtype,
+            name="rotary_positions",
+        )
+        shared["angles"] = rotary(patches)
+    if config.position_embedding == "relative_2d_shared":
+        assert config.position_grid is not None
+        relative = GridPositionBias(
+            config.position_grid,
+            config.num_heads,
+            dtype=config.dtype,
+            name="relative_position_bias",
+        )
+        shared["bias"] = relative(tokens)  # (1, heads, t, t)
+    return shared
+
+
+# Equation 4: from tokens to the vector that is classified.
+
+
+def read_out(encoded: Encoded, config: ViTConfig) -> Features:
+    """`encoder_norm`, all tokens after the last norm, and what is `pooled` of them.
+
+    Where the norm stands after the pooling, `encoder_norm` is the last block's tokens.
+    """
+    if config.norm_after_pooling:
+        pooled = pool_mean(encoded.tokens, encoded, config)
+        return {
+            "encoder_norm": encoded.tokens,
+            "pooled": layer_norm(config, "pooling_norm")(pooled),
+        }
+    tokens = layer_norm(config, "encoder_norm")(encoded.tokens)
+    x = {"encoder_norm": tokens, "pooled": POOL[config.pooling](tokens, encoded, config)}
+    if config.distilled:  # DeiT's second token
+        second = TokenPooling(1, dtype=config.dtype, name="distillation_pooling")
+        x["distillation_token"] = second(tokens)  # (n, d)
+    return x
+
+
+def pool_class_token(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
+    """The class token (equation 4): `(n, d)`."""
+    return TokenPooling(dtype=config.dtype, name="pooling")(tokens)
+
+
+def pool_mean(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
+    """The mean over the patches (appendix D.3): `(n, d)`."""
+    pool = MeanPooling(config.num_prefix_tokens, dtype=config.dtype, name="pooling")
+    return pool(tokens, *encoded.token_index)
+
+
+def pool_both(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
+    """The class token and the mean over the patches, side by side (DINOv2, section 7.1)."""
+    first = TokenPooling(dtype=config.dtype, name="class_token_pooling")(tokens)
+    mean = pool_mean(tokens, encoded, config)
+    join = keras.layers.Concatenate(dtype=config.dtype, name="pooled")
+    return join([first, mean])  # (n, 2 d)
+
+
+def pool_by_attention(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
+    """A learned query attends to all tokens ("Scaling Vision Transformers", MAP head)."""
+    assert config.mlp_dim is not None  # the configuration has replaced it
+    pool = AttentionPooling(
+        config.num_heads,
+        config.mlp_dim,
+        config.activation,
+        config.norm_epsilon,
+        dtype=config.dtype,
+        name="pooling",
+    )
+    return pool(tokens, *encoded.token_index)  # (n, d)
+
+
+def keep_all_tokens(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
+    """Every token, `(n, t, d)`; merged ones are restored to the full sequence."""
+    for index in encoded.token_index:
+        tokens = UnmergeTokens(dtype=config.dtype, name="pooling")(tokens, index)
+    return tokens
+
+
+POOL = {
+    "token": pool_class_token,
+    "gap": pool_mean,
+    "map": pool_by_attention,
+    "token_gap": pool_both,
+    None: keep_all_tokens,
+}
 
 
 def pre_logits(pooled: Any, config: ViTConfig) -> Any:
@@ -60,6 +269,12 @@ def pre_logits(pooled: Any, config: ViTConfig) -> Any:
         dtype=config.dtype,
         name="pre_logits",
     )(pooled)
+
+
+def layer_norm(config: ViTConfig, name: str) -> keras.layers.Layer:
+    """A norm over the width of the tokens, with the model's epsilon."""
+    norm = keras.layers.LayerNormalization
+    return norm(epsilon=config.norm_epsilon, dtype=config.dtype, name=name)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -86,13 +301,7 @@ class VisionTransformer(ImageModel):
 
     @arguments_of(ViTConfig)
     def __init__(self, config: ViTConfig) -> None:
-        embed: Callable[..., Features] = image_patches
-        if config.resnet is not None:
-            embed = hybrid_patches
-        elif config.conv_stem is not None:
-            embed = conv_stem_patches
-        encode = merging_encoder if any(config.merging) else plain_encoder
-        self._assemble(config, partial(vision_transformer, embed_patches=embed, encode=encode))
+        self._assemble(config, vision_transformer)
 
     def _forward(self, *args: Any, **options: Any) -> Any:
         with self.only_pooled_tokens():

@@ -154,7 +154,7 @@ def test_torch_traces_models(kind: str) -> None:
     [
         Dense(8),
         keras_vit.layers.MultiHeadSelfAttention(num_heads=4),
-        keras_vit.layers.EncoderBlock(num_heads=4, mlp_dim=64),
+        keras_vit.layers.EncoderBlock(keras_vit.layers.BlockConfig(num_heads=4, mlp_dim=64)),
         keras_vit.layers.AttentionPooling(num_heads=4, mlp_dim=64),
     ],
     ids=lambda layer: layer.name,

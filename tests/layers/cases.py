@@ -63,15 +63,15 @@ CASES: dict[str, Case] = {
     ),
     "dense_lora": case(Dense, units=24, use_bias=False, lora_rank=2, lora_alpha=3.0),
     "dropout": case(Dropout, rate=0.5, noise_shape=(None, 1, 32), seed=3),
-    "encoder_block": case(layers.EncoderBlock, **BLOCK, relative_length=17),
+    "encoder_block": case(
+        layers.EncoderBlock, config=layers.BlockConfig(**BLOCK, relative_length=17)
+    ),
     "rotary_block": case(
         layers.EncoderBlock,
         more={"angles": ANGLES},
-        **BLOCK,
-        mlp_norm=True,
-        relative_grid=(4, 4),
-        key_bias=False,
-        rotary="eva02",
+        config=layers.BlockConfig(
+            **BLOCK, mlp_norm=True, relative_grid=(4, 4), key_bias=False, rotary="eva02"
+        ),
     ),
     "grid_position_bias": case(layers.GridPositionBias, grid=(4, 4), num_heads=4),
     "layer_scale": case(layers.LayerScale, initial=0.5),
@@ -81,7 +81,7 @@ CASES: dict[str, Case] = {
     "merging_block": case(
         layers.MergingEncoderBlock,
         more={"token_index": TOKEN_INDEX},
-        **BLOCK,
+        config=layers.BlockConfig(**BLOCK),
         merge=3,
         num_prefix_tokens=2,
     ),

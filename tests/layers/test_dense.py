@@ -31,7 +31,9 @@ def test_it_is_that_of_keras(shape: tuple[int, ...], use_bias: bool, training: b
 
 LAYERS: dict[str, Any] = {
     "dense": lambda: Dense(6),
-    "encoder_block": lambda: layers.EncoderBlock(4, 24, layer_scale=0.1),
+    "encoder_block": lambda: layers.EncoderBlock(
+        layers.BlockConfig(num_heads=4, mlp_dim=24, layer_scale=0.1)
+    ),
     "mixer_block": lambda: layers.MixerBlock(8, 24),
     "attention_pooling": lambda: layers.AttentionPooling(4, 24),
 }

@@ -17,6 +17,7 @@ from keras_vit.ops import DropoutStrategy
 from tests.backend import gradients
 
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
+BLOCK = layers.BlockConfig(num_heads=4, mlp_dim=64)
 CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = {
     "patches": (layers.Patches(8), IMAGES, (2, 4, 3, 192)),
     "patch_embedding": (layers.PatchEmbedding(32, (16, 8)), IMAGES, (2, 2, 3, 32)),
@@ -32,7 +33,7 @@ CASES: dict[str, tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = 
     "mlp": (layers.MLP(64), TOKENS, TOKENS),
     "normed_mlp": (layers.MLP(64, "swiglu", norm_epsilon=1e-6), TOKENS, TOKENS),
     "swiglu": (layers.MLP(64, "swiglu"), TOKENS, TOKENS),
-    "encoder_block": (layers.EncoderBlock(4, 64), TOKENS, TOKENS),
+    "encoder_block": (layers.EncoderBlock(BLOCK), TOKENS, TOKENS),
     "layer_scale": (layers.LayerScale(0.1), TOKENS, TOKENS),
     "mixer_block": (layers.MixerBlock(8, 64), TOKENS, TOKENS),
     "padded_patches": (layers.PatchEmbedding(32, (5, 7), padding="same"), IMAGES, (2, 7, 4, 32)),
@@ -306,7 +307,7 @@ def test_resampling_is_scipys_zoom(new: tuple[int, int]) -> None:
         (lambda: layers.PositionEmbedding((3, 3)), TOKENS, ["17 tokens", "3 x 3", "10"]),
         (lambda: layers.PositionEmbedding((4, 4), "rope"), None, ["'rope'", "'learned'"]),
         (lambda: layers.MLP(64, dropout=1), None, ["dropout=1"]),
-        (lambda: layers.EncoderBlock(4, 0), None, ["mlp_dim=0"]),
+        (lambda: layers.BlockConfig(num_heads=4, mlp_dim=0), None, ["mlp_dim=0"]),
     ],
 )
 def test_errors_say_what_was_given(make: Any, shape: Any, words: list[str]) -> None:
@@ -323,7 +324,7 @@ def test_layers_in_anyones_model(tmp_path: Any) -> None:
     x = keras.layers.Reshape((-1, 32))(x)
     x = layers.ClassToken()(x)
     x = layers.PositionEmbedding((4, 4))(x)
-    x = layers.EncoderBlock(4, 64, dropout=0.1)(x)
+    x = layers.EncoderBlock(layers.BlockConfig(num_heads=4, mlp_dim=64, dropout=0.1))(x)
     model = keras.Model(inputs, layers.TokenPooling()(x))
     model.save(tmp_path / "own.keras")
     loaded = keras.saving.load_model(tmp_path / "own.keras")

@@ -1,5 +1,6 @@
 """Token merging equals the paper's description, written down here once more with loops."""
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from keras_vit.layers.merging import (
     token_sizes,
 )
 from tests.backend import at_once
-from tests.layers.test_layers import numpy, values
+from tests.layers.test_layers import BLOCK, numpy, values
 
 
 def merged_by_the_paper(
@@ -120,8 +121,8 @@ def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
 
 def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.EncoderBlock]:
     """A merging block and a plain one of the same weights, of which none is trivial."""
-    merging = layers.MergingEncoderBlock(4, 64, **{"merge": 4, **changes})
-    plain = layers.EncoderBlock(4, 64)
+    merging = layers.MergingEncoderBlock(BLOCK, **{"merge": 4, **changes})
+    plain = layers.EncoderBlock(BLOCK)
     merging.build((None, 17, 32))
     plain.build((None, 17, 32))
     weights = [values(*w.shape) * 0.3 for w in plain.weights]
@@ -144,7 +145,7 @@ def test_a_block_alone() -> None:
     copy = keras.saving.deserialize_keras_object(config)
     copy.set_weights(block.get_weights())
     np.testing.assert_array_equal(numpy(at_once(copy)(inputs)[0]), numpy(tokens))
-    half = layers.MergingEncoderBlock(4, 64, merge=4, dtype="mixed_bfloat16")
+    half = layers.MergingEncoderBlock(BLOCK, merge=4, dtype="mixed_bfloat16")
     half.build((None, 17, 32))
     half = at_once(half)(inputs)
     assert [keras.backend.standardize_dtype(x.dtype) for x in half] == ["bfloat16", "int32"]
@@ -178,4 +179,4 @@ def test_errors() -> None:
         with pytest.raises(ValueError, match="token_merging="):
             merging_schedule(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="relative_length=17"):
-        layers.MergingEncoderBlock(4, 64, relative_length=17, merge=2)
+        layers.MergingEncoderBlock(dataclasses.replace(BLOCK, relative_length=17), merge=2)

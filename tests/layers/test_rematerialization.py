@@ -35,9 +35,13 @@ def one_layer(cls: Any, shape: tuple[int, ...], **arguments: Any) -> Any:
     return build
 
 
+def encoder_block(**arguments: Any) -> layers.EncoderBlock:
+    return layers.EncoderBlock(layers.BlockConfig(**arguments))
+
+
 MODELS: dict[str, tuple[Any, dict[str, float]]] = {
     "encoder_block": (
-        one_layer(layers.EncoderBlock, (9, 16), num_heads=2, mlp_dim=24, layer_scale=0.5),
+        one_layer(encoder_block, (9, 16), num_heads=2, mlp_dim=24, layer_scale=0.5),
         NOISE | DROPOUT,
     ),
     "mixer_block": (

@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,19 @@ def check_copies(model: keras.Model, inputs: dict[str, np.ndarray], path: Path) 
 
 
 def test_every_layer_has_a_row_of_all_its_arguments() -> None:
+<<<<<<< HEAD
     every = {getattr(layers, name) for name in layers.__all__} | {Dense, Dropout}
     assert {case.cls for case in CASES.values()} == every
+=======
+    public = {getattr(layers, name) for name in layers.__all__} - {layers.BlockConfig}
+    assert {case.cls for case in CASES.values()} == public
+>>>>>>> bc3b9bc (The model on one page: vit.py from images to logits with shapes; EncoderBlock takes one BlockConfig)
     given: dict[type, dict[str, Any]] = {}
     for case in CASES.values():
         given.setdefault(case.cls, {}).update(case.arguments)
+        if "config" in case.arguments:
+            block = given.setdefault(layers.BlockConfig, {})
+            block |= {k: v for k, v in asdict(case.arguments["config"]).items() if v}
     # What every layer has, and what quantizing gives: tested below.
     of_all = inspect.signature(keras.layers.Layer.__init__).parameters
     elsewhere = {*of_all, "quantization_config"}
@@ -98,7 +107,10 @@ def test_a_layer_is_cloned_and_saved(name: str, tmp_path: Path) -> None:
     assert config["name"] == "one"
     assert config["trainable"] is False
     assert loaded.compute_dtype == policy.compute_dtype
-    for argument, value in case.arguments.items():
+    arguments = dict(case.arguments)
+    if "config" in arguments:  # its fields stand side by side
+        arguments |= {k: v for k, v in asdict(arguments.pop("config")).items() if v is not None}
+    for argument, value in arguments.items():
         kept = config[argument]
         assert (kept["config"] if isinstance(kept, dict) else kept) is not None
         if isinstance(value, bool | int | float | tuple):
@@ -256,7 +268,7 @@ def test_a_frozen_sublayer_stays_frozen(
 
 def test_a_part_of_a_sublayer_stays_frozen_and_quantized(tmp_path: Path) -> None:
     inputs = {"tokens": np.ones(TOKENS, "float32")}
-    block = layers.EncoderBlock(4, 24, name="one")
+    block = layers.EncoderBlock(layers.BlockConfig(num_heads=4, mlp_dim=24), name="one")
     model = functional(block, inputs)
     block.attention.output_projection.trainable = False
     block.mlp.dense_0.quantize("int8")
@@ -272,7 +284,8 @@ def test_sublayers_have_the_same_names_in_every_block() -> None:
     tokens = np.ones(TOKENS, "float32")
     paths = []
     for name in ("first", "second"):
-        block = layers.EncoderBlock(4, 24, relative_length=17, name=name)
+        config = layers.BlockConfig(num_heads=4, mlp_dim=24, relative_length=17)
+        block = layers.EncoderBlock(config, name=name)
         block(tokens)
         paths.append([variable.path.removeprefix(f"{name}/") for variable in block.weights])
     assert paths[0] == paths[1]

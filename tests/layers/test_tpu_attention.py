@@ -78,7 +78,8 @@ def test_a_block_as_on_a_tpu(
 
     def outputs_and_gradients(dtype: str) -> list[Any]:
         keras.utils.set_random_seed(0)
-        block = keras_vit.layers.EncoderBlock(num_heads=2, mlp_dim=64, dtype=dtype)
+        config = keras_vit.layers.BlockConfig(num_heads=2, mlp_dim=64)
+        block = keras_vit.layers.EncoderBlock(config, dtype=dtype)
         block.build(tokens.shape)
 
         def loss(weights: Any, tokens: Any) -> Any:

@@ -142,7 +142,7 @@ class WithoutTokenPosition:
         )
         tokens = layers.ClassToken(name="class_token")(tokens)
         for i in range(vit.depth):
-            block = layers.EncoderBlock(vit.num_heads, vit.mlp_dim, name=f"block_{i}")
+            block = layers.EncoderBlock(vit._config.block(i), name=f"block_{i}")
             tokens = block(tokens)
         norm = keras.layers.LayerNormalization(epsilon=vit.norm_epsilon, name="encoder_norm")
         pooled = layers.TokenPooling()(norm(tokens))
