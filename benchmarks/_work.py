@@ -82,15 +82,14 @@ class Work:
 
     def cost(self) -> Any:
         """The `Cost` of a batch, without the savings of token merging and patch dropout."""
-        from keras_vit.models.cost import vit_cost
+        from keras_vit.models import VisionTransformer
+        from keras_vit.models.cost import cost_of
+        from keras_vit.models.skeleton import without_values
 
-        return vit_cost(
-            **self.sizes(),
-            image_size=self.image_size,
-            num_classes=self.num_classes,
-            batch_size=self.batch_size,
-            precision=self.policy,
-        )
+        shape = (self.image_size, self.image_size, 3)
+        given = {"input_shape": shape, "num_classes": self.num_classes, "dtype": self.policy}
+        model = without_values(lambda: VisionTransformer(**self.sizes(), **given))
+        return cost_of(model, self.batch_size)
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Images in [-1, 1], `(batch, height, width, 3)`, and labels."""

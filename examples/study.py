@@ -30,7 +30,7 @@ from keras_vit import data, fit
 from keras_vit._base.errors import check_positive
 from keras_vit._base.files import atomic_write, write_text
 from keras_vit.evaluation import predict_split
-from keras_vit.models import ImageModel, model_arguments, model_cost
+from keras_vit.models import ImageModel, model_cost
 from keras_vit.models.cost import Cost
 from keras_vit.training.callbacks import NonFiniteLossError
 from keras_vit.training.recipes import Recipe
@@ -79,15 +79,10 @@ class Trial:
         return model
 
     def cost(self, num_classes: int, channels: int = 3) -> Cost:
-        """Parameters and operations, computed before anything is built."""
-        counted = {*model_arguments(self.model), "resnet_width", "conv_stem"}
-        return model_cost(
-            self.model,
-            **{name: value for name, value in self.sizes.items() if name in counted},
-            image_size=self.recipe.image_size,
-            channels=channels,
-            num_classes=num_classes,
-        )
+        """Parameters and operations, counted before anything has values."""
+        size = self.recipe.image_size
+        given = {"num_classes": num_classes, "input_shape": (size, size, channels)}
+        return model_cost(self.model, **{**self.sizes, **given})
 
     def identity(self, splits: data.Splits) -> str:
         """Twelve hexadecimal digits of everything that the accuracy depends on but the backend.

@@ -71,8 +71,8 @@ class ConvStemStage(CompositeLayer):
         self.norm = self.sublayer(keras.layers.LayerNormalization, epsilon=epsilon, name="norm")
 
     def build(self, images_shape: Shape) -> None:
-        self.convolution.build((None, None, None, images_shape[-1]))
-        self.norm.build((None, None, None, self.filters))
+        self.convolution.build(images_shape)
+        self.norm.build(self.compute_output_shape(images_shape))
 
     def call(self, images: Any) -> Any:
         return ops.gelu(self.cast(self.norm(self.convolution(images))), approximate=True)

@@ -56,6 +56,13 @@ class _Residual(CompositeLayer):
         options = (filters, size, strides, self.padding, *epsilons)
         return self.sublayer(StandardizedConv2D, *options, name=name)
 
+    def padded_shape(self, shape: Shape, width: int) -> Shape:
+        """The shape of what `padded` returns."""
+        batch, *sides, channels = shape
+        if self.rules.symmetric:
+            sides = [None if side is None else side + 2 * width for side in sides]
+        return batch, *sides, channels
+
     def padded(self, images: Any, width: int, value: float = 0.0) -> Any:
         """Pads images, unless this version's convolutions do so."""
         if not self.rules.symmetric:
@@ -92,10 +99,10 @@ class ResNetStem(_Residual):
         self.norm_layer = self.norm("norm") if version == 1 else None
 
     def build(self, images_shape: Shape) -> None:
-        # Only the channels matter, and a small image would be smaller than the unpadded kernel.
-        self.conv.build((None, None, None, images_shape[-1]))
+        shape = self.padded_shape(images_shape, 3)
+        self.conv.build(shape)
         if self.norm_layer is not None:
-            self.norm_layer.build((None, None, None, self.width))
+            self.norm_layer.build(self.conv.compute_output_shape(shape))
 
     def call(self, images: Any) -> Any:
         x = self.conv(self.padded(images, 3))
@@ -150,14 +157,16 @@ class ResidualUnit(_Residual):
         if channels != out or self.strides != 1:
             self.projection = self.convolution(out, 1, self.strides, "projection")
             self.projection_norm = self.norm("projection_norm") if self.version == 1 else None
-        convolutions = (self.conv_1, self.conv_2, self.conv_3, self.projection)
-        norms = (self.norm_1, self.norm_2, self.norm_3, self.projection_norm)
-        inputs, outputs = (channels, self.width, self.width), (self.width, self.width, out)
-        normalized = outputs if self.version == 1 else inputs
-        sizes = (*inputs, channels, *normalized, out)
-        for layer, size in zip((*convolutions, *norms), sizes, strict=True):
+        wide, narrow = images_shape[:3], self.compute_output_shape(images_shape)[:3]
+        inside = (*wide, self.width), (*narrow, self.width)
+        last, result = self.padded_shape(inside[0], 1), (*narrow, out)
+        layers = {self.conv_1: images_shape, self.conv_2: last, self.conv_3: inside[1]}
+        normalized = (images_shape, *inside) if self.version == 2 else (*inside, result)
+        layers |= dict(zip((self.norm_1, self.norm_2, self.norm_3), normalized, strict=True))
+        layers |= {self.projection: images_shape, self.projection_norm: result}
+        for layer, shape in layers.items():
             if layer is not None:
-                layer.build((None, None, None, size))
+                layer.build(shape)
 
     def _version_1(self, x: Any) -> Any:
         shortcut = x

@@ -1,31 +1,32 @@
-"""The registry of model families: for each its class, its named sizes and what they cost."""
+"""The registry of model families: for each its class and its named sizes; what a name costs."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-from keras_vit._base.errors import did_you_mean
-from keras_vit.models.cost import Cost, counted_arguments, mixer_cost, resnet_cost, vit_cost
+from keras_vit._base.errors import as_pair, did_you_mean
+from keras_vit.models.cost import Cost, cost_of
+from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.mixer import MLPMixer
 from keras_vit.models.other_names import OTHER_NAMES, NamedModel, of_other_package
 from keras_vit.models.resnet import BiTResNet
+from keras_vit.models.skeleton import without_values
 from keras_vit.models.variants import BIT_NAMES, HYBRIDS, MIXER_NAMES, VIT_NAMES, size_arguments
 from keras_vit.models.vit import VisionTransformer
 
 
 class Family(NamedTuple):
-    """Its class, the names that `create` takes, and what counts its cost from size arguments."""
+    """Its class, and the names that `create` takes."""
 
     model: type[ImageModel]
     names: tuple[str, ...]
-    cost: Callable[..., Cost]
 
 
 FAMILIES = {
-    "ViT": Family(VisionTransformer, VIT_NAMES, vit_cost),
-    "hybrid": Family(VisionTransformer, tuple(HYBRIDS), vit_cost),
-    "BiT": Family(BiTResNet, BIT_NAMES, resnet_cost),
-    "Mixer": Family(MLPMixer, MIXER_NAMES, mixer_cost),
+    "ViT": Family(VisionTransformer, VIT_NAMES),
+    "hybrid": Family(VisionTransformer, tuple(HYBRIDS)),
+    "BiT": Family(BiTResNet, BIT_NAMES),
+    "Mixer": Family(MLPMixer, MIXER_NAMES),
 }
 
 MODEL_NAMES = tuple(name for family in FAMILIES.values() for name in family.names)
@@ -73,11 +74,26 @@ def model_arguments(name: str) -> dict[str, Any]:
     return {**size_arguments(named.variant), **named.arguments}
 
 
-def model_cost(name: str, **options: Any) -> Cost:
-    """The cost of a model by its name; options as in `vit_cost`, except the sizes.
+def model_cost(
+    name: str,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    batch_size: int = 1,
+    precision: str = "float32",
+    **arguments: Any,
+) -> Cost:
+    """The cost of a model by its name, counted on a model without values: see `cost_of`.
+
+    Args:
+        name: As for `keras_vit.create`.
+        image_size: Height and width, or one number for both; None for the name's own, or 224.
+        batch_size: Images of a step.
+        precision: A Keras dtype policy.
+        **arguments: More arguments of the model, such as `num_classes` and `remat`.
 
     Raises:
-        ValueError: The name is unknown, or the images are smaller than a patch.
+        ValueError: The name is unknown, an argument is out of range, or the images are smaller than
+            a patch.
 
     Example:
 
@@ -85,12 +101,9 @@ def model_cost(name: str, **options: Any) -> Cost:
     >>> round(model_cost("ViT-S/16", image_size=224).macs / 1e9, 2)
     4.6
     """
-    named, cost = named_model(name), family_of(name).cost
-    counted = counted_arguments(cost)
-    arguments = {k: v for k, v in model_arguments(name).items() if k in counted}
-    if "representation_size" in named.arguments:
-        # It comes without classes: a layer of that size in place of the head.
-        arguments["num_classes"] = named.arguments["representation_size"]
-    if named.image_size is not None:
-        arguments["image_size"] = named.image_size
-    return cost(**{**arguments, **options})
+    named = named_model(name)
+    size = as_pair(image_size or named.image_size or DEFAULT_SIZE, "image_size")
+    given = {"input_shape": (*size, 3), "data_format": "channels_last", "dtype": precision}
+    family = family_of(name).model
+    build = partial(family, **{**model_arguments(name), **given, **arguments})
+    return cost_of(without_values(build), batch_size)

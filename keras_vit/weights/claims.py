@@ -1,14 +1,16 @@
 """Compares the model that a file's configuration describes with the size of the file.
 
-Building the model first would let a few bytes of a configuration take all memory.
+Building the model with its values would let a few bytes of a configuration take all memory.
 """
 
-from collections.abc import Iterator
-from math import prod
+import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_vit.models.geometry import feature_stride
+from keras_vit._base.errors import accepted_arguments
+from keras_vit.models import ImageModel
+from keras_vit.models.skeleton import without_values
 from keras_vit.weights.errors import CheckpointError
 
 # A kernel quantized to four bits is stored as half as many values.
@@ -22,6 +24,7 @@ MOST_STAGES = 16
 
 def check_claims(
     path: Path,
+    model: type[ImageModel],
     arguments: dict[str, Any],
     values: int,
     tensors: int,
@@ -31,34 +34,32 @@ def check_claims(
 
     Args:
         path: The file, for the message.
-        arguments: Of the model's class, as the file has them.
+        model: The model's class.
+        arguments: Of that class, as the file has them; others are left out.
         values: How many numbers the tensors of the file hold.
         tensors: How many tensors it holds.
         max_parameters: The most parameters to allow; None for what the file holds.
     """
+    most = PACKED * values if max_parameters is None else max_parameters
+    accepted = {*accepted_arguments(model)} - {"name", "dtype"}
+    arguments = {name: value for name, value in arguments.items() if name in accepted}
     try:
-        parts = list(_parameters(arguments))
-        blocks = arguments.get("depth") or sum(arguments["depths"])
-        blocks += sum(arguments.get("resnet") or ())
-        inputs = prod(side for side in arguments.get("input_shape", ()) if side is not None)
-        numbers = [*parts, blocks, inputs]
-        sound = all(type(number) is int and number >= 0 for number in numbers)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        blocks, inputs = _blocks(arguments), _input_values(arguments)
+        parameters = 0
+        if blocks * TENSORS_PER_BLOCK <= tensors:
+            skeleton = without_values(partial(model, **arguments))
+            parameters = sum(math.prod(each.shape) for each in skeleton.trainable_variables)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise CheckpointError(
             f"The configuration in {path} is not that of a keras_vit model ({error!r}): "
             "it is damaged, or was made by another package."
         ) from error
-    if not sound:
-        raise CheckpointError(
-            f"The configuration in {path} has a size that is not a positive integer: "
-            "it is damaged, or was made by another package."
-        )
-    parameters, most = sum(parts), PACKED * values if max_parameters is None else max_parameters
     if parameters > most or blocks * TENSORS_PER_BLOCK > tensors:
+        count = f"a model with {parameters:,} parameters in" if parameters else "a model with"
         raise CheckpointError(
-            f"The configuration in {path} is of a model with {parameters:,} or more parameters in "
-            f"{blocks:,} blocks, but the file holds {values:,} numbers in {tensors:,} tensors: it "
-            "is damaged, or made to exhaust the memory. Nothing was built"
+            f"The configuration in {path} is of {count} {blocks:,} blocks, but the file holds "
+            f"{values:,} numbers in {tensors:,} tensors: it is damaged, or made to exhaust the "
+            "memory. Nothing was built"
             + (f"; max_parameters={max_parameters:,}." if max_parameters is not None else ".")
         )
     if inputs > MOST_INPUT_VALUES:
@@ -70,50 +71,20 @@ def check_claims(
         )
 
 
-def _parameters(arguments: dict[str, Any]) -> Iterator[int]:
-    """Parameters of the large matrices of a model: a lower bound, in parts."""
-    a = arguments
-    depths = a.get("depths") or a.get("resnet") or ()
-    if len(depths) > MOST_STAGES:
-        raise ValueError(f"{len(depths)} stages of a ResNet")
-    width = a.get("width") or a.get("resnet_width") or 0
-    for stage, units in enumerate(depths):
-        yield units * 13 * (width * 2**stage) ** 2  # 3 x 3 and the 1 x 1 behind it
-    if "hidden_dim" not in a:
-        yield width * 2 ** (len(depths) + 1) * a["num_classes"]
-        return
-    dim, depth, pre_logits = a["hidden_dim"], a["depth"], a.get("representation_size")
-    yield dim * (pre_logits or 0)
-    yield (pre_logits or dim) * a["num_classes"]
-    channels = width * 2 ** (len(depths) + 1) if depths else 1
-    for filters, _ in a.get("conv_stem") or ():
-        yield 9 * channels * filters
-        channels = filters
-    yield prod(a["patch_size"]) * dim * channels
-    yield dim * a.get("num_registers", 0)
-    if "num_heads" not in a:  # MLP-Mixer
-        yield depth * 2 * dim * (a["channels_mlp_dim"] or dim)
-        yield depth * 2 * _tokens(a) * (a["tokens_mlp_dim"] or dim // 2)
-        return
-    yield depth * 4 * dim**2
-    yield depth * 2 * dim * (a["mlp_dim"] or 4 * dim)
-    kind = a.get("position_embedding", "learned")
-    if kind == "learned":
-        yield _tokens(a) * dim
-    elif kind == "learned_2d":
-        yield sum(a.get("position_grid") or ()) * (dim // 2)
-    elif kind == "relative":
-        yield depth * _tokens(a) * (dim // a["num_heads"])
+def _blocks(arguments: dict[str, Any]) -> int:
+    """The number of blocks and units, each of which takes time to build."""
+    stages = [*(arguments.get("depths") or ()), *(arguments.get("resnet") or ())]
+    if len(stages) > MOST_STAGES:
+        raise ValueError(f"{len(stages)} stages of a ResNet")
+    blocks = [*stages, arguments.get("depth", 0), len(arguments.get("conv_stem") or ())]
+    return sum(_size(number) for number in blocks)
 
 
-def _tokens(arguments: dict[str, Any]) -> int:
-    """Patches of the grid that a model's weights are for."""
-    if arguments.get("position_grid"):
-        return prod(arguments["position_grid"])
-    stride = feature_stride(arguments.get("resnet"), arguments.get("conv_stem"))
-    first = arguments.get("data_format") == "channels_first"
-    shape = tuple(arguments.get("input_shape") or ())
-    sides = shape[1:] if first else shape[:2]
-    if None in sides or not sides:
-        return 0
-    return prod(s // (p * stride) for s, p in zip(sides, arguments["patch_size"], strict=True))
+def _input_values(arguments: dict[str, Any]) -> int:
+    return math.prod(_size(side) for side in arguments.get("input_shape", ()) if side is not None)
+
+
+def _size(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} is not a size")
+    return number

@@ -245,7 +245,8 @@ def _arguments(
         # A size that the caller sets is not a claim of the file's.
         claimed = {k: v for k, v in arguments.items() if k not in {"input_shape"} & {*overrides}}
         shapes = [tensor.shape for tensor in checkpoint.tensors.values()]
-        check_claims(path, claimed, sum(map(math.prod, shapes)), len(shapes), max_parameters)
+        model, values = FAMILIES[checkpoint.family].model, sum(map(math.prod, shapes))
+        check_claims(path, model, claimed, values, len(shapes), max_parameters)
         _settle_input_shape(arguments, overrides, path)
     elif "input_shape" in overrides:
         arguments.pop("position_grid", None)  # follows from the shape

@@ -20,9 +20,10 @@ from keras_vit._base.errors import check_choice, check_positive, counted
 from keras_vit.applications import create as create_model
 from keras_vit.distribution.kinds import create, distribution_over
 from keras_vit.distribution.layouts import KINDS, held_parameters
-from keras_vit.models import model_cost, named_model
-from keras_vit.models.cost import BYTES
+from keras_vit.models import named_model
+from keras_vit.models.cost import BYTES, cost_of
 from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.models.skeleton import without_values
 from keras_vit.trainer.compiled_step import compile_step, tpu_devices
 
 _COLLECTIVES = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
@@ -273,15 +274,16 @@ def expected_cost(
     check_positive(batch_size=batch_size, devices=count)
     size = options.setdefault("image_size", named_model(name).image_size or DEFAULT_SIZE)
     classes = {k: v for k, v in options.items() if k == "num_classes"}
-    with keras.StatelessScope(initialize_variables=False):
-        model = create_model(name, input_shape=(size, size, 3), **classes)
+    given = {"input_shape": (size, size, 3), "dtype": precision, "remat": remat, **classes}
+    model = without_values(lambda: create_model(name, **given))
     shapes = [(variable.path, variable.shape) for variable in model.trainable_variables]
     total, held = (held_parameters(shapes, kind, n) for n in (1, count))
-    cost = model_cost(name, batch_size=batch_size, precision=precision, remat=remat, **options)
+    cost = cost_of(model, batch_size)
     activations = cost.training_bytes - 16 * cost.parameters
     # Data parallel: the sum of the gradients. FSDP: the weights twice, and its gradients' sum.
     values = {"data_parallel": total, "fsdp": 2 * total + held}.get(kind)
-    collectives = None if values is None else values * BYTES[precision]
+    per_value = BYTES[keras.dtype_policies.get(precision).compute_dtype]
+    collectives = None if values is None else values * per_value
     return StepCost(
         count,
         _chip(devices),

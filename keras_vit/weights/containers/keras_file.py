@@ -139,10 +139,10 @@ def _check_archive(path: Path, max_parameters: int | None) -> None:
                 f"keras_vit has {', '.join(ENTRIES)}: it is damaged, or of something else."
             )
         content = {name: _read_entry(path, archive, name) for name in ENTRIES}
-    _, config = _config(path, content[CONFIG])
+    model, config = _config(path, content[CONFIG])
     shapes = h5_shapes(path, io.BytesIO(content[WEIGHTS]))
     weights = [shape for name, shape in shapes.items() if not name.startswith("optimizer/")]
-    check_claims(path, config, sum(map(math.prod, weights)), len(weights), max_parameters)
+    check_claims(path, model, config, sum(map(math.prod, weights)), len(weights), max_parameters)
 
 
 def _load_legacy(path: Path, max_parameters: int | None) -> ImageModel:
@@ -153,7 +153,8 @@ def _load_legacy(path: Path, max_parameters: int | None) -> ImageModel:
     text = text if isinstance(text, bytes) else str(text).encode()
     model_class, config = _config(path, text, legacy=True)
     weights = [shape for name, shape in shapes.items() if name.startswith("model_weights/")]
-    check_claims(path, config, sum(map(math.prod, weights)), len(weights), max_parameters)
+    values = sum(map(math.prod, weights))
+    check_claims(path, model_class, config, values, len(weights), max_parameters)
     model = model_class.from_config(config)
     model.load_weights(path)
     return model
