@@ -8,12 +8,14 @@ row's weights make; license, file and accuracy are the catalog's, `released.csv`
 
 import fnmatch
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from keras_vit.models import FAMILIES
-from keras_vit.models.cost import counted_arguments
+from keras_vit.models.cost import Cost, cost_of
 from keras_vit.models.other_names import of_other_package
-from keras_vit.models.variants import HYBRIDS, size_arguments
+from keras_vit.models.skeleton import without_values
+from keras_vit.models.variants import HYBRIDS
 from keras_vit.weights.released import RELEASED, Weights
 
 # Heading, where the weights come from, and patterns of `LAYOUT:TAG`; the first match counts.
@@ -118,28 +120,26 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
 )
 HEAD = ("weights", "M parameters", "GMACs", "pixels", "classes", "MB", "top-1", "license", "file")
+# Mean of the patches.
 NO_CLASS_TOKEN: dict[str, Any] = {"class_token": False, "pooling": "gap"}
 
 
 def architecture(row: Weights) -> dict[str, Any]:
-    """The arguments of the model that a row's weights make, as far as they change its cost."""
+    """The arguments of the model that a row's weights make."""
     named = of_other_package(_repository(row)) if "huggingface.co" in row.url else None
     arguments = dict(named.arguments) if named else dict(row.arguments)
-    if row.layout == "big_vision" or "gsam" in row.tag:  # mean of the patches, no class token
+    if row.layout == "big_vision" or ("gsam" in row.tag and "ViT" in row.model):
         arguments |= NO_CLASS_TOKEN
-    sizes = {**size_arguments(row.model), **arguments, "num_classes": row.num_classes}
-    known = counted_arguments(_family(row).cost)
-    return {name: value for name, value in sizes.items() if name in known}
-
-
-def cost_of(row: Weights) -> tuple[int, int]:
-    """Parameters and multiply-accumulates of one image at the row's size."""
-    cost = _family(row).cost(**architecture(row), image_size=row.pixels)
-    extra = 0
     if row.tag in ("orig_in21k", "hf_in21k"):  # the tanh layer, as wide as the tokens
-        width = row.sizes["hidden_dim"]
-        extra = width * (width + 1)
-    return cost.parameters + extra, cost.macs + extra
+        arguments["representation_size"] = row.sizes["hidden_dim"]
+    sizes = {**row.sizes, **arguments, "num_classes": row.num_classes}
+    return {**sizes, "input_shape": (row.pixels, row.pixels, 3)}
+
+
+def cost_of_row(row: Weights) -> Cost:
+    """What the row's model costs for one image at the row's size."""
+    family = FAMILIES["hybrid" if row.model in HYBRIDS else row.model.partition("-")[0]]
+    return cost_of(without_values(partial(family.model, **architecture(row))))
 
 
 def group_of(row: Weights) -> str:
@@ -172,15 +172,15 @@ def _table(title: str, source: str, groups: dict[str, list[Weights]]) -> Iterato
 
 
 def _cells(row: Weights) -> tuple[str, ...]:
-    parameters, macs = cost_of(row)
+    cost = cost_of_row(row)
     guess = " (name guessed)" if row.url_is_guessed else ""
     return (
         f"`{row.name}`",
-        f"{parameters / 1e6:,.1f}",
-        f"{macs / 1e9:,.1f}",
+        f"{cost.parameters / 1e6:,.1f}",
+        f"{cost.macs / 1e9:,.1f}",
         str(row.pixels),
         f"{row.num_classes:,}" if row.num_classes else "–",
-        f"{parameters * 4 / 1e6:,.0f}",
+        f"{row.megabytes:,}",
         f"{row.top1:.2f}".rstrip("0").rstrip(".") + f" ({row.source})" if row.top1 else "–",
         row.license,
         f"[{_origin(row)}]({row.url}){guess}",
@@ -193,10 +193,6 @@ def _origin(row: Weights) -> str:
 
 def _repository(row: Weights) -> str:
     return "/".join(row.url.split("/")[3:5])
-
-
-def _family(row: Weights) -> Any:
-    return FAMILIES["hybrid" if row.model in HYBRIDS else row.model.partition("-")[0]]
 
 
 if __name__ == "__main__":

@@ -211,8 +211,8 @@ class EncoderBlock(CompositeLayer):
         self.norm_1 = add(norm, epsilon=c.norm_epsilon, name="norm_1")
         epsilon = c.norm_epsilon if c.mlp_norm else None
         self.mlp = add(MLP, c.mlp_dim, c.activation, c.dropout, epsilon, name="mlp")
-        scaled, plain = partial(LayerScale, c.layer_scale), keras.layers.Identity
-        scale = plain if c.layer_scale is None else scaled
+        initial, plain = c.layer_scale, keras.layers.Identity
+        scale = plain if initial is None else partial(LayerScale, initial)
         self.scale_0, self.scale_1 = add(scale, name="scale_0"), add(scale, name="scale_1")
         self.drop_0 = add(StochasticDepth, c.stochastic_depth, name="drop_0")
         self.drop_1 = add(StochasticDepth, c.stochastic_depth, name="drop_1")

@@ -76,8 +76,7 @@ def _blocks(arguments: dict[str, Any]) -> int:
     stages = [*(arguments.get("depths") or ()), *(arguments.get("resnet") or ())]
     if len(stages) > MOST_STAGES:
         raise ValueError(f"{len(stages)} stages of a ResNet")
-    blocks = [*stages, arguments.get("depth", 0), len(arguments.get("conv_stem") or ())]
-    return sum(_size(number) for number in blocks)
+    return sum(_size(number) for number in (*stages, arguments.get("depth", 0)))
 
 
 def _input_values(arguments: dict[str, Any]) -> int:

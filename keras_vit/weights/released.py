@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from keras_vit.models import FAMILIES
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.variants import size_arguments
 from keras_vit.weights.tables.layouts import LAYOUTS
@@ -33,6 +32,7 @@ class Weights:
         arguments: What no tensor of the file shows, as arguments of the model.
         license: Of the weights.
         url_is_guessed: Whether only the folder was published, and the name of the file is a guess.
+        megabytes: The size of the download, four bytes per parameter.
     """
 
     tag: str
@@ -46,6 +46,7 @@ class Weights:
     arguments: dict[str, Any] = field(default_factory=dict)
     license: str = "Apache-2.0"
     url_is_guessed: bool = False
+    megabytes: int = 0
 
     @property
     def name(self) -> str:
@@ -56,14 +57,6 @@ class Weights:
     def sizes(self) -> dict[str, Any]:
         """The size arguments of the model."""
         return size_arguments(self.model)
-
-    @property
-    def megabytes(self) -> int:
-        """The approximate size of the download, four bytes per parameter."""
-        kind = self.model.split("-")[0]
-        count = FAMILIES.get(kind, FAMILIES["hybrid"]).cost
-        cost = count(**self.sizes, image_size=self.pixels, num_classes=self.num_classes)
-        return round(cost.parameters * 4 / 1e6)
 
     @property
     def preprocessing(self) -> str:
@@ -112,7 +105,8 @@ def _read_table() -> Iterator[Weights]:
             row["source"],
             _arguments(layout, pixels),
             row["license"] or "Apache-2.0",
-            url_is_guessed=bool(row["url_is_guessed"]),
+            bool(row["url_is_guessed"]),
+            int(row["megabytes"]),
         )
 
 

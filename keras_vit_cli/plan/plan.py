@@ -28,7 +28,7 @@ def plan(options: PlanOptions) -> None:
         raise ValueError("--training-images needs chips: name them, as --compile v5e:4x4.")
     size = options.image_size or named_model(model).image_size or DEFAULT_SIZE
     more = {} if options.num_classes is None else {"num_classes": options.num_classes}
-    arguments = {
+    arguments: dict[str, Any] = {
         "precision": options.precision,
         "batch_size": batch,
         "remat": options.remat,

@@ -34,6 +34,8 @@ def test_every_released_row_is_in_the_zoo() -> None:
     text = zoo.markdown()
     assert all(f"| `{row.name}` |" in text for row in RELEASED)
     assert text.count("| `") == len(RELEASED)
+    for row in RELEASED:
+        assert row.megabytes == round(zoo.cost_of_row(row).parameters * 4 / 1e6), row.name
 
 
 @pytest.mark.parametrize(
@@ -47,12 +49,12 @@ def test_parameters_in_the_zoo_are_those_of_the_model(name: str) -> None:
     size = (row.pixels, row.pixels, 3)
     with keras.StatelessScope(initialize_variables=False):
         model = keras_vit.create(repository, num_classes=row.num_classes, input_shape=size)
-    assert zoo.cost_of(row)[0] == model.count_params()
+    assert zoo.cost_of_row(row).parameters == model.count_params()
 
 
 def test_pre_logits_are_counted() -> None:
     (row,) = keras_vit.list_weights("ViT-B/16:orig_in21k")
-    assert zoo.cost_of(row)[0] == 103_186_515  # tests/models/test_variants.py
+    assert zoo.cost_of_row(row).parameters == 103_186_515  # tests/models/test_variants.py
 
 
 def test_dead_links(tmp_path: Path) -> None:

@@ -70,19 +70,15 @@ def check_copies(model: keras.Model, inputs: dict[str, np.ndarray], path: Path) 
 
 
 def test_every_layer_has_a_row_of_all_its_arguments() -> None:
-<<<<<<< HEAD
     every = {getattr(layers, name) for name in layers.__all__} | {Dense, Dropout}
-    assert {case.cls for case in CASES.values()} == every
-=======
-    public = {getattr(layers, name) for name in layers.__all__} - {layers.BlockConfig}
-    assert {case.cls for case in CASES.values()} == public
->>>>>>> bc3b9bc (The model on one page: vit.py from images to logits with shapes; EncoderBlock takes one BlockConfig)
+    assert {case.cls for case in CASES.values()} == every - {layers.BlockConfig}
     given: dict[type, dict[str, Any]] = {}
     for case in CASES.values():
         given.setdefault(case.cls, {}).update(case.arguments)
         if "config" in case.arguments:
             block = given.setdefault(layers.BlockConfig, {})
-            block |= {k: v for k, v in asdict(case.arguments["config"]).items() if v}
+            plain = layers.BlockConfig(num_heads=1, mlp_dim=1)
+            block |= dict(asdict(case.arguments["config"]).items() - asdict(plain).items())
     # What every layer has, and what quantizing gives: tested below.
     of_all = inspect.signature(keras.layers.Layer.__init__).parameters
     elsewhere = {*of_all, "quantization_config"}

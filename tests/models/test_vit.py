@@ -142,7 +142,7 @@ def test_classifier_activation() -> None:
 
 def test_stochastic_depth_rises_to_the_last_block() -> None:
     model = build("token", depth=3, stochastic_depth=0.2)
-    rates = [model.get_layer(f"block_{i}").stochastic_depth for i in range(3)]
+    rates = [model.get_layer(f"block_{i}").config.stochastic_depth for i in range(3)]
     assert rates == pytest.approx([0, 0.1, 0.2])
 
 
