@@ -91,8 +91,8 @@ def patch_grid(size: Size, patch_size: tuple[int, int], stride: int = 1) -> tupl
     grid = -(-height // stride) // patch_size[0], -(-width // stride) // patch_size[1]
     if 0 in grid:
         raise ValueError(
-            f"An image of {height} x {width} pixels is smaller than one patch of "
-            f"{patch_h} x {patch_w}. Give a larger input_shape or a smaller patch_size."
+            f"An image of {height} x {width} pixels is smaller than one patch of {patch_h} x "
+            f"{patch_w}. Give a larger image size, such as {DEFAULT_SIZE}, or a smaller patch_size."
         )
     covered = grid[0] * patch_h, grid[1] * patch_w
     if (covered[0] < height or covered[1] < width) and None not in size:

@@ -447,7 +447,7 @@ def test_list_weights(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "--data", "digits", "--epochs", "0"], "--epochs: '0'"),
         (["predict", "nowhere", "a.jpg"], "There is no model at nowhere"),
         (["plan", "ViT-B"], "ViT-B"),
-        (["plan", "ViT-B/16", "--image-size", "15"], "image_size=15 is smaller than one patch"),
+        (["plan", "ViT-B/16", "--image-size", "15"], "15 x 15 pixels is smaller than one patch"),
         (["list", "ResNet*"], "No model matches"),
         (["list", "--weights", "dinov9"], "No released weights match 'dinov9'"),
     ],
