@@ -211,6 +211,36 @@ class ImageModel(CompiledModel):
                 f"path, {format!r}), which does on every backend, and checks the file."
             ) from error
 
+    def load_weights(self, filepath: Any, *args: Any, **options: Any) -> None:
+        """As `keras.Model.load_weights`: what Keras wrote of a model of the same sizes.
+
+        `keras_vit.load_weights(model, file)` reads these files, too, and those of Google, timm and
+        Hugging Face, adapts them to the model's sizes, and returns a report. It is a function
+        because models do not know files.
+
+        Raises:
+            ValueError: Keras did not write the file, or wrote it of another model.
+
+        Example:
+
+        >>> import keras_vit, tempfile
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+        >>> folder = tempfile.mkdtemp()
+        >>> model.save_weights(folder + "/model.weights.h5")
+        >>> model.load_weights(folder + "/model.weights.h5")
+        """
+        try:
+            super().load_weights(filepath, *args, **options)
+        except ValueError as error:
+            if "format not supported" not in str(error):
+                raise
+            raise ValueError(
+                f"model.load_weights reads files that Keras wrote, and {filepath} is not one: give "
+                f"keras_vit.load_weights(model, {str(filepath)!r}), which reads those of Google, "
+                "timm and Hugging Face as well, adapts them, and returns a report."
+            ) from error
+
     @property
     def image_size(self) -> Size:
         """Height and width of the images in pixels, whatever the data format; None for any.

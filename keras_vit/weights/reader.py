@@ -38,6 +38,9 @@ def load_weights(
     and channels (repeated or summed, so that gray images keep their embeddings); a class token's
     position is dropped or added as zero.
 
+    Keras's `model.load_weights(file)` reads what Keras wrote of a model of the same sizes, as it
+    is, and does not return anything.
+
     Args:
         model: A `VisionTransformer`, `MLPMixer` or `BiTResNet`.
         file: A `.npz`, `.safetensors`, `.pth`, `.pt`, `.bin`, `.keras`, `.weights.h5` or legacy

@@ -406,6 +406,17 @@ def test_weights_files(architecture: str, tmp_path: Path) -> None:
     assert_equal_outputs(other, model)
 
 
+def test_files_of_others_are_sent_to_the_function_that_reads_them(tmp_path: Path) -> None:
+    model = make("vit")
+    keras_vit.save_weights(model, tmp_path / "m.safetensors", layout="timm")
+    with pytest.raises(ValueError, match=r"keras_vit\.load_weights\(model, '.*m\.safetensors'\)"):
+        model.load_weights(tmp_path / "m.safetensors")
+    model.save_weights(tmp_path / "m.weights.h5")
+    larger = model.with_classifier(model.num_classes + 1)
+    with pytest.raises(ValueError, match="shape"):  # Keras's own
+        larger.load_weights(tmp_path / "m.weights.h5")
+
+
 # -- building on it --------------------------------------------------------------------------------
 
 
