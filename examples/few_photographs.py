@@ -25,7 +25,7 @@ from keras_vit import data
 from keras_vit._base.files import write_text
 from keras_vit.evaluation import calibration, predict_split
 from keras_vit.evaluation.prediction import probabilities_of
-from keras_vit.training.auto_recipe import choose
+from keras_vit.training.auto_recipe import choose_recipe
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_of
 from keras_vit_cli.train.run import Run
@@ -102,7 +102,7 @@ def main() -> None:
     splits = data.load(options.data)
     rows: list[dict[str, Any]] = []
     for shots in options.shots:
-        chosen = choose(shots, has_weights=True)
+        chosen = choose_recipe(shots, has_weights=True)
         for name in options.recipes:
             results = []
             for seed in range(options.seeds):

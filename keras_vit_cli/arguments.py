@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_vit_cli.options import COMMANDS
-from keras_vit_cli.options.config import besides, read_config, to_toml
+from keras_vit_cli.options.config_file import besides, read_config, to_toml
 from keras_vit_cli.options.option import Command, UsageError
 
 # From this ratio on (of `difflib`), a misspelled option is like another.

@@ -18,10 +18,10 @@ from keras_vit.export.comparison import calibration_images, compare
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
 from keras_vit_cli.arguments import parse
-from keras_vit_cli.average import average
-from keras_vit_cli.errors import exit_status
-from keras_vit_cli.evaluate.evaluate import evaluate
-from keras_vit_cli.inspect.files import inspect_files
+from keras_vit_cli.average_command import average
+from keras_vit_cli.evaluate.evaluate_command import evaluate
+from keras_vit_cli.exit_status import exit_status
+from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
 from keras_vit_cli.options.convert import ConvertOptions
@@ -31,7 +31,7 @@ from keras_vit_cli.options.list import ListOptions
 from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.plan.plan import plan
-from keras_vit_cli.predict import predict
+from keras_vit_cli.predict_command import predict
 from keras_vit_cli.printing import (
     print_next,
     print_next_of_model,

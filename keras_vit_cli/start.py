@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 
 from keras_vit_cli.arguments import parse
-from keras_vit_cli.errors import exit_status
+from keras_vit_cli.exit_status import exit_status
 from keras_vit_cli.quiet import without_noise
 
 # Commands that read their data by tf.data.

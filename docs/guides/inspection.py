@@ -268,7 +268,7 @@ folder = Path(tempfile.mkdtemp())
 files = [folder / f"{index}.png" for index in range(3)]
 for file, image in zip(files, val_images, strict=False):
     keras.utils.save_img(file, image, scale=False)
-from keras_vit_cli.inspect.files import inspect_files
+from keras_vit_cli.inspect.inspect_files import inspect_files
 
 inspect_files(model, files, folder / "inspection")
 print(*sorted(file.name for file in (folder / "inspection").iterdir()), sep="\n")

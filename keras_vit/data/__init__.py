@@ -14,11 +14,11 @@ from keras_vit.data.augment.augmentation_plot import format_soft_label, plot_aug
 from keras_vit.data.augment.erasing import random_erasing
 from keras_vit.data.augment.mixtures import cutmix, mixup
 from keras_vit.data.augment.rand_augment import OPERATIONS, rand_augment
+from keras_vit.data.data_errors import BadImageError, DamagedShardError, DatasetUnavailableError
 from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.image_files import read_image
-from keras_vit.data.errors import BadImageError, DamagedShardError, DatasetUnavailableError
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.input_pipeline import pipeline
 from keras_vit.data.preprocessing import EVAL_TRANSFORMS, evaluation_image, training_image

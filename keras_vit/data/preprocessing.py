@@ -28,10 +28,10 @@ from keras_vit.data.eval_transform import (
     PillowRule,
 )
 
-Size = tuple[int, int]
+PixelSize = tuple[int, int]
 
 
-def scaled_sides(size: Size, crop_fraction: float) -> Size:
+def scaled_sides(size: PixelSize, crop_fraction: float) -> PixelSize:
     """`size / crop_fraction`, rounded down; a fraction is rarely exact, such as 224 / 248."""
     height, width = (floor(side / crop_fraction + 1e-6) for side in size)
     return height, width
@@ -181,34 +181,34 @@ def augment_crop(
     return image
 
 
-def _as_float(image: tf.Tensor, size: Size, channels: int | None) -> tf.Tensor:
+def _as_float(image: tf.Tensor, size: PixelSize, channels: int | None) -> tf.Tensor:
     image = tf.cast(image, tf.float32)
     image.set_shape((*size, channels))
     return image
 
 
-def _stretch(image: tf.Tensor, size: Size, *_: object) -> tf.Tensor:
+def _stretch(image: tf.Tensor, size: PixelSize, *_: object) -> tf.Tensor:
     return tf.image.resize(image, size, "bilinear", antialias=False)
 
 
-def _stretch_bicubic(image: tf.Tensor, size: Size, *_: object) -> tf.Tensor:
+def _stretch_bicubic(image: tf.Tensor, size: PixelSize, *_: object) -> tf.Tensor:
     resized = tf.image.resize(image, size, "bicubic", antialias=True)
     return tf.clip_by_value(resized, 0.0, 255.0)  # cubic curves overshoot
 
 
-def _small_side_size(image: tf.Tensor, size: Size, crop_fraction: float) -> tf.Tensor:
+def _small_side_size(image: tf.Tensor, size: PixelSize, crop_fraction: float) -> tf.Tensor:
     """The smallest size of the same aspect ratio into which `size / crop_fraction` fits."""
     target = tf.constant([round(side / crop_fraction) for side in size], tf.float32)
     shape = tf.cast(tf.shape(image)[:2], tf.float32)
     return tf.maximum(tf.cast(tf.round(shape * tf.reduce_max(target / shape)), tf.int32), size)
 
 
-def _central_crop(image: tf.Tensor, size: Size) -> tf.Tensor:
+def _central_crop(image: tf.Tensor, size: PixelSize) -> tf.Tensor:
     top, left = tf.unstack((tf.shape(image)[:2] - size) // 2)
     return image[top : top + size[0], left : left + size[1]]
 
 
-def _resize_and_crop(image: tf.Tensor, size: Size, crop_fraction: float, _: None) -> tf.Tensor:
+def _resize_and_crop(image: tf.Tensor, size: PixelSize, crop_fraction: float, _: None) -> tf.Tensor:
     def crop() -> tf.Tensor:
         resized = _small_side_size(image, size, crop_fraction)
         return _central_crop(tf.image.resize(image, resized, "bilinear", antialias=True), size)
@@ -218,14 +218,18 @@ def _resize_and_crop(image: tf.Tensor, size: Size, crop_fraction: float, _: None
     return tf.cond(fits, lambda: tf.cast(image, tf.float32), crop)
 
 
-def _big_vision(image: tf.Tensor, size: Size, crop_fraction: float, _: None) -> tf.Tensor:
+def _big_vision(image: tf.Tensor, size: PixelSize, crop_fraction: float, _: None) -> tf.Tensor:
     resized = tf.image.resize(image, _small_side_size(image, size, crop_fraction), "area")
     # big_vision casts back to uint8 after every resize, which truncates.
     return _central_crop(tf.floor(tf.clip_by_value(resized, 0.0, 255.0)), size)
 
 
 def _as_pillow(
-    rule: PillowRule, image: tf.Tensor, size: Size, crop_fraction: float, interpolation: str | None
+    rule: PillowRule,
+    image: tf.Tensor,
+    size: PixelSize,
+    crop_fraction: float,
+    interpolation: str | None,
 ) -> tf.Tensor:
     """Pillow's `resize`, which rounds to integers after each axis, and a central crop."""
     method, shape = (
@@ -252,7 +256,7 @@ def _as_pillow(
     return image[top : top + size[0], left : left + size[1]]
 
 
-def _random_crop(image: tf.Tensor, size: Size, seed: tf.Tensor) -> tf.Tensor:
+def _random_crop(image: tf.Tensor, size: PixelSize, seed: tf.Tensor) -> tf.Tensor:
     image = _stretch(image, _small_side_size(image, size, CROP_FRACTION))
     return tf.image.stateless_random_crop(image, (*size, tf.shape(image)[-1]), seed)
 

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 
 from keras_vit._base.errors import check_choice, check_positive
-from keras_vit.distribution.layouts import BATCH, KINDS, Axes, cut_axes
-from keras_vit.distribution.processes import find_launch
+from keras_vit.distribution.axes import BATCH, KINDS, Axes, cut_axes
+from keras_vit.distribution.launch import find_launch
 from keras_vit.ops import MODEL, ProcessParallel, process_count
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import keras
 
 from keras_vit._base.errors import check_choice, check_positive, counted
-from keras_vit.distribution.layouts import KINDS, Axes, cut_axes, held_parameters
+from keras_vit.distribution.axes import KINDS, Axes, cut_axes, held_parameters
 
 
 def layout_table(model: keras.Model, kind: str, devices: int) -> str:

@@ -68,7 +68,7 @@ def read_images(
     Returns:
         A batch of those that can be decoded, in order, and the reasons for the others.
     """
-    (height, width), channels = image_shape(model)
+    (height, width), channels = size_and_channels(model)
     transform = EvalTransform.of(getattr(model, "eval_transform", None))
     images, failed = [np.zeros((0, height, width, channels), "float32")], {}
     for file in files:
@@ -191,7 +191,7 @@ def pipeline_arguments(model: Any) -> dict[str, Any]:
     For a Keras model of another kind images are resized and cropped at the center. The channels
     come last, as in all batches of `data.pipeline`.
     """
-    size, channels = image_shape(model)
+    size, channels = size_and_channels(model)
     transform = EvalTransform.of(getattr(model, "eval_transform", None))
     return {"image_size": size, "channels": channels, "eval_transform": transform}
 
@@ -214,7 +214,7 @@ def to_data_format(model: Any, batches: Any) -> Any:
     return batches.map(lambda images, labels: (tf.transpose(images, (0, 3, 1, 2)), labels))
 
 
-def image_shape(model: Any) -> tuple[tuple[int, int], int]:
+def size_and_channels(model: Any) -> tuple[tuple[int, int], int]:
     """Height and width, `DEFAULT_SIZE` where a model accepts any, and the number of channels."""
     shape = model.input_shape[1:]
     channels, height, width = shape if _channels_first(model) else (shape[-1], *shape[:-1])

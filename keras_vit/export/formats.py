@@ -23,7 +23,7 @@ from keras_vit.export.contract import Contract
 from keras_vit.export.exported import read_contract
 from keras_vit.export.failure import failure_reason
 from keras_vit.export.format_table import Format, check_format
-from keras_vit.export.writer import (
+from keras_vit.export.writer_process import (
     CHECK_FILE,
     CONTRACT_FILE,
     MODEL_FILE,
@@ -210,7 +210,7 @@ def _write(
         (folder / CONTRACT_FILE).write_text(contract.to_text(), "utf-8")
         np.savez(folder / CHECK_FILE, **arrays)
         python, environment = backend.process_on(row.backend)
-        command = [*python, "-m", "keras_vit.export.writer", str(folder), str(path)]
+        command = [*python, "-m", "keras_vit.export.writer_process", str(folder), str(path)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise _failed(contract, _reason(folder / REASON_FILE, done))

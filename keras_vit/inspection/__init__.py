@@ -7,7 +7,7 @@ model  ───────────► position_similarity, embedding_filte
 each   ── plot_*() ──► a matplotlib Figure
 """
 
-from keras_vit.inspection.attention import (
+from keras_vit.inspection.attention_analysis import (
     attention_distance,
     attention_maps,
     attention_rollout,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.figures import new_figure
-from keras_vit.inspection.attention import readout_attention
+from keras_vit.inspection.attention_analysis import readout_attention
 from keras_vit.inspection.attribution import Classes, run_gradients
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass, as_numpy, run

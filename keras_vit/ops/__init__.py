@@ -44,7 +44,7 @@ from keras_vit.ops.random import (
     random_state,
     set_random_state,
 )
-from keras_vit.ops.rematerialization import remat
+from keras_vit.ops.recomputation import remat
 from keras_vit.ops.step import on_all_processes
 from keras_vit.ops.torch_processes import (
     ProcessParallel,
@@ -52,7 +52,7 @@ from keras_vit.ops.torch_processes import (
     keras_shares_steps,
     start_from_first_process,
 )
-from keras_vit.ops.variables import track_variables_anew
+from keras_vit.ops.variable_tracking import track_variables_anew
 
 __all__ = [
     "MODEL",

@@ -12,13 +12,11 @@ import keras
 
 from keras_vit.ops.constants import changing_variables
 
-Tensors = list[Any]
-
 
 def two_pass_step(
     model: keras.Model,
-    perturb: Callable[[Tensors, Tensors, Any], Tensors],
-    combine: Callable[[Tensors, Tensors], Tensors],
+    perturb: Callable[[list[Any], list[Any], Any], list[Any]],
+    combine: Callable[[list[Any], list[Any]], list[Any]],
 ) -> Callable[..., Any]:
     """A `train_step` for `fit` with two gradients: at the weights, and at perturbed weights.
 
@@ -42,7 +40,7 @@ def _jax_step(model: keras.Model, perturb: Any, combine: Any) -> Callable[..., A
         batch = keras.utils.unpack_x_y_sample_weight(data)
         differentiate = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
 
-        def gradients(at: Tensors) -> Any:
+        def gradients(at: list[Any]) -> Any:
             rest = (others, metrics_state, *batch)
             return differentiate(at, *rest, training=True, optimizer_variables=optimizer_state)
 
@@ -124,10 +122,10 @@ def _stateful_step(
 ) -> Callable[..., Any]:
     """The step where variables change in place: their values are stored, and restored."""
 
-    def copies(variables: Sequence[keras.Variable]) -> Tensors:
+    def copies(variables: Sequence[keras.Variable]) -> list[Any]:
         return [copy(variable.value) for variable in variables]
 
-    def assign(variables: Sequence[keras.Variable], values: Tensors) -> None:
+    def assign(variables: Sequence[keras.Variable], values: list[Any]) -> None:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
 

@@ -8,7 +8,7 @@ from keras_vit._base.errors import check_above_zero
 AUTO = "auto"
 
 
-class Choice(NamedTuple):
+class RecipeChoice(NamedTuple):
     """A row of the table.
 
     Attributes:
@@ -25,26 +25,26 @@ class Choice(NamedTuple):
 
 # docs/accuracy.md has the measurements that the rows follow.
 WITH_WEIGHTS = (
-    Choice(
+    RecipeChoice(
         25,
         "finetune_few",
         "so few images change the weights for the worse unless the head starts from a linear probe "
         "and the learning rate is low",
     ),
-    Choice(
+    RecipeChoice(
         math.inf,
         "finetune_small",
         "all weights are trained, at learning rates that fall toward the first blocks",
     ),
 )
 FROM_SCRATCH = (
-    Choice(
+    RecipeChoice(
         48,
         "from_scratch_tiny",
         "without pretrained weights a small ViT behind convolutions is trained, here for images "
         "below 48 pixels",
     ),
-    Choice(
+    RecipeChoice(
         math.inf,
         "from_scratch",
         "without pretrained weights a small ViT behind convolutions is trained",
@@ -52,7 +52,7 @@ FROM_SCRATCH = (
 )
 
 
-def choose(images_per_class: float, has_weights: bool, side: int = 224) -> Choice:
+def choose_recipe(images_per_class: float, has_weights: bool, side: int = 224) -> RecipeChoice:
     """The row for that many training images per class with weights, or of that side without.
 
     Raises:
@@ -60,8 +60,8 @@ def choose(images_per_class: float, has_weights: bool, side: int = 224) -> Choic
 
     Example:
 
-    >>> from keras_vit.training.auto_recipe import choose
-    >>> choose(10, has_weights=True).recipe, choose(300, has_weights=True).recipe
+    >>> from keras_vit.training.auto_recipe import choose_recipe
+    >>> choose_recipe(10, has_weights=True).recipe, choose_recipe(300, has_weights=True).recipe
     ('finetune_few', 'finetune_small')
     """
     check_above_zero(images_per_class=images_per_class, side=side)

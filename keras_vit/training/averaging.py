@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit._base.errors import check_finite
 
-Weights = list[np.ndarray]
+Arrays = list[np.ndarray]
 
 
 def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None) -> Any:
@@ -93,7 +93,7 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
     return stock
 
 
-def mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
+def mean_of(weights: Sequence[Arrays], shares: Sequence[float]) -> Arrays:
     """The mean of several models' weights, tensor by tensor, each in its dtype."""
     return [
         sum(
@@ -103,7 +103,7 @@ def mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
     ]
 
 
-def toward_start(start: Weights, tuned: Weights, share: float) -> Weights:
+def toward_start(start: Arrays, tuned: Arrays, share: float) -> Arrays:
     """WiSE-FT's average of fine-tuned weights, which count `share`, with those before.
 
     A new head starts from zeros, and stays as it was trained, like other tensors that were all

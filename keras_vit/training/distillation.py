@@ -82,7 +82,10 @@ def hard_distillation(teacher: Any, student: Any) -> Any:
     )
 
 
-KINDS: dict[str, Callable[..., Any]] = {"soft": soft_distillation, "hard": hard_distillation}
+DISTILLATION_KINDS: dict[str, Callable[..., Any]] = {
+    "soft": soft_distillation,
+    "hard": hard_distillation,
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -179,7 +182,7 @@ class Distillation(CompiledModel):
         self.__dict__["_heads"] = keras.Model(student.inputs[0], _outputs_by_source(student))
         self.kind, self.weight, self.temperature = kind, weight, temperature
         options = {"temperature": temperature or TEMPERATURE} if kind == "soft" else {}
-        self._distillation_loss = _MeanOfImages(KINDS[kind], options)
+        self._distillation_loss = _MeanOfImages(DISTILLATION_KINDS[kind], options)
 
     @property
     def _convolves(self) -> bool:
@@ -320,7 +323,7 @@ def _data_format(model: keras.Model) -> str:
 
 
 def _check_arguments(kind: str, weight: float, temperature: float | None) -> None:
-    check_choice(kind, "kind", KINDS)
+    check_choice(kind, "kind", DISTILLATION_KINDS)
     if not isinstance(weight, Real) or not 0 < weight <= 1:
         raise ValueError(f"weight={weight!r} must be in (0, 1], such as 0.5.")
     if temperature is None:

@@ -11,7 +11,7 @@ import keras
 from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
-from keras_vit.evaluation.prediction import image_shape, pipeline_arguments, to_data_format
+from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels, to_data_format
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import compile_model
 from keras_vit.training.recipes import Recipe
@@ -106,7 +106,7 @@ def fit(
         )
 
     # A `Distillation` takes images at the teacher's size where that is the larger one.
-    image_size = recipe.image_size if None in model.input_shape[1:] else image_shape(model)[0]
+    image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
 
     def training_batches(start_step: int) -> Any:
         return batches(

@@ -4,10 +4,10 @@ from keras_vit.weights.catalog import list_weights
 from keras_vit.weights.containers.sums import verify_sums
 from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.folders.configs import folder_transform
+from keras_vit.weights.load_report import Entry, LoadReport
 from keras_vit.weights.loading import arguments_for, from_checkpoint, load_model
 from keras_vit.weights.reader import load_weights
 from keras_vit.weights.released import Weights
-from keras_vit.weights.report import Entry, LoadReport
 from keras_vit.weights.writer import save_weights
 
 __all__ = [

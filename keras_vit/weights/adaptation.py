@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit._base.errors import did_you_mean
 from keras_vit.weights.containers.tensors import Array, Shape, Tensor
 from keras_vit.weights.errors import CheckpointError
-from keras_vit.weights.report import Entry
+from keras_vit.weights.load_report import Entry
 from keras_vit.weights.resampling import resample_channels, resample_grid, resample_patches
 from keras_vit.weights.tables.layout import Checkpoint, Tensors
 

@@ -21,7 +21,7 @@ from keras_vit.weights.containers.keras_file import SUFFIXES, is_whole_model, lo
 from keras_vit.weights.containers.sums import check_file, check_file_in_thread, check_regular
 from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.reader import load_checkpoint
-from keras_vit.weights.tables.conventions import FAMILIES
+from keras_vit.weights.tables.conventions import STORED_FAMILIES
 from keras_vit.weights.tables.layout import Checkpoint
 from keras_vit.weights.variables import bindings
 
@@ -82,7 +82,7 @@ def from_checkpoint(
         check_file_in_thread(path, sha256) as wait_for_sum,
         open_checkpoint(path, layout, None, wait_for_sum, max_parameters) as checkpoint,
     ):
-        constructor = FAMILIES[checkpoint.family].model
+        constructor = STORED_FAMILIES[checkpoint.family].model
         check_arguments(constructor, overrides)
         arguments = _arguments(checkpoint, overrides, file_grid, path, max_parameters)
         model = constructor(**arguments)
@@ -190,7 +190,7 @@ def model_class(weights: str | Path) -> type[ImageModel]:
     """
     path, layout, _ = resolve(weights, None, find_named)
     with open_checkpoint(path, layout) as checkpoint:
-        return FAMILIES[checkpoint.family].model
+        return STORED_FAMILIES[checkpoint.family].model
 
 
 def arguments_for(
@@ -245,7 +245,7 @@ def _arguments(
         # A size that the caller sets is not a claim of the file's.
         claimed = {k: v for k, v in arguments.items() if k not in {"input_shape"} & {*overrides}}
         shapes = [tensor.shape for tensor in checkpoint.tensors.values()]
-        model, values = FAMILIES[checkpoint.family].model, sum(map(math.prod, shapes))
+        model, values = STORED_FAMILIES[checkpoint.family].model, sum(map(math.prod, shapes))
         check_claims(path, model, claimed, values, len(shapes), max_parameters)
         _settle_input_shape(arguments, overrides, path)
     elif "input_shape" in overrides:
@@ -278,7 +278,7 @@ def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], pa
 
 def _of_file(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
     """The arguments of the model's class that the file determines."""
-    family = FAMILIES[checkpoint.family]
+    family = STORED_FAMILIES[checkpoint.family]
     arguments = checkpoint.arguments.get("keras")
     if arguments is None:
         arguments = family.arguments(checkpoint, file_grid)

@@ -16,7 +16,7 @@ from keras_vit.data.eval_transform import (
     PILLOW_MODES,
     EvalTransform,
 )
-from keras_vit.data.preprocessing import Size, scaled_sides
+from keras_vit.data.preprocessing import PixelSize, scaled_sides
 
 # Pillow's numbers, which transformers writes.
 RESAMPLE = {"lanczos": 1, "bilinear": 2, "bicubic": 3}
@@ -35,12 +35,12 @@ class Preparation:
     """
 
     keeps_ratio: bool
-    size: Size
+    size: PixelSize
     crop_fraction: float
     interpolation: str
 
     @property
-    def scaled(self) -> Size:
+    def scaled(self) -> PixelSize:
         """Height and width that images are resized to before the crop."""
         return scaled_sides(self.size, self.crop_fraction)
 
@@ -58,7 +58,7 @@ class Preparation:
         )
 
 
-def of_eval_transform(transform: EvalTransform, size: Size) -> Preparation:
+def of_eval_transform(transform: EvalTransform, size: PixelSize) -> Preparation:
     """What Pillow can compute of an `eval_transform`; warns of what it cannot."""
     mode, fraction = transform.mode, transform.crop_fraction
     if mode in PILLOW_MODES:
@@ -179,7 +179,11 @@ def of_timm(pretrained_cfg: Mapping[str, Any]) -> Preparation | None:
 
 
 def _preparation(
-    keeps_ratio: bool, size: Size, fraction: float, interpolation: str, scaled: Size | None = None
+    keeps_ratio: bool,
+    size: PixelSize,
+    fraction: float,
+    interpolation: str,
+    scaled: PixelSize | None = None,
 ) -> Preparation | None:
     """A preparation whose numbers are possible, and which gives `scaled`; else None."""
     if interpolation not in INTERPOLATIONS or not 0 < fraction <= 1:
@@ -188,7 +192,7 @@ def _preparation(
     return preparation if scaled in (None, preparation.scaled) else None
 
 
-def _size(height: Any, width: Any) -> Size | None:
+def _size(height: Any, width: Any) -> PixelSize | None:
     if all(type(side) is int and 0 < side <= LARGEST_SIDE for side in (height, width)):
         return height, width
     return None

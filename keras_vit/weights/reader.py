@@ -16,8 +16,8 @@ from keras_vit.weights.containers.checkpoint_file import open_checkpoint
 from keras_vit.weights.containers.sums import check_file_in_thread
 from keras_vit.weights.containers.tensors import Array, join_columns
 from keras_vit.weights.errors import CheckpointError
-from keras_vit.weights.report import LoadReport
-from keras_vit.weights.tables.conventions import FAMILIES, family_of
+from keras_vit.weights.load_report import LoadReport
+from keras_vit.weights.tables.conventions import STORED_FAMILIES, stored_family
 from keras_vit.weights.tables.layout import Checkpoint, Tensors
 from keras_vit.weights.variables import Binding, bindings
 
@@ -100,10 +100,11 @@ def load_checkpoint(
     wait_for_sum: Callable[[], str],
 ) -> LoadReport:
     """Computes everything, then assigns it: see `load_weights`."""
-    if checkpoint.family != family_of(model):
+    if checkpoint.family != stored_family(model):
+        held = STORED_FAMILIES[checkpoint.family].model.__name__
         raise CheckpointError(
-            f"{path} holds the weights of {FAMILIES[checkpoint.family].model.__name__}, and the "
-            f"model is {type(model).__name__}. from_checkpoint builds the one the file is of."
+            f"{path} holds the weights of {held}, and the model is {type(model).__name__}. "
+            "from_checkpoint builds the one the file is of."
         )
     expected = {name: shape for b in bound for name, shape in b.shapes().items()}
     tensors, entries = adapt(checkpoint, expected, model, fresh, file_grid)

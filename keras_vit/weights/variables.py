@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.weights.containers.tensors import Array, Shape
 from keras_vit.weights.errors import CheckpointError
-from keras_vit.weights.tables.conventions import family_of
+from keras_vit.weights.tables.conventions import stored_family
 
 
 # A layer's canonical name is its path in the model, unless another is given.
@@ -107,7 +107,7 @@ class Binding:
 
 def bindings(model: keras.Model) -> list[Binding]:
     """Every weight of a model with its canonical names; refuses weights that do not have one."""
-    family_of(model)
+    stored_family(model)
     layers = {layer.name: layer for layer in model.layers}
     bound = []
     for path, names in TOP.items():

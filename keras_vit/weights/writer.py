@@ -21,9 +21,9 @@ from keras_vit.weights.containers.tensors import Array
 from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.folders.configs import lacks_class_position
 from keras_vit.weights.folders.folder_writer import CONFIGS, check_folder, write_folder
-from keras_vit.weights.tables.conventions import family_of
+from keras_vit.weights.tables.conventions import stored_family
 from keras_vit.weights.tables.layout import Layout
-from keras_vit.weights.tables.layouts import layout_of
+from keras_vit.weights.tables.layouts import layout_for
 from keras_vit.weights.variables import canonical_values
 
 WRITERS = {".npz": save_npz, ".safetensors": save_safetensors}
@@ -81,7 +81,7 @@ def save_weights(
             f"Choose the layout in which {str(path)!r} names its tensors: "
             "layout='google', 'big_vision', 'timm' or 'huggingface'."
         )
-    chosen = layout_of(layout, model, family_of(model))
+    chosen = layout_for(layout, model, stored_family(model))
     if layout in CONFIGS and (not path.suffix or _is_folder(path)):
         check_folder(path, layout, overwrite)
 

@@ -99,7 +99,7 @@ def vtab_report(model: Any, options: EvaluateOptions) -> VTABReport:
         finetuning(model),
         options.out,
         sweep=sweep,
-        tasks=vtab_tasks.TASKS if names is None else [vtab_tasks.task(name) for name in names],
+        tasks=vtab_tasks.VTAB_TASKS if names is None else [vtab_tasks.task(name) for name in names],
         data_dir=options.data_dir,
         identity=weights_digest(model),
     )

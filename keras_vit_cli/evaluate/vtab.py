@@ -17,7 +17,7 @@ from keras_vit.data import DatasetUnavailableError, Split, pipeline
 from keras_vit.evaluation.markdown import table
 from keras_vit.evaluation.prediction import to_data_format
 from keras_vit.models.geometry import image_shape
-from keras_vit_cli.evaluate.vtab_tasks import GROUPS, TASKS, Task, task_splits
+from keras_vit_cli.evaluate.vtab_tasks import VTAB_GROUPS, VTAB_TASKS, VtabTask, task_splits
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Setting:
 
 
 # (task, training examples, test examples, setting) -> accuracy on the test examples.
-Train = Callable[[Task, Split, Split, Setting], float]
+Train = Callable[[VtabTask, Split, Split, Setting], float]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class VTABReport:
         missing: The reasons why the other tasks were not trained, by name.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[VtabTask, ...]
     accuracies: Mapping[str, float]
     missing: Mapping[str, str]
 
@@ -90,7 +90,7 @@ class VTABReport:
     def rows(self) -> list[tuple[str, str]]:
         """Names and accuracies in per cent: tasks under the mean of their group, then the mean."""
         rows = []
-        for group in GROUPS:
+        for group in VTAB_GROUPS:
             members = [task for task in self.tasks if task.group == group]
             if members:
                 rows.append((f"{group} ({len(members)})", _percent(self.mean(group))))
@@ -113,7 +113,7 @@ def run_vtab(
     out: str | Path,
     *,
     sweep: Sequence[Setting] = (Setting(),),
-    tasks: Sequence[Task] = TASKS,
+    tasks: Sequence[VtabTask] = VTAB_TASKS,
     data_dir: str | PathLike[str] | None = None,
     identity: str = "",
     log: Callable[[str], None] = print,
@@ -157,10 +157,10 @@ def run_vtab(
     if not sweep:
         raise ValueError("sweep is empty. Give at least one Setting.")
     if not tasks:
-        raise ValueError("tasks is empty. Give at least one Task, such as vtab_tasks.TASKS[0].")
+        raise ValueError("tasks is empty. Give at least one, such as vtab_tasks.VTAB_TASKS[0].")
     out = Path(out)
     page = out / "vtab.md"
-    if page.exists() and not any((out / f"{task.name}.json").exists() for task in TASKS):
+    if page.exists() and not any((out / f"{task.name}.json").exists() for task in VTAB_TASKS):
         raise FileExistsError(
             f"{printable(page)} exists without results beside it, and would be replaced. Give "
             "another folder."
@@ -192,7 +192,7 @@ def run_vtab(
 
 
 def _run_task(
-    task: Task,
+    task: VtabTask,
     splits: Mapping[str, Split],
     sweep: Sequence[Setting],
     train: Train,
@@ -266,7 +266,7 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
     # Training imports this package, which may not import it back before it is complete.
     from keras_vit.training.schedules import make_schedule
 
-    def train(task: Task, train_split: Split, test_split: Split, setting: Setting) -> float:
+    def train(task: VtabTask, train_split: Split, test_split: Split, setting: Setting) -> float:
         keras.utils.set_random_seed(setting.seed)
         size, steps = (setting.image_size, setting.image_size), setting.steps
         shape = image_shape(size, model.channels, model.data_format)

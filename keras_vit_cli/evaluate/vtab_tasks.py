@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from keras_vit.data.decode.decoder import Crop
 
 Record = dict[str, Any]
-GROUPS = ("natural", "specialized", "structured")
+VTAB_GROUPS = ("natural", "specialized", "structured")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ Part = tuple[str, int]  # a TFDS split, and the per cent of it at which the part
 
 
 @dataclass(frozen=True)
-class Task:
+class VtabTask:
     """One task.
 
     Attributes:
@@ -123,31 +123,31 @@ _CLEVR: dict[str, Any] = {"val": ("train", 90), "test": ("validation", 0)}
 _SATELLITE: dict[str, Any] = {"val": ("train", 60), "test": ("train", 80)}
 _LAST_TENTH: dict[str, Any] = {"val": ("train", 90)}
 
-TASKS = (
-    Task("caltech101", "natural", "caltech101:3.*.*", 102, **_LAST_TENTH),
-    Task("cifar100", "natural", "cifar100:3.*.*", 100, **_LAST_TENTH),
-    Task("dtd", "natural", "dtd:3.*.*", 47),
-    Task("flowers102", "natural", "oxford_flowers102:2.*.*", 102),
+VTAB_TASKS = (
+    VtabTask("caltech101", "natural", "caltech101:3.*.*", 102, **_LAST_TENTH),
+    VtabTask("cifar100", "natural", "cifar100:3.*.*", 100, **_LAST_TENTH),
+    VtabTask("dtd", "natural", "dtd:3.*.*", 47),
+    VtabTask("flowers102", "natural", "oxford_flowers102:2.*.*", 102),
     # The benchmark uses version 3, which TensorFlow Datasets no longer prepares.
-    Task("pets", "natural", "oxford_iiit_pet", 37, val=("train", 80)),
-    Task("sun397", "natural", "sun397/tfds:4.*.*", 397),
-    Task("svhn", "natural", "svhn_cropped:3.*.*", 10, **_LAST_TENTH),
-    Task("camelyon", "specialized", "patch_camelyon:2.*.*", 2),
-    Task("eurosat", "specialized", "eurosat/rgb:2.*.*", 10, **_SATELLITE),
-    Task("resisc45", "specialized", "resisc45:3.*.*", 45, **_SATELLITE),
-    Task("retinopathy", "specialized", "diabetic_retinopathy_detection/btgraham-300:3.*.*", 5),
-    Task("clevr_count", "structured", "clevr:3.*.*", 8, label=CLEVR_COUNT, **_CLEVR),
-    Task("clevr_distance", "structured", "clevr:3.*.*", 6, label=CLEVR_DISTANCE, **_CLEVR),
-    Task("dmlab", "structured", "dmlab:2.0.1", 6),
-    Task("kitti_distance", "structured", "kitti:3.*.*", 4, label=KITTI_DISTANCE),
-    Task("dsprites_location", "structured", "dsprites:2.*.*", 16, label=SPRITES_X, **_SPRITES),
-    Task("dsprites_orientation", "structured", "dsprites:2.*.*", 16, label=TURN, **_SPRITES),
-    Task("norb_azimuth", "structured", "smallnorb:2.*.*", 18, label=AZIMUTH, **_NORB),
-    Task("norb_elevation", "structured", "smallnorb:2.*.*", 9, label=ELEVATION, **_NORB),
+    VtabTask("pets", "natural", "oxford_iiit_pet", 37, val=("train", 80)),
+    VtabTask("sun397", "natural", "sun397/tfds:4.*.*", 397),
+    VtabTask("svhn", "natural", "svhn_cropped:3.*.*", 10, **_LAST_TENTH),
+    VtabTask("camelyon", "specialized", "patch_camelyon:2.*.*", 2),
+    VtabTask("eurosat", "specialized", "eurosat/rgb:2.*.*", 10, **_SATELLITE),
+    VtabTask("resisc45", "specialized", "resisc45:3.*.*", 45, **_SATELLITE),
+    VtabTask("retinopathy", "specialized", "diabetic_retinopathy_detection/btgraham-300:3.*.*", 5),
+    VtabTask("clevr_count", "structured", "clevr:3.*.*", 8, label=CLEVR_COUNT, **_CLEVR),
+    VtabTask("clevr_distance", "structured", "clevr:3.*.*", 6, label=CLEVR_DISTANCE, **_CLEVR),
+    VtabTask("dmlab", "structured", "dmlab:2.0.1", 6),
+    VtabTask("kitti_distance", "structured", "kitti:3.*.*", 4, label=KITTI_DISTANCE),
+    VtabTask("dsprites_location", "structured", "dsprites:2.*.*", 16, label=SPRITES_X, **_SPRITES),
+    VtabTask("dsprites_orientation", "structured", "dsprites:2.*.*", 16, label=TURN, **_SPRITES),
+    VtabTask("norb_azimuth", "structured", "smallnorb:2.*.*", 18, label=AZIMUTH, **_NORB),
+    VtabTask("norb_elevation", "structured", "smallnorb:2.*.*", 9, label=ELEVATION, **_NORB),
 )
 
 
-def task(name: str) -> Task:
+def task(name: str) -> VtabTask:
     """The task of that name.
 
     Raises:
@@ -156,7 +156,7 @@ def task(name: str) -> Task:
     >>> task("svhn").classes
     10
     """
-    known = {row.name: row for row in TASKS}
+    known = {row.name: row for row in VTAB_TASKS}
     if name not in known:
         raise ValueError(f"VTAB does not have a task {name!r}. {did_you_mean(name, known)}")
     return known[name]
@@ -174,7 +174,7 @@ class TaskSplit(Split):
 
     augment = "none"
 
-    def __init__(self, name: str, task: Task, builder: Any, tfds_split: str, size: int):
+    def __init__(self, name: str, task: VtabTask, builder: Any, tfds_split: str, size: int):
         self.name, self.task, self.tfds_split = name, task, tfds_split
         self._builder, self._size = builder, size
         names = getattr(builder.info.features[task.label.key], "names", None) or ()
@@ -237,7 +237,9 @@ class TaskSplit(Split):
         return tf.cast(self.task.label.read(record[self.task.label.key]), tf.int32)
 
 
-def task_splits(task: Task, data_dir: str | PathLike[str] | None = None) -> dict[str, TaskSplit]:
+def task_splits(
+    task: VtabTask, data_dir: str | PathLike[str] | None = None
+) -> dict[str, TaskSplit]:
     """The splits `train800`, `val200`, `train800val200` and `test` of a task.
 
     Nothing is downloaded: the nineteen tasks together take several hundred gigabytes.
@@ -261,7 +263,7 @@ def task_splits(task: Task, data_dir: str | PathLike[str] | None = None) -> dict
     }
 
 
-def _how_to_prepare(task: Task, builder: Any) -> str:
+def _how_to_prepare(task: VtabTask, builder: Any) -> str:
     name = builder.info.full_name.rsplit("/", 1)[0]
     root = builder.data_dir.removesuffix(f"/{builder.info.full_name}")
     instructions = " ".join((builder.MANUAL_DOWNLOAD_INSTRUCTIONS or "").split())

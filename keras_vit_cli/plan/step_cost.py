@@ -18,8 +18,8 @@ import keras
 
 from keras_vit._base.errors import check_choice, check_positive, counted
 from keras_vit.applications import create as create_model
+from keras_vit.distribution.axes import KINDS, held_parameters
 from keras_vit.distribution.kinds import create, distribution_over
-from keras_vit.distribution.layouts import KINDS, held_parameters
 from keras_vit.models import named_model
 from keras_vit.models.cost import BYTES, cost_of
 from keras_vit.models.geometry import DEFAULT_SIZE

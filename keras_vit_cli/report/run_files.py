@@ -14,7 +14,12 @@ from keras_vit.evaluation.mistakes import images_at, mistakes_of
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.report import ClassificationReport
 from keras_vit_cli.report.model_card import model_card
-from keras_vit_cli.report.plots import plot_calibration, plot_confusion, plot_curves, plot_mistakes
+from keras_vit_cli.report.run_plots import (
+    plot_calibration,
+    plot_confusion,
+    plot_curves,
+    plot_mistakes,
+)
 
 THUMBNAIL = 480  # pixels: twice the width of a mistake's image in its plot
 

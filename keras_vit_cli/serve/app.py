@@ -31,7 +31,7 @@ from keras_vit_cli.serve.batching import Batcher, FullError, Places
 from keras_vit_cli.serve.images import RefusedError, discard_body, prepare, read_image_bytes
 from keras_vit_cli.serve.metrics import Metrics
 from keras_vit_cli.serve.model import Explanation, ServedModel
-from keras_vit_cli.serve.page import page_headers, render_page
+from keras_vit_cli.serve.start_page import page_headers, render_page
 from keras_vit_cli.serve.versions import Versions
 
 HUNG_UP = 499  # nginx's status for it; nobody reads the answer

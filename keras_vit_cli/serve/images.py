@@ -10,8 +10,8 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
+from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
-from keras_vit.data.errors import BadImageError
 from keras_vit_cli.serve.model import ServedModel
 
 UPLOAD_SECONDS = 30.0

@@ -15,8 +15,8 @@ from keras_vit.data.decode.decoder import check_channels
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import (
     check_takes_pixels_to_classes,
-    image_shape,
     probabilities_of,
+    size_and_channels,
 )
 from keras_vit.export import ExportedModel, load_classifier
 from keras_vit.inspection.recording import encoder_blocks
@@ -121,7 +121,7 @@ def _sizes(batch_size: int) -> list[int]:
 def _from_keras(model: ImageModel) -> ServedModel:
     check_takes_pixels_to_classes(model)
     averaged = average_views(model)
-    size, channels = image_shape(model)
+    size, channels = size_and_channels(model)
     names = model.class_names or tuple(map(str, range(model.num_classes)))
     printed = tuple(map(printable, names))
 

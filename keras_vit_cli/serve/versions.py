@@ -16,7 +16,7 @@ POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Version:
+class ModelVersion:
     """A model on disk.
 
     Attributes:
@@ -30,15 +30,15 @@ class Version:
     name: str
 
 
-def newest_version(path: Path) -> Version:
+def newest_version(path: Path) -> ModelVersion:
     """The folder with the highest number in a folder of numbered ones, or the path itself."""
     if path.is_dir() and not _run_files(path):
         numbered = [p for p in path.iterdir() if p.name.isdecimal() and p.is_dir()]
         if numbered:
             newest = max(numbered, key=lambda p: int(p.name))
-            return Version(newest, _stamp(newest), newest.name)
+            return ModelVersion(newest, _stamp(newest), newest.name)
     stamp = _stamp(path)
-    return Version(path, stamp, hashlib.sha256(repr(stamp).encode()).hexdigest()[:12])
+    return ModelVersion(path, stamp, hashlib.sha256(repr(stamp).encode()).hexdigest()[:12])
 
 
 def _run_files(folder: Path) -> list[Path]:
@@ -78,7 +78,7 @@ class Versions:
         self._last_tried = self.version
         self.reload_requested = asyncio.Event()
 
-    def _load(self, version: Version) -> ServedModel:
+    def _load(self, version: ModelVersion) -> ServedModel:
         model = load_served(version.path)
         warm_up(model, self._batch_size)
         return model
@@ -105,7 +105,7 @@ class Versions:
         self.reload_requested.clear()
         return True
 
-    async def _switch(self, version: Version) -> bool:
+    async def _switch(self, version: ModelVersion) -> bool:
         self._last_tried = version
         try:
             model = await asyncio.to_thread(self._load, version)

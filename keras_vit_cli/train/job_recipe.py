@@ -12,8 +12,8 @@ from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.ops import process_count
 from keras_vit.training import recipes
-from keras_vit.training.auto_recipe import AUTO, choose
-from keras_vit.training.distillation import KINDS
+from keras_vit.training.auto_recipe import AUTO, choose_recipe
+from keras_vit.training.distillation import DISTILLATION_KINDS
 from keras_vit.training.recipes import SAM_RHO, Recipe
 from keras_vit_cli.train.job import Job
 
@@ -64,7 +64,7 @@ def _check_combinations(job: Job) -> None:
     if job.freeze_backbone and job.augment is not None:
         raise ValueError("freeze_backbone computes features once: give it or augment, not both.")
     if job.distillation is not None:
-        check_choice(job.distillation, "distillation", KINDS)
+        check_choice(job.distillation, "distillation", DISTILLATION_KINDS)
         if job.teacher is None:
             raise ValueError(
                 f'distillation="{job.distillation}" has no effect without a teacher: give one, or '
@@ -85,7 +85,7 @@ def recipe_name(
         return str(job.recipe), None
     if job.data.startswith("digits"):
         return "digits", "it is made for these images"
-    chosen = choose(images_per_class, job.weights is not None, job.image_size or side)
+    chosen = choose_recipe(images_per_class, job.weights is not None, job.image_size or side)
     return chosen.recipe, chosen.reason
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import keras_vit
-import keras_vit_cli.errors
 from keras_vit._base import installation
 from keras_vit.training.resume import CHECKPOINT_SECONDS
 from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import make_parser, parse
+from keras_vit_cli.exit_status import one_line
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.option import Integers, Numbers, UsageError
 from keras_vit_cli.options.shared import AUGMENTATIONS
@@ -289,15 +289,15 @@ OOM when allocating tensor with shape[64,12,577,577] and type float
 
 
 def test_exhausted_memory_is_a_short_line() -> None:
-    line = keras_vit_cli.errors.one_line(RuntimeError(TENSORFLOW_ERROR))
+    line = one_line(RuntimeError(TENSORFLOW_ERROR))
     assert line == (
         "Out of memory. Give a smaller batch, image size or model. "
         "OOM when allocating tensor with shape[64,12,577,577] and type float"
     )
-    other = keras_vit_cli.errors.one_line(RuntimeError(TENSORFLOW_ERROR.replace("OOM when", "No")))
+    other = one_line(RuntimeError(TENSORFLOW_ERROR.replace("OOM when", "No")))
     assert other.startswith("Graph execution error: No allocating")
     for message in ("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes", "CUDA out of memory."):
-        assert message in keras_vit_cli.errors.one_line(RuntimeError(message))
+        assert message in one_line(RuntimeError(message))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows does not send SIGINT to one process")

@@ -16,7 +16,7 @@ from keras_vit.data.decode.bit_depth import has_sixteen_bits
 from keras_vit.data.decode.image_files import sixteen_bit_files
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit_cli import printing
-from keras_vit_cli.inspect.files import inspect_files
+from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits
 from tests.data.image_fixtures import IMAGE, encode, plain, png_of_twelve_bits, write

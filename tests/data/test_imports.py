@@ -33,8 +33,8 @@ tensorflow = types.ModuleType("tensorflow")
 tensorflow.config = types.SimpleNamespace(set_visible_devices=lambda *seen: print("seen", *seen))
 sys.modules["tensorflow"] = tensorflow
 sys.argv = ["keras-vit", "evaluate", "none.keras", "--data", "none"]
-import keras_vit_cli.errors, keras_vit_cli.start
+import keras_vit_cli.exit_status, keras_vit_cli.start
 keras_vit_cli.start.find_spec = lambda name: True
-sys.exit(keras_vit_cli.errors.exit_status(keras_vit_cli.start._start) != 2)
+sys.exit(keras_vit_cli.exit_status.exit_status(keras_vit_cli.start._start) != 2)
 """
     assert run_python(code, backend="jax").splitlines() == ["seen [] GPU"]

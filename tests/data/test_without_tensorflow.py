@@ -177,7 +177,7 @@ folder = sys.argv[1]
 Image.fromarray(np.arange(3072, dtype="uint8").reshape(32, 32, 3)).save(folder + "/photo.png")
 model = keras_vit.VisionTransformer(
     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3), num_classes=2)
-from keras_vit_cli.inspect.files import inspect_files
+from keras_vit_cli.inspect.inspect_files import inspect_files
 print(inspect_files(model, [folder + "/photo.png"], folder + "/out"))
 print("tensorflow" in sys.modules)
 """

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.distribution.processes import Launch, find_launch
+from keras_vit.distribution.launch import Launch, find_launch
 
 ON_TORCH = keras.backend.backend() == "torch"
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "2000"}

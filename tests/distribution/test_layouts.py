@@ -8,7 +8,7 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.distribution.layouts import fsdp_axes, tensor_parallel_axes
+from keras_vit.distribution.axes import fsdp_axes, tensor_parallel_axes
 from tests.models.test_common import KINDS, OTHERS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "layouts"

@@ -21,8 +21,8 @@ from keras_vit.evaluation.mistakes import Mistake, images_at
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.report import SHOWN_ROWS
-from keras_vit_cli.report.plots import draw_confusion, draw_mistakes
 from keras_vit_cli.report.run_files import write_report
+from keras_vit_cli.report.run_plots import draw_confusion, draw_mistakes
 
 CLASSES = 1000
 NAMES = tuple(f"class {i}" for i in range(CLASSES))

@@ -12,7 +12,7 @@ from keras_vit._base import fonts
 from keras_vit._base.fonts import without_glyph_warnings
 from keras_vit.evaluation import calibration, classification_report
 from keras_vit.evaluation.mistakes import Mistake
-from keras_vit_cli.report.plots import (
+from keras_vit_cli.report.run_plots import (
     draw_calibration,
     draw_confusion,
     draw_curves,

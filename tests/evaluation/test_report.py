@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics
 
 from keras_vit.evaluation import classification_report
-from keras_vit_cli.report.plots import plot_confusion, plot_curves
+from keras_vit_cli.report.run_plots import plot_confusion, plot_curves
 
 NAMES = ("daisy", "rose", "tulip")
 LABELS = np.random.default_rng(0).integers(0, 3, 200)

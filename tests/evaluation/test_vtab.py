@@ -21,10 +21,10 @@ from keras_vit_cli.evaluate.vtab_tasks import (
     CLEVR_DISTANCE,
     KITTI_DISTANCE,
     SPRITES_X,
-    TASKS,
     TURN,
-    Task,
+    VTAB_TASKS,
     TaskSplit,
+    VtabTask,
     task,
     task_splits,
 )
@@ -60,9 +60,9 @@ PUBLISHED = {
 
 
 def test_nineteen_tasks_in_three_groups() -> None:
-    groups = [row.group for row in TASKS]
-    assert [groups.count(group) for group in vtab.GROUPS] == [7, 4, 8]
-    assert len({row.name for row in TASKS}) == 19
+    groups = [row.group for row in VTAB_TASKS]
+    assert [groups.count(group) for group in vtab.VTAB_GROUPS] == [7, 4, 8]
+    assert len({row.name for row in VTAB_TASKS}) == 19
     with pytest.raises(
         ValueError, match=r"VTAB does not have a task 'cifar10'\. Did you mean 'cifar100'"
     ):
@@ -190,7 +190,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-OURS = Task("ours", "natural", "kv_vtab", 2, val=("train", 70), test=("train", 90))
+OURS = VtabTask("ours", "natural", "kv_vtab", 2, val=("train", 70), test=("train", 90))
 
 
 @pytest.mark.once
@@ -224,7 +224,7 @@ def test_missing_data_raises_at_once_and_explains_how_to_prepare_it(
     assert ("Kaggle" in str(caught.value)) == (name == "retinopathy")
 
 
-def mocked_splits(row: Task, data_dir: Any) -> dict[str, str]:
+def mocked_splits(row: VtabTask, data_dir: Any) -> dict[str, str]:
     if data_dir and row.name in data_dir:
         raise data.DatasetUnavailableError(f"{row.name}: not prepared")
     return {name: name for name in ("train800", "val200", "train800val200", "test")}
@@ -237,12 +237,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, float]]:
 
 
 def trainer(calls: list[tuple[str, str, str, float]], fail_at: int | None = None) -> vtab.Train:
-    def train(row: Task, train: Any, test: Any, setting: Setting) -> float:
+    def train(row: VtabTask, train: Any, test: Any, setting: Setting) -> float:
         if fail_at is not None and len(calls) == fail_at:
             raise KeyboardInterrupt
         calls.append((row.name, train, test, setting.learning_rate))
         # The middle learning rate is best on validation; every task has another accuracy.
-        return 1 - abs(setting.learning_rate - 0.01) - 0.01 * TASKS.index(row)
+        return 1 - abs(setting.learning_rate - 0.01) - 0.01 * VTAB_TASKS.index(row)
 
     return train
 
@@ -272,14 +272,14 @@ def test_sweep_selects_on_validation_and_tests_once(calls: list, tmp_path: Path)
 
 
 def test_a_single_setting_needs_no_validation(calls: list, tmp_path: Path) -> None:
-    run_vtab(trainer(calls), tmp_path, tasks=TASKS[:2], log=lambda _: None)
+    run_vtab(trainer(calls), tmp_path, tasks=VTAB_TASKS[:2], log=lambda _: None)
     assert [call[1] for call in calls] == ["train800val200"] * 2
     assert Setting() == Setting(0.01, 2500, 512, 384)  # the ViT paper's
 
 
 @pytest.mark.parametrize("fail_at", range(0, 8))
 def test_a_killed_run_continues_where_it_stopped(calls: list, tmp_path: Path, fail_at: int) -> None:
-    options: dict[str, Any] = {"sweep": SWEEP, "tasks": TASKS[:2], "log": lambda _: None}
+    options: dict[str, Any] = {"sweep": SWEEP, "tasks": VTAB_TASKS[:2], "log": lambda _: None}
     with pytest.raises(KeyboardInterrupt):
         run_vtab(trainer(calls, fail_at), tmp_path, **options)
     report = run_vtab(trainer(calls), tmp_path, **options)
@@ -299,7 +299,7 @@ def test_missing_data_is_reported_and_leaves_its_group_without_a_mean(
     assert report.mean() is None
     assert report.mean("structured") is not None
     assert "| natural (7) | missing |" in report.to_markdown()
-    everything = " ".join(row.name for row in TASKS)
+    everything = " ".join(row.name for row in VTAB_TASKS)
     with pytest.raises(data.DatasetUnavailableError, match="None of the 19"):
         run_vtab(trainer(calls), tmp_path / "b", data_dir=everything, log=lines.append)
 
@@ -312,7 +312,7 @@ def test_another_programs_table_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_results_of_another_model_are_refused(calls: list, tmp_path: Path) -> None:
-    one: dict[str, Any] = {"tasks": TASKS[:1], "log": lambda _: None}
+    one: dict[str, Any] = {"tasks": VTAB_TASKS[:1], "log": lambda _: None}
     run_vtab(trainer(calls), tmp_path, identity="a", **one)
     with pytest.raises(ValueError, match="holds results of another model or sweep"):
         run_vtab(trainer(calls), tmp_path, identity="b", **one)
@@ -379,7 +379,7 @@ def test_settings_out_of_range(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("accuracy", [float("nan"), 1.5])
 def test_an_invalid_accuracy_is_refused(accuracy: float, calls: list, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"train returned {accuracy} for caltech101"):
-        run_vtab(lambda *_: accuracy, tmp_path, tasks=TASKS[:1], log=lambda _: None)
+        run_vtab(lambda *_: accuracy, tmp_path, tasks=VTAB_TASKS[:1], log=lambda _: None)
     assert not list(tmp_path.iterdir())
 
 
@@ -401,7 +401,7 @@ def test_command_line(
     assert "--vtab needs --out" in capsys.readouterr().err
     assert cli.main(["evaluate", *common, *out, *quick, "--tasks", "svhn"]) == 2
     assert "tfds build svhn_cropped" in capsys.readouterr().out
-    monkeypatch.setattr("keras_vit_cli.evaluate.vtab_tasks.TASKS", (OURS, task("svhn")))
+    monkeypatch.setattr("keras_vit_cli.evaluate.vtab_tasks.VTAB_TASKS", (OURS, task("svhn")))
     assert cli.main(["evaluate", *common, *out, *quick]) == 1
     printed = capsys.readouterr().out
     assert "natural (2)" in printed

@@ -205,7 +205,7 @@ def broken(*_):
 
 agreement.check_agreement = broken
 del sys.argv[1:3]  # -m, and the module
-runpy.run_module("keras_vit.export.writer", run_name="__main__")
+runpy.run_module("keras_vit.export.writer_process", run_name="__main__")
 """
 
 

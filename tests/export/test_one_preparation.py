@@ -11,8 +11,8 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data
+from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
-from keras_vit.data.errors import BadImageError
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files, probabilities_of
 from keras_vit.export import FORMATS, load_exported

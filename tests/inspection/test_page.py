@@ -12,7 +12,7 @@ import pytest
 from keras_vit.data import read_image
 from keras_vit.inspection import class_attribution, readout_attention
 from keras_vit_cli import commands as cli
-from keras_vit_cli.inspect.files import inspect_files
+from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests.inspection.models import KINDS, SIZES, model_of
 from tests.inspection.pages import Elements, page_data, write_images
 

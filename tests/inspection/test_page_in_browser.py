@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_vit_cli.inspect.files import inspect_files
+from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests.inspection.models import model_of
 from tests.inspection.pages import page_data, write_images
 

@@ -20,7 +20,7 @@ from keras_vit.ops import without_gradient
 from keras_vit.tasks.losses import LabelAccuracy, SoftmaxCrossentropy
 from keras_vit.training import fit as fit_module
 from keras_vit.training.distillation import (
-    KINDS,
+    DISTILLATION_KINDS,
     Distillation,
     _images_for,
     hard_distillation,
@@ -153,7 +153,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("distilled", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISTILLATION_KINDS)
 def test_backends_train_alike(kind: str, distilled: bool) -> None:
     student = vit(0, distilled=distilled, input_shape=(16, 16, 3), patch_size=4)
     task = compiled(Distillation(student, teacher_of(), kind), keras.optimizers.SGD(0.05))

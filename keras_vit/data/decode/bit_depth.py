@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from os import PathLike
 
 from keras_vit._base.errors import printable, warn_of_data
-from keras_vit.data.errors import PNG
+from keras_vit.data.data_errors import PNG
 
 # The depth stands behind the signature, the length and name of the first chunk, and two sides.
 _DEPTH = 24

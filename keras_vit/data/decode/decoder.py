@@ -16,16 +16,16 @@ from typing import Any
 from keras_vit._base.errors import check_choice
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
+from keras_vit.data.data_errors import BMP, GIF, JPEG
 from keras_vit.data.decode.headers import (
     MAX_PIXELS,
-    check_pixels,
+    check_pixel_count,
     chunk_orientation,
     first_frame,
-    image_shape,
+    header_shape,
     jpeg_orientation,
     starts_with,
 )
-from keras_vit.data.errors import BMP, GIF, JPEG
 
 # From the (height, width) of an upright image to the box (top, left, height, width) to decode.
 Crop = Callable[[Any], Any]
@@ -179,7 +179,7 @@ def _decode_jpeg(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The image as it is stored, and its orientation."""
     if max_pixels is not None:
-        check = check_pixels(tf.io.extract_jpeg_shape(contents)[:2], max_pixels)
+        check = check_pixel_count(tf.io.extract_jpeg_shape(contents)[:2], max_pixels)
         with tf.control_dependencies([check]):
             contents = tf.identity(contents)
     orientation = tf.constant(1, tf.uint8) if upright else jpeg_orientation(contents)
@@ -194,7 +194,7 @@ def _decode_other(
     """The image as it is stored, and its orientation."""
     checks = [_refuse_animated_webp(contents)]
     if max_pixels is not None:
-        checks.append(check_pixels(image_shape(contents), max_pixels))
+        checks.append(check_pixel_count(header_shape(contents), max_pixels))
     with tf.control_dependencies(checks):
         contents = tf.identity(contents)
     image = tf.cond(
@@ -217,7 +217,9 @@ def _decode_other(
 def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
     """The first frame alone, at its place on the canvas; TensorFlow's canvas is too small."""
     frame, box, canvas = first_frame(contents)
-    with tf.control_dependencies([] if max_pixels is None else [check_pixels(canvas, max_pixels)]):
+    with tf.control_dependencies(
+        [] if max_pixels is None else [check_pixel_count(canvas, max_pixels)]
+    ):
         image = tf.io.decode_image(frame, channels=3, expand_animations=False)
     margins = tf.stack([box[:2], canvas - box[:2] - box[2:]], axis=1)
     return tf.pad(image, tf.concat([margins, [[0, 0]]], 0))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit.data._imports import tf
-from keras_vit.data.errors import PNG, WEBP, too_large
+from keras_vit.data.data_errors import PNG, WEBP, too_large
 
 # A 64-megapixel camera fits (9248 x 6936); decoded, this is 192 MiB of RGB.
 MAX_PIXELS = 2**26
@@ -29,7 +29,7 @@ def starts_with(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
     return tf.strings.substr(contents, 0, len(magic)) == magic
 
 
-def check_pixels(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
+def check_pixel_count(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
     """Asserts that an image of `(height, width)` is not larger than `max_pixels`."""
     shape = tf.cast(shape, tf.int64)
     sizes = tf.strings.reduce_join(tf.strings.as_string(shape[::-1]), separator=" x ")
@@ -38,7 +38,7 @@ def check_pixels(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
     return tf.debugging.Assert(tf.reduce_prod(shape) <= max_pixels, [message])
 
 
-def image_shape(contents: tf.Tensor) -> tf.Tensor:
+def header_shape(contents: tf.Tensor) -> tf.Tensor:
     """int64 `(height, width)` in a PNG, BMP, GIF or WebP header; zeros for other files."""
     head, kind = _padded(contents), tf.strings.substr(contents, 0, 16)
     bmp = _numbers(head, 18, 8, tf.int32)
@@ -136,7 +136,7 @@ def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     alone = tf.strings.join(
         [tf.strings.substr(padded, 0, at + 1), b"\x00\x00\x00\x00", pixels, b";"]
     )
-    canvas = tf.cast(image_shape(contents), tf.int32)
+    canvas = tf.cast(header_shape(contents), tf.int32)
     return alone, box, tf.maximum(canvas, box[:2] + box[2:])
 
 

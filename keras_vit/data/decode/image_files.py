@@ -14,11 +14,11 @@ import numpy as np
 from keras_vit import ops as backend
 from keras_vit._base.errors import as_pair, check_positive
 from keras_vit.data._imports import tf
+from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits
 from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.pillow import decode_with_pillow, evaluation_array
-from keras_vit.data.errors import BadImageError, undecodable_reason
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.preprocessing import evaluation_image
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.data.data_errors import BadImageError, too_large, undecodable_reason
 from keras_vit.data.decode.decoder import MIRRORED, UPSIDE_DOWN, check_channels
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
-from keras_vit.data.errors import BadImageError, too_large, undecodable_reason
 from keras_vit.data.eval_transform import CROP_FRACTION, PILLOW_MODES, EvalTransform, PillowRule
-from keras_vit.data.preprocessing import Size, scaled_sides
+from keras_vit.data.preprocessing import PixelSize, scaled_sides
 
 # What Pillow raises for damaged files: its decoders check some fields and stumble over others.
 _DAMAGED: tuple[type[Exception], ...] = (struct.error, zlib.error, OSError, EOFError, SyntaxError)
@@ -60,7 +60,7 @@ def decode_with_pillow(
 
 def evaluation_array(
     image: np.ndarray,
-    size: Size,
+    size: PixelSize,
     transform: EvalTransform | str = "crop",
     crop_fraction: float = CROP_FRACTION,
     interpolation: str | None = None,
@@ -95,7 +95,11 @@ def evaluation_array(
 
 
 def _as_pillow(
-    image: np.ndarray, size: Size, rule: PillowRule, crop_fraction: float, interpolation: str | None
+    image: np.ndarray,
+    size: PixelSize,
+    rule: PillowRule,
+    crop_fraction: float,
+    interpolation: str | None,
 ) -> np.ndarray:
     """Pillow's `resize` of bytes, and a central crop."""
     from PIL.Image import Resampling, fromarray
@@ -176,7 +180,7 @@ def _map_channels(image: np.ndarray, change: Callable[[Any], Any]) -> np.ndarray
     return np.stack([np.asarray(change(fromarray(channel))) for channel in channels], axis=-1)
 
 
-def _resize_by_area(image: np.ndarray, size: Size) -> np.ndarray:
+def _resize_by_area(image: np.ndarray, size: PixelSize) -> np.ndarray:
     """The mean over the part of the image that each pixel covers, which Pillow does not have."""
     for side in size:  # one axis after the other
         edges, rows = np.arange(side + 1) * (len(image) / side), np.arange(len(image))

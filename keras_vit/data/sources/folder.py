@@ -14,12 +14,12 @@ import numpy as np
 
 from keras_vit._base.errors import counted, printable, similar_paths
 from keras_vit.data._imports import tf
+from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
 from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.image_files import irregular, sixteen_bit_files
-from keras_vit.data.errors import BadImageError
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
 from keras_vit.data.sources.other_formats import (
     advice_for,
@@ -30,7 +30,7 @@ from keras_vit.data.sources.other_formats import (
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, IndexedSplit, Splits
 from keras_vit.data.sources.verification import checked_files
 
-LAYOUTS = (
+FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction and seed; or FOLDER/<class>/*.jpg "
     "with FOLDER/train.txt and FOLDER/val.txt, which list paths such as <class>/1.jpg; or "
     "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg."
@@ -127,7 +127,7 @@ def load_folder(
 ) -> Splits:
     """Detects the layout of `folder`, checks its files and makes the splits."""
     if not folder.is_dir():
-        general = f"{folder} is a file, not a folder of images. {LAYOUTS}"
+        general = f"{folder} is a file, not a folder of images. {FOLDER_LAYOUTS}"
         raise NotADirectoryError(advice_for(str(folder)) or general)
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
     unreadable: Files = []
@@ -207,7 +207,7 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     if len(names) < 2:
         raise ValueError(
             f"{folder} has {len(names)} class folders and a classifier needs two or more. "
-            f"{_is_one_class(folder)}{LAYOUTS}"
+            f"{_is_one_class(folder)}{FOLDER_LAYOUTS}"
         )
     return names
 

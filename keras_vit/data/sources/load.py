@@ -9,7 +9,7 @@ from pathlib import Path
 from keras_vit._base.errors import check_choice, check_positive, printable
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.sources.digits import load_digits
-from keras_vit.data.sources.folder import LAYOUTS, load_folder, near_folders
+from keras_vit.data.sources.folder import FOLDER_LAYOUTS, load_folder, near_folders
 from keras_vit.data.sources.other_formats import advice_for, is_remote
 from keras_vit.data.sources.record_files import holds_records, load_records
 from keras_vit.data.sources.splits import Splits
@@ -107,7 +107,7 @@ def load(
     if isinstance(source, os.PathLike) or _looks_like_a_path(name, tfds_dir):
         near = " or ".join(near_folders(name))
         raise FileNotFoundError(
-            f"There is no {name}. {f'Did you mean {near}? ' if near else ''}{LAYOUTS}"
+            f"There is no {name}. {f'Did you mean {near}? ' if near else ''}{FOLDER_LAYOUTS}"
         )
     return load_tfds(name, tfds_dir, val_fraction, **options)
 

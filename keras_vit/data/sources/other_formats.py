@@ -35,7 +35,7 @@ class OtherFormat(NamedTuple):
     begins: bytes | None = None
 
 
-FORMATS = (
+OTHER_FORMATS = (
     OtherFormat("TIFF", (".tif", ".tiff"), f"Pillow: {_DEEP}", rb"II[*+]\0|MM\0[*+]"),
     OtherFormat("AVIF", (".avif",), f"Pillow 11.3: {_PILLOW}", rb".{4}ftypavi[fs]"),
     OtherFormat(
@@ -83,7 +83,7 @@ _BYTES = 132  # as many as DICOM needs to be known
 def other_format(path: Path) -> OtherFormat | None:
     """The format of a file by its suffix, or, without a suffix, by its first bytes."""
     name = path.name.lower()
-    for kind in FORMATS:
+    for kind in OTHER_FORMATS:
         if name.endswith(kind.suffixes):
             return kind
     if path.suffix or irregular(path):
@@ -97,7 +97,9 @@ def other_format(path: Path) -> OtherFormat | None:
 
 def format_of_contents(contents: bytes) -> OtherFormat | None:
     """The format of a file's first bytes."""
-    known = (k for k in FORMATS if k.begins and re.match(k.begins, contents[:_BYTES], re.DOTALL))
+    known = (
+        k for k in OTHER_FORMATS if k.begins and re.match(k.begins, contents[:_BYTES], re.DOTALL)
+    )
     return next(known, None)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from keras_vit._base.errors import counted, printable
 from keras_vit.data._imports import tf
-from keras_vit.data.errors import DamagedShardError
+from keras_vit.data.data_errors import DamagedShardError
 from keras_vit.data.sources.records import Parse, Records, RecordSplit, open_records
 from keras_vit.data.sources.splits import Splits
 
-LAYOUTS = """records are TFRecord or ArrayRecord files of tf.train.Examples such as
+RECORD_LAYOUTS = """records are TFRecord or ArrayRecord files of tf.train.Examples such as
     FOLDER/train-00000-of-01024 and FOLDER/validation-00000-of-00128 with FOLDER/labels.txt
     FOLDER/train/*.tfrecord and FOLDER/val/*.tfrecord
     FOLDER/*.array_record, split by val_fraction and seed
@@ -60,7 +60,7 @@ def _find(source: str) -> list[str]:
     else:
         files = sorted(filter(os.path.isfile, glob.glob(str(path))))
     if not files:
-        raise FileNotFoundError(f"There are no records at {printable(source)}: {LAYOUTS}")
+        raise FileNotFoundError(f"There are no records at {printable(source)}: {RECORD_LAYOUTS}")
     _check_complete(files)
     return files
 
@@ -98,10 +98,12 @@ def _by_split(files: Sequence[str]) -> dict[str, list[str]]:
     if "" in groups:
         raise ValueError(
             f"{printable(groups[''][0])} belongs neither to train, val nor test, as other files "
-            f"do: {LAYOUTS}"
+            f"do: {RECORD_LAYOUTS}"
         )
     if "train" not in groups:
-        raise ValueError(f"{printable(files[0])}: there are no files of a split train. {LAYOUTS}")
+        raise ValueError(
+            f"{printable(files[0])}: there are no files of a split train. {RECORD_LAYOUTS}"
+        )
     if "val" not in groups:
         groups["val"] = groups.pop("test")
     return {name: groups[name] for name in ("train", "val", "test") if name in groups}

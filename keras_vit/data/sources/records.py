@@ -21,11 +21,11 @@ import numpy as np
 
 from keras_vit._base.errors import printable
 from keras_vit.data._imports import require, tf
+from keras_vit.data.data_errors import BadImageError, DamagedShardError, undecodable_reason
 from keras_vit.data.decode.bit_depth import has_sixteen_bits, warn_of_sixteen_bits
 from keras_vit.data.decode.decoder import Crop, decode_image
 from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
-from keras_vit.data.errors import BadImageError, DamagedShardError, undecodable_reason
 from keras_vit.data.sources.splits import Split
 
 _ARRAY_RECORD = b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"  # how these files begin

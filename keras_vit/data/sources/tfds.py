@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.data._imports import require, tensorflow_datasets, tf
-from keras_vit.data.errors import DatasetUnavailableError
+from keras_vit.data.data_errors import DatasetUnavailableError
 from keras_vit.data.sources.folder import near_folders
 from keras_vit.data.sources.records import Parse, RecordSplit, Shard, open_records
 from keras_vit.data.sources.splits import Splits

@@ -9,10 +9,10 @@ from pathlib import Path
 from keras_vit._base.errors import counted
 from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
+from keras_vit.data.data_errors import JPEG, BadImageError, undecodable_reason
 from keras_vit.data.decode.bit_depth import has_sixteen_bits
 from keras_vit.data.decode.decoder import decode_and_orientation
 from keras_vit.data.decode.image_files import read_contents
-from keras_vit.data.errors import JPEG, BadImageError, undecodable_reason
 
 
 def checked_files(

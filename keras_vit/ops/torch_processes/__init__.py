@@ -16,13 +16,13 @@ So the sum of the gradients is the gradient of the global batch's loss, whatever
 ready before clipping, accumulation and SAM see it.
 """
 
-from keras_vit.ops.torch_processes.process_parallel import ProcessParallel
-from keras_vit.ops.torch_processes.start import (
+from keras_vit.ops.torch_processes.connection import (
     connect_torch_processes,
     keras_shares_steps,
     start_from_first_process,
     step_in_processes,
 )
+from keras_vit.ops.torch_processes.process_parallel import ProcessParallel
 
 __all__ = [
     "ProcessParallel",

@@ -20,7 +20,7 @@ from keras_vit.weights.containers.torch_bin import open_torch
 from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.folders.hub_cache import SNAPSHOTS, snapshot_folder
 from keras_vit.weights.folders.sidecars import read_sidecar_configs
-from keras_vit.weights.tables.conventions import FAMILIES
+from keras_vit.weights.tables.conventions import STORED_FAMILIES
 from keras_vit.weights.tables.layout import Checkpoint
 from keras_vit.weights.tables.layouts import layout_named, recognize
 from keras_vit.weights.tables.registers import with_positions_in_registers
@@ -113,7 +113,7 @@ def open_checkpoint(
     with open_container(path) as container:
         chosen = layout_named(layout) if layout else recognize(container)
         checkpoint = chosen.to_canonical(container.tensors)
-        root = FAMILIES[checkpoint.family].root
+        root = STORED_FAMILIES[checkpoint.family].root
         if root not in checkpoint.tensors:
             raise CheckpointError(
                 f"{path} has names of the {chosen.name!r} layout but no {root!r}: it is "

@@ -20,7 +20,7 @@ from keras_vit.weights.containers.npz import check_zip
 from keras_vit.weights.containers.tensors import Array, Tensor, checked_float32, is_finite
 from keras_vit.weights.containers.weights_h5 import named_tensors
 from keras_vit.weights.errors import CheckpointError, reason
-from keras_vit.weights.tables.conventions import FAMILIES, family_of
+from keras_vit.weights.tables.conventions import STORED_FAMILIES, stored_family
 from keras_vit.weights.tables.layout import Checkpoint, SourceConventions
 from keras_vit.weights.variables import Binding, bindings
 
@@ -29,7 +29,7 @@ CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 ENTRIES = ("metadata.json", CONFIG, WEIGHTS)
 # Where legacy files have the configuration.
 LEGACY_CONFIG = "model_config"
-CLASSES = {family.model.__name__: family.model for family in FAMILIES.values()}
+CLASSES = {family.model.__name__: family.model for family in STORED_FAMILIES.values()}
 
 
 def is_whole_model(path: Path) -> bool:
@@ -106,7 +106,7 @@ def _checkpoint(source: Any, tensors: dict[str, Tensor], grid: Any) -> Checkpoin
     )
     return Checkpoint(
         "keras",
-        family_of(source),
+        stored_family(source),
         conventions,
         tensors,
         has_class_position="class_token" in tensors,

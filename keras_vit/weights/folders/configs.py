@@ -19,13 +19,13 @@ from keras_vit.weights.preparation import (
     to_huggingface,
     to_timm,
 )
-from keras_vit.weights.tables.conventions import family_of
+from keras_vit.weights.tables.conventions import stored_family
 from keras_vit.weights.tables.huggingface_models import (
-    ACTIVATIONS,
+    HIDDEN_ACT,
     HUGGINGFACE_MODELS,
     check_options,
 )
-from keras_vit.weights.tables.layouts import RELATIVE, layout_of
+from keras_vit.weights.tables.layouts import RELATIVE, layout_for
 
 # Marks a file as this package's, which may be replaced; the other side ignores it.
 MARK = "keras_vit"
@@ -64,7 +64,7 @@ def huggingface_configs(model: Any) -> Files:
         CheckpointError: No model of transformers computes what this model computes.
     """
     _check_model(model, "transformers")
-    layout = layout_of("huggingface", model, "vit").name
+    layout = layout_for("huggingface", model, "vit").name
     check_options(model, layout)
     size, patch = _image_size(model), model.patch_size
     common = {
@@ -72,7 +72,7 @@ def huggingface_configs(model: Any) -> Files:
         "num_hidden_layers": model.depth,
         "num_attention_heads": model.num_heads,
         "intermediate_size": model.mlp_dim,
-        "hidden_act": ACTIVATIONS.get(model.activation, "silu"),  # of the gate
+        "hidden_act": HIDDEN_ACT.get(model.activation, "silu"),  # of the gate
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "layer_norm_eps": model.norm_epsilon,
@@ -185,7 +185,7 @@ def _check_timm(model: Any) -> None:
             f"{model.position_embedding!r}, representation_size={model.representation_size}, "
             f"pooling={model.pooling!r} and activation={model.activation!r}. Save it as .keras."
         )
-    layout = layout_of("timm", model, "vit").name
+    layout = layout_for("timm", model, "vit").name
     # Of a plain ViT it is an argument.
     behind = model.norm_after_pooling if layout == "timm" else layout != "timm_dinov3"
     if model.num_classes and model.pooling == "gap" and model.norm_after_pooling != behind:
@@ -204,7 +204,7 @@ def _check_timm(model: Any) -> None:
 
 
 def _timm_architecture(model: Any) -> str:
-    layout = layout_of("timm", model, "vit").name
+    layout = layout_for("timm", model, "vit").name
     if layout in TIMM_ARCHITECTURES:
         return TIMM_ARCHITECTURES[layout]
     if model.distilled:
@@ -231,7 +231,7 @@ def _timm_arguments(model: Any, size: tuple[int, int]) -> dict[str, Any]:
         "mlp_ratio": ratio,
         "global_pool": TIMM_POOLING[model.pooling],
     }
-    layout = layout_of("timm", model, "vit").name
+    layout = layout_for("timm", model, "vit").name
     if layout == "timm_beit":
         return common | {
             # Not None, for which timm would take its own default.
@@ -268,7 +268,7 @@ def _is_zero(model: Any, name: str) -> bool:
 
 
 def _check_model(model: Any, package: str) -> None:
-    if family_of(model) != "vit" or model.resnet is not None:
+    if stored_family(model) != "vit" or model.resnet is not None:
         raise CheckpointError(
             f"{package}'s ViT is a plain one; {model.name} is a {type(model).__name__} that is "
             "not. Save it as .keras or with layout='google'."
@@ -278,10 +278,10 @@ def _check_model(model: Any, package: str) -> None:
             f"{package} does not classify with pooling=None. It does with pooling='token', for "
             "example, in which the model would have to be trained."
         )
-    if model.activation not in (*ACTIVATIONS, "swiglu"):
+    if model.activation not in (*HIDDEN_ACT, "swiglu"):
         raise CheckpointError(
             f"activation={model.activation!r} cannot be named in a config.json of {package}. "
-            f"Accepted: {', '.join((*ACTIVATIONS, 'swiglu'))}. Save the model as .keras."
+            f"Accepted: {', '.join((*HIDDEN_ACT, 'swiglu'))}. Save the model as .keras."
         )
     if any([model.token_merging] if isinstance(model.token_merging, int) else model.token_merging):
         raise CheckpointError(

@@ -10,7 +10,7 @@ from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.tables.layout import Checkpoint
 
 
-class Family(NamedTuple):
+class StoredFamily(NamedTuple):
     """A class of models, and how to know its arguments from a file."""
 
     model: type[ImageModel]
@@ -18,22 +18,22 @@ class Family(NamedTuple):
     arguments: Callable[[Checkpoint, Grid | None], dict[str, Any]]  # and more that the file states
 
 
-FAMILIES = {
-    "vit": Family(VisionTransformer, "patch_embedding/kernel", architecture.vit),
-    "bit": Family(BiTResNet, "stem/conv/kernel", architecture.bit),
-    "bit_v1": Family(BiTResNet, "stem/conv/kernel", architecture.bit),
-    "mixer": Family(MLPMixer, "patch_embedding/kernel", architecture.mixer),
+STORED_FAMILIES = {
+    "vit": StoredFamily(VisionTransformer, "patch_embedding/kernel", architecture.vit),
+    "bit": StoredFamily(BiTResNet, "stem/conv/kernel", architecture.bit),
+    "bit_v1": StoredFamily(BiTResNet, "stem/conv/kernel", architecture.bit),
+    "mixer": StoredFamily(MLPMixer, "patch_embedding/kernel", architecture.mixer),
 }
 
 
-def family_of(model: Any) -> str:
-    """The family of a model; a CheckpointError if it is not of one of `FAMILIES`."""
+def stored_family(model: Any) -> str:
+    """The family of a model; a CheckpointError if it is not of one of `STORED_FAMILIES`."""
     if isinstance(model, BiTResNet):
         return "bit" if model.version == 2 else "bit_v1"
-    for name, family in FAMILIES.items():
+    for name, family in STORED_FAMILIES.items():
         if isinstance(model, family.model):
             return name
-    names = " or ".join(sorted({family.model.__name__ for family in FAMILIES.values()}))
+    names = " or ".join(sorted({family.model.__name__ for family in STORED_FAMILIES.values()}))
     raise CheckpointError(
         f"{type(model).__name__} is not a {names}: only their weights have names that other "
         "packages share. Use Keras's model.load_weights and model.save."

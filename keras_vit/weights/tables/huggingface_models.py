@@ -22,8 +22,8 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
         "position_embedding": ("learned", "none", "relative_2d", "relative_2d_shared"),
     },
 }
-# Ours -> transformers'; timm has the names that we have.
-ACTIVATIONS = {
+# Our `activation` -> transformers' `hidden_act`; timm has the names that we have.
+HIDDEN_ACT = {
     "gelu": "gelu",
     "gelu_tanh": "gelu_pytorch_tanh",
     "quick_gelu": "quick_gelu",

@@ -120,7 +120,7 @@ class Layout:
         block_rows: The tensors of one block.
         unit: What comes before a tensor's name in stage `{}`, unit `{}` of a ResNet; or empty.
         unit_rows: The tensors of one unit.
-        family: What it holds the weights of, a key of `conventions.FAMILIES`.
+        family: What it holds the weights of, a key of `conventions.STORED_FAMILIES`.
         prefix: Before every name in written files, except those of `unprefixed`.
         unprefixed: Names without the prefix.
         renames: Other spellings, `(regular expression, replacement)`, undone before reading.

@@ -107,7 +107,7 @@ OF_ARGUMENTS: dict[str, tuple[tuple[dict[str, tuple[Any, ...]], str], ...]] = {
 }
 
 
-def layout_of(name: str, model: Any, family: str) -> Layout:
+def layout_for(name: str, model: Any, family: str) -> Layout:
     """The layout in which a package, or a layout by its name, holds the weights of a model."""
     if family == "vit":
         for arguments, layout in OF_ARGUMENTS.get(name, ()):

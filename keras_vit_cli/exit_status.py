@@ -35,7 +35,7 @@ def one_line(error: Exception) -> str:
 
     Example:
 
-    >>> from keras_vit_cli.errors import one_line
+    >>> from keras_vit_cli.exit_status import one_line
     >>> one_line(ValueError("No class 'a\\x1b[2J'.\\n  Give another."))
     "No class 'a\\\\x1b[2J'. Give another."
     """

@@ -37,7 +37,7 @@ def fsdp_axes(shape: Sequence[int], devices: int) -> Axes:
 
     Example:
 
-    >>> from keras_vit.distribution.layouts import fsdp_axes
+    >>> from keras_vit.distribution.axes import fsdp_axes
     >>> fsdp_axes((768, 3072), 8), fsdp_axes((3072,), 8)
     ((None, 'batch'), (None,))
     """
@@ -56,7 +56,7 @@ def tensor_parallel_axes(path: str, shape: Sequence[int], devices: int) -> Axes:
 
     Example:
 
-    >>> from keras_vit.distribution.layouts import tensor_parallel_axes
+    >>> from keras_vit.distribution.axes import tensor_parallel_axes
     >>> tensor_parallel_axes("block_0/mlp/dense_1/kernel", (3072, 768), 4)
     ('model', None)
     """
@@ -78,7 +78,7 @@ def held_parameters(shapes: Iterable[tuple[str, Sequence[int]]], kind: str, devi
 
     Example:
 
-    >>> from keras_vit.distribution.layouts import held_parameters
+    >>> from keras_vit.distribution.axes import held_parameters
     >>> held_parameters([("dense/kernel", (256, 512)), ("dense/bias", (512,))], "fsdp", 8)
     16896
     """

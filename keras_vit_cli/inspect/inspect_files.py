@@ -19,9 +19,9 @@ from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import sixteen_bit_files
 from keras_vit.evaluation.prediction import (
     Prediction,
-    image_shape,
     predictions_of,
     read_images,
+    size_and_channels,
 )
 from keras_vit.inspection.attribution import class_name, returns_scores
 from keras_vit.inspection.plots import (
@@ -201,7 +201,7 @@ def _read_files(
             f"{model.name!r} takes normalized images, not files. Build it with "
             "include_preprocessing=True, or call class_attribution on arrays."
         )
-    _, channels = image_shape(model)
+    _, channels = size_and_channels(model)
     if channels not in (1, 3):
         raise ValueError(
             f"{model.name!r} takes {channels} channels; image files have 3, or 1 in gray. "

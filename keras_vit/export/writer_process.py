@@ -1,4 +1,4 @@
-"""Writes one format in a process on the backend that can: `python -m keras_vit.export.writer`."""
+"""Writes one format on the backend that can: `python -m keras_vit.export.writer_process`."""
 
 from __future__ import annotations
 
