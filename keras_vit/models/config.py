@@ -2,12 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import keras
 
+from keras_vit import tasks
 from keras_vit._base.errors import (
     as_pair,
     check_above_zero,
@@ -16,6 +17,7 @@ from keras_vit._base.errors import (
     check_non_negative,
     check_positive,
     check_rate,
+    counted,
 )
 from keras_vit.layers.attention import check_heads
 from keras_vit.layers.conv_stem import conv_stages
@@ -33,6 +35,7 @@ from keras_vit.models.geometry import (
     patch_grid,
     stages,
 )
+from keras_vit.tasks import Classification, Task
 
 POOLINGS = ("token", "gap", "map", "token_gap", None)
 POSITION_EMBEDDINGS = (
@@ -60,6 +63,10 @@ class ModelConfig:
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
         name: Name of the model.
         dtype: Dtype policy of all layers but normalization and head, such as `"mixed_bfloat16"`.
+        task: What the outputs mean: a `keras_vit.tasks.Task`, whose width of the head replaces
+            `num_classes`, or a kind such as `"multilabel"` of `num_classes`. None: classification
+            of several classes; a single output, or an activation other than softmax, is nobody's
+            guess.
     """
 
     num_classes: int = 1000
@@ -69,12 +76,36 @@ class ModelConfig:
     data_format: str | None = None
     name: str | None = None
     dtype: Any = None
+    task: Task | str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check_non_negative(num_classes=self.num_classes)
         input_shape, data_format = image_layout(self.input_shape, self.data_format)
         dtype = keras.dtype_policies.get(self.dtype)
         self._set(input_shape=input_shape, data_format=data_format, dtype=dtype)
+        self._set_task()
+
+    def _set_task(self) -> None:
+        """Brings `task` and `num_classes` in line."""
+        size, task = self.num_classes, self.task
+        if task is None:
+            is_known = size > 1 and self.classifier_activation in (None, "linear", "softmax")
+            self._set(task=Classification(size=size) if is_known and self.is_pooled else None)
+            return
+        task = tasks.get(task, size=size) if isinstance(task, str) else tasks.get(task)
+        if not self.is_pooled or size not in (task.outputs, task.size, ModelConfig.num_classes):
+            raise ValueError(
+                f"num_classes={size} does not fit {task.kind} of {task.size}, whose head has "
+                f"{counted(task.outputs, 'output')}: leave num_classes out."
+                if self.is_pooled
+                else "pooling=None returns all tokens, which a task does not fit: leave it out."
+            )
+        self._set(task=task, num_classes=task.outputs)
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the model returns one row of outputs per image."""
+        return True
 
     def _set(self, **values: Any) -> None:
         """Replaces arguments by what they stand for, before anyone sees this frozen object."""
@@ -89,8 +120,9 @@ class ModelConfig:
         return image_size(self.input_shape, self.data_format)
 
     def get_config(self) -> dict[str, Any]:
-        """Every argument by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Every argument by name, the task as plain values."""
+        config = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**config, "task": self.task and tasks.get(self.task).get_config()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +280,11 @@ class ViTConfig(ModelConfig):
                 f'pooling="{self.pooling}" needs the class token. Leave class_token out, or give '
                 'pooling="gap".'
             )
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the model returns one row of outputs per image."""
+        return self.pooling is not None
 
     @property
     def has_class_token(self) -> bool:

@@ -10,7 +10,8 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._base.errors import check_arguments, check_choice, did_you_mean
+from keras_vit import tasks
+from keras_vit._base.errors import check_arguments, check_choice, did_you_mean, listed
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.models.config import ModelConfig
@@ -27,6 +28,7 @@ from keras_vit.models.layer_state import (
 )
 from keras_vit.models.shared_model import SharedModel
 from keras_vit.ops import whole_values
+from keras_vit.tasks import Task
 from keras_vit.trainer.compiled_model import CompiledModel
 
 Arguments = dict[str, Any]
@@ -39,7 +41,9 @@ class ImageModel(CompiledModel):
     intermediate by name. The fields of the configuration are read-only attributes of the model.
 
     Attributes:
-        class_names: The name of each class, or None. Saved with the model.
+        task: What the outputs mean, a `keras_vit.tasks.Task`: by default classification of several
+            classes; None where nobody said it. Saved with the model.
+        class_names: The task's names, or None; may be assigned.
         eval_transform: How images are resized for evaluation: a `keras_vit.data.EvalTransform`, to
             which its mode or its arguments as a dictionary may be assigned. Saved with the model,
             so that `keras-vit predict` and `export_model` resize as the training's evaluation did.
@@ -47,7 +51,6 @@ class ImageModel(CompiledModel):
     """
 
     config_class: type[ModelConfig] = ModelConfig
-    class_names: tuple[str, ...] | None
     load_report: Any
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -78,9 +81,38 @@ class ImageModel(CompiledModel):
         # After the graph: Keras does not pass a policy on to functional models. What they take is
         # converted to the dtype of `images`, float32, whatever the policy.
         self._dtype_policy = config.dtype
-        self.class_names = None
+        self._task = config.task
         self.eval_transform = EvalTransform()
         self.load_report = None
+
+    @property
+    def task(self) -> Task | None:
+        return self._task
+
+    @task.setter
+    def task(self, task: Task | str | Mapping[str, Any]) -> None:
+        is_kind = isinstance(task, str)
+        task = tasks.get(task, size=self.num_classes) if is_kind else tasks.get(task)
+        if task.outputs != self.num_classes or not self._config.is_pooled:
+            raise ValueError(
+                f"{task.kind} of {task.size} does not fit {self.name}, which returns "
+                f"{self.output_shape}: give model.with_classifier(task=...) for a new head."
+            )
+        self._task = task
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return (self._task.names or None) if self._task is not None else None
+
+    @class_names.setter
+    def class_names(self, names: Sequence[str] | None) -> None:
+        if self._task is not None:
+            self._task = self._task.with_names(names or ())
+        elif names:
+            raise ValueError(
+                f"{self.name} does not have a task that the names {listed(names)} could be of: "
+                "set model.task, such as keras_vit.tasks.Regression(names)."
+            )
 
     @property
     def eval_transform(self) -> EvalTransform:
@@ -99,7 +131,7 @@ class ImageModel(CompiledModel):
             **self._config.get_config(),
             "name": self.name,
             "dtype": self._policy_config(),
-            "class_names": self.class_names,
+            "task": self.task and self.task.get_config(),
             "evaluation": self.eval_transform.to_dict(),
             "frozen": [path for path, trainable in trainable_changes(self) if not trainable],
         }
@@ -153,8 +185,8 @@ class ImageModel(CompiledModel):
                 quantizer = keras.saving.deserialize_keras_object(quantizers[layer.path])
                 layer.quantization_config = quantizer
                 layer.inputs_quantizer = quantizer.activation_quantizer
-        class_names = state.get("class_names")
-        model.class_names = None if class_names is None else tuple(class_names)
+        if state.get("class_names") and model.task is not None:  # of a file before there were tasks
+            model.class_names = state["class_names"]
         model.eval_transform = EvalTransform.of(state.get("evaluation"))
         return model
 
@@ -348,13 +380,18 @@ class ImageModel(CompiledModel):
             )
         return shape
 
-    def with_classifier(self, num_classes: int, **overrides: Any) -> Self:
+    def with_classifier(
+        self, num_classes: int | None = None, *, task: Any = None, **overrides: Any
+    ) -> Self:
         """A copy with the same backbone and a new, zero-initialized head.
 
         Frozen layers stay frozen, but the new head is trainable.
 
         Args:
-            num_classes: Number of classes of the new head; 0 for features.
+            num_classes: Number of classes of the new head; 0 for features. None for what the task
+                needs.
+            task: What the new head's outputs mean; None for classification: see the argument of
+                the model.
             **overrides: Other arguments that do not change the backbone's weights, such as
                 `dropout`.
 
@@ -367,10 +404,17 @@ class ImageModel(CompiledModel):
         >>> [v.path for v in model.with_classifier(5).trainable_variables]
         ['head/kernel', 'head/bias']
         """
+        if num_classes is None:
+            if task is None or isinstance(task, str):
+                raise ValueError(
+                    f"task={task!r} does not say how wide the new head is: give num_classes too, "
+                    'or a task with names, such as keras_vit.tasks.get("multilabel", names=[...]).'
+                )
+            num_classes = tasks.get(task).outputs
         config = self.get_config()
         changes = {
             "num_classes": num_classes,
-            "class_names": None,
+            "task": task,
             "trainable": True,
             "frozen": [path for path in config["frozen"] if path.split("/")[0] not in HEADS],
             "dtype": self._policy_config(new_head=True),
@@ -425,7 +469,7 @@ class ImageModel(CompiledModel):
 STATE = ("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation")
 EMPTY: tuple[Any, ...] = (None, [], {})
 # Arguments whose names are attributes of every functional model.
-OF_KERAS = ("name", "input_shape")
+OF_KERAS = ("name", "input_shape", "task")
 
 
 def _argument(name: str) -> property:

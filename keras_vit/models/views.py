@@ -1,4 +1,4 @@
-"""Test-time augmentation: probabilities averaged over several views of an image."""
+"""Test-time augmentation: answers averaged over several views of an image."""
 
 from typing import Any, NamedTuple
 
@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit._base.errors import check_choice
 from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.models.answers import answers_in_graph, outputs_in_graph
 from keras_vit.models.shared_model import SharedModel
 
 ZOOM = 0.875  # the side of a corner's view, as a part of the image's
@@ -33,10 +34,10 @@ VIEWS: dict[str, tuple[View, ...]] = {
 
 
 def average_views(model: Any, views: str | None = None) -> Any:
-    """A model from the same images to the mean of the probabilities of several views.
+    """A model from the same images to the mean of the answers to several views.
 
-    Takes what `model` takes, `(batch, height, width, channels)` of a fixed size, and returns
-    probabilities `(batch, classes)` where the model does, else their logarithms, which are logits.
+    Takes what `model` takes, `(batch, height, width, channels)` of a fixed size, and returns what
+    it returns: the outputs that mean the mean of the answers by its task, such as probabilities.
     The weights are shared; it takes as many times longer as there are views.
 
     Args:
@@ -75,17 +76,12 @@ def average_views(model: Any, views: str | None = None) -> Any:
             'views="one".'
         )
     images = keras.Input(shape[1:], name="images")
-    is_logits = model.classifier_activation is None
-    probabilities = []
-    for view in chosen:
-        scores = model(_seen(images, view, rows, columns))
-        probabilities.append(ops.softmax(scores) if is_logits else scores)
-    mean = ops.mean(ops.stack(probabilities), axis=0)
-    if is_logits:
-        mean = ops.log(ops.maximum(mean, keras.config.epsilon()))
+    views_of = [model(_seen(images, view, rows, columns)) for view in chosen]
+    answers = ops.stack([answers_in_graph(model, outputs) for outputs in views_of])
+    mean = outputs_in_graph(model, ops.mean(answers, axis=0))
     averaged = SharedModel.of(model, images, mean, model.name)
-    # What evaluation and export ask of a classifier.
-    averaged.classifier_activation = model.classifier_activation
+    # What evaluation and export ask of a model.
+    averaged.classifier_activation, averaged.task = model.classifier_activation, model.task
     return averaged
 
 

@@ -81,7 +81,7 @@ class Multilabel(Task):
             )
         if any(np.isscalar(names) or not all(isinstance(n, str) for n in names) for names in sets):
             return None
-        index = {name: i for i, name in enumerate(self.names)}
+        index = self.index()
         rows = np.zeros((len(sets), self.size), np.float32)
         for row, names in enumerate(sets):
             for name in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 import keras
@@ -25,13 +25,14 @@ class Task:
         size: How many there are; follows from `names` where there are names.
 
     Raises:
-        ValueError: There are neither names nor a size, the two differ, or a name occurs twice.
+        ValueError: There are neither names nor a size, or the two differ.
     """
 
     kind: ClassVar[str]
     # The noun of a name, and the fewest that make sense.
     noun: ClassVar[str]
     fewest: ClassVar[int] = 1
+    most: ClassVar[int] = 2**24  # more than this is a damaged file's
     # The losses by name, the default first.
     losses: ClassVar[Mapping[str, type[keras.losses.Loss]]]
     # The names of the tensors of an exported file, the one of `answers` first.
@@ -51,13 +52,11 @@ class Task:
                 "Leave out the size, or give as many names."
             )
         self._set(size=len(self.names) or self.size)
-        if not isinstance(self.size, int) or self.size < self.fewest:
+        if not isinstance(self.size, int) or not self.fewest <= self.size <= self.most:
             raise ValueError(
-                f"{kind} with names={self.names} and size={self.size!r}: give at least "
-                f"{self.fewest} names, or a size of at least {self.fewest}."
+                f"{kind} with {len(self.names)} names and size={self.size!r}: give at least "
+                f"{self.fewest} names, or a size from {self.fewest} to {self.most:,}."
             )
-        if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
-            raise ValueError(f"{kind} has these names more than once: {listed(twice)}.")
 
     def _set(self, **values: Any) -> None:
         """Sets fields while the object is made; it is frozen afterwards."""
@@ -73,6 +72,28 @@ class Task:
     def shown_names(self) -> tuple[str, ...]:
         """The names, or `"0"`, `"1"`, ... where nobody gave any."""
         return self.names or tuple(map(str, range(self.size)))
+
+    def with_names(self, names: Sequence[str]) -> Self:
+        """The same task with other names; none of them for numbers from 0 on.
+
+        Raises:
+            ValueError: There are more or fewer than `size`.
+        """
+        return replace(self, names=tuple(names))
+
+    def index(self) -> dict[str, int]:
+        """The place of each name.
+
+        Raises:
+            ValueError: A name occurs twice, as two of ImageNet's do.
+        """
+        index = {name: i for i, name in enumerate(self.names)}
+        if len(index) < len(self.names):
+            twice = sorted({name for i, name in enumerate(self.names) if index[name] != i})
+            raise ValueError(
+                f"The names {listed(twice)} occur more than once: give targets as integers."
+            )
+        return index
 
     # Targets
 
@@ -223,7 +244,7 @@ class Task:
             wrong = ~((targets >= 0) & (targets < self.size) & (targets == np.trunc(targets)))
             indices = targets
         else:
-            index = {name: i for i, name in enumerate(self.names)}
+            index = self.index()
             indices = np.array([index.get(str(target), -1) for target in targets], np.int32)
             wrong = indices < 0
         names = f", or a name: {listed(self.names)}" if self.names else ""

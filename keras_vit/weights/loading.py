@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_vit import tasks
 from keras_vit._base.errors import check_arguments
 from keras_vit.models import ImageModel
 from keras_vit.models.geometry import feature_stride, patch_grid
@@ -250,6 +251,8 @@ def _arguments(
         _settle_input_shape(arguments, overrides, path)
     elif "input_shape" in overrides:
         arguments.pop("position_grid", None)  # follows from the shape
+    if {"num_classes", "task", "pooling", "classifier_activation"} & {*overrides}:
+        arguments["task"] = None  # that of the file's head
     if overrides.get("pooling") == "token":
         arguments["class_token"] = True
     elif "pooling" in overrides:  # a second head is on a second token
@@ -285,4 +288,8 @@ def _of_file(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str,
     else:
         arguments = {**arguments, "dtype": keras.dtype_policies.get(arguments["dtype"])}
     accepted = inspect.signature(family.model).parameters
-    return {k: v for k, v in arguments.items() if k in accepted}  # not trainable, class_names, ...
+    arguments = {k: v for k, v in arguments.items() if k in accepted}  # not trainable, frozen, ...
+    task = arguments.get("task")
+    if task is not None and tasks.get(task).outputs != arguments["num_classes"]:
+        arguments["task"] = None
+    return arguments

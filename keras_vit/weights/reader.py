@@ -121,13 +121,24 @@ def load_checkpoint(
     notes = tuple(_differences(model, checkpoint))
     report = LoadReport(str(path), checkpoint.layout, tuple(entries), notes, sha256)
     if "head/kernel" in report.loaded:
-        names = checkpoint.class_names or names_of_head(model.num_classes)
-        if names is not None and len(names) == model.num_classes:
-            model.class_names = names
+        _take_task(model, checkpoint)
     eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)
     if model.eval_transform == EvalTransform():
         model.eval_transform = eval_transform
     return report
+
+
+def _take_task(model: Any, checkpoint: Checkpoint) -> None:
+    """Gives the model the task of its new head, and the names."""
+    task, names = checkpoint.arguments.get("task"), checkpoint.class_names
+    if task is not None and task.outputs == model.num_classes and len(model.output_shape) == 2:
+        model.task = task
+    if model.task is None:
+        return
+    if names is None and model.task.kind == "classification":
+        names = names_of_head(model.num_classes)
+    if names is not None and len(names) == model.task.size:
+        model.class_names = names
 
 
 def _new_value(binding: Binding, tensors: Tensors) -> Array | None:

@@ -110,7 +110,7 @@ def _checkpoint(source: Any, tensors: dict[str, Tensor], grid: Any) -> Checkpoin
         conventions,
         tensors,
         has_class_position="class_token" in tensors,
-        arguments={"keras": config, "evaluation": source.eval_transform},
+        arguments={"keras": config, "evaluation": source.eval_transform, "task": source.task},
         class_names=source.class_names,
         grid=grid,
     )

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from keras_vit import tasks
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.class_names import class_names, set_of_names
 from keras_vit.weights.tables.layout import Checkpoint
@@ -27,12 +28,14 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
 def model_metadata(model: Any) -> dict[str, Any]:
     """What to write about a model, for `with_metadata` to read."""
     names, config = model.class_names, model.get_config()
+    task = config["task"]
     return {
         "arguments": {name: config[name] for name in ARGUMENTS if name in config},
         "image_size": stated_image_size(model),
         "grid": list(model.position_grid) if "position_grid" in config else None,
         # ImageNet's classes go by the name of the set: the comment of a .npz is short.
         "class_names": set_of_names(names) or (None if names is None else list(names)),
+        "task": task and {key: value for key, value in task.items() if key != "names"},
         "evaluation": model.eval_transform.to_dict(),
     }
 
@@ -55,6 +58,9 @@ def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoin
     if isinstance(names, str):
         names = class_names(names)
     is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if isinstance(metadata.get("task"), dict):
+        with suppress(TypeError, ValueError):
+            arguments["task"] = tasks.get(metadata["task"])
     return replace(
         checkpoint,
         arguments={**checkpoint.arguments, **arguments},

@@ -1,0 +1,54 @@
+"""What a model's outputs mean by its task: probabilities, labels, numbers or grades."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.tasks import Task
+
+# Under any other `classifier_activation`, outputs are answers already.
+OF_LOGITS = (None, "linear")
+
+
+def task_of(model: Any) -> Task:
+    """The task of a model.
+
+    Raises:
+        ValueError: It does not have one: nobody said what its outputs mean.
+    """
+    task = getattr(model, "task", None)
+    if task is None:
+        raise ValueError(
+            f"What the outputs of {model.name}, {tuple(model.output_shape)}, mean is not known: a "
+            "single output may be a number or a label. Say it: model.task = "
+            'keras_vit.tasks.Regression(("weight",)), or task="multilabel" when it is built.'
+        )
+    return task
+
+
+def answers_of(model: Any, outputs: Any) -> np.ndarray:
+    """Outputs `(images, outputs)` as what they mean, `(images, size)`, by the model's task.
+
+    >>> import keras_vit, numpy as np
+    >>> model = keras_vit.VisionTransformer(patch_size=8, hidden_dim=16, depth=1, num_heads=2,
+    ...                                     input_shape=(32, 32, 3), num_classes=2)
+    >>> answers_of(model, np.zeros((1, 2))).tolist()
+    [[0.5, 0.5]]
+    """
+    outputs = keras.ops.convert_to_numpy(outputs)
+    return task_of(model).answers(outputs) if _returns_logits(model) else outputs
+
+
+def answers_in_graph(model: Any, outputs: Any) -> Any:
+    """`answers_of` by `keras.ops`, for graphs."""
+    return task_of(model).answers_in_graph(outputs) if _returns_logits(model) else outputs
+
+
+def outputs_in_graph(model: Any, answers: Any) -> Any:
+    """Outputs of the model that mean these answers, such as an average over several views."""
+    return task_of(model).outputs_in_graph(answers) if _returns_logits(model) else answers
+
+
+def _returns_logits(model: Any) -> bool:
+    return getattr(model, "classifier_activation", None) in OF_LOGITS

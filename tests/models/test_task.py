@@ -1,0 +1,144 @@
+"""What a model's outputs mean is part of the model: built, saved, copied and loaded with it."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import tasks
+from keras_vit.models.answers import answers_in_graph, answers_of, task_of
+
+SIZES: dict[str, Any] = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
+TASKS = {
+    "classification": tasks.Classification(("cat", "dog", "cow")),
+    "multilabel": tasks.Multilabel(("beach", "night"), thresholds=(0.3, 0.6)),
+    "regression": tasks.Regression(("weight",), units=("kg",), offset=(20.0,), scale=(10.0,)),
+    "ordinal": tasks.Ordinal(("none", "mild", "severe")),
+}
+
+
+def vit(**options: Any) -> keras_vit.VisionTransformer:
+    model = keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), **options)
+    for i, variable in enumerate(model.get_layer("head").trainable_variables):
+        variable.assign(np.random.default_rng(i).normal(0, 1, variable.shape))
+    return model
+
+
+def images(number: int = 3) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 255, (number, 32, 32, 3)).astype("uint8")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"num_classes": 2}, "classification"),
+        ({"num_classes": 2, "classifier_activation": "linear"}, "classification"),
+        ({"num_classes": 2, "classifier_activation": "softmax"}, "classification"),
+        ({"num_classes": 2, "classifier_activation": "sigmoid"}, None),
+        ({"num_classes": 1}, None),
+        ({"num_classes": 3, "task": "multilabel"}, "multilabel"),
+    ],
+)
+def test_only_several_classes_are_taken_for_classes(options: Any, kind: str | None) -> None:
+    model = vit(**options)
+    assert getattr(model.task, "kind", None) == kind
+    if kind is None:
+        with pytest.raises(ValueError, match=r"model\.task = keras_vit\.tasks\.Regression"):
+            task_of(model)
+
+
+def test_features_and_tokens_do_not_have_a_task() -> None:
+    assert keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), num_classes=0).task is None
+    model = keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), pooling=None)
+    assert model.task is None
+    with pytest.raises(ValueError, match="pooling=None returns all tokens"):
+        keras_vit.VisionTransformer(**SIZES, pooling=None, task="multilabel", num_classes=4)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_task_sets_the_head_and_gives_the_answers(kind: str) -> None:
+    task = TASKS[kind]
+    model = vit(task=task)
+    assert model.num_classes == model.output_shape[1] == task.outputs
+    assert model.class_names == task.names
+    outputs = model.predict(images(), verbose=0)
+    np.testing.assert_array_equal(answers_of(model, outputs), task.answers(outputs))
+    in_graph = keras.ops.convert_to_numpy(answers_in_graph(model, outputs))
+    np.testing.assert_allclose(in_graph, task.answers(outputs), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("file", ["model.keras", "model.npz", "model.safetensors"])
+@pytest.mark.parametrize("kind", TASKS)
+def test_files_keep_the_task(kind: str, file: str, tmp_path: Path) -> None:
+    model, path = vit(task=TASKS[kind]), tmp_path / file
+    layout = {".npz": "google", ".safetensors": "timm"}.get(path.suffix)
+    keras_vit.save_weights(model, path, layout=layout)
+    loaded = keras_vit.load_model(path)
+    assert loaded.task == TASKS[kind]
+    np.testing.assert_allclose(
+        loaded.predict(images(), verbose=0), model.predict(images(), verbose=0), atol=1e-6
+    )
+    other = vit(num_classes=TASKS[kind].outputs)
+    keras_vit.load_weights(other, path)
+    assert other.task == TASKS[kind]
+    fresh = keras_vit.from_checkpoint(path, num_classes=7)
+    assert fresh.task == tasks.Classification(size=7)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_copies_keep_the_task_and_new_heads_do_not(kind: str) -> None:
+    model = vit(task=TASKS[kind])
+    assert model.copy().task == keras.models.clone_model(model).task == TASKS[kind]
+    assert model.with_input_shape((48, 48, 3)).task == TASKS[kind]
+    assert model.with_classifier(5).task == tasks.Classification(size=5)
+    again = vit(num_classes=9).with_classifier(task=TASKS[kind])
+    assert again.task == TASKS[kind]
+    assert again.output_shape == (None, TASKS[kind].outputs)
+
+
+def test_the_task_and_its_names_may_be_set() -> None:
+    model = vit(num_classes=1)
+    model.task = tasks.Regression(("age",), units=("years",))
+    assert model.class_names == ("age",)
+    model.class_names = ["size"]
+    assert model.task == tasks.Regression(("size",), units=("years",))
+    model.class_names = None
+    assert model.task.names == ()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="leave num_classes out"):
+        vit(num_classes=4, task=TASKS["classification"])
+    model = vit(num_classes=4)
+    with pytest.raises(ValueError, match=r"with_classifier\(task=\.\.\.\)"):
+        model.task = TASKS["multilabel"]
+    with pytest.raises(ValueError, match="size=4 and 2 names"):
+        model.class_names = ["a", "b"]
+    with pytest.raises(ValueError, match="does not have a task"):
+        vit(num_classes=1).class_names = ["a"]
+    with pytest.raises(ValueError, match="how wide the new head is"):
+        model.with_classifier(task="multilabel")
+    with pytest.raises(ValueError, match=r"'multi-label' is not a task"):
+        vit(num_classes=4, task="multi-label")
+
+
+def test_imagenet_has_two_cranes() -> None:
+    """Names that occur twice are names all the same; only targets by name need others."""
+    task = tasks.Classification(("crane", "crane", "cat"))
+    assert task.check_targets([0, 1]).tolist() == [0, 1]
+    with pytest.raises(ValueError, match="occur more than once"):
+        task.check_targets(["crane", "cat"])
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_views_average_the_answers(kind: str) -> None:
+    model = vit(task=TASKS[kind])
+    both, pixels = keras_vit.average_views(model, "flip"), images()
+    assert both.task == TASKS[kind]
+    each = [model.predict(x, verbose=0) for x in (pixels, pixels[:, :, ::-1])]
+    mean = np.mean([TASKS[kind].answers(outputs) for outputs in each], axis=0)
+    found = answers_of(both, both.predict(pixels, verbose=0))
+    np.testing.assert_allclose(found, mean, atol=1e-4)
