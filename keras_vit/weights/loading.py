@@ -243,8 +243,14 @@ def _arguments(
     """Arguments of the model: the file's, then the caller's."""
     arguments = _of_file(checkpoint, file_grid)
     if "keras" not in checkpoint.arguments:  # there the claims were checked before Keras built it
-        # A size that the caller sets is not a claim of the file's.
-        claimed = {k: v for k, v in arguments.items() if k not in {"input_shape"} & {*overrides}}
+        claimed = {**arguments, "data_format": "channels_last"}
+        if "input_shape" in overrides or "input_shape" not in arguments:
+            # A size that the caller sets is not a claim of the file's.
+            claimed.pop("input_shape", None)
+            if "position_embedding" in arguments:
+                claimed["position_grid"] = (1, 1)
+            elif "input_shape" in overrides:
+                claimed["input_shape"] = overrides["input_shape"]
         shapes = [tensor.shape for tensor in checkpoint.tensors.values()]
         model, values = STORED_FAMILIES[checkpoint.family].model, sum(map(math.prod, shapes))
         check_claims(path, model, claimed, values, len(shapes), max_parameters)

@@ -91,7 +91,7 @@ def test_files_keep_the_task(kind: str, file: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", TASKS)
 def test_copies_keep_the_task_and_new_heads_do_not(kind: str) -> None:
     model = vit(task=TASKS[kind])
-    assert model.copy().task == keras.models.clone_model(model).task == TASKS[kind]
+    assert model.copy().task == TASKS[kind]
     assert model.with_input_shape((48, 48, 3)).task == TASKS[kind]
     assert model.with_classifier(5).task == tasks.Classification(size=5)
     again = vit(num_classes=9).with_classifier(task=TASKS[kind])
