@@ -80,17 +80,3 @@ def calibration_of(outcomes: Outcomes, bins: int = 15) -> Calibration:
     return Calibration(
         float(np.nansum(gaps * counts) / len(outcomes)), counts, mean_confidence, accuracy
     )
-
-
-def wilson_interval(rate: float, count: int) -> tuple[float, float]:
-    """Wilson's 95 % confidence interval of a rate, such as an accuracy, from `count` examples.
-
-    Wilson 1927, "Probable inference, the law of succession, and statistical inference".
-
-    >>> [round(bound, 3) for bound in wilson_interval(0.5, 30)]
-    [0.332, 0.668]
-    """
-    z = 1.96
-    center = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * (rate * (1 - rate) / count + (z / (2 * count)) ** 2) ** 0.5
-    return center - half, center + half

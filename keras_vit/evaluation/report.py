@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.errors import counted, listed, printable
-from keras_vit.evaluation.calibration import wilson_interval
 from keras_vit.evaluation.checks import check_labels, check_scores
 from keras_vit.evaluation.markdown import table
+from keras_vit.tasks.scores import wilson_interval
 
 _COLUMNS = ("class", "precision", "recall", "F1", "support")
 

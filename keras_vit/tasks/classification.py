@@ -10,7 +10,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.tasks.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
-from keras_vit.tasks.task import Task, as_array, most_probable
+from keras_vit.tasks.scores import NamedScores, f1_scores
+from keras_vit.tasks.task import Task, as_array, percentages
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -35,6 +36,8 @@ class Classification(Task):
 
     kind = "classification"
     noun = "class"
+    fewest = 2  # the softmax of one output is 1, whatever it is
+    distinct = False  # ImageNet has two kinds of cranes
     losses: ClassVar = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
     answer_names = ("probabilities", "top_classes", "top_probabilities")
 
@@ -44,10 +47,16 @@ class Classification(Task):
             array = array[:, 0]
         if array.ndim == 1:
             return self._indices(array)
-        rows = self._rows(array, self.size, "Targets").astype(np.float32)
+        rows = self._number_rows(array).astype(np.float32)
         outside = ~((rows >= 0) & (rows <= 1)).all(axis=1)
         self._refuse(outside, array, "numbers in [0, 1] in rows of classes")
         return rows
+
+    def _strata(self, targets: Any, fraction: float) -> np.ndarray:
+        return self._classes(self.check_targets(targets))
+
+    def _classes(self, targets: np.ndarray) -> np.ndarray:
+        return targets if targets.ndim == 1 else targets.argmax(axis=1)
 
     def metrics(self) -> list[keras.metrics.Metric]:
         return [LabelAccuracy()]
@@ -75,15 +84,20 @@ class Classification(Task):
         values = (probabilities, ops.cast(indices, "int32"), values)
         return dict(zip(self.answer_names, values, strict=True))
 
+    def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
+        labels, predicted = self._classes(targets), answers.argmax(axis=1)
+
+        def score(weights: np.ndarray) -> list[float]:
+            right = weights * (predicted == labels)
+            cases = ((labels, right), (labels, weights), (predicted, weights))
+            counts = [np.bincount(classes, w, self.size) for classes, w in cases]
+            # Of all classes, as in `keras_vit.evaluation`: 0 for one that is never predicted.
+            return [right.sum() / weights.sum(), f1_scores(*counts).mean()]
+
+        return ("accuracy", "macro_f1"), score
+
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
-        row = np.asarray(answer)
-        return {
-            "predictions": [
-                {"class": self.shown_names[i], "probability": float(row[i])}
-                for i in most_probable(row, top)
-            ]
-        }
+        return {"predictions": self._most_probable("class", answer, top)}
 
     def to_text(self, answer: Any, top: int = 5) -> str:
-        rows = self.describe(answer, top)["predictions"]
-        return ", ".join(f"{row['class']} {row['probability']:.2%}" for row in rows)
+        return percentages(self.describe(answer, top)["predictions"])

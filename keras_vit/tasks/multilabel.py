@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._base.errors import listed
+from keras_vit._base.errors import listed, printable
 from keras_vit.tasks.losses import AsymmetricLoss, BinaryCrossentropy, ZLPRLoss
-from keras_vit.tasks.task import Task, as_array, most_probable
+from keras_vit.tasks.scores import (
+    AveragePrecision,
+    NamedScores,
+    best_threshold,
+    f1_scores,
+    mean,
+)
+from keras_vit.tasks.task import Task, percentages
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -63,10 +70,9 @@ class Multilabel(Task):
         names = self._names(targets)
         if names is not None:
             return names
-        array = as_array(targets)
-        rows = self._rows(array, self.size, "Targets").astype(np.float32)
+        rows = self._number_rows(targets).astype(np.float32)
         outside = ~((rows >= 0) & (rows <= 1)).all(axis=1)
-        self._refuse(outside, array, "a number in [0, 1] per label, or a list of names per example")
+        self._refuse(outside, rows, "a number in [0, 1] per label, or a list of names per example")
         return rows
 
     def _names(self, targets: Any) -> np.ndarray | None:
@@ -81,7 +87,7 @@ class Multilabel(Task):
             )
         if any(np.isscalar(names) or not all(isinstance(n, str) for n in names) for names in sets):
             return None
-        index = self.index()
+        index = {name: i for i, name in enumerate(self.names)}
         rows = np.zeros((len(sets), self.size), np.float32)
         for row, names in enumerate(sets):
             for name in names:
@@ -92,6 +98,9 @@ class Multilabel(Task):
                     )
                 rows[row, index[name]] = 1
         return rows
+
+    def _strata(self, targets: Any, fraction: float) -> np.ndarray:
+        return self.check_targets(targets) >= 0.5
 
     def metrics(self) -> list[keras.metrics.Metric]:
         return [keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)]
@@ -117,27 +126,46 @@ class Multilabel(Task):
         labels = ops.cast(probabilities >= thresholds, "int32")
         return dict(zip(self.answer_names, (probabilities, labels), strict=True))
 
+    def calibrated(self, targets: Any, answers: Any) -> Self:
+        """The task with the threshold per label that is best for F1.
+
+        A label that none of the targets has keeps its threshold.
+        """
+        present, rows = self._pairs(targets, answers)
+        columns = zip(present.T >= 0.5, rows.T, self.thresholds, strict=True)
+        best = (best_threshold(y, p) if y.any() else old for y, p, old in columns)
+        return replace(self, thresholds=tuple(best))
+
+    def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
+        present = targets >= 0.5
+        columns = [AveragePrecision(y, p) for y, p in zip(present.T, answers.T, strict=True)]
+        is_present, predicted = (x.astype(np.float64) for x in (present, self._predicted(answers)))
+        both = is_present * predicted
+
+        def score(weights: np.ndarray) -> list[float]:
+            counts = weights @ is_present
+            f1 = f1_scores(weights @ both, counts, weights @ predicted)
+            # A label that no example has does not count.
+            tested = np.flatnonzero(counts)
+            return [mean([columns[i](weights) for i in tested]), mean(f1[tested])]
+
+        return ("mean_average_precision", "macro_f1"), score
+
+    def _predicted(self, answers: np.ndarray) -> np.ndarray:
+        return answers.astype(np.float32) >= np.array(self.thresholds, np.float32)
+
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
-        row = np.asarray(answer)
-        predicted = row >= np.array(self.thresholds, np.float32)
-        return {
-            "labels": [name for name, p in zip(self.shown_names, predicted, strict=True) if p],
-            "predictions": [
-                {
-                    "label": self.shown_names[i],
-                    "probability": float(row[i]),
-                    "threshold": self.thresholds[i],
-                }
-                for i in most_probable(row, top)
-            ],
-        }
+        names = self.shown_names
+        predicted = np.flatnonzero(self._predicted(np.asarray(answer)))
+        rows = self._most_probable("label", answer, top)
+        for row in rows:
+            row["threshold"] = self.thresholds[names.index(row["label"])]
+        return {"labels": [names[i] for i in predicted], "predictions": rows}
 
     def to_text(self, answer: Any, top: int = 5) -> str:
         description = self.describe(answer, top)
-        labels = ", ".join(description["labels"]) or "none of the labels"
-        rows = description["predictions"]
-        probabilities = ", ".join(f"{row['label']} {row['probability']:.2%}" for row in rows)
-        return f"{labels} ({probabilities})"
+        labels = printable(", ".join(description["labels"])) or "none of the labels"
+        return f"{labels} ({percentages(description['predictions'])})"
 
 
 def sigmoid(outputs: np.ndarray) -> np.ndarray:

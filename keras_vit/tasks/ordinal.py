@@ -9,9 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit._base.errors import printable
 from keras_vit.tasks.losses import CumulativeCrossentropy, GradeError
 from keras_vit.tasks.multilabel import log_odds, sigmoid
-from keras_vit.tasks.task import Task, as_array, most_probable
+from keras_vit.tasks.scores import NamedScores, quadratic_kappa
+from keras_vit.tasks.task import Task, as_array, percentages
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -58,6 +60,9 @@ class Ordinal(Task):
             raise ValueError(f"Targets {array.shape} are not grades: give (examples,).")
         return self._indices(array)
 
+    def _strata(self, targets: Any, fraction: float) -> np.ndarray:
+        return self.check_targets(targets)
+
     def metrics(self) -> list[keras.metrics.Metric]:
         return [GradeError()]
 
@@ -95,18 +100,21 @@ class Ordinal(Task):
         above = np.cumsum(rows[:, :0:-1], axis=1)
         return (above > 0.5).sum(axis=1)
 
+    def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
+        predicted = self.grades(answers)
+
+        def score(weights: np.ndarray) -> list[float]:
+            error = np.average(np.abs(targets - predicted), weights=weights)
+            accuracy = np.average(targets == predicted, weights=weights)
+            return [error, accuracy, quadratic_kappa(targets, predicted, weights, self.size)]
+
+        return ("grade_mae", "accuracy", "quadratic_kappa"), score
+
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
-        row = np.asarray(answer)
-        return {
-            "grade": self.shown_names[self.grades(row[None])[0]],
-            "predictions": [
-                {"grade": self.shown_names[i], "probability": float(row[i])}
-                for i in most_probable(row, top)
-            ],
-        }
+        (grade,) = self.grades(np.asarray(answer)[None])
+        rows = self._most_probable("grade", answer, top)
+        return {"grade": self.shown_names[grade], "predictions": rows}
 
     def to_text(self, answer: Any, top: int = 5) -> str:
         description = self.describe(answer, top)
-        rows = description["predictions"]
-        probabilities = ", ".join(f"{r['grade']} {r['probability']:.2%}" for r in rows)
-        return f"{description['grade']} ({probabilities})"
+        return f"{printable(description['grade'])} ({percentages(description['predictions'])})"

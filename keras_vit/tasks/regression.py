@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -9,9 +10,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._base.errors import listed
+from keras_vit._base.errors import listed, printable, warn_at_caller
 from keras_vit.tasks.losses import QuantileLoss, UnitError
-from keras_vit.tasks.task import Task, as_array
+from keras_vit.tasks.scores import NamedScores, NumberScores
+from keras_vit.tasks.splitting import quantile_bins
+from keras_vit.tasks.task import Task
+
+COVERAGE = 0.9
+MIN_EXAMPLES = 9  # of which the largest error is the interval of that coverage
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -26,9 +32,13 @@ class Regression(Task):
         units: Per number, such as `"kg"`; empty texts where there are none.
         offset: Per number, the mean of the training targets; 0 by default. `fitted` computes it.
         scale: Per number, their standard deviation; 1 by default. `fitted` computes it.
+        margins: Per number, half the width of its prediction interval, in its unit; empty where
+            there are none. `with_intervals` computes them.
+        coverage: The part of new images whose number lies in its interval.
 
     Raises:
-        ValueError: There is not a unit, a finite offset and a scale above 0 per number.
+        ValueError: There is not a unit, a finite offset and a scale above 0 per number, or margins
+            are not as many or negative.
 
     Example:
 
@@ -52,6 +62,8 @@ class Regression(Task):
     units: tuple[str, ...] = ()
     offset: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
+    margins: tuple[float, ...] = ()
+    coverage: float = COVERAGE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +71,7 @@ class Regression(Task):
             units=tuple(map(str, self.units)) or ("",) * self.size,
             offset=tuple(map(float, self.offset)) or (0.0,) * self.size,
             scale=tuple(map(float, self.scale)) or (1.0,) * self.size,
+            margins=tuple(map(float, self.margins)),
         )
         fits = all(len(v) == self.size for v in (self.units, self.offset, self.scale))
         numbers = (*self.offset, *self.scale)
@@ -67,6 +80,8 @@ class Regression(Task):
                 f"units={self.units}, offset={self.offset} and scale={self.scale} must each have "
                 f"{self.size} values, the offsets finite and the scales above 0."
             )
+        if self.margins and (len(self.margins) != self.size or not min(self.margins) >= 0):
+            raise ValueError(f"margins={self.margins} must be {self.size} numbers of at least 0.")
 
     def values(self, targets: Any) -> np.ndarray:
         """Targets in their units, `(examples, numbers)` of float64.
@@ -74,18 +89,20 @@ class Regression(Task):
         Raises:
             ValueError: The shape is wrong, or a number is missing or not finite.
         """
-        array = as_array(targets)
-        try:
-            rows = self._rows(array, self.size, "Targets").astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"Targets are not rows of {self.size} numbers: {error}") from error
+        rows = self._number_rows(targets)
         missing = ~np.isfinite(rows).all(axis=1)
-        self._refuse(missing, array, f"a finite number for each of {listed(self.shown_names)}")
+        self._refuse(missing, rows, f"a finite number for each of {listed(self.shown_names)}")
         return rows
 
     def check_targets(self, targets: Any) -> np.ndarray:
         """Targets in their units as scaled rows `(examples, numbers)` of float32."""
         return ((self.values(targets) - self.offset) / self.scale).astype(np.float32)
+
+    def _strata(self, targets: Any, fraction: float) -> np.ndarray:
+        bins = [quantile_bins(column, fraction) for column in self.values(targets).T]
+        if len(bins) == 1:
+            return bins[0]
+        return np.concatenate([np.eye(column.max() + 1)[column] for column in bins], axis=1)
 
     def fitted(self, targets: Any) -> Self:
         """The task whose offset and scale are the targets' mean and standard deviation.
@@ -130,12 +147,64 @@ class Regression(Task):
     def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
         return {self.answer_names[0]: self.answers_in_graph(outputs)}
 
+    def calibrated(self, targets: Any, answers: Any) -> Self:
+        """The task with prediction intervals of 90 %: see `with_intervals`.
+
+        Warns, and leaves them out, where there are too few examples.
+        """
+        if len(np.asarray(answers)) < MIN_EXAMPLES:
+            warn_at_caller(
+                f"{len(np.asarray(answers))} held-out images are too few for prediction intervals "
+                f"of {COVERAGE:.0%}: hold out at least {MIN_EXAMPLES}."
+            )
+            return self
+        return self.with_intervals(targets, answers)
+
+    def with_intervals(self, targets: Any, answers: Any, coverage: float = COVERAGE) -> Self:
+        """The task with prediction intervals: an answer plus and minus `margins`.
+
+        Of new images like these, the true number lies inside for at least the given part: split
+        conformal prediction, Lei et al. 2018, "Distribution-Free Predictive Inference For
+        Regression", algorithm 2. Each number has its own interval.
+
+        Args:
+            targets: In their units, as `check_targets` takes them.
+            answers: `(examples, numbers)`, as `answers` returns them, of images that the model has
+                not been trained on.
+            coverage: That part, in (0, 1).
+
+        Raises:
+            ValueError: The coverage is out of range, or there are too few examples for it.
+        """
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage={coverage!r} must lie in (0, 1), such as 0.9.")
+        _, rows = self._pairs(targets, answers)
+        errors = np.sort(np.abs(self.values(targets) - rows), axis=0)
+        rank = _rounded_up((len(rows) + 1) * coverage)
+        if rank > len(rows):
+            raise ValueError(
+                f"Prediction intervals of {coverage:.0%} need at least "
+                f"{_rounded_up(coverage / (1 - coverage))} examples, and there are {len(rows)}."
+            )
+        return replace(self, margins=tuple(errors[rank - 1].tolist()), coverage=coverage)
+
+    def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
+        """MAE and RMSE in units; the scores of several numbers are called `mae_NAME` and so on."""
+        values = targets.astype(np.float64) * self.scale + self.offset
+        columns = [NumberScores(y, p) for y, p in zip(values.T, answers.T, strict=True)]
+        ends = [f"_{name}" for name in self.shown_names] if self.size > 1 else [""]
+        names = [f"{score}{end}" for end in ends for score in NumberScores.names]
+        return names, lambda weights: [value for column in columns for value in column(weights)]
+
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         rows = []
         for i, value in enumerate(np.asarray(answer).tolist()):
             row = {"name": self.shown_names[i], "value": value}
             if self.units[i]:
                 row["unit"] = self.units[i]
+            if self.margins:
+                row["low"], row["high"] = value - self.margins[i], value + self.margins[i]
+                row["coverage"] = self.coverage
             rows.append(row)
         return {"predictions": rows}
 
@@ -144,5 +213,10 @@ class Regression(Task):
         for row in self.describe(answer, top)["predictions"]:
             name = f"{row['name']} " if self.names else ""
             unit = f" {row['unit']}" if "unit" in row else ""
-            parts.append(f"{name}{row['value']:.4g}{unit}")
-        return ", ".join(parts)
+            low_high = f" ({row['low']:.4g} to {row['high']:.4g})" if self.margins else ""
+            parts.append(f"{name}{row['value']:.4g}{unit}{low_high}")
+        return printable(", ".join(parts))
+
+
+def _rounded_up(value: float) -> int:
+    return math.ceil(round(value, 9))  # 100 * 0.95 is 95, and not a little more

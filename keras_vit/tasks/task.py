@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
 
-from keras_vit._base.errors import check_arguments, check_choice, listed
+from keras_vit._base.errors import check_arguments, check_choice, listed, printable
+from keras_vit.tasks.scores import NamedScores, Score, bootstrap, wilson_interval
+from keras_vit.tasks.splitting import held_out
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,15 @@ class Task:
         size: How many there are; follows from `names` where there are names.
 
     Raises:
-        ValueError: There are neither names nor a size, or the two differ.
+        ValueError: There are neither names nor a size, the two differ, or a name occurs twice
+            (as names of classes may).
     """
 
     kind: ClassVar[str]
-    # The noun of a name, and the fewest that make sense.
-    noun: ClassVar[str]
+    noun: ClassVar[str]  # of a target
     fewest: ClassVar[int] = 1
     most: ClassVar[int] = 2**24  # more than this is a damaged file's
+    distinct: ClassVar[bool] = True  # whether no name may occur twice
     # The losses by name, the default first.
     losses: ClassVar[Mapping[str, type[keras.losses.Loss]]]
     # The names of the tensors of an exported file, the one of `answers` first.
@@ -57,11 +62,17 @@ class Task:
                 f"{kind} with {len(self.names)} names and size={self.size!r}: give at least "
                 f"{self.fewest} names, or a size from {self.fewest} to {self.most:,}."
             )
+        if self._repeated and self.distinct:
+            raise ValueError(f"{kind} has these names more than once: {listed(self._repeated)}.")
 
     def _set(self, **values: Any) -> None:
         """Sets fields while the object is made; it is frozen afterwards."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def _repeated(self) -> list[str]:
+        return sorted(name for name, count in Counter(self.names).items() if count > 1)
 
     @property
     def outputs(self) -> int:
@@ -80,20 +91,6 @@ class Task:
             ValueError: There are more or fewer than `size`.
         """
         return replace(self, names=tuple(names))
-
-    def index(self) -> dict[str, int]:
-        """The place of each name.
-
-        Raises:
-            ValueError: A name occurs twice, as two of ImageNet's do.
-        """
-        index = {name: i for i, name in enumerate(self.names)}
-        if len(index) < len(self.names):
-            twice = sorted({name for i, name in enumerate(self.names) if index[name] != i})
-            raise ValueError(
-                f"The names {listed(twice)} occur more than once: give targets as integers."
-            )
-        return index
 
     # Targets
 
@@ -126,6 +123,10 @@ class Task:
             ValueError: The fraction is out of range, targets are not accepted, or one side would
                 be empty.
         """
+        return held_out(self._strata(targets, fraction), fraction, seed, groups)
+
+    def _strata(self, targets: Any, fraction: float) -> np.ndarray:
+        """What `held_out` keeps in proportion, `(examples,)` or `(examples, strata)`."""
         raise NotImplementedError
 
     def fitted(self, targets: Any) -> Self:
@@ -196,6 +197,40 @@ class Task:
         """
         return self
 
+    def scores(
+        self, targets: Any, answers: Any, resamples: int = 1000, seed: int = 0
+    ) -> dict[str, Score]:
+        """How good the answers are: named scores, each with a 95 % interval.
+
+        Not a number where a score is not defined, as R2 is of targets that are all the same.
+
+        Args:
+            targets: As `check_targets` takes them.
+            answers: `(examples, size)`, as `answers` returns them.
+            resamples: Of the bootstrap that the intervals are from; 0 for none. That of an accuracy
+                is Wilson's.
+            seed: Of the bootstrap.
+
+        Raises:
+            ValueError: There is not a row of finite answers per target.
+        """
+        names, score = self._scores(*self._pairs(targets, answers))
+        scores = bootstrap(score, names, len(answers), resamples, seed)
+        if "accuracy" in scores:  # every resample of right answers alone is right
+            rate = scores["accuracy"].value
+            scores["accuracy"] = Score(rate, *wilson_interval(rate, len(answers)))
+        return scores
+
+    def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
+        """The names of the scores, and what computes them for weights of the examples."""
+        raise NotImplementedError
+
+    def _most_probable(self, key: str, answer: Any, top: int) -> list[dict[str, Any]]:
+        """Names and probabilities, the most probable first, the first of equal ones first."""
+        row, names = np.asarray(answer), self.shown_names
+        order = np.argsort(-row, kind="stable")[:top]
+        return [{key: names[i], "probability": float(row[i])} for i in order]
+
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         """The answer for one image as JSON values; `predictions` has a row per name.
 
@@ -237,18 +272,18 @@ class Task:
         Raises:
             ValueError: A row is neither a name nor an index.
         """
-        if targets.dtype.kind in "biu":
-            wrong = (targets < 0) | (targets >= self.size)
-            indices = targets
-        elif targets.dtype.kind == "f":
-            wrong = ~((targets >= 0) & (targets < self.size) & (targets == np.trunc(targets)))
-            indices = targets
+        if targets.dtype.kind in "biuf":
+            indices = targets.astype(np.float64)
         else:
-            index = self.index()
-            indices = np.array([index.get(str(target), -1) for target in targets], np.int32)
-            wrong = indices < 0
-        names = f", or a name: {listed(self.names)}" if self.names else ""
-        self._refuse(wrong, targets, f"an integer from 0 to {self.size - 1}{names}")
+            index = {name: i for i, name in enumerate(self.names)}
+            index |= dict.fromkeys(self._repeated, -1)
+            numbers = [t if isinstance(t, Integral) else index.get(str(t), -1) for t in targets]
+            indices = np.array(numbers, np.float64)
+        accepted = f"an integer from 0 to {self.size - 1}"
+        if self.names:
+            accepted += f", or a name that stands for one of them: {listed(self.names)}"
+        inside = (indices >= 0) & (indices < self.size) & (indices == np.trunc(indices))
+        self._refuse(~inside, targets, accepted)
         return indices.astype(np.int32)
 
     def _refuse(self, wrong: Any, targets: Any, accepted: str) -> None:
@@ -276,6 +311,41 @@ class Task:
             )
         return rows
 
+    def _number_rows(self, targets: Any) -> np.ndarray:
+        """Targets as numbers `(examples, size)`, float64.
+
+        Raises:
+            ValueError: They are not numbers, or have another shape.
+        """
+        try:
+            return self._rows(as_array(targets), self.size, "Targets").astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"Targets are not rows of {self.size} numbers: {error}") from error
+
+    def _pairs(self, targets: Any, answers: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Checked targets, and as many rows of answers.
+
+        Raises:
+            ValueError: Their numbers differ, or an answer is not finite.
+        """
+        checked, rows = self.check_targets(targets), self._rows(answers, self.size, "Answers")
+        if len(checked) != len(rows):
+            raise ValueError(f"{len(checked):,} targets do not match {len(rows):,} answers.")
+        broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if broken.size:
+            raise ValueError(
+                f"The answers of {broken.size:,} of {len(rows):,} examples are not finite, the "
+                f"first of example {broken[0]}: the model's weights are damaged, or its training "
+                "diverged. Train it again with a lower learning rate, or use another file."
+            )
+        return checked, rows
+
+
+def percentages(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows of `_most_probable` in one line."""
+    cells = (f"{next(iter(row.values()))} {row['probability']:.2%}" for row in rows)
+    return printable(", ".join(cells))
+
 
 def _shown(value: Any) -> str:
     text = repr(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
@@ -286,9 +356,12 @@ def as_array(targets: Any) -> np.ndarray:
     """Targets as an array with an example per row.
 
     Raises:
-        ValueError: There is no example.
+        ValueError: There is no example, or rows have different lengths.
     """
-    array = np.asarray(keras.ops.convert_to_numpy(targets) if _is_tensor(targets) else targets)
+    try:
+        array = np.asarray(keras.ops.convert_to_numpy(targets) if _is_tensor(targets) else targets)
+    except ValueError as error:  # NumPy's own is about sequences and shapes
+        raise ValueError("Targets are rows of different lengths: give one value each.") from error
     if array.ndim == 0 or not len(array):
         raise ValueError(f"Targets {array.shape} do not have an example per row, or are empty.")
     return array
@@ -296,8 +369,3 @@ def as_array(targets: Any) -> np.ndarray:
 
 def _is_tensor(targets: Any) -> bool:
     return not isinstance(targets, np.ndarray | Sequence) and keras.ops.is_tensor(targets)
-
-
-def most_probable(probabilities: np.ndarray, top: int) -> np.ndarray:
-    """The indices of the largest values of a row, the first of equal ones first."""
-    return np.argsort(-probabilities, kind="stable")[:top]

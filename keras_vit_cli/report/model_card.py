@@ -10,10 +10,11 @@ from string import Template
 from typing import Any
 
 from keras_vit._base.errors import counted, printable
-from keras_vit.evaluation.calibration import Calibration, wilson_interval
+from keras_vit.evaluation.calibration import Calibration
 from keras_vit.evaluation.markdown import code, inline, table
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
+from keras_vit.tasks.scores import wilson_interval
 
 FILL_IN = "[fill in]"  # marks what only people know
 

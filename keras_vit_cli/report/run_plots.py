@@ -10,9 +10,10 @@ from keras_vit._base.errors import printable
 from keras_vit._base.figures import new_figure
 from keras_vit._base.files import atomic_write
 from keras_vit._base.fonts import without_glyph_warnings
-from keras_vit.evaluation.calibration import Calibration, wilson_interval
+from keras_vit.evaluation.calibration import Calibration
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
+from keras_vit.tasks.scores import wilson_interval
 from keras_vit_cli.report.shortening import fits_in, shorten, shorten_apart, text_width
 
 # With fewer images in a bin, chance moves its accuracy by up to 18 points (Wilson's 95 % interval).

@@ -139,12 +139,20 @@ def test_targets(kind: str, targets: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "targets", "message"),
     [
-        ("classification", [0, 3], r"Target 3 of row 1 is not a class .* 0 to 2, or a name: low"),
+        (
+            "classification",
+            [0, 3],
+            r"Target 3 of row 1 is not a class .* 0 to 2, or a name .* low",
+        ),
         ("classification", ["low", "Low"], r"Target 'Low' of row 1"),
         ("classification", [0, 1.5], r"Target 1.5 of row 1"),
         ("classification", [[0.0, 1, 2]], r"Target \[0.0, 1.0, 2.0\] of row 0"),
         ("classification", [[0.0, 1]], r"\(1, 2\) do not fit .* give \(examples, 3\)"),
         ("classification", [], "empty"),
+        ("classification", [0, None], "Target None of row 1"),
+        ("classification", [["low", "high"], ["low"]], "different lengths"),
+        ("classification", [["low", "high", "low"]], "not rows of 3 numbers"),
+        ("regression", [[1, 2, None]], "row 0 is not a row of finite numbers"),
         ("multilabel", [["low"], ["lwo"]], r"'lwo' of row 1 .* low, middle, high"),
         ("multilabel", [[0, 1, 1], [0, 1, 2]], r"row 1 .* a number in \[0, 1\] per label"),
         ("multilabel", [[], "low"], "Row 1 of the targets is the text 'low': give a list of names"),
@@ -162,8 +170,10 @@ def test_other_targets_are_refused(kind: str, targets: Any, message: str) -> Non
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Classification(), "at least 1 names"),
-        (lambda: Classification(("a", "a")), "more than once: a"),
+        (lambda: Classification(), "at least 2 names"),
+        (lambda: Multilabel(("a", "a")), "more than once: a"),
+        (lambda: Classification(size=1), "at least 2"),
+        (lambda: Classification(("a", "b", "a")).check_targets(["b", "a"]), "Target 'a' of row 1"),
         (lambda: Classification(("a", "b"), size=3), "size=3 and 2 names"),
         (lambda: Classification("cat"), "is one text"),
         (lambda: Multilabel(size=2, thresholds=(0.5,)), "2 numbers in"),
@@ -194,6 +204,8 @@ def test_descriptions(task: Task) -> None:
 
 
 def test_texts() -> None:
+    assert Classification(("a\n", "b")).to_text([0.9, 0.1], 1) == "a\\n 90.00%"
+    assert Classification(("crane", "crane")).check_targets([1, 0]).tolist() == [1, 0]
     assert EVERY["classification"].to_text([0.1, 0.2, 0.7], 2) == "high 70.00%, middle 20.00%"
     text = EVERY["multilabel"].to_text([0.1, 0.3, 0.7], 2)
     assert text == "middle (high 70.00%, middle 30.00%)"

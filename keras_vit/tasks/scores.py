@@ -1,0 +1,212 @@
+"""Scores of answers, of examples with weights, and their intervals by the bootstrap.
+
+A resample of the bootstrap is the same examples with other weights, so what is sorted is sorted
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Score(NamedTuple):
+    """A score and its 95 % interval, not a number where it is not defined."""
+
+    value: float
+    low: float
+    high: float
+
+
+# From weights of the examples `(examples,)` to the values of some scores.
+WeightedScores = Callable[[np.ndarray], Sequence[float]]
+NamedScores = tuple[Sequence[str], WeightedScores]
+
+
+def bootstrap(
+    score: WeightedScores,
+    names: Sequence[str],
+    examples: int,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Score]:
+    """Scores with percentile intervals: Efron 1979, "Bootstrap Methods".
+
+    Args:
+        score: Values of the scores for weights `(examples,)`, one per name.
+        names: Of the scores.
+        examples: How many there are.
+        resamples: How often as many examples are resampled with replacement; 0 for no intervals.
+        seed: Of the draws.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.tasks.scores import bootstrap
+    >>> right = np.array([True, True, True, False] * 25)
+    >>> bootstrap(lambda w: [w @ right / w.sum()], ["accuracy"], 100)
+    {'accuracy': Score(value=0.75, low=0.66, high=0.83)}
+    """
+    rng = np.random.default_rng(seed)
+    values = [float(value) for value in score(np.ones(examples))]
+    resampled = np.full((max(resamples, 1), len(names)), np.nan)
+    for row in resampled[:resamples]:
+        counts = np.bincount(rng.integers(0, examples, examples), minlength=examples)
+        row[:] = score(counts.astype(np.float64))
+    limits = [_interval(column) for column in resampled.T]
+    return {
+        name: Score(value, *limit) for name, value, limit in zip(names, values, limits, strict=True)
+    }
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    defined = values[np.isfinite(values)]
+    if not defined.size:
+        return np.nan, np.nan
+    low, high = np.quantile(defined, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def wilson_interval(rate: float, count: int) -> tuple[float, float]:
+    """Wilson's 95 % confidence interval of a rate, such as an accuracy, from `count` examples.
+
+    Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+
+    >>> [round(bound, 3) for bound in wilson_interval(0.5, 30)]
+    [0.332, 0.668]
+    """
+    z = 1.96
+    center = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * (rate * (1 - rate) / count + (z / (2 * count)) ** 2) ** 0.5
+    return center - half, center + half
+
+
+def mean(values: Any) -> float:
+    """The mean; not a number where there are no values."""
+    return float(np.mean(values)) if len(values) else np.nan
+
+
+def f1_scores(both: Any, present: Any, predicted: Any) -> np.ndarray:
+    """F1 of counts: present and predicted, present, predicted; 0 where it is not defined."""
+    total = np.asarray(present + predicted, np.float64)
+    return np.divide(2 * both, total, out=np.zeros_like(total), where=total > 0)
+
+
+class AveragePrecision:
+    """The area under the steps of precision over recall, as scikit-learn's.
+
+    Args:
+        present: Bool `(examples,)`.
+        scores: The higher, the more likely the label is present, `(examples,)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.tasks.scores import AveragePrecision
+    >>> precision = AveragePrecision(np.array([True, False, True]), np.array([0.9, 0.8, 0.7]))
+    >>> round(precision(np.ones(3)), 3)
+    0.833
+    """
+
+    def __init__(self, present: np.ndarray, scores: np.ndarray) -> None:
+        self.order = np.argsort(-scores, kind="stable")
+        self.present = present[self.order]
+        ordered = scores[self.order]
+        # Examples with one score are above a threshold together.
+        self.ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(scores) - 1)
+
+    def __call__(self, weights: np.ndarray) -> float:
+        ordered = weights[self.order]
+        true = np.cumsum(ordered * self.present)[self.ends]
+        predicted = np.cumsum(ordered)[self.ends]
+        if not true[-1]:
+            return np.nan
+        precision = np.divide(true, predicted, out=np.zeros_like(true), where=predicted > 0)
+        return float(np.sum(np.diff(true, prepend=0) * precision) / true[-1])
+
+
+def best_threshold(present: np.ndarray, scores: np.ndarray) -> float:
+    """The threshold, from which on a label is predicted, with the largest F1.
+
+    Halfway between the two scores it separates, so that it does not hang on one example; of several
+    the one nearest to 0.5.
+
+    >>> import numpy as np
+    >>> best_threshold(np.array([True, True, False]), np.array([0.6, 0.3, 0.1]))
+    0.20000000298023224
+    """
+    values, inverse = np.unique(scores.astype(np.float64), return_inverse=True)
+    true = np.bincount(inverse, present)[::-1].cumsum()[::-1]  # from each value on
+    predicted = np.bincount(inverse)[::-1].cumsum()[::-1]
+    f1 = f1_scores(true, present.sum(), predicted)
+    below = np.concatenate([[0.0], values[:-1]])
+    middles = ((values + below) / 2).astype(np.float32)  # as answers are
+    middles = np.where(middles > below, middles, values)
+    best = np.flatnonzero(np.isclose(f1, f1.max(), rtol=0, atol=1e-12))
+    return float(middles[best[np.abs(middles[best] - 0.5).argmin()]])
+
+
+class NumberScores:
+    """MAE, RMSE, R2 and Spearman's rank correlation of one number.
+
+    Args:
+        targets: `(examples,)`.
+        values: The answers `(examples,)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.tasks.scores import NumberScores
+    >>> scores = NumberScores(np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 5.0]))
+    >>> [round(score, 3) for score in scores(np.ones(3))]
+    [0.667, 0.816, 0.571, 1.0]
+    """
+
+    names = ("mae", "rmse", "r2", "spearman")
+
+    def __init__(self, targets: np.ndarray, values: np.ndarray) -> None:
+        self.targets, self.errors = targets, values - targets
+        self.places = [np.unique(x, return_inverse=True)[1] for x in (targets, values)]
+
+    def __call__(self, weights: np.ndarray) -> list[float]:
+        # Not by `@`, whose threads cost more than they bring where others have the cores.
+        mae, mse, center = (
+            float(np.average(x, weights=weights))
+            for x in (np.abs(self.errors), self.errors**2, self.targets)
+        )
+        variance = np.average((self.targets - center) ** 2, weights=weights)
+        varies = np.ptp(self.targets[weights > 0]) > 0  # the variance of equal ones may round
+        r2 = float(1 - mse / variance) if varies else np.nan
+        x, y = (_ranks(place, weights) for place in self.places)
+        return [mae, mse**0.5, r2, _correlation(x, y, weights)]
+
+
+def _ranks(places: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The mean rank of each value among examples that occur `weights` times."""
+    counts = np.bincount(places, weights)
+    return (np.cumsum(counts) - (counts - 1) / 2)[places]
+
+
+def _correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
+    x, y = x - np.average(x, weights=weights), y - np.average(y, weights=weights)
+    xx, yy, xy = (np.sum(weights * product) for product in (x * x, y * y, x * y))
+    return float(xy / (xx * yy) ** 0.5) if xx * yy > 0 else np.nan
+
+
+def quadratic_kappa(
+    targets: np.ndarray, predicted: np.ndarray, weights: np.ndarray, grades: int
+) -> float:
+    """Cohen's kappa with quadratic weights (Cohen 1968): 1 for agreement, 0 for chance.
+
+    >>> import numpy as np
+    >>> quadratic_kappa(np.array([0, 1, 2]), np.array([0, 1, 1]), np.ones(3), 3)
+    0.6666666666666667
+    """
+    distance = (np.arange(grades)[:, None] - np.arange(grades)) ** 2
+    true = np.bincount(targets, weights, grades)
+    answered = np.bincount(predicted, weights, grades)
+    by_chance = true @ distance @ answered / weights.sum()
+    observed = np.sum(weights * (targets - predicted) ** 2)
+    return float(1 - observed / by_chance) if by_chance else np.nan

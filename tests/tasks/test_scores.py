@@ -1,0 +1,226 @@
+"""Scores against scikit-learn and SciPy; thresholds, prediction intervals, the bootstrap."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics
+
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
+from keras_vit.tasks.scores import AveragePrecision, NumberScores, bootstrap, quadratic_kappa
+
+EXAMPLES = 120
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def values_of(task: Task, targets: Any, answers: Any) -> dict[str, float]:
+    scores = task.scores(targets, answers, resamples=50)
+    for score in scores.values():
+        assert score.low <= score.value <= score.high
+    return {name: score.value for name, score in scores.items()}
+
+
+def test_classification() -> None:
+    targets = rng().choice(5, EXAMPLES, p=[0.5, 0.3, 0.15, 0.05, 0])  # no example of the last
+    answers = rng(1).dirichlet(np.ones(6)[:5], EXAMPLES) + 0.3 * np.eye(5)[targets]
+    predicted = answers.argmax(axis=1)
+    for labels in (targets, np.eye(5)[targets]):
+        assert values_of(Classification(size=5), labels, answers) == pytest.approx(
+            {
+                "accuracy": metrics.accuracy_score(targets, predicted),
+                "macro_f1": metrics.f1_score(
+                    targets, predicted, labels=range(5), average="macro", zero_division=0
+                ),
+            }
+        )
+
+
+def multilabel() -> tuple[np.ndarray, np.ndarray]:
+    targets = rng().random((EXAMPLES, 4)) < [0.5, 0.2, 0.05, 0.6]
+    noisy = rng(1).normal(size=(EXAMPLES, 4)) + 1.5 * targets - 1
+    return targets, np.round(1 / (1 + np.exp(-noisy)), 2).astype("float32")  # with ties
+
+
+def test_multilabel() -> None:
+    targets, answers = multilabel()
+    task = Multilabel(size=4, thresholds=(0.5, 0.3, 0.2, 0.71))
+    predicted = answers >= np.array(task.thresholds, "float32")
+    assert values_of(task, targets, answers) == pytest.approx(
+        {
+            "mean_average_precision": metrics.average_precision_score(targets, answers),
+            "macro_f1": metrics.f1_score(targets, predicted, average="macro"),
+        }
+    )
+    targets[:, 2] = False  # does not count
+    keep = [0, 1, 3]
+    expected = metrics.average_precision_score(targets[:, keep], answers[:, keep])
+    assert values_of(task, targets, answers)["mean_average_precision"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_regression(size: int) -> None:
+    targets = rng().normal(10, 3, (EXAMPLES, size))
+    answers = np.round(targets + rng(1).normal(size=(EXAMPLES, size)), 1)
+    actual = values_of(
+        Regression([f"x{i}" for i in range(size)], scale=[5] * size), targets, answers
+    )
+    for i in range(size):
+        y, x, end = targets[:, i], answers[:, i], f"_x{i}" if size > 1 else ""
+        expected = {
+            f"mae{end}": metrics.mean_absolute_error(y, x),
+            f"rmse{end}": metrics.root_mean_squared_error(y, x),
+            f"r2{end}": metrics.r2_score(y, x),
+            f"spearman{end}": stats.spearmanr(y, x).statistic,
+        }
+        assert {name: actual[name] for name in expected} == pytest.approx(expected)
+    assert len(actual) == 4 * size
+
+
+def test_ordinal() -> None:
+    task = Ordinal(size=5)
+    targets = rng().integers(0, 5, EXAMPLES)
+    outputs = 2.0 * (targets[:, None] - np.arange(4)) - 1 + rng(1).normal(0, 2, (EXAMPLES, 4))
+    grades = (outputs > 0).sum(axis=1)
+    assert values_of(task, targets, task.answers(outputs)) == pytest.approx(
+        {
+            "grade_mae": metrics.mean_absolute_error(targets, grades),
+            "accuracy": metrics.accuracy_score(targets, grades),
+            "quadratic_kappa": metrics.cohen_kappa_score(targets, grades, weights="quadratic"),
+        }
+    )
+
+
+def test_weights_are_numbers_of_copies() -> None:
+    """What the bootstrap rests on."""
+    targets, answers = multilabel()
+    y, x = targets[:, 0], answers[:, 0].astype(float)
+    counts = rng(2).integers(0, 4, EXAMPLES)
+    many = np.repeat(np.arange(EXAMPLES), counts)
+    weights = counts.astype(float)
+    precision = AveragePrecision(y, x)(weights)
+    assert precision == pytest.approx(metrics.average_precision_score(y[many], x[many]))
+    numbers = x + rng(3).normal(size=EXAMPLES).round(1)
+    mae, rmse, r2, spearman = NumberScores(numbers, x)(weights)
+    assert mae == pytest.approx(metrics.mean_absolute_error(numbers[many], x[many]))
+    assert rmse == pytest.approx(metrics.root_mean_squared_error(numbers[many], x[many]))
+    assert r2 == pytest.approx(metrics.r2_score(numbers[many], x[many]))
+    assert spearman == pytest.approx(stats.spearmanr(numbers[many], x[many]).statistic)
+    a, b = rng(4).integers(0, 4, (2, EXAMPLES))
+    expected = metrics.cohen_kappa_score(a[many], b[many], weights="quadratic")
+    assert quadratic_kappa(a, b, weights, 4) == pytest.approx(expected)
+
+
+def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:
+    sample = rng().exponential(size=60)
+    mean = bootstrap(lambda w: [w @ sample / w.sum()], ["mean"], 60, 4000)["mean"]
+    theirs = stats.bootstrap(
+        (sample,), np.mean, n_resamples=4000, method="percentile", random_state=1
+    ).confidence_interval
+    np.testing.assert_allclose(mean[1:], theirs, rtol=0.02)
+    inside = 0
+    for seed in range(200):
+        sample = rng(seed).normal(size=80)
+        _, low, high = bootstrap(lambda w, s=sample: [w @ s / w.sum()], ["mean"], 80, 200)["mean"]
+        inside += low <= 0 <= high
+    assert 0.9 <= inside / 200 <= 0.99
+    again = bootstrap(lambda w: [w @ sample], ["sum"], 80, 10, seed=3)
+    assert bootstrap(lambda w: [w @ sample], ["sum"], 80, 10, seed=3) == again
+
+
+def test_scores_that_are_not_defined() -> None:
+    for constant in (1.0, 0.1, 1 / 3):
+        scores = Regression(size=1).scores(np.full(10, constant), np.arange(10.0), resamples=20)
+        assert np.isnan([*scores["r2"], *scores["spearman"]]).all()
+        assert scores["mae"].value == pytest.approx(np.abs(np.arange(10) - constant).mean())
+    none = Multilabel(size=2).scores(np.zeros((5, 2)), np.full((5, 2), 0.5), resamples=5)
+    assert np.isnan(none["mean_average_precision"]).all()
+    without = Ordinal(size=2).scores([0, 1], [[1, 0], [0, 1]], resamples=0)
+    assert without["grade_mae"].value == 0
+    assert np.isnan(without["grade_mae"][1:]).all()
+
+
+def test_the_interval_of_an_accuracy_is_wilsons() -> None:
+    """That of the bootstrap would be 1 to 1 where every answer is right."""
+    answers = np.tile([0.9, 0.1], (30, 1))
+    score = Classification(size=2).scores(np.zeros(30, int), answers)["accuracy"]
+    expected = stats.binomtest(30, 30).proportion_ci(method="wilson")
+    np.testing.assert_allclose(score, (1, *expected), rtol=1e-4)
+
+
+def test_thresholds_are_the_best_for_f1() -> None:
+    targets, answers = multilabel()
+    targets[:, 2] = False
+    task = Multilabel(("a", "b", "c", "d"), thresholds=(0.5, 0.5, 0.9, 0.5))
+    chosen = task.calibrated(targets, answers)
+    assert chosen.names == task.names
+    assert chosen.thresholds[2] == 0.9  # nothing to choose by
+    for i in (0, 1, 3):
+        at = [metrics.f1_score(targets[:, i], answers[:, i] >= t) for t in np.arange(0, 1, 0.005)]
+        predicted = answers[:, i] >= np.float32(chosen.thresholds[i])
+        assert metrics.f1_score(targets[:, i], predicted) == pytest.approx(max(at))
+    before, after = (t.scores(targets, answers, 0)["macro_f1"].value for t in (task, chosen))
+    assert after > before
+
+
+def test_thresholds_of_probabilities_without_a_number_between() -> None:
+    low = np.float32(0.9999999)
+    high = np.nextafter(low, np.float32(2))
+    answers = np.array([[low], [high], [high]])
+    task = Multilabel(size=1).calibrated([[0], [1], [1]], answers)
+    assert task.scores([[0], [1], [1]], answers, 0)["macro_f1"].value == 1
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
+def test_prediction_intervals_cover(coverage: float) -> None:
+    """Errors that are skewed and of different sizes in two numbers, 400 calibrations."""
+    inside, new = np.zeros(2), 50
+    for seed in range(400):
+        targets = rng(seed).exponential([1, 20], (99 + new, 2))
+        answers = np.zeros_like(targets)
+        task = Regression(size=2).with_intervals(targets[:99], answers[:99], coverage)
+        inside += (np.abs(targets[99:] - answers[99:]) <= task.margins).mean(axis=0)
+    # The coverage of a calibration is Beta(rank, 100 - rank): the mean of 400 lies near its own.
+    rank = np.ceil(100 * coverage)
+    spread = (rank * (100 - rank) / 100**2 / 101 + coverage * (1 - coverage) / new) ** 0.5
+    np.testing.assert_allclose(inside / 400, rank / 100, atol=4 * spread / 400**0.5)
+    row = task.describe([1.0, 2.0])["predictions"][1]
+    assert (row["low"], row["high"]) == (2 - task.margins[1], 2 + task.margins[1])
+    assert row["coverage"] == coverage
+    assert Regression.from_config(task.get_config()) == task
+
+
+def test_intervals_of_few_examples() -> None:
+    task, few = Regression(size=1), np.arange(8.0)
+    with pytest.raises(ValueError, match="need at least 9 examples, and there are 8"):
+        task.with_intervals(few, few)
+    with pytest.warns(UserWarning, match="hold out at least 9"):
+        assert task.calibrated(few, few) == task
+    assert task.calibrated(np.arange(9.0), np.zeros(9)).margins == (8.0,)
+    with pytest.raises(ValueError, match=r"coverage=1\.5"):
+        task.with_intervals(few, few, 1.5)
+
+
+def test_tasks_without_a_calibration() -> None:
+    for task in (Classification(size=2), Ordinal(size=2)):
+        assert task.calibrated([0, 1], np.eye(2)) is task
+        assert task.fitted([0, 1]) is task
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (np.eye(2), "3 targets do not match 2 answers"),
+        (np.zeros((3, 4)), r"\(3, 4\) do not fit classification of 2"),
+        (
+            [[0.5, 0.5], [np.nan, 1], [1, 0]],
+            "1 of 3 examples are not finite",
+        ),
+    ],
+)
+def test_answers_that_do_not_fit(answers: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Classification(size=2).scores([0, 1, 0], answers)

@@ -1,0 +1,130 @@
+"""Splits: every label in proportion, groups on one side, the same for the same seed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit.data.sources.folder import _stratified
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
+from keras_vit.tasks.splitting import held_out
+
+EXAMPLES = 1000
+RATES = np.geomspace(0.01, 0.4, 12)  # of labels, from rare to frequent
+
+
+def labels(seed: int = 0) -> np.ndarray:
+    """Labels that come together: an example has few or many."""
+    rng = np.random.default_rng(seed)
+    return (rng.random((EXAMPLES, 12)) < RATES * rng.uniform(0, 2, (EXAMPLES, 1))).astype(int)
+
+
+def worst(rows: np.ndarray, mask: np.ndarray, fraction: float) -> float:
+    """By how many examples the label that is farthest off is off."""
+    return float(np.abs(rows[mask].sum(axis=0) - fraction * rows.sum(axis=0)).max())
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_several_labels(fraction: float, seed: int) -> None:
+    rows = labels(seed)
+    mask = Multilabel(size=12).split(rows, fraction, seed)
+    assert abs(mask.mean() - fraction) <= 2 / EXAMPLES
+    assert worst(rows, mask, fraction) <= 2
+    at_random = [
+        worst(rows, np.random.default_rng(s).random(EXAMPLES) < fraction, fraction)
+        for s in range(20)
+    ]
+    assert worst(rows, mask, fraction) < min(at_random) / 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_with_several_labels(seed: int) -> None:
+    """Groups of 1 to 30 examples, which share most of their labels."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 31, 80)
+    groups = np.repeat([f"patient {i}" for i in range(80)], sizes)
+    of_group = rng.random((80, 12)) < RATES
+    rows = np.repeat(of_group, sizes, axis=0) ^ (rng.random((len(groups), 12)) < 0.02)
+    mask = Multilabel(size=12).split(rows, 0.25, seed, groups)
+    assert not set(groups[mask]) & set(groups[~mask])
+    assert abs(mask.mean() - 0.25) < 0.02
+    at_random = []
+    for s in range(20):
+        chosen = np.random.default_rng(s).random(80) < 0.25
+        at_random.append(worst(rows, np.repeat(chosen, sizes), 0.25))
+    assert worst(rows, mask, 0.25) < min(at_random) / 2
+
+
+@pytest.mark.parametrize("task", [Classification(size=4), Ordinal(size=4)])
+def test_classes_with_and_without_groups(task: Task) -> None:
+    rng = np.random.default_rng(0)
+    targets = rng.choice(4, EXAMPLES, p=[0.6, 0.3, 0.08, 0.02])
+    mask = task.split(targets, 0.2)
+    expected = [round(0.2 * n) for n in np.bincount(targets)]
+    np.testing.assert_array_equal(np.bincount(targets[mask]), expected)
+    groups = np.argsort(np.argsort(targets + rng.normal(0, 0.5, EXAMPLES))) // 10
+    mask = task.split(targets, 0.2, 0, groups)
+    assert not set(groups[mask]) & set(groups[~mask])
+    assert (np.abs(np.bincount(targets[mask]) - expected) <= [2, 2, 2, 2]).all()
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.25, 0.4])
+def test_classes_are_split_as_folders_are(fraction: float) -> None:
+    names = ("a", "b", "c", "only one")
+    targets = np.repeat(range(4), [3, 40, 11, 1])
+    files = [(Path(f"{i:03d}.png"), names[k]) for i, k in enumerate(targets)]
+    parts = _stratified(files, names, fraction, seed=5)
+    mask = Classification(names).split(targets, fraction, seed=5)
+    assert {file for file, _ in parts["val"]} == {files[i][0] for i in np.flatnonzero(mask)}
+    by_name = Classification(names).split([names[k] for k in targets], fraction, seed=5)
+    np.testing.assert_array_equal(by_name, mask)
+
+
+def test_numbers() -> None:
+    rng = np.random.default_rng(0)
+    one = rng.lognormal(size=EXAMPLES)
+    mask = Regression(size=1).split(one, 0.2)
+    assert mask.mean() == 0.2
+    for q in np.arange(0.1, 1, 0.1):  # each tenth has its part
+        assert abs((one[mask] < np.quantile(one, q)).mean() - q) < 0.01
+    several = np.stack([one, rng.normal(size=EXAMPLES), one + rng.normal(size=EXAMPLES)], axis=1)
+    mask = Regression(size=3).split(several, 0.2)
+    assert abs(mask.mean() - 0.2) < 0.005
+    below = several[mask] < np.quantile(several, 0.3, axis=0)
+    np.testing.assert_allclose(below.mean(axis=0), 0.3, atol=0.02)
+    assert Regression(size=1).split([1.0, 2, 3], 0.1).sum() == 1
+    assert Regression(size=1).split(np.ones(50), 0.2).sum() == 10
+
+
+def test_seeds() -> None:
+    rows = labels()
+    for task, targets in ((Multilabel(size=12), rows), (Regression(size=1), rows @ RATES)):
+        first = task.split(targets, 0.2, 1)
+        np.testing.assert_array_equal(task.split(targets, 0.2, 1), first)
+        assert (task.split(targets, 0.2, 2) != first).any()
+
+
+def test_examples_without_any_label() -> None:
+    rows = np.zeros((100, 3), int)
+    rows[:10, 0] = 1
+    mask = Multilabel(size=3).split(rows, 0.2)
+    assert (mask[:10].sum(), mask.sum()) == (2, 20)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "groups", "message"),
+    [
+        (0.0, None, r"fraction=0.0 must lie in \(0, 1\)"),
+        (0.2, ["a", "b"], r"\(2,\) groups do not match 4 targets"),
+        (0.2, ["a", "a", "a", "a"], "not enough groups"),
+    ],
+)
+def test_errors(fraction: float, groups: list[str] | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Classification(size=2).split([0, 1, 0, 1], fraction, 0, groups)
+
+
+def test_one_example_per_class_leaves_nothing_to_hold_out() -> None:
+    with pytest.raises(ValueError, match="not enough examples"):
+        held_out(np.arange(3), 0.5)
