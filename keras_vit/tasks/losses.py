@@ -260,7 +260,7 @@ class ZLPRLoss(keras.losses.Loss):
 
         def bounded(scores: Any, weights: Any) -> Any:
             # A finite number for log 0: the gradient at minus infinity is not a number.
-            log_weights = ops.where(weights > 0, ops.log(ops.maximum(weights, 1e-30)), -1e4)
+            log_weights = ops.where(weights > 0, ops.log(ops.maximum(weights, 1e-30)), -1e30)
             terms = ops.concatenate([zero, scores + log_weights], axis=-1)
             return ops.logsumexp(terms, axis=-1)
 

@@ -1,0 +1,64 @@
+"""Every loss of every task trains a head, by `fit`, to answers better than the mean."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.tasks import TASKS, Multilabel, Task, get
+
+EXAMPLES, FEATURES = 256, 8
+LOSSES = [(kind, loss) for kind, task in TASKS.items() for loss in task.losses]
+
+
+def task_and_data(kind: str) -> tuple[Task, np.ndarray, np.ndarray]:
+    """Targets that follow from the features, up to some noise."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(EXAMPLES, FEATURES)).astype("float32")
+    scores = x @ rng.normal(size=(FEATURES, 3)) + rng.normal(0, 0.3, (EXAMPLES, 3))
+    if kind == "classification":
+        return get(kind, size=3), x, scores.argmax(axis=1)
+    if kind == "multilabel":
+        return get(kind, size=3), x, scores > [0, 1, 3]
+    if kind == "regression":
+        targets = 100 + 20 * scores[:, :2]
+        return get(kind, names=("x", "y")).fitted(targets), x, targets
+    return get(kind, size=4), x, np.digitize(scores[:, 0], [-2, 0, 3])
+
+
+@pytest.mark.parametrize(("kind", "loss"), LOSSES)
+def test_fit(kind: str, loss: str) -> None:
+    task, x, targets = task_and_data(kind)
+    bias = keras.initializers.Constant(task.initial_bias(targets))
+    head = keras.layers.Dense(task.outputs, kernel_initializer="zeros", bias_initializer=bias)
+    model = keras.Sequential([keras.Input((FEATURES,)), head])
+    model.compile(keras.optimizers.Adam(0.1), task.loss(loss), metrics=task.metrics())
+    mean = task.scores(targets, task.answers(model.predict(x, verbose=0)), 0)
+    history = model.fit(x, task.check_targets(targets), batch_size=64, epochs=10, verbose=0).history
+    answers = task.answers(model.predict(x, verbose=0))
+    scores = task.scores(targets, answers, 0)
+    main = next(iter(scores))
+    is_error = "mae" in main
+    assert scores[main].value < 0.3 * mean[main].value if is_error else scores[main].value > 0.9
+    name = task.metrics()[0].name
+    assert (history[name][-1] < history[name][0]) == is_error
+    if not isinstance(task, Multilabel):  # whose metric counts all labels alike
+        metrics = model.evaluate(x, task.check_targets(targets), verbose=0, return_dict=True)
+        assert metrics[name] == pytest.approx(scores[main].value, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_model_of_this_package_takes_every_task(kind: str) -> None:
+    """Without a warning of its checks of losses and labels."""
+    task, _, targets = task_and_data(kind)
+    model = keras_vit.VisionTransformer(
+        patch_size=8, hidden_dim=8, depth=1, num_heads=1, num_classes=task.outputs,
+        input_shape=(16, 16, 3),
+    )  # fmt: skip
+    images = np.random.default_rng(0).uniform(0, 255, (8, 16, 16, 3)).astype("float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.compile("sgd", task.loss(), metrics=task.metrics())
+        model.fit(images, task.check_targets(targets)[:8], verbose=0)
