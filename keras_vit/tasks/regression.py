@@ -104,6 +104,9 @@ class Regression(Task):
             return bins[0]
         return np.concatenate([np.eye(column.max() + 1)[column] for column in bins], axis=1)
 
+    def to_targets(self, checked: Any) -> np.ndarray:
+        return self.answers(checked)
+
     def fitted(self, targets: Any) -> Self:
         """The task whose offset and scale are the targets' mean and standard deviation.
 

@@ -106,6 +106,10 @@ class Task:
         """
         raise NotImplementedError
 
+    def to_targets(self, checked: Any) -> np.ndarray:
+        """The inverse of `check_targets`: what batches hold, as it takes them; numbers in units."""
+        return np.asarray(checked)
+
     def split(self, targets: Any, fraction: float, seed: int = 0, groups: Any = None) -> np.ndarray:
         """Which examples to hold out: stratified by the targets, the same for the same seed.
 

@@ -244,3 +244,11 @@ def test_scale_of_numbers() -> None:
 
 def test_the_face_has_the_room() -> None:
     assert keras_vit.tasks.get is get
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_what_batches_hold_can_be_turned_back(kind: str) -> None:
+    targets = np.eye(3) if kind in ("regression", "multilabel") else [0, 2, 1]
+    task = EVERY[kind]
+    checked = task.check_targets(targets)
+    np.testing.assert_allclose(task.check_targets(task.to_targets(checked)), checked, atol=1e-5)
