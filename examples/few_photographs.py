@@ -24,7 +24,7 @@ from study import Row, command_line, mean_and_spread, to_markdown
 from keras_vit import data
 from keras_vit._base.files import write_text
 from keras_vit.evaluation import calibration, predict_split
-from keras_vit.evaluation.prediction import probabilities_of
+from keras_vit.models.answers import answers_of
 from keras_vit.training.auto_recipe import choose_recipe
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_of
@@ -88,7 +88,7 @@ def run(
     training.recipe, training.folder = recipe_of(job, images_per_class), folder
     training.train_on(splits)
     labels, scores = predict_split(training.model, splits.val)
-    probabilities = probabilities_of(training.model, scores)
+    probabilities = answers_of(training.model, scores)
     return {
         "accuracy": float((probabilities.argmax(-1) == labels).mean()),
         "error": calibration(labels, probabilities).error,

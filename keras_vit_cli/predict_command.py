@@ -8,6 +8,7 @@ from rich.text import Text
 
 from keras_vit._base.errors import printable
 from keras_vit.evaluation.prediction import predict_files
+from keras_vit.models.answers import task_of
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.predict import PredictOptions
 
@@ -21,17 +22,16 @@ def predict(options: PredictOptions) -> int:
     table = Table("image", "class", "probability")
     failed = 0
     classifier = open_classifier(options.model, options.decoder, options.views)
-    predictions = predict_files(
-        classifier, list(options.files), options.top, max_pixels=options.max_pixels
-    )
-    for file, classes in predictions:
+    task = task_of(classifier)
+    for file, answer in predict_files(classifier, options.files, max_pixels=options.max_pixels):
         name = Text(printable(file))  # plain strings would be markup
-        if isinstance(classes, str):
+        if isinstance(answer, str):
             failed += 1
-            table.add_row(name, Text(printable(f"cannot be read: {classes}")), "", style="red")
+            table.add_row(name, Text(printable(f"cannot be read: {answer}")), "", style="red")
             table.add_section()
             continue
-        for i, (class_name, probability) in enumerate(classes):
+        rows = task.describe(answer, options.top)["predictions"]
+        for i, (class_name, probability, *_) in enumerate(row.values() for row in rows):
             if not math.isfinite(probability):
                 raise ValueError(
                     f"The model in {options.model} predicts {probability} for {file}: its weights "

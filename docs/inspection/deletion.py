@@ -23,7 +23,8 @@ from PIL import Image, ImageFilter
 import keras_vit
 from keras_vit import data, inspection
 from keras_vit.evaluation import features, linear_probe
-from keras_vit.evaluation.prediction import pipeline_arguments, probabilities_of
+from keras_vit.evaluation.prediction import pipeline_arguments
+from keras_vit.models.answers import answers_of
 
 BATCH = 20
 MEASURES = ("deletion", "insertion")
@@ -127,7 +128,7 @@ def main() -> None:
     def predict(images: np.ndarray) -> np.ndarray:
         missing = BATCH - len(images)  # another number of images would be compiled again
         padded = np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0)), mode="edge")
-        return probabilities_of(model, model.predict_on_batch(padded))[: len(images)]
+        return answers_of(model, model.predict_on_batch(padded))[: len(images)]
 
     parts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in MAPS}
     with suppress(KeyboardInterrupt):

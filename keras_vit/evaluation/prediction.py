@@ -1,6 +1,7 @@
-"""A classifier's predictions for image files and for splits of a data set."""
+"""A model's predictions for image files and for splits of a data set."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import keras
 import numpy as np
 
 from keras_vit import data
+from keras_vit import ops as backend
 from keras_vit._base.errors import check_positive
 from keras_vit.data._imports import tf
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_file, sixteen_bit_files
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.views import average_views
 from keras_vit.ops import current_processes
@@ -21,43 +24,67 @@ from keras_vit.ops import current_processes
 # Scores of a whole split that are held at once, a few times in copies.
 MOST_SCORE_BYTES = 64 * 2**20
 
-# Class names with their probabilities, the most probable first.
-Prediction = list[tuple[str, float]]
-
 
 def predict_files(
     model: Any,
-    files: Sequence[str | Path],
-    top: int = 5,
+    files: Iterable[str | Path],
     batch_size: int = 32,
     max_pixels: int = data.MAX_PIXELS,
-) -> Iterator[tuple[Path, Prediction | str]]:
-    """Predicts the classes of image files.
+) -> Iterator[tuple[Path, np.ndarray | str]]:
+    """Predicts what a model answers for image files.
 
     Args:
-        model: A classifier of this package that accepts pixels.
-        files: Image files of any size.
-        top: Number of classes per image.
+        model: A model of this package that accepts pixels and has a task, or an exported one.
+        files: Image files of any size. They are taken a batch at a time, so that there may be any
+            number of them.
         batch_size: Images per batch.
         max_pixels: Largest height times width of a file to decode.
 
     Yields:
-        Every file in order, with its `(class name, probability)` pairs, the most probable first,
-        or with the reason why it cannot be decoded.
+        Every file in order, with its answer `(size,)` by the model's task, such as a probability
+        per class, which `model.task.describe` and `to_text` put into words; or with the reason why
+        it cannot be decoded.
 
     Raises:
-        ValueError: `top` or `batch_size` is below 1.
+        ValueError: `batch_size` is below 1, or see `check_takes_pixels_to_answers`.
+
+    Example:
+
+    >>> import keras_vit
+    >>> from keras_vit.evaluation.prediction import predict_files
+    >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=16, depth=1, num_heads=2,
+    ...     input_shape=(8, 8, 3), num_classes=2)
+    >>> for file, answer in predict_files(model, ["nowhere.jpg"]):
+    ...     print(file, answer)
+    nowhere.jpg No such file or directory
     """
-    check_positive(top=top, batch_size=batch_size)
+    check_positive(batch_size=batch_size)
+    check_takes_pixels_to_answers(model)
     averaged = average_views(model)
-    warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
-    for start in range(0, len(files), batch_size):
-        paths = [Path(file) for file in files[start : start + batch_size]]
+    remaining, looked_at, size = iter(files), 0, 0
+    deep: list[Path] = []
+    while paths := [Path(file) for file in islice(remaining, batch_size)]:
+        if not deep:  # one warning, as soon as there is a reason for it
+            looked_at += len(paths)
+            warn_of_sixteen_bits(deep := sixteen_bit_files(paths), looked_at)
+        if backend.compiles_per_shape() and len(paths) == batch_size:
+            size = batch_size  # also of batches with broken files, and of the last one
         images, failed = read_images(model, paths, max_pixels)
-        scores = averaged.predict_on_batch(images) if len(images) else np.zeros((0, 1))
-        predictions = iter(predictions_of(model, scores, top))
+        answers = iter(_answers(model, averaged, images, size))
         for path in paths:
-            yield path, failed[path] if path in failed else next(predictions)
+            yield path, failed[path] if path in failed else next(answers)
+
+
+def _answers(model: Any, averaged: Any, images: np.ndarray, size: int) -> np.ndarray:
+    """The answers `(images, size of the task)` to a batch, which is padded to `size` images."""
+    if not len(images):
+        return images
+    return answers_of(model, averaged.predict_on_batch(_padded(images, size)))[: len(images)]
+
+
+def _padded(images: np.ndarray, size: int) -> np.ndarray:
+    missing = max(size - len(images), 0)
+    return np.pad(images, ((0, missing), *3 * [(0, 0)]), mode="edge")
 
 
 def read_images(
@@ -81,36 +108,22 @@ def read_images(
     return (np.moveaxis(batch, -1, 1) if _channels_first(model) else batch), failed
 
 
-def predictions_of(model: Any, scores: Any, top: int) -> list[Prediction]:
-    """The most probable classes of each image, from the model's scores `(images, classes)`."""
-    probabilities = probabilities_of(model, scores)
-    names = model.class_names or tuple(map(str, range(probabilities.shape[-1])))
-    order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
-    return [
-        [(names[i], float(row[i])) for i in indices]
-        for row, indices in zip(probabilities, order, strict=True)
-    ]
+def check_takes_pixels_to_answers(model: Any) -> None:
+    """Raises a ValueError for a model that does not answer images as its task describes.
 
-
-def probabilities_of(model: Any, scores: Any) -> np.ndarray:
-    """Scores `(images, classes)` of a classifier as probabilities: the softmax of logits.
-
-    In NumPy: JAX would compile a softmax for each number of images.
+    Such a model returns features or tokens, does not have a task, or takes normalized pixels.
     """
-    scores = keras.ops.convert_to_numpy(scores)
-    if model.classifier_activation is not None:
-        return scores
-    weights = np.exp(scores.astype("float32") - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
-def check_takes_pixels_to_classes(model: Any) -> None:
-    """Raises a ValueError for a model without a score per class, or of normalized pixels."""
     if model.num_classes == 0 or len(model.output_shape) != 2:
         raise ValueError(
             f"{model.name} returns {model.output_shape}, not one score per class. "
             "Give a model with num_classes and pooling, such as model.with_classifier(5)."
         )
+    task_of(model)
+    check_takes_pixels(model)
+
+
+def check_takes_pixels(model: Any) -> None:
+    """Raises a ValueError for a model of normalized pixels."""
     if not model.include_preprocessing:
         raise ValueError(
             f"{model.name} takes normalized pixels, so it could be given the wrong range. "
@@ -179,8 +192,8 @@ def predict_outcomes(model: Any, split: data.Split, batch_size: int = 32) -> Out
     averaged, parts = average_views(model), []
     for images, labels in to_data_format(model, batches).as_numpy_iterator():
         # The last batch is padded: another size would be compiled again.
-        padded = np.pad(images, ((0, batch_size - len(images)), *3 * [(0, 0)]), mode="edge")
-        scores = keras.ops.convert_to_numpy(averaged.predict_on_batch(padded))[: len(images)]
+        outputs = averaged.predict_on_batch(_padded(images, batch_size))
+        scores = keras.ops.convert_to_numpy(outputs)[: len(images)]
         parts.append(Outcomes.of_scores(labels, scores, activation))
     return Outcomes.joined(parts)
 

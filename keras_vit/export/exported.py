@@ -13,6 +13,7 @@ from keras_vit._base.errors import check_positive
 from keras_vit.export.contract import Contract
 from keras_vit.export.format_table import FORMATS
 from keras_vit.models import ImageModel
+from keras_vit.tasks import Classification
 from keras_vit.trainer.pixel_ranges import check_pixels
 from keras_vit.weights import load_model
 from keras_vit.weights.containers.checkpoint_file import holds_weights
@@ -28,6 +29,7 @@ class ExportedModel:
         name: Of the file.
         class_names: The name of each class.
         num_classes: How many there are.
+        task: What the answers mean.
         classifier_activation: `"softmax"`: it predicts probabilities.
         eval_transform: How photographs are prepared.
         image_size: Height and width.
@@ -36,6 +38,7 @@ class ExportedModel:
 
     classifier_activation = "softmax"
     data_format = "channels_last"
+    include_preprocessing = True
 
     def __init__(
         self, path: Path, contract: Contract, run: Callable[[np.ndarray], np.ndarray]
@@ -44,6 +47,8 @@ class ExportedModel:
         self.name = path.name
         self.class_names = contract.class_names
         self.num_classes = len(contract.class_names)
+        self.task = Classification(contract.class_names)
+        self.output_shape = (None, self.num_classes)
         self.eval_transform = contract.evaluation
         self.image_size = contract.image_size
         self.input_shape = (None, *contract.image_size, contract.channels)

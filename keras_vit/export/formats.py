@@ -17,7 +17,7 @@ from keras_vit._base.errors import as_pair, check_positive
 from keras_vit._base.files import atomic_write
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data import MAX_PIXELS
-from keras_vit.evaluation.prediction import check_takes_pixels_to_classes, probabilities_of
+from keras_vit.evaluation.prediction import check_takes_pixels_to_answers
 from keras_vit.export.agreement import check_images
 from keras_vit.export.contract import Contract
 from keras_vit.export.exported import read_contract
@@ -31,6 +31,7 @@ from keras_vit.export.writer_process import (
     write_and_check,
 )
 from keras_vit.models import ImageModel
+from keras_vit.models.answers import answers_of
 from keras_vit.models.views import average_views
 from keras_vit.trainer.pixel_ranges import check_pixels
 
@@ -193,7 +194,7 @@ def _write(
     model = _float32(model, contract)
     images = check_images(contract.image_size, contract.channels)
     expected = average_views(model).predict(images, verbose=0)
-    arrays: dict[str, Any] = {"images": images, "expected": probabilities_of(model, expected)}
+    arrays: dict[str, Any] = {"images": images, "expected": answers_of(model, expected)}
     if calibration is not None:
         arrays["calibration"] = calibration
     if contract.format == "tf_saved_model" and backend.is_tensorflow():
@@ -260,7 +261,7 @@ def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> No
 
 
 def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    check_takes_pixels_to_classes(model)
+    check_takes_pixels_to_answers(model)
     names = class_names or model.class_names or list(map(str, range(model.num_classes)))
     if len(names) != model.num_classes:
         raise ValueError(

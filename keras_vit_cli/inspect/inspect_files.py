@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from keras_vit.data import MAX_PIXELS
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import sixteen_bit_files
 from keras_vit.evaluation.prediction import (
-    Prediction,
-    predictions_of,
     read_images,
     size_and_channels,
 )
@@ -33,7 +30,9 @@ from keras_vit.inspection.plots import (
     to_pixels,
 )
 from keras_vit.inspection.recording import encoder_blocks
+from keras_vit.models.answers import answers_of
 from keras_vit.models.image_model import ImageModel
+from keras_vit.tasks import Classification
 from keras_vit_cli.inspect.looks import METHODS, look
 from keras_vit_cli.inspect.page import InspectedImage, Plot, write_page
 
@@ -233,15 +232,14 @@ def _plot(name: str, maker: Callable[[], Any], out: Path, **texts: str) -> Plot:
     return Plot(title, caption.format(**texts), buffer.getvalue())
 
 
-def _predictions(model: Any, outputs: np.ndarray, top: int) -> list[Prediction]:
-    """The most probable classes of each image; empty lists without a head."""
-    if not returns_scores(model):
+def _predictions(model: Any, outputs: np.ndarray, top: int) -> list[list[dict[str, Any]]]:
+    """The rows that answer each image; empty lists where no task describes the outputs."""
+    if isinstance(model, ImageModel) and model.task is not None:
+        task, answers = model.task, answers_of(model, outputs)
+    elif not isinstance(model, ImageModel) and returns_scores(model):
+        task = Classification(getattr(model, "class_names", None) or (), outputs.shape[-1])
+        is_probability = bool(((outputs >= 0) & (outputs <= 1)).all())
+        answers = outputs if is_probability else task.answers(outputs)
+    else:
         return [[] for _ in outputs]
-    if isinstance(model, ImageModel):
-        return predictions_of(model, outputs, top)
-    is_probability = bool(((outputs >= 0) & (outputs <= 1)).all())
-    classifier = SimpleNamespace(
-        class_names=getattr(model, "class_names", None),
-        classifier_activation="softmax" if is_probability else None,
-    )
-    return predictions_of(classifier, outputs, top)
+    return [task.describe(answer, top)["predictions"] for answer in answers]

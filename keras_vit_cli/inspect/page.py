@@ -17,7 +17,6 @@ import numpy as np
 
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import write_text
-from keras_vit.evaluation.prediction import Prediction
 from keras_vit.inspection.plots import HEAT
 from keras_vit_cli.inspect.looks import Looks
 
@@ -35,7 +34,7 @@ class InspectedImage:
 
     name: str  # of the file
     pixels: np.ndarray  # (height, width, channels) in 0..1
-    prediction: Prediction
+    prediction: list[dict[str, Any]]
     attention: np.ndarray  # (depth, heads, grid_h, grid_w)
     map: np.ndarray  # of all layers, (grid_h, grid_w)
     explained: str  # the name of the class that the map is of, "" where it is of none
@@ -118,13 +117,7 @@ def _maps(image: InspectedImage) -> dict[str, Any]:
 def _card(index: int, image: InspectedImage) -> str:
     name, (height, width) = escape(printable(image.name)), image.pixels.shape[:2]
     heading = _breakable(printable(image.name))
-    rows = "".join(
-        f"<li><span class=class>{_breakable(printable(class_name))}</span>"
-        f"<span class=probability>{probability:.1%}</span>"
-        + (f'<span class=bar style="width:{probability:.1%}"></span>' if probability > 0.01 else "")
-        + "</li>"
-        for class_name, probability in image.prediction
-    )
+    rows = "".join(map(_prediction, image.prediction))
     return (
         f"<article class=card><h2>{heading}</h2>"
         f'<div class=photo><img src="{_jpeg(image.pixels)}" width={width} height={height} '
@@ -132,6 +125,20 @@ def _card(index: int, image: InspectedImage) -> str:
         f"<p class=peak id=peak-{index}>&nbsp;</p>"
         + (f'<ol aria-label="Predicted classes of {name}">{rows}</ol>' if rows else "")
         + "</article>"
+    )
+
+
+def _prediction(row: dict[str, Any]) -> str:
+    """A row of an answer, as `Task.describe` returns them: a name and its probability or value."""
+    name, probability = next(iter(row.values())), row.get("probability")
+    if probability is None:
+        text, bar = escape(printable(f"{row['value']:.4g} {row.get('unit', '')}".rstrip())), ""
+    else:
+        text = f"{probability:.1%}"
+        bar = f'<span class=bar style="width:{text}"></span>' if probability > 0.01 else ""
+    return (
+        f"<li><span class=class>{_breakable(printable(name))}</span>"
+        f"<span class=probability>{text}</span>{bar}</li>"
     )
 
 

@@ -14,13 +14,13 @@ from keras_vit._base.errors import printable
 from keras_vit.data.decode.decoder import check_channels
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import (
-    check_takes_pixels_to_classes,
-    probabilities_of,
+    check_takes_pixels_to_answers,
     size_and_channels,
 )
 from keras_vit.export import ExportedModel, load_classifier
 from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models import ImageModel
+from keras_vit.models.answers import answers_of
 from keras_vit.models.views import average_views
 from keras_vit_cli.inspect.looks import look
 
@@ -119,7 +119,7 @@ def _sizes(batch_size: int) -> list[int]:
 
 
 def _from_keras(model: ImageModel) -> ServedModel:
-    check_takes_pixels_to_classes(model)
+    check_takes_pixels_to_answers(model)
     averaged = average_views(model)
     size, channels = size_and_channels(model)
     names = model.class_names or tuple(map(str, range(model.num_classes)))
@@ -132,7 +132,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
         count = len(images)
         if backend.compiles_per_shape():
             images = np.pad(images, [(0, _power_of_two(count) - count), (0, 0), (0, 0), (0, 0)])
-        return probabilities_of(model, averaged.predict_on_batch(arranged(images)))[:count]
+        return answers_of(model, averaged.predict_on_batch(arranged(images)))[:count]
 
     def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
         number = None if class_name is None else printed.index(class_name)

@@ -127,9 +127,10 @@ from pathlib import Path
 import keras, keras_vit
 from keras_vit.evaluation.prediction import predict_files
 model = keras.saving.load_model(sys.argv[1])
-for file, guesses in predict_files(model, sys.argv[2:], top=3):
-    print(Path(file).name, guesses if isinstance(guesses, str) else [
-        (name, round(p, 5)) for name, p in guesses])
+for file, answer in predict_files(model, sys.argv[2:]):
+    print(Path(file).name, answer if isinstance(answer, str) else [
+        (row["class"], round(row["probability"], 5))
+        for row in model.task.describe(answer, 3)["predictions"]])
 print("tensorflow" in sys.modules)
 """
 

@@ -1,21 +1,27 @@
 """Predictions for files and splits, in both data formats."""
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit.data import ArraySplit
+from keras_vit.data.decode.image_files import prepare_file
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
+from keras_vit.tasks import Multilabel, Ordinal, Regression, Task
 from tests.data.image_fixtures import IMAGE, encode, write
+
+SIZES: dict[str, Any] = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 
 
 def models() -> list[keras.Model]:
     """One model per data format, with the same weights."""
-    sizes = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
+    sizes = {**SIZES, "num_classes": 3}
     last = keras_vit.VisionTransformer(**sizes, input_shape=(24, 32, 3))
     random = np.random.default_rng(0)
     last.set_weights([random.normal(size=w.shape).astype("float32") for w in last.get_weights()])
@@ -49,11 +55,55 @@ def test_files(pair: list[keras.Model], tmp_path: Path) -> None:
         "the JPEG file is damaged or incomplete",
         "No such file or directory",
     ]
-    assert [name for name, _ in predictions[1]] == [name for name, _ in expected[1]]
-    assert [p for _, p in predictions[1]] == pytest.approx([p for _, p in expected[1]], abs=1e-4)
+    np.testing.assert_allclose(predictions[1], expected[1], atol=1e-4)
 
 
-@pytest.mark.parametrize("argument", ["top", "batch_size"])
-def test_numbers_out_of_range(pair: list[keras.Model], argument: str) -> None:
-    with pytest.raises(ValueError, match=rf"{argument}=0 must be"):
-        next(predict_files(pair[0], ["nowhere.jpg"], **{argument: 0}))
+@pytest.mark.parametrize("task", [Multilabel(size=3), Regression(("kg",)), Ordinal(size=3)])
+def test_files_are_answered_by_the_task(task: Task, tmp_path: Path) -> None:
+    model = keras_vit.VisionTransformer(**SIZES, input_shape=(24, 32, 3), task=task)
+    model.get_layer("head").bias.assign(np.arange(1, 1 + task.outputs))
+    write(tmp_path, {"1.png": encode(IMAGE, "PNG")})
+    ((_, answer),) = predict_files(model, [tmp_path / "1.png"])
+    pixels = prepare_file(tmp_path / "1.png", (24, 32))
+    expected = task.answers(keras.ops.convert_to_numpy(model(pixels[None])))
+    np.testing.assert_allclose(answer, expected[0], atol=1e-5)
+    assert answer.shape == (task.size,)
+
+
+def test_batches_with_broken_files_have_the_answers_of_single_files(
+    pair: list[keras.Model], tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    images = {
+        f"{i}.png": encode(Image.fromarray(random.integers(0, 255, (24, 32, 3), "uint8")), "PNG")
+        for i in range(7)
+    }
+    write(tmp_path, {**images, "2.png": b"broken", "5.png": b""})
+    files = sorted(tmp_path.iterdir())
+    rows = list(predict_files(pair[0], iter(files), batch_size=3))
+    assert [file for file, _ in rows] == files
+    for file, answer in rows:
+        ((_, alone),) = predict_files(pair[0], [file])
+        if isinstance(alone, str):
+            assert answer == alone
+        else:
+            np.testing.assert_allclose(answer, alone, atol=1e-5)
+
+
+def test_numbers_out_of_range(pair: list[keras.Model]) -> None:
+    with pytest.raises(ValueError, match=r"batch_size=0 must be"):
+        next(predict_files(pair[0], ["nowhere.jpg"], batch_size=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_classes": 0}, "not one score per class"),
+        ({"num_classes": 1}, r"mean is not known.*model\.task = "),
+        ({"num_classes": 2, "include_preprocessing": False}, "takes normalized pixels"),
+    ],
+)
+def test_models_without_answers_to_pixels(options: dict[str, Any], message: str) -> None:
+    model = keras_vit.VisionTransformer(**SIZES, input_shape=(24, 32, 3), **options)
+    with pytest.raises(ValueError, match=message):
+        next(predict_files(model, ["nowhere.jpg"]))

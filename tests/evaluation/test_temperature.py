@@ -6,7 +6,7 @@ from sklearn.metrics import log_loss
 
 import keras_vit
 from keras_vit.evaluation import calibration, divide_logits, fit_temperature
-from keras_vit.evaluation.prediction import probabilities_of
+from keras_vit.models.answers import answers_of
 
 RNG = np.random.default_rng(0)
 
@@ -81,8 +81,8 @@ def test_dividing_the_head_divides_the_logits_and_is_saved(options: dict, tmp_pa
     model.save(tmp_path / "model.keras")
     loaded = keras_vit.from_checkpoint(tmp_path / "model.keras")
     np.testing.assert_allclose(
-        probabilities_of(loaded, loaded.predict(images, verbose=0)),
-        probabilities_of(model, after),
+        answers_of(loaded, loaded.predict(images, verbose=0)),
+        answers_of(model, after),
         atol=1e-6,
     )
 

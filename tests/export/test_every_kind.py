@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluation.prediction import probabilities_of
 from keras_vit.export import FORMATS, load_exported
 from keras_vit.export.agreement import check_images
 from keras_vit.export.contract import Contract
 from keras_vit.export.failure import failure_reason
 from keras_vit.layers._dense import Dense
 from keras_vit.layers.rotary import ROTATIONS
+from keras_vit.models.answers import answers_of
 from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
 from tests.export.test_formats import PATHS
@@ -71,7 +71,7 @@ def contract_of(model: Any, format: str) -> Contract:
 
 def assert_agrees(run: Any, model: Any) -> None:
     images = check_images(model.image_size, model.channels)
-    expected = probabilities_of(model, model.predict(images, verbose=0))
+    expected = answers_of(model, model.predict(images, verbose=0))
     for rows in (slice(0, 1), slice(1, 8)):
         np.testing.assert_allclose(run(images[rows]), expected[rows], atol=1e-4)
 

@@ -14,8 +14,9 @@ from keras_vit import data
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
-from keras_vit.evaluation.prediction import predict_files, probabilities_of
+from keras_vit.evaluation.prediction import predict_files
 from keras_vit.export import FORMATS, load_exported
+from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
 from tests.data.image_fixtures import IMAGE, encode, png_of_twelve_bits, write
@@ -89,8 +90,7 @@ def exported(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
 def answers(classifier: Any, files: list[Path]) -> np.ndarray:
     """Probabilities as `keras-vit predict` prints them, in the order of the classes."""
-    rows = [dict(row) for _, row in predict_files(classifier, files)]
-    return np.array([[row[name] for name in ("ant", "bee", "cat")] for row in rows])
+    return np.stack([answer for _, answer in predict_files(classifier, files)])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_file_is_predicted_as_by_the_model(
     np.testing.assert_allclose(answers(load_exported(exported(format)), files), expected, atol=2e-5)
     # Rounded to levels, as they were before, the pixels would be other ones.
     batch = np.stack([prepare_contents(file.read_bytes(), (16, 24)) for file in files])
-    rounded = probabilities_of(model, model.predict(np.rint(batch), verbose=0))
+    rounded = answers_of(model, model.predict(np.rint(batch), verbose=0))
     assert np.abs(rounded - expected).max() > 5e-4
 
 
@@ -137,7 +137,7 @@ def test_a_split_is_evaluated_on_the_same_pixels(
     split = data.FileSplit("val", model.class_names, files, [0] * len(files), verified=True)
     _, scores = predict_split(model, split)
     expected = answers(model, files)
-    np.testing.assert_allclose(probabilities_of(model, scores), expected, atol=1e-5)
+    np.testing.assert_allclose(answers_of(model, scores), expected, atol=1e-5)
     _, outputs = predict_split(load_exported(exported("litert")), split)
     np.testing.assert_allclose(outputs, expected, atol=2e-5)
 

@@ -9,7 +9,8 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.evaluation import predict_split
-from keras_vit.evaluation.prediction import predict_files, probabilities_of
+from keras_vit.evaluation.prediction import predict_files
+from keras_vit.models.answers import answers_of
 from keras_vit.models.views import VIEWS
 
 RNG = np.random.default_rng(0)
@@ -52,10 +53,10 @@ def test_scores_are_the_mean_of_the_views_probabilities(views: str, options: dic
     images = RNG.uniform(0, 255, (2, 32, 24, 3)).astype("float32")
     averaged = keras_vit.average_views(model, views)
     expected = np.mean(
-        [probabilities_of(model, model(view)) for view in views_by_hand(images, views)], axis=0
+        [answers_of(model, model(view)) for view in views_by_hand(images, views)], axis=0
     )
     scores = averaged.predict(images, verbose=0)
-    np.testing.assert_allclose(probabilities_of(model, scores), expected, atol=1e-5)
+    np.testing.assert_allclose(answers_of(model, scores), expected, atol=1e-5)
     assert len(VIEWS[views]) == len(views_by_hand(images, views))
 
 
@@ -97,5 +98,5 @@ def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path)
     expected = keras_vit.average_views(single, "crops").predict(images, verbose=0)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     assert np.abs(scores - single.predict(images, verbose=0)).max() > 1e-3
-    ((_, prediction),) = predict_files(loaded, [splits.val.files[0]])
-    assert dict(prediction)["a"] == pytest.approx(probabilities_of(model, expected)[0, 0], abs=1e-4)
+    ((_, answer),) = predict_files(loaded, [splits.val.files[0]])
+    np.testing.assert_allclose(answer, answers_of(model, expected)[0], atol=1e-4)

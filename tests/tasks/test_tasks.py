@@ -9,7 +9,6 @@ import pytest
 from scipy.special import expit, softmax
 
 import keras_vit
-from keras_vit.evaluation.prediction import probabilities_of
 from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, Task, get
 
 NAMES = ("low", "middle", "high")
@@ -85,15 +84,6 @@ def test_graph_answers() -> None:
     np.testing.assert_array_equal(named("ordinal", "grade"), grades)
     values = raw * np.array([3, 0.1, 1]) + np.array([1, -2, 0.5])
     np.testing.assert_allclose(named("regression", "values"), values, rtol=1e-4, atol=1e-6)
-
-
-def test_probabilities_of_a_classifier_are_those_of_today() -> None:
-    class Model:
-        classifier_activation = None
-
-    outputs = outputs_of(EVERY["classification"])
-    expected = probabilities_of(Model(), outputs)
-    np.testing.assert_array_equal(EVERY["classification"].answers(outputs), expected)
 
 
 def test_answers_of_ordinal_outputs_in_any_order() -> None:

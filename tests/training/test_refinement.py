@@ -9,7 +9,7 @@ import pytest
 import keras_vit
 from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
-from keras_vit.evaluation.prediction import probabilities_of
+from keras_vit.models.answers import answers_of
 from keras_vit.training.fit import fit
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import hold_out, refine, set_head
@@ -116,7 +116,7 @@ def test_each_step_after_training() -> None:
     _, after = evaluation.predict_split(scaled, splits.train)
 
     def loss(scores: np.ndarray) -> float:
-        chosen = probabilities_of(refined, scores)[np.arange(60), labels]
+        chosen = answers_of(refined, scores)[np.arange(60), labels]
         return float(-np.log(chosen).mean())
 
     assert loss(after) < loss(before)

@@ -125,5 +125,6 @@ def test_the_two_cats(folder: Path, shared: Path) -> None:
 
     model = from_checkpoint(folder / "model.safetensors")
     golden = json.loads((folder / "golden_cats.json").read_text())
-    ((_, guesses),) = predict_files(model, [shared / "photos" / "cats.png"], top=5)
-    assert [name for name, _ in guesses] == [row["label"] for row in golden["top5"]]
+    ((_, answer),) = predict_files(model, [shared / "photos" / "cats.png"])
+    rows = model.task.describe(answer, top=5)["predictions"]
+    assert [row["class"] for row in rows] == [row["label"] for row in golden["top5"]]

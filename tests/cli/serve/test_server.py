@@ -13,7 +13,7 @@ import pytest
 
 from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_files import prepare_contents
-from keras_vit.evaluation.prediction import predictions_of
+from keras_vit.models.answers import answers_of
 from tests.cli.serve.helpers import (
     NAMES,
     eventually,
@@ -74,8 +74,8 @@ def slow(file: Path) -> Iterator["serving.Server"]:
 def expected(body: bytes, seed: int = 0) -> dict[str, float]:
     model = tiny_model(seed)
     pixels = prepare_contents(body, (32, 24), transform=model.eval_transform)
-    (row,) = predictions_of(model, model.predict_on_batch(pixels[None]), 3)
-    return {printable(name): probability for name, probability in row}
+    (row,) = answers_of(model, model.predict_on_batch(pixels[None])).tolist()
+    return dict(zip(map(printable, model.task.shown_names), row, strict=True))
 
 
 @pytest.mark.parametrize("form", [False, True])
