@@ -1,5 +1,6 @@
 """An arrow points one way: imports, those inside functions too, go down the floors of the house."""
 
+from collections import Counter
 from graphlib import TopologicalSorter
 
 import pytest
@@ -33,3 +34,9 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 def test_the_picture_is_that_of_the_imports() -> None:
     assert PICTURE.read_text("utf-8") == draw(), "run `python -m docs.tools.house`"
+
+
+def test_no_two_files_have_one_name() -> None:
+    """`errors.py` beside `errors.py` in an editor's tabs: which is it?"""
+    counts = Counter(file.name for file in modules().values() if file.name != "__init__.py")
+    assert [name for name, count in counts.items() if count > 1] == []

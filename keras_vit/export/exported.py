@@ -16,8 +16,8 @@ from keras_vit.models import ImageModel
 from keras_vit.tasks import Classification
 from keras_vit.trainer.pixel_ranges import check_pixels
 from keras_vit.weights import load_model
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.checkpoint_file import holds_weights
-from keras_vit.weights.errors import CheckpointError, reason
 
 
 class ExportedModel:

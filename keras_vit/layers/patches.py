@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit._base.errors import as_pair, check_choice
-from keras_vit.layers.configured import ConfiguredLayer
-from keras_vit.layers.configured import Shape as Shape
+from keras_vit.layers.configured import ConfiguredLayer, Shape
 
 
 def check_data_format(data_format: str | None) -> str:

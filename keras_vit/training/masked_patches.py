@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import check_positive
-from keras_vit.layers.patches import Shape
+from keras_vit.layers.configured import Shape
 from keras_vit.layers.tokens import TOKEN_INITIALIZER
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.ops import random_rows

@@ -1,8 +1,8 @@
 """Reads and writes weights: one module per layout and file format, one table of released ones."""
 
 from keras_vit.weights.catalog import list_weights
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.sums import verify_sums
-from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.folders.configs import folder_transform
 from keras_vit.weights.load_report import Entry, LoadReport
 from keras_vit.weights.loading import arguments_for, from_checkpoint, load_model

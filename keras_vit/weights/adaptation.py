@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.errors import did_you_mean
-from keras_vit.weights.containers.tensors import Array, Shape, Tensor
-from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.checkpoint_error import CheckpointError
+from keras_vit.weights.containers.tensors import Array, Tensor, TensorShape
 from keras_vit.weights.load_report import Entry
 from keras_vit.weights.resampling import resample_channels, resample_grid, resample_patches
 from keras_vit.weights.tables.layout import Checkpoint, Tensors
@@ -30,7 +30,7 @@ RELATIVE_RULES = {"timm_beit": "geometric"}
 
 def adapt(
     checkpoint: Checkpoint,
-    expected: dict[str, Shape],
+    expected: dict[str, TensorShape],
     model: Any,
     fresh: Sequence[str] = (),
     file_grid: Grid | None = None,
@@ -152,12 +152,12 @@ def _zeros(checkpoint: Checkpoint, expected: Iterable[str]) -> set[str]:
     return {n for n in expected if any(re.fullmatch(pattern, n) for pattern in absent)}
 
 
-def _zero(name: str, shape: Shape) -> Tensor:
+def _zero(name: str, shape: TensorShape) -> Tensor:
     return Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
 
 
 def _excluded_by_options(
-    tensors: Tensors, expected: dict[str, Shape], model: Any
+    tensors: Tensors, expected: dict[str, TensorShape], model: Any
 ) -> dict[str, str]:
     """Tensors of the file that the model's options leave out on purpose, and the reason."""
     pooling = getattr(model, "pooling", "gap")
@@ -177,7 +177,7 @@ def _excluded_by_options(
     }
 
 
-def _why_new_head(tensors: Tensors, expected: dict[str, Shape]) -> str:
+def _why_new_head(tensors: Tensors, expected: dict[str, TensorShape]) -> str:
     """Why the file's head does not fit the model's features and classes; empty when it does."""
     kernel = "head/kernel"
     if kernel not in tensors or kernel not in expected:
@@ -193,7 +193,7 @@ def _why_new_head(tensors: Tensors, expected: dict[str, Shape]) -> str:
 def _fit(
     name: str,
     tensor: Tensor,
-    shape: Shape,
+    shape: TensorShape,
     checkpoint: Checkpoint,
     model: Any,
     file_grid: Grid | None,
@@ -288,7 +288,7 @@ def _fit_relative_table(
     return tensor, "resized", sizes
 
 
-def _fit_patches(tensor: Tensor, shape: Shape) -> tuple[Tensor, str, str]:
+def _fit_patches(tensor: Tensor, shape: TensorShape) -> tuple[Tensor, str, str]:
     (*size, channels, _), (*new_size, new_channels, _) = tensor.shape, shape
 
     def change(x: Array) -> Array:

@@ -17,12 +17,12 @@ from keras_vit.weights.adaptation import (
     grid_of_offsets,
     grid_of_positions,
 )
-from keras_vit.weights.containers.tensors import Shape
-from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.checkpoint_error import CheckpointError
+from keras_vit.weights.containers.tensors import TensorShape
 from keras_vit.weights.tables.layout import Checkpoint
 
 # Width -> heads, where no shape shows them: the variants, DeiT III's M, DINOv2's giant, So400m.
-HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()}
+NUM_HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()}
 HEAD_DIM = 64
 
 
@@ -35,7 +35,7 @@ class Shapes:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def of(self, name: str, rank: int) -> Shape:
+    def of(self, name: str, rank: int) -> TensorShape:
         """The shape of a tensor that must be there, with so many axes."""
         if name not in self._tensors:
             raise CheckpointError(f"The file does not have {name!r}: it is incomplete.")
@@ -139,7 +139,7 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         "resnet_width": resnet_width,
         "hidden_dim": hidden_dim,
         "depth": shapes.depth(),
-        "num_heads": HEADS.get(hidden_dim, max(hidden_dim // HEAD_DIM, 1)),
+        "num_heads": NUM_HEADS.get(hidden_dim, max(hidden_dim // HEAD_DIM, 1)),
         "mlp_dim": mlp_dim,
         "num_classes": shapes.num_classes,
         "pooling": "map" if "pooling/probe" in shapes else "token" if class_token else "gap",

@@ -18,13 +18,13 @@ import keras
 
 from keras_vit._base.files import cache_folder, write_text
 from keras_vit._base.manifest import MANIFEST, read_sums, sha256
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.checkpoint_file import (
     OPENERS,
     file_in_folder,
     holds_weights,
     open_container,
 )
-from keras_vit.weights.errors import CheckpointError, reason
 from keras_vit.weights.released import Weights
 
 

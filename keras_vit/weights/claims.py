@@ -11,7 +11,7 @@ from typing import Any
 from keras_vit._base.errors import accepted_arguments
 from keras_vit.models import ImageModel
 from keras_vit.models.skeleton import without_values
-from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.checkpoint_error import CheckpointError
 
 # A kernel quantized to four bits is stored as half as many values.
 PACKED = 2

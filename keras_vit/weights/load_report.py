@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from keras_vit._base.errors import printable
-from keras_vit.weights.containers.tensors import Shape
+from keras_vit.weights.containers.tensors import TensorShape
 
 # Lines of each status that are printed: a training's state may have thousands of ignored tensors.
 SHOWN = 12
@@ -27,7 +27,7 @@ class Entry:
     status: str
     name: str
     source: str | None
-    shape: Shape
+    shape: TensorShape
     detail: str = ""
 
 

@@ -16,11 +16,11 @@ from keras_vit.models.geometry import feature_stride, patch_grid
 from keras_vit.weights.adaptation import Grid
 from keras_vit.weights.cache import resolve
 from keras_vit.weights.catalog import find_for_model, find_named
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.claims import check_claims
 from keras_vit.weights.containers.checkpoint_file import file_in_folder, open_checkpoint
 from keras_vit.weights.containers.keras_file import SUFFIXES, is_whole_model, load_keras_model
 from keras_vit.weights.containers.sums import check_file, check_file_in_thread, check_regular
-from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.reader import load_checkpoint
 from keras_vit.weights.tables.conventions import STORED_FAMILIES
 from keras_vit.weights.tables.layout import Checkpoint

@@ -8,14 +8,14 @@ import keras
 
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.adaptation import Grid, adapt
-from keras_vit.weights.architecture import HEADS
+from keras_vit.weights.architecture import NUM_HEADS
 from keras_vit.weights.cache import resolve
 from keras_vit.weights.catalog import find_for_model
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.class_names import names_of_head
 from keras_vit.weights.containers.checkpoint_file import open_checkpoint
 from keras_vit.weights.containers.sums import check_file_in_thread
 from keras_vit.weights.containers.tensors import Array, join_columns
-from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.load_report import LoadReport
 from keras_vit.weights.tables.conventions import STORED_FAMILIES, stored_family
 from keras_vit.weights.tables.layout import Checkpoint, Tensors
@@ -162,7 +162,7 @@ def _differences(model: Any, checkpoint: Checkpoint) -> list[str]:
         if name in arguments and arguments[name] != value and not is_free:
             notes.append(f"the weights are for {name}={arguments[name]!r}, the model has {value!r}")
     heads = config.get("num_heads")
-    is_known = "num_heads" in arguments or config.get("hidden_dim") in HEADS
+    is_known = "num_heads" in arguments or config.get("hidden_dim") in NUM_HEADS
     if heads and not is_known and "relative" not in config["position_embedding"]:
         # The columns of relative positions are the heads; otherwise no tensor shows them.
         notes.append(f"the file does not state num_heads: {heads} is not checked")

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.weights.containers.tensors import Array, Shape
-from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.checkpoint_error import CheckpointError
+from keras_vit.weights.containers.tensors import Array, TensorShape
 from keras_vit.weights.tables.conventions import stored_family
 
 
@@ -94,7 +94,7 @@ class Binding:
     variable: Any
     names: tuple[str, ...]
 
-    def shapes(self) -> dict[str, Shape]:
+    def shapes(self) -> dict[str, TensorShape]:
         """The shape of each canonical tensor."""
         shape = tuple(self.variable.shape)
         return dict.fromkeys(self.names, (*shape[:-1], shape[-1] // len(self.names)))

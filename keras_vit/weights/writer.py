@@ -11,6 +11,7 @@ import keras
 
 from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.checkpoint_file import open_container
 from keras_vit.weights.containers.keras_file import SUFFIXES
 from keras_vit.weights.containers.metadata import model_metadata
@@ -18,7 +19,6 @@ from keras_vit.weights.containers.npz import save_npz
 from keras_vit.weights.containers.safetensors_file import save_safetensors
 from keras_vit.weights.containers.sums import TRAILER, carries_sum, irregular_type, write_seal
 from keras_vit.weights.containers.tensors import Array
-from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.folders.configs import lacks_class_position
 from keras_vit.weights.folders.folder_writer import CONFIGS, check_folder, write_folder
 from keras_vit.weights.tables.conventions import stored_family

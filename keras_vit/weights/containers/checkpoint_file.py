@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.keras_file import SUFFIXES, read_keras_file
 from keras_vit.weights.containers.metadata import with_metadata
 from keras_vit.weights.containers.npz import open_npz
@@ -17,7 +18,6 @@ from keras_vit.weights.containers.shards import open_shards
 from keras_vit.weights.containers.sums import INDEX_SUFFIX, check_regular
 from keras_vit.weights.containers.tensors import Container
 from keras_vit.weights.containers.torch_bin import open_torch
-from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.folders.hub_cache import SNAPSHOTS, snapshot_folder
 from keras_vit.weights.folders.sidecars import read_sidecar_configs
 from keras_vit.weights.tables.conventions import STORED_FAMILIES

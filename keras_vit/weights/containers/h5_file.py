@@ -10,13 +10,13 @@ from typing import Any
 
 import h5py
 
-from keras_vit.weights.containers.tensors import Shape, check_declared_size
-from keras_vit.weights.errors import CheckpointError, reason
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
+from keras_vit.weights.containers.tensors import TensorShape, check_declared_size
 
 DEEPEST = 32
 
 
-def h5_shapes(path: Path, content: Any = None) -> dict[str, Shape]:
+def h5_shapes(path: Path, content: Any = None) -> dict[str, TensorShape]:
     """The shape of every dataset in an HDF5 file, by its path; nothing of them is read.
 
     `path` is the file, or the archive that holds it; then `content` is the file inside, open.
@@ -32,9 +32,9 @@ def h5_shapes(path: Path, content: Any = None) -> dict[str, Shape]:
     return {name: shape for name, (shape, _) in datasets.items()}
 
 
-def _walk(path: Path, file: Any) -> dict[str, tuple[Shape, int]]:
+def _walk(path: Path, file: Any) -> dict[str, tuple[TensorShape, int]]:
     """Shape and bytes of every dataset."""
-    datasets: dict[str, tuple[Shape, int]] = {}
+    datasets: dict[str, tuple[TensorShape, int]] = {}
     _check_attributes(path, "/", file)
     seen = {_address(file)}
     groups = [("", file)]
@@ -73,7 +73,7 @@ def _address(entry: Any) -> int:
     return h5py.h5o.get_info(entry.id).addr
 
 
-def _dataset(path: Path, name: str, entry: Any) -> tuple[Shape, int]:
+def _dataset(path: Path, name: str, entry: Any) -> tuple[TensorShape, int]:
     if not isinstance(entry, h5py.Dataset) or entry.is_virtual or entry.external:
         raise CheckpointError(f"{name!r} in {path} has its data elsewhere: never followed.")
     if entry.dtype.kind not in "fiubV" or entry.dtype.fields or entry.dtype.hasobject:

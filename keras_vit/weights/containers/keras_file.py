@@ -14,12 +14,12 @@ import keras
 
 from keras_vit.models import ImageModel
 from keras_vit.trainer.saved_file import LONGEST_CONFIG
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.claims import check_claims
 from keras_vit.weights.containers.h5_file import h5_shapes
 from keras_vit.weights.containers.npz import check_zip
 from keras_vit.weights.containers.tensors import Array, Tensor, checked_float32, is_finite
 from keras_vit.weights.containers.weights_h5 import named_tensors
-from keras_vit.weights.errors import CheckpointError, reason
 from keras_vit.weights.tables.conventions import STORED_FAMILIES, stored_family
 from keras_vit.weights.tables.layout import Checkpoint, SourceConventions
 from keras_vit.weights.variables import Binding, bindings

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 from numpy.lib import format as npy
 
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.sums import SEAL_KEY, UNSET_SEAL
 from keras_vit.weights.containers.tensors import (
     Array,
@@ -23,7 +24,6 @@ from keras_vit.weights.containers.tensors import (
     pack_metadata,
     unpack_metadata,
 )
-from keras_vit.weights.errors import CheckpointError, reason
 
 LONGEST_COMMENT = 2**16 - 1  # of a zip archive
 HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401, gives NumPy the bfloat16 that safetensors asks it for
 import numpy as np
 
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.sums import SEAL_KEY, UNSET_SEAL
 from keras_vit.weights.containers.tensors import (
     Array,
@@ -25,7 +26,6 @@ from keras_vit.weights.containers.tensors import (
     pack_metadata,
     unpack_metadata,
 )
-from keras_vit.weights.errors import CheckpointError, reason
 
 # Name in the file: NumPy's, or ml_dtypes's for bfloat16.
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16", "BOOL": "?"}

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.safetensors_file import open_safetensors
 from keras_vit.weights.containers.sums import INDEX_SUFFIX, check_regular, verify_sums
 from keras_vit.weights.containers.tensors import Container, Tensor
 from keras_vit.weights.containers.torch_bin import open_torch
-from keras_vit.weights.errors import CheckpointError, reason
 
 SHARD_OPENERS = {".safetensors": open_safetensors, ".bin": open_torch}
 # ViT-G has 776 tensors at Hugging Face, whose lines have about 100 bytes each.

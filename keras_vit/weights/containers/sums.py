@@ -21,7 +21,7 @@ from typing import Any
 from keras_vit._base.errors import similar_paths
 from keras_vit._base.manifest import MANIFEST, read_sums
 from keras_vit._base.manifest import sha256 as sha256_of
-from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.checkpoint_error import CheckpointError
 
 SEAL_KEY = "keras_vit_sha256"
 _UNSET = "0" * 64
@@ -134,7 +134,7 @@ def verify_sums(file: str | Path) -> None:
     >>> keras_vit.weights.verify_sums(folder / "report.json")
     Traceback (most recent call last):
     ...
-    keras_vit.weights.errors.CheckpointError: ...
+    keras_vit.weights.checkpoint_error.CheckpointError: ...
     """
     path = Path(file)
     check_regular(path)

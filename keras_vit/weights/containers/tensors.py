@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.checkpoint_error import CheckpointError
 
-Shape = tuple[int, ...]
+TensorShape = tuple[int, ...]
 Array = np.ndarray
 
 # An honest file of weights is as large as its arrays; bfloat16 doubles when it becomes float32.
@@ -31,11 +31,11 @@ class Tensor:
     """
 
     name: str
-    shape: Shape
+    shape: TensorShape
     dtype: str
     read: Callable[[], Array]
 
-    def then(self, change: Callable[[Array], Array], shape: Shape | None = None) -> "Tensor":
+    def then(self, change: Callable[[Array], Array], shape: TensorShape | None = None) -> "Tensor":
         """The tensor after `change`, which runs when it is read.
 
         `shape` is the shape of the result; None computes it at once, for a change of axes alone.
@@ -118,7 +118,9 @@ def join_columns(parts: list[Array]) -> Array:
     return whole
 
 
-def check_declared_size(path: Path, shapes: Iterable[Shape], bytes_per_value: int = 4) -> None:
+def check_declared_size(
+    path: Path, shapes: Iterable[TensorShape], bytes_per_value: int = 4
+) -> None:
     """Refuses a file whose arrays would fill more than twice its own size."""
     declared = sum(math.prod(shape) * bytes_per_value for shape in shapes)
     # A kilobyte of slack: an empty file may hold a scalar.
@@ -129,7 +131,7 @@ def check_declared_size(path: Path, shapes: Iterable[Shape], bytes_per_value: in
         )
 
 
-def check_shape(name: str, shape: Shape) -> None:
+def check_shape(name: str, shape: TensorShape) -> None:
     """Refuses a shape that no weight has."""
     if not all(type(side) is int and side >= 0 for side in shape) or len(shape) > 8:
         raise CheckpointError(f"Tensor {name!r} declares the impossible shape {shape!r}.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit._base.version import install_command
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.npz import check_zip
 from keras_vit.weights.containers.tensors import (
     Array,
@@ -16,7 +17,6 @@ from keras_vit.weights.containers.tensors import (
     check_declared_size,
     checked_float32,
 )
-from keras_vit.weights.errors import CheckpointError
 
 # Where training scripts put the weights among the rest of their state.
 NESTED = ("model", "state_dict", "model_state_dict", "teacher")

@@ -14,13 +14,19 @@ import keras
 import ml_dtypes
 import numpy as np
 
-from keras_vit.weights.containers.tensors import Array, Shape, SharedRead, Tensor, checked_float32
-from keras_vit.weights.errors import CheckpointError, reason
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
+from keras_vit.weights.containers.tensors import (
+    Array,
+    SharedRead,
+    Tensor,
+    TensorShape,
+    checked_float32,
+)
 from keras_vit.weights.variables import TOP, bindings
 
 
 def named_tensors(
-    path: Path, shapes: dict[str, Shape], model: keras.Model
+    path: Path, shapes: dict[str, TensorShape], model: keras.Model
 ) -> dict[str, Tensor] | None:
     """The arrays of a file by canonical name, read on demand.
 
@@ -50,7 +56,7 @@ def named_tensors(
     return tensors
 
 
-def _check_order(path: Path, dataset: str, shapes: dict[str, Shape]) -> None:
+def _check_order(path: Path, dataset: str, shapes: dict[str, TensorShape]) -> None:
     """Refuses `vars/1` without `vars/0`: what Keras writes is complete."""
     group, _, index = dataset.rpartition("/")
     if index.isdecimal() and int(index) and f"{group}/{int(index) - 1}" not in shapes:
@@ -95,7 +101,9 @@ def _names_without_model(layer: str, attributes: list[str], index: str) -> tuple
     return ("/".join([layer, *attributes, index]),)
 
 
-def _split(path: Path, dataset: str, shape: Shape, names: tuple[str, ...]) -> dict[str, Tensor]:
+def _split(
+    path: Path, dataset: str, shape: TensorShape, names: tuple[str, ...]
+) -> dict[str, Tensor]:
     """The canonical tensors that are joined in an array along its last axis."""
     if len(names) == 1:
         return {names[0]: Tensor(names[0], shape, "float32", partial(_read, path, dataset))}

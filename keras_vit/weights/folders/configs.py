@@ -10,8 +10,8 @@ from keras_vit._base.errors import check_choice
 from keras_vit._base.version import __version__
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.normalization import NORMALIZATIONS, normalized_channels
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.metadata import stated_image_size
-from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.preparation import (
     of_eval_transform,
     of_huggingface,

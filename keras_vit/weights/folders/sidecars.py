@@ -11,8 +11,8 @@ from typing import Any
 
 from keras_vit.models.normalization import NORMALIZATIONS
 from keras_vit.trainer.saved_file import LONGEST_CONFIG
-from keras_vit.weights.containers.tensors import Shape
-from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.checkpoint_error import CheckpointError
+from keras_vit.weights.containers.tensors import TensorShape
 from keras_vit.weights.preparation import of_huggingface, of_timm
 
 ACTIVATIONS = {
@@ -29,7 +29,9 @@ POOLING = {"token": "token", "avg": "gap", "map": "map"}
 Arguments = dict[str, Any]
 
 
-def read_sidecar_configs(path: Path, kernel: Shape) -> tuple[Arguments, tuple[str, ...] | None]:
+def read_sidecar_configs(
+    path: Path, kernel: TensorShape
+) -> tuple[Arguments, tuple[str, ...] | None]:
     """Arguments of the model, and its class names, from the files beside `path`.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from keras_vit.models import BiTResNet, ImageModel, MLPMixer, VisionTransformer
 from keras_vit.weights import architecture
 from keras_vit.weights.adaptation import Grid
-from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.tables.layout import Checkpoint
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.weights.errors import CheckpointError
+from keras_vit.weights.checkpoint_error import CheckpointError
 
 Config = dict[str, Any]
 ANY = ("any",)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import Array, SharedRead, Tensor
-from keras_vit.weights.errors import CheckpointError
 
 Tensors = dict[str, Tensor]
 

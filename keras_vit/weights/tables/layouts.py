@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 from keras_vit._base.errors import did_you_mean
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import Container
-from keras_vit.weights.errors import CheckpointError
 from keras_vit.weights.tables.big_vision import BIG_VISION, FLEXIVIT
 from keras_vit.weights.tables.google import GOOGLE
 from keras_vit.weights.tables.huggingface import (
