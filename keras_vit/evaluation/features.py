@@ -16,10 +16,11 @@ from keras_vit._base.errors import check_positive
 from keras_vit._base.files import atomic_write
 from keras_vit._base.version import __version__
 from keras_vit.evaluation.prediction import pipeline_arguments, to_data_format
+from keras_vit.models.layer_state import weights_digest
 
 # Arguments of a model that its pre-logits do not depend on: a new head has the same features.
 _ARGUMENTS_OF_THE_HEAD = (
-    *("num_classes", "class_names", "classifier_activation"),
+    *("num_classes", "task", "class_names", "classifier_activation"),
     *("name", "frozen", "weights", "remat"),
 )
 
@@ -102,24 +103,21 @@ def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
     return np.concatenate(features), np.concatenate(labels)
 
 
-def weights_digest(model: Any) -> str:
+def features_digest(model: Any) -> str:
     """SHA-256 of what a model computes its features with: the weights of the backbone and the
     arguments that matter."""
     config = model.get_config()
     arguments = {k: v for k, v in config.items() if k not in _ARGUMENTS_OF_THE_HEAD}
-    identity = [type(model).__name__, arguments]
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode())
-    for variable in model.feature_model("pre_logits").weights:
-        value = keras.ops.convert_to_numpy(variable)
-        digest.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())
-    return digest.hexdigest()
+    weights = weights_digest(model.feature_model("pre_logits"))
+    identity = json.dumps([type(model).__name__, arguments, weights], sort_keys=True, default=str)
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _cache_key(model: Any, split: data.Split) -> str:
     """A digest of everything that the features depend on."""
     arguments = pipeline_arguments(model)
     arguments["eval_transform"] = arguments["eval_transform"].to_dict()
-    identity = [__version__, weights_digest(model), arguments, split.class_names]
+    identity = [__version__, features_digest(model), arguments, split.class_names]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
     if split.files is not None:
         digest.update(split.labels().tobytes())

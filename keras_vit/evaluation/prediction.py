@@ -14,11 +14,10 @@ from keras_vit._base.errors import check_positive
 from keras_vit.data._imports import tf
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_file, sixteen_bit_files
-from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import DEFAULT_SIZE
-from keras_vit.models.views import average_views
+from keras_vit.models.views import average_views, eval_transform_of
 from keras_vit.ops import current_processes
 
 # Scores of a whole split that are held at once, a few times in copies.
@@ -96,7 +95,7 @@ def read_images(
         A batch of those that can be decoded, in order, and the reasons for the others.
     """
     (height, width), channels = size_and_channels(model)
-    transform = EvalTransform.of(getattr(model, "eval_transform", None))
+    transform = eval_transform_of(model)
     images, failed = [np.zeros((0, height, width, channels), "float32")], {}
     for file in files:
         image = prepare_file(file, (height, width), channels, max_pixels, transform)
@@ -205,7 +204,7 @@ def pipeline_arguments(model: Any) -> dict[str, Any]:
     come last, as in all batches of `data.pipeline`.
     """
     size, channels = size_and_channels(model)
-    transform = EvalTransform.of(getattr(model, "eval_transform", None))
+    transform = eval_transform_of(model)
     return {"image_size": size, "channels": channels, "eval_transform": transform}
 
 

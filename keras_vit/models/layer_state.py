@@ -1,10 +1,12 @@
 """State of layers besides their arguments: whether they are frozen, dtype policies, weights."""
 
+import hashlib
 import re
 from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 from keras.dtype_policies import DTypePolicyMap
 
 from keras_vit.layers.inside import sublayers
@@ -54,6 +56,14 @@ def copy_weights(source: Layer, target: Layer) -> None:
         store: dict[str, Any] = {}
         old.save_own_variables(store)
         new.load_own_variables({k: keras.ops.convert_to_numpy(v) for k, v in store.items()})
+
+
+def weights_digest(model: keras.Model) -> str:
+    """SHA-256 of all weights, in Keras's order."""
+    digest = hashlib.sha256()
+    for values in model.get_weights():
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
 
 
 def settle_policies(model: keras.Model) -> None:

@@ -33,6 +33,11 @@ VIEWS: dict[str, tuple[View, ...]] = {
 }
 
 
+def eval_transform_of(model: Any) -> EvalTransform:
+    """A model's `eval_transform`; the default one for a Keras model that does not have any."""
+    return EvalTransform.of(getattr(model, "eval_transform", None))
+
+
 def average_views(model: Any, views: str | None = None) -> Any:
     """A model from the same images to the mean of the answers to several views.
 
@@ -62,7 +67,7 @@ def average_views(model: Any, views: str | None = None) -> Any:
     >>> np.allclose(one, other, atol=1e-5)
     True
     """
-    name = views or EvalTransform.of(getattr(model, "eval_transform", None)).views or "one"
+    name = views or eval_transform_of(model).views or "one"
     chosen = VIEWS[check_choice(name, "views", VIEWS)]
     if len(chosen) == 1:
         return model

@@ -6,7 +6,7 @@ from typing import Any
 from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit._base.files import cache_folder
-from keras_vit.evaluation.features import features, weights_digest
+from keras_vit.evaluation.features import features, features_digest
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
@@ -101,7 +101,7 @@ def vtab_report(model: Any, options: EvaluateOptions) -> VTABReport:
         sweep=sweep,
         tasks=vtab_tasks.VTAB_TASKS if names is None else [vtab_tasks.task(name) for name in names],
         data_dir=options.data_dir,
-        identity=weights_digest(model),
+        identity=features_digest(model),
     )
 
 

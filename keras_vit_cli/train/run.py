@@ -1,6 +1,5 @@
 """What `keras-vit train` does: from images to a trained model, its report and its SavedModel."""
 
-import hashlib
 import json
 import shlex
 import time
@@ -11,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import keras
-import numpy as np
 
 import keras_vit
 from keras_vit import data, evaluation
@@ -20,6 +18,7 @@ from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes
+from keras_vit.models.layer_state import weights_digest
 from keras_vit.ops import (
     current_processes,
     from_all_processes,
@@ -228,7 +227,7 @@ class Run:
         if (teacher := self.teacher) is not None:
             task = Distillation(task, teacher, job.distillation or "soft")
             # A run does not continue with another teacher that came in this one's place.
-            identity["teacher_sha256"] = _sha256(teacher)
+            identity["teacher_sha256"] = weights_digest(teacher)
             self.print(f"learns from {teacher.name}: {teacher.count_params():,} parameters")
         self.history = fit(
             task,
@@ -339,10 +338,3 @@ def load_teacher(name: str) -> Any:
     teacher = load_model(name)
     check_classifier(teacher, "teacher")
     return teacher
-
-
-def _sha256(model: Any) -> str:
-    digest = hashlib.sha256()
-    for values in model.get_weights():
-        digest.update(np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
