@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from keras_vit import from_checkpoint, list_weights, load_model, save_weights
@@ -31,11 +30,12 @@ from keras_vit_cli.options.list import ListOptions
 from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.plan.plan_command import plan
-from keras_vit_cli.predict_command import predict
+from keras_vit_cli.predict.predict_command import predict
 from keras_vit_cli.printing import (
     print_next,
     print_next_of_model,
     print_now,
+    print_table,
     print_text,
     short_warnings,
 )
@@ -167,7 +167,7 @@ def _list(options: ListOptions) -> None:
     for name in names:
         estimate = model_cost(name)
         table.add_row(name, f"{estimate.parameters:,}", f"{estimate.macs / 1e9:.2f}")
-    Console().print(table)
+    print_table(table)
 
 
 def _without(options: Any, *names: str) -> dict[str, Any]:

@@ -8,7 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from keras_vit._base.errors import DataRangeWarning, printable
+
+WHOLE = 1_000_000  # columns: wider than any name
 
 
 def print_text(text: object) -> None:
@@ -20,6 +25,14 @@ def print_now(text: str) -> None:
     """Prints a line at once: a server's output is often a file or a pipe."""
     print_text(text)
     sys.stdout.flush()
+
+
+def print_table(table: Table) -> None:
+    """Prints a table, which is cut to the width of a terminal alone: a file or a pipe is whole."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WHOLE)
+    console.print(table)
 
 
 def print_next(*words: object) -> None:

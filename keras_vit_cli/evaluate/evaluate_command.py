@@ -1,6 +1,5 @@
 """`keras-vit evaluate`: which of the tables is printed, and of what."""
 
-from rich.console import Console
 from rich.table import Table
 
 from keras_vit._base.errors import check_choice
@@ -10,7 +9,7 @@ from keras_vit.weights import load_model
 from keras_vit_cli.evaluate.tables import own_classes, transfer_rows, vtab_report
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.evaluate import EvaluateOptions
-from keras_vit_cli.printing import print_text
+from keras_vit_cli.printing import print_table, print_text
 
 
 def evaluate(options: EvaluateOptions) -> int:
@@ -40,5 +39,5 @@ def evaluate(options: EvaluateOptions) -> int:
     table = Table("on frozen features", "accuracy", "")
     for row in transfer_rows(classifier, splits, options):
         table.add_row(*row)
-    Console().print(table)
+    print_table(table)
     return 0

@@ -2,10 +2,20 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from keras_vit_cli.options import shared
-from keras_vit_cli.options.option import POSITIONAL, Command, in_model, in_run
-from keras_vit_cli.options.shared import CLASSES
+from keras_vit_cli.options.option import (
+    POSITIONAL,
+    Command,
+    UsageError,
+    in_data,
+    in_model,
+    in_run,
+)
+from keras_vit_cli.options.shared import BATCH, CLASSES
+
+FORMATS = ("table", "csv", "jsonl", "parquet")
 
 
 @dataclass(frozen=True)
@@ -16,15 +26,49 @@ class PredictOptions:
         "a .keras or weights file, the folder of a training run, or an exported file",
         name=POSITIONAL,
     )
-    files: tuple[Path, ...] = shared.images()
+    files: tuple[Path, ...] = in_data(
+        "image files; folders, with all folders in them; patterns such as 'photos/**/*.jpg'; "
+        "@list.txt, a file with a path per line; or - for such a list on standard input",
+        metavar="IMAGE",
+        name=POSITIONAL,
+    )
     max_pixels: int = shared.max_pixels()
     decoder: str | None = shared.decoder()
     views: str | None = shared.views()
     top: int = in_run("number of classes to print per image", 5, CLASSES)
+    format: str = in_run(
+        "how answers are printed or written (default: that of the suffix of --out, else table)",
+        None,
+        choices=FORMATS,
+    )
+    out: Path | None = in_run(
+        "file to write, .csv, .jsonl or .parquet (default: standard output)", None, metavar="FILE"
+    )
+    resume: bool = in_run(
+        "go on with the .csv or .jsonl file of an earlier call: its images are left out", False
+    )
+    batch_size: int = in_run("images per batch", 32, BATCH)
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Finds the format, and refuses what a format cannot do."""
+    out, format = options["out"], options["format"]
+    if format is None:
+        format = "table" if out is None else out.suffix.lower().removeprefix(".")
+        if format not in FORMATS:
+            raise UsageError(f"--out {out} does not end in .csv, .jsonl or .parquet: give --format")
+    if format == "table" and out is not None:
+        raise UsageError("--format table is printed: leave --out out, or give csv, jsonl, parquet")
+    if format == "parquet" and out is None:
+        raise UsageError("--format parquet is not printed: give --out FILE")
+    if options["resume"] and (out is None or format == "parquet"):
+        raise UsageError("--resume goes on with a file: give --out FILE.csv or FILE.jsonl")
+    options["format"] = format
 
 
 PREDICT = Command(
     PredictOptions,
-    "print the most probable classes of images",
-    "keras-vit predict runs/photos photo.jpg",
+    "print or write what a model answers for images",
+    "keras-vit predict runs/photos photos/ --out answers.csv",
+    _check,
 )

@@ -50,6 +50,7 @@ REFUSED = {
     ("train", "--token-merging"): ("0", "4097"),
     ("train", "--held-out"): ("1", "-0.1", "1.5"),
     ("train", "--val-fraction"): ("0", "1", "1.5"),
+    ("predict", "--batch-size"): ("0",),
     ("predict", "--max-pixels"): ("0",),
     ("predict", "--top"): ("0",),
     ("evaluate", "--accumulate"): ("0",),
@@ -207,8 +208,8 @@ def no_backend(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        ([], 2, "print the most probable classes of images"),
-        (["--help"], 0, "print the most probable classes of images"),
+        ([], 2, "print or write what a model answers for images"),
+        (["--help"], 0, "print or write what a model answers for images"),
         (["train", "--help"], 0, "example: keras-vit train"),
         (["--version"], 0, f"keras-vit {keras_vit.__version__}\n"),
         (["train", "--epochs", "0"], 2, "argument --epochs: '0' is not accepted"),

@@ -1,0 +1,246 @@
+"""Answers as CSV, JSON lines or Parquet: files that a killed run leaves readable."""
+
+import csv
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from keras_vit._base.errors import printable
+from keras_vit._base.files import atomic_write
+from keras_vit_cli.predict.schema import Row, Schema
+from keras_vit_cli.printing import print_text
+
+# Rows of a row group of Parquet: many enough to be compressed well, few enough for memory.
+GROUP = 10_000
+
+Write = Callable[[Sequence[Row]], None]
+
+
+class Csv:
+    """Rows as lines of CSV: UTF-8, texts in quotes, so that names may hold anything."""
+
+    def __init__(self, schema: Schema) -> None:
+        schema.check_cells()
+        self.schema = schema
+        self.header = self.begin = _csv_line(schema.columns)
+
+    def text(self, row: Row) -> str:
+        return _csv_line(self.schema.flat(row))
+
+    def row(self, record: bytes) -> Row:
+        """The row of a record; a ValueError for what is not a row of this schema."""
+        (cells,) = csv.reader([record.decode("utf-8")], strict=True)
+        return self.schema.nested(cells)
+
+    def records(self, file: BinaryIO) -> Iterator[bytes]:
+        """The whole records of a file: line breaks within quotes do not end one."""
+        record = b""
+        for line in file:
+            record += line
+            if line.endswith(b"\n") and record.count(b'"') % 2 == 0:
+                yield record
+                record = b""
+
+
+class JsonLines:
+    """Rows as lines of JSON in ASCII, which no character of a name can break."""
+
+    header, begin = "", '{"file": "'
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def text(self, row: Row) -> str:
+        return json.dumps(row) + "\n"
+
+    def row(self, record: bytes) -> Row:
+        """The row of a record; a ValueError for what is not a row of this schema."""
+        row = json.loads(record)
+        example = self.schema.example
+        keys = set(row) if isinstance(row, dict) else set()
+        if keys != (example.keys() if row["error"] is None else {"file", "error"}):
+            raise ValueError("other keys")
+        return dict(row)
+
+    def records(self, file: BinaryIO) -> Iterator[bytes]:
+        """The whole records of a file."""
+        return (line for line in file if line.endswith(b"\n"))
+
+
+LINES: dict[str, type[Csv] | type[JsonLines]] = {"csv": Csv, "jsonl": JsonLines}
+
+
+@dataclass
+class Answered:
+    """What an earlier run has written.
+
+    Attributes:
+        end: The bytes of the whole rows; what follows was cut off by a kill.
+        last: The last row with an answer, if there is one.
+    """
+
+    end: int
+    last: Row | None
+    digests: set[bytes]
+
+    def __contains__(self, name: str) -> bool:
+        return _digest(name) in self.digests
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+
+def answered(path: Path, format: str, schema: Schema) -> Answered:
+    """Reads the file that an earlier run wrote, in the memory of 16 bytes per file name.
+
+    Raises:
+        ValueError: It was not written by this command for this task.
+    """
+    lines = LINES[format](schema)
+    earlier = Answered(0, None, set())
+    expected = lines.begin.encode()
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return earlier
+    with file:
+        if not expected.startswith(begin := file.read(len(expected))):
+            raise ValueError(
+                f"{printable(path)} does not begin as this model's answers do, with "
+                f"{printable(lines.begin.strip())}: --resume goes on with a file that this "
+                "command wrote for the same task and --top. Give another --out."
+            )
+        if begin != expected:
+            return earlier  # killed before the first row
+        earlier.end = file.seek(len(lines.header.encode()))
+        for number, record in enumerate(lines.records(file), 1):
+            try:
+                row = lines.row(record)
+                earlier.digests.add(_digest(row["file"]))
+            except (ValueError, TypeError, KeyError, csv.Error, RecursionError) as error:
+                raise ValueError(
+                    f"Row {number:,} of {printable(path)} is not one that this command wrote for "
+                    f"this model's task: {printable(record[:80].decode(errors='replace'))}. Give "
+                    "another --out."
+                ) from error
+            earlier.end += len(record)
+            earlier.last = row if row["error"] is None else earlier.last
+    return earlier
+
+
+@contextmanager
+def line_writer(
+    path: Path | None, format: str, schema: Schema, end: int | None = None
+) -> Iterator[Write]:
+    """Writes rows to a file, or to standard output, as soon as it gets them.
+
+    Each call is one write that appends to the file, so that a killed run leaves whole rows.
+
+    Args:
+        path: The file; None for standard output.
+        format: A key of `LINES`.
+        schema: Of the rows.
+        end: Where an earlier run's rows end, which stay; None for a new file.
+
+    Raises:
+        FileExistsError: There is a file, and `end` is None.
+    """
+    lines = LINES[format](schema)
+
+    def encoded(rows: Sequence[Row]) -> str:
+        return "".join(map(lines.text, rows))
+
+    if path is None:
+        show = _show if sys.stdout.isatty() else sys.stdout.write
+        show(lines.header)
+
+        def write_out(rows: Sequence[Row]) -> None:
+            show(encoded(rows))
+            sys.stdout.flush()
+
+        yield write_out
+        return
+
+    with path.open("xb" if end is None else "ab", buffering=0) as file:
+
+        def append(text: str) -> None:
+            rest = memoryview(text.encode("utf-8", "backslashreplace"))
+            while rest:  # a disk that is nearly full takes a part
+                rest = rest[file.write(rest) :]
+
+        file.truncate(end or 0)
+        if not end:
+            append(lines.header)
+        yield lambda rows: append(encoded(rows))
+
+
+@contextmanager
+def parquet_writer(path: Path, schema: Schema) -> Iterator[Write]:
+    """Writes rows to a Parquet file, which takes its place when all are there.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+    """
+    try:
+        pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ImportError(
+            "--format parquet needs pyarrow, which is not installed: pip install pyarrow. csv and "
+            "jsonl need nothing."
+        ) from error
+    columns = pa.schema([(key, _arrow_type(pa, value)) for key, value in schema.example.items()])
+    waiting: list[Row] = []
+
+    with atomic_write(path) as temporary, parquet.ParquetWriter(temporary, columns) as writer:
+
+        def write(rows: Sequence[Row]) -> None:
+            waiting.extend(rows)
+            if len(waiting) >= GROUP:
+                flush()
+
+        def flush() -> None:
+            writer.write_table(pa.Table.from_pylist(waiting, columns))
+            waiting.clear()
+
+        yield write
+        if waiting:
+            flush()
+
+
+def _arrow_type(pa: Any, value: Any) -> Any:
+    """The type of a JSON value: `error` is None where there is an answer, and a text elsewhere."""
+    if isinstance(value, float):
+        return pa.float64()
+    if isinstance(value, list):
+        keys = {k: v for row in value for k, v in row.items()} if _has_rows(value) else None
+        return pa.list_(pa.string() if keys is None else _arrow_type(pa, keys))
+    if isinstance(value, dict):
+        return pa.struct([(key, _arrow_type(pa, each)) for key, each in value.items()])
+    return pa.string()
+
+
+def _has_rows(values: list[Any]) -> bool:
+    return bool(values) and isinstance(values[0], dict)
+
+
+def _csv_line(cells: Sequence[Any]) -> str:
+    line = io.StringIO()
+    # Unquoted, a carriage return in a name would end the row.
+    csv.writer(line, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+def _show(text: str) -> None:
+    if text:
+        print_text(text.removesuffix("\n"))
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,178 @@
+"""`keras-vit predict`: what a model answers for images, as a table or for programs."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from keras_vit._base.errors import counted, printable
+from keras_vit.evaluation.prediction import predict_files
+from keras_vit.models.answers import task_of
+from keras_vit_cli.model_files import open_classifier
+from keras_vit_cli.options.predict import PredictOptions
+from keras_vit_cli.predict.answer_files import (
+    Answered,
+    Write,
+    answered,
+    line_writer,
+    parquet_writer,
+)
+from keras_vit_cli.predict.image_paths import image_paths, is_one_file
+from keras_vit_cli.predict.schema import Row, Schema, name_of
+from keras_vit_cli.printing import print_table, print_text
+
+# Images in one table: the columns of a table are as wide as its widest cell, which has to wait for
+# all of its rows.
+TABLE_IMAGES = 100
+
+
+def predict(options: PredictOptions) -> int:
+    """Prints or writes the answer for each file; returns 1 where one cannot be read.
+
+    Raises:
+        ValueError: An answer is not finite, `files` stand for no image, or `out` holds something
+            else.
+        FileExistsError: `out` is there, and `resume` is False.
+        ImportError: The format needs a package that is not installed.
+    """
+    out = options.out
+    if out is not None and out.exists() and not options.resume:
+        more = " --resume to go on with it," if options.format != "parquet" else ""
+        raise FileExistsError(f"{printable(out)} exists. Give{more} another --out, or delete it.")
+    paths = image_paths(options.files)
+    model = open_classifier(options.model, options.decoder, options.views)
+    schema = Schema(task_of(model), options.top)
+    done = None
+    if out is not None and options.resume:
+        done = answered(out, options.format, schema)
+        _check_same_model(options, model, schema, done.last)
+        paths = _not_in(done, paths)
+    answers = predict_files(model, paths, options.batch_size, options.max_pixels)
+    rows = (schema.row(file, _finite(options, file, answer)) for file, answer in answers)
+
+    end = None if done is None else done.end
+    count = failed = 0
+    with _writer(options, schema, end) as write, _progress(options) as advance:
+        while batch := list(islice(rows, options.batch_size)):
+            write(batch)
+            count += len(batch)
+            failed += sum(row["error"] is not None for row in batch)
+            advance(len(batch), failed)
+    if out is not None:
+        earlier = f", besides {len(done):,} that were there" if done else ""
+        unread = f", {failed:,} cannot be read" if failed else ""
+        print_text(f"written to {out}: {counted(count, 'image')}{unread}{earlier}")
+    return 1 if failed else 0
+
+
+def _not_in(done: Answered, paths: Iterable[Path]) -> Iterator[Path]:
+    return (path for path in paths if name_of(path) not in done)
+
+
+def _finite(options: PredictOptions, file: Path, answer: np.ndarray | str) -> np.ndarray | str:
+    if not isinstance(answer, str) and not np.isfinite(answer).all():
+        wrong = answer[~np.isfinite(answer)][0]
+        raise ValueError(
+            f"The model in {options.model} predicts {wrong} for {file}: its weights "
+            "are damaged, or its training diverged. Train it again, or take another file."
+        )
+    return answer
+
+
+def _check_same_model(
+    options: PredictOptions, model: Any, schema: Schema, last: Row | None
+) -> None:
+    """Predicts the last answered file again: answers of two models do not belong in one file."""
+    if last is None:
+        return
+    ((_, answer),) = predict_files(model, [last["file"]], 1, options.max_pixels)
+    if not isinstance(answer, str) and not schema.agrees(last, answer):
+        raise ValueError(
+            f"{printable(str(options.out))} has another answer for {printable(last['file'])} than "
+            f"{printable(options.model)} gives: --resume goes on with the same model, --decoder "
+            "and --views. Give another --out."
+        )
+
+
+@contextmanager
+def _writer(options: PredictOptions, schema: Schema, end: int | None) -> Iterator[Write]:
+    if options.format == "table":
+        yield from _print_tables(schema)
+        return
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+    if options.format == "parquet":
+        assert options.out is not None  # `check` has seen to it
+        with parquet_writer(options.out, schema) as write:
+            yield write
+    else:
+        with line_writer(options.out, options.format, schema, end) as write:
+            yield write
+
+
+def _print_tables(schema: Schema) -> Iterator[Write]:
+    waiting: list[Row] = []
+
+    def write(rows: Sequence[Row]) -> None:
+        waiting.extend(rows)
+        while len(waiting) >= TABLE_IMAGES:
+            print_table(_table(schema, waiting[:TABLE_IMAGES]))
+            del waiting[:TABLE_IMAGES]
+
+    yield write
+    if waiting:
+        print_table(_table(schema, waiting))
+
+
+def _table(schema: Schema, rows: Sequence[Row]) -> Table:
+    """A table with a line per name, and the file and what is decided on the first of an image."""
+    keys = list(dict.fromkeys(key for row in schema.example["predictions"] for key in row))
+    table = Table("image", *schema.decided, *keys)
+    for row in rows:
+        name = Text(printable(row["file"]))  # plain strings would be markup
+        if row["error"] is not None:
+            reason = Text(printable(f"cannot be read: {row['error']}"))
+            table.add_row(name, reason, style="red")
+        for i, prediction in enumerate(row["predictions"] if row["error"] is None else ()):
+            decided = [_text(key, row[key]) if i == 0 else "" for key in schema.decided]
+            cells = (_text(key, prediction.get(key, "")) for key in keys)
+            table.add_row(name if i == 0 else "", *decided, *cells)
+        table.add_section()
+    return table
+
+
+def _text(key: str, value: Any) -> Text:
+    if isinstance(value, float):
+        return Text(f"{value:.4g}" if key == "value" else f"{value:.2%}")
+    return Text(printable(", ".join(value) if isinstance(value, list) else value))
+
+
+@contextmanager
+def _progress(options: PredictOptions) -> Iterator[Any]:
+    """Shows how far it is, on a terminal that does not show the answers themselves."""
+    if not sys.stderr.isatty() or (options.out is None and sys.stdout.isatty()):
+        yield lambda images, failed: None
+        return
+    # Files that are counted only as they are found do not have a total.
+    total = len(options.files) if all(map(is_one_file, options.files)) else None
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    console, began = Console(stderr=True), time.monotonic()
+    with Progress(*columns, console=console, redirect_stdout=False, transient=True) as progress:
+        task = progress.add_task("images", total=total)
+
+        def advance(images: int, failed: int) -> None:
+            unread = f", {failed:,} cannot be read" if failed else ""
+            rate = (progress.tasks[0].completed + images) / (time.monotonic() - began)
+            text = f"images, {rate:.1f}/s{unread}"
+            progress.update(task, advance=images, description=text)
+
+        yield advance
