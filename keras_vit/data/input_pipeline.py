@@ -25,6 +25,7 @@ from keras_vit.data.preprocessing import augment_crop, evaluation_image, trainin
 from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
 from keras_vit.data.sources.splits import Split
 from keras_vit.ops import rows_of_process
+from keras_vit.tasks import Classification
 
 _CACHE_BYTES = 2 * 2**30
 
@@ -73,7 +74,8 @@ def pipeline(
         eval_transform: how images are prepared when not training: a key of `EVAL_TRANSFORMS`, or
             an `EvalTransform`, such as `model.eval_transform`, or its arguments as a dictionary.
         channels: 3, or 1 for gray.
-        num_classes: give labels as float32 one-hot rows of this many classes.
+        num_classes: give integer labels as float32 one-hot rows of this many classes. Labels that
+            are rows, such as those of `Multilabel` and `Regression`, stay as they are.
         cache: decode all images now and keep them in memory as uint8. None does so when they take
             less than 2 GiB.
         repeat: never end; `fit` then needs `steps_per_epoch`.
@@ -83,12 +85,14 @@ def pipeline(
             of files that decode is unknown, is decoded from its beginning.
 
     Returns:
-        A `tf.data.Dataset` of (float32 images `(batch, height, width, channels)` in 0..255, int32
-        labels `(batch,)`, or float32 `(batch, num_classes)`).
+        A `tf.data.Dataset` of (float32 images `(batch, height, width, channels)` in 0..255, labels
+        as the split has them, int32 `(batch,)` or float32 `(batch, columns)`, or float32
+        `(batch, num_classes)`).
 
     Raises:
-        ValueError: an argument out of range or an unknown name, or a layer that changes the shape,
-            dtype or range of the images, or cannot run inside tf.data.
+        ValueError: an argument out of range or an unknown name, labels that cannot be mixed, or a
+            layer that changes the shape, dtype or range of the images, or cannot run inside
+            tf.data.
 
     Example:
         >>> import keras
@@ -110,8 +114,9 @@ def pipeline(
         split = split.with_decoder(transform.decoder)
     _check_numbers(batch_size, seed, repeat, start_step)
     alphas = (augmentation.mixup, augmentation.cutmix) if training else (0.0, 0.0)
-    changes = LayerAugmentation(layers if training else (), (*size, channels), num_classes)
-    _check_mixing(alphas, changes.mixes, num_classes)
+    columns = _label_columns(split, num_classes)
+    changes = LayerAugmentation(layers if training else (), (*size, channels), columns)
+    _check_mixing(alphas, changes.mixes, columns)
     if cache is None:
         cache = _decoded_bytes(split, channels) < _CACHE_BYTES
     if cache and not isinstance(split, ArraySplit):  # which is in memory already
@@ -167,7 +172,8 @@ def _mix(
     _: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The images of these rows, mixed with others of the batch, and all labels."""
-    labels = labels if num_classes is None else tf.one_hot(labels, num_classes)
+    if num_classes is not None and labels.dtype.is_integer:
+        labels = tf.one_hot(labels, num_classes)
     if changes.mixes:
         images, labels = changes.mix(images, labels, tf.stack([numbers[0], seed]))
         return _own_rows(images, rows, batch_size), labels
@@ -177,13 +183,31 @@ def _mix(
     return mixup_or_cutmix(images, labels, batch_seed, *alphas, images_before=before)
 
 
-def _check_mixing(alphas: tuple[float, float], layers_mix: bool, num_classes: int | None) -> None:
+def _label_columns(split: Split, num_classes: int | None) -> int | None:
+    """The columns of a batch's labels; None for integers."""
+    if split.label_shape:
+        (columns,) = split.label_shape
+        if num_classes not in (None, columns):
+            raise ValueError(
+                f"num_classes={num_classes}, but the labels of {split!r} are rows of {columns} "
+                "numbers already: leave num_classes out."
+            )
+        return columns
+    if num_classes is not None and not isinstance(split.task, Classification):
+        raise ValueError(
+            f"num_classes={num_classes} makes one-hot rows of classes, which are mixed, and the "
+            f"labels of {split!r} must stay integers: leave num_classes out, and mixup and CutMix."
+        )
+    return num_classes
+
+
+def _check_mixing(alphas: tuple[float, float], layers_mix: bool, columns: int | None) -> None:
     if any(alphas) and layers_mix:
         raise ValueError(
             "augment mixes twice: by a layer, and by mixup={} and cutmix={} of the Augmentation. "
             "Give one of them.".format(*alphas)
         )
-    if any(alphas) and num_classes is None:
+    if any(alphas) and columns is None:
         raise ValueError(
             "mixup={} and cutmix={} mix one-hot labels: give num_classes, too".format(*alphas)
         )
@@ -252,7 +276,7 @@ def _guarded_batches(
 def _guarded_batch(
     *plan: Any, prepare: Callable[..., Any], guarded: Callable[..., Any]
 ) -> tf.data.Dataset:
-    size = tf.size(plan[1], tf.int64)
+    size = tf.size(plan[-1], tf.int64)
     examples = tf.data.Dataset.from_tensor_slices(plan)
     # drop_remainder: after an error the data set goes on with the rest of the batch.
     tried = _map(examples, prepare).batch(size, drop_remainder=True).ignore_errors()
@@ -274,7 +298,7 @@ def _batches_of_process(
         return split.read(example, label, guarded=True)[1]
 
     def batch_of(*plan: Any) -> tf.data.Dataset:
-        size = tf.size(plan[1], tf.int64)
+        size = tf.size(plan[-1], tf.int64)
         index = tf.cond(
             size == batch_size, lambda: tf.constant(rows, tf.int64), lambda: tf.range(size)
         )

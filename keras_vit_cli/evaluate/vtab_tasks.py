@@ -175,7 +175,7 @@ class TaskSplit(Split):
     augment = "none"
 
     def __init__(self, name: str, task: VtabTask, builder: Any, tfds_split: str, size: int):
-        self.name, self.task, self.tfds_split = name, task, tfds_split
+        self.name, self.vtab_task, self.tfds_split = name, task, tfds_split
         self._builder, self._size = builder, size
         names = getattr(builder.info.features[task.label.key], "names", None) or ()
         numbers = map(str, range(task.classes))
@@ -219,14 +219,14 @@ class TaskSplit(Split):
             return records.enumerate().map(lambda i, r: (r["image"], self._label(r), i))
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
-        return decode_image(example, channels, crop) * tf.constant(self.task.scale, tf.uint8)
+        return decode_image(example, channels, crop) * tf.constant(self.vtab_task.scale, tf.uint8)
 
     def _read(self, decoders: dict[str, Any], **features: Any) -> tf.data.Dataset:
         """Records with the label's feature and `features`; nothing else is decoded."""
-        label = self._builder.info.features[self.task.label.key]
+        label = self._builder.info.features[self.vtab_task.label.key]
         label = getattr(label, "feature", label)  # a sequence of records
         parts = isinstance(label, tfds.features.FeaturesDict)
-        features[self.task.label.key] = dict.fromkeys(label, True) if parts else True
+        features[self.vtab_task.label.key] = dict.fromkeys(label, True) if parts else True
         return self._builder.as_dataset(
             split=self.tfds_split,
             shuffle_files=False,
@@ -234,7 +234,7 @@ class TaskSplit(Split):
         )
 
     def _label(self, record: dict[str, Any]) -> tf.Tensor:
-        return tf.cast(self.task.label.read(record[self.task.label.key]), tf.int32)
+        return tf.cast(self.vtab_task.label.read(record[self.vtab_task.label.key]), tf.int32)
 
 
 def task_splits(

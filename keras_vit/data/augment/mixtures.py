@@ -24,7 +24,7 @@ def mixup(
 
     Args:
         images: float tensor `(batch, height, width, channels)`.
-        labels: float one-hot tensor `(batch, classes)`.
+        labels: float rows `(batch, columns)`: one-hot, of several labels, or of numbers.
         seed: integer tensor `(2,)`; the same seed gives the same weight.
         alpha: parameter of the Beta distribution, above 0; 0.2 is mild, 1 draws evenly.
         images_before: the image before each of `images`, where these are some rows of a batch with

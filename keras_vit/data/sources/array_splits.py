@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.decode.decoder import Crop, to_channels
-from keras_vit.data.sources.splits import IndexedSplit, Split
+from keras_vit.data.sources.splits import IndexedSplit, Split, as_task
+from keras_vit.tasks import Task
 
 
 class ArraySplit(IndexedSplit):
@@ -17,13 +20,14 @@ class ArraySplit(IndexedSplit):
 
     Args:
         name: "train", "val" or "test".
-        class_names: the name of each label.
+        class_names: the name of each label; or the `Task` that says what labels mean.
         images: uint8 array of shape `(n, height, width, channels)`, 1 or 3 channels.
-        labels: integer array of shape `(n,)`.
+        labels: integer array of shape `(n,)`; with a task, what its `check_targets` takes.
         augment: a name in `AUGMENTATIONS`.
 
     Raises:
-        ValueError: arrays of another type or shape, or a label without a name.
+        ValueError: arrays of another type or shape, or a label without a name or that the task
+            does not accept.
 
     Example:
         >>> split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 1), np.uint8), [0, 1, 0, 1])
@@ -34,36 +38,34 @@ class ArraySplit(IndexedSplit):
     def __init__(
         self,
         name: str,
-        class_names: tuple[str, ...],
+        class_names: Sequence[str] | Task,
         images: np.ndarray,
-        labels: np.ndarray,
+        labels: Any,
         augment: str = "inception",
     ):
-        images, labels = np.asarray(images), np.asarray(labels)
+        images = np.asarray(images)
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
             raise ValueError(
                 f"images are {images.dtype} of shape {images.shape}: give uint8 pixels of shape "
                 "(n, height, width, 1 or 3)"
             )
-        if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
-            raise ValueError(
-                f"labels are {labels.dtype} of shape {labels.shape}: give integers of shape "
-                f"({len(images)},), one for each image"
-            )
-        if labels.size and not 0 <= labels.min() <= labels.max() < len(class_names):
-            raise ValueError(
-                f"labels run from {labels.min()} to {labels.max()}, but the {len(class_names)} "
-                f"class names stand for 0 to {len(class_names) - 1}"
-            )
-        self.name, self.class_names, self.augment = name, tuple(class_names), augment
+        if isinstance(class_names, Task):
+            labels = class_names.check_targets(labels)
+            if len(labels) != len(images):
+                raise ValueError(
+                    f"{len(labels)} labels for {len(images)} images: give one for each image"
+                )
+        else:
+            labels = _as_indices(np.asarray(labels), len(images), len(class_names))
+        self.name, self.task, self.augment = name, as_task(class_names), augment
         self.channels = images.shape[-1]
-        self._images, self._labels = images, labels.astype(np.int32)
+        self._images, self._labels = images, labels
 
     _per_example = ("_labels", "_images")
     _cached = ("_label_tensor", "_image_tensor")
 
     def as_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """The uint8 images `(n, height, width, channels)` and the int32 labels `(n,)`."""
+        """The uint8 images `(n, height, width, channels)` and `labels()`."""
         return self._images, self._labels
 
     @cached_property
@@ -73,6 +75,20 @@ class ArraySplit(IndexedSplit):
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         return to_channels(crop_to_box(self._image_tensor[example], crop), channels)
+
+
+def _as_indices(labels: np.ndarray, images: int, classes: int) -> np.ndarray:
+    if labels.shape != (images,) or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {labels.shape}: give integers of shape "
+            f"({images},), one for each image"
+        )
+    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
+        raise ValueError(
+            f"labels run from {labels.min()} to {labels.max()}, but the {classes} "
+            f"class names stand for 0 to {classes - 1}"
+        )
+    return labels.astype(np.int32)
 
 
 class DecodedSplit(IndexedSplit):
@@ -88,7 +104,7 @@ class DecodedSplit(IndexedSplit):
     """
 
     def __init__(self, split: Split, channels: int, indices: np.ndarray | None = None):
-        self.name, self.class_names, self.augment = split.name, split.class_names, split.augment
+        self.name, self.task, self.augment = split.name, split.task, split.augment
         self._channels = channels
         examples = split.dataset()
         if indices is not None:
@@ -96,7 +112,7 @@ class DecodedSplit(IndexedSplit):
             examples = examples.filter(lambda *example: tf.reduce_any(example[-1] == chosen))
         decoded = split.images(examples, channels).as_numpy_iterator()
         images, labels, _ = zip(*decoded, strict=True)
-        self._labels = np.array(labels, np.int32)
+        self._labels = np.array(labels)
         ends = np.cumsum([image.size for image in images], dtype=np.int64)
         with tf.device("CPU"):
             self._pixels = tf.constant(np.concatenate([image.ravel() for image in images]))

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +28,9 @@ from keras_vit.data.sources.other_formats import (
     other_format,
     why_ignored,
 )
-from keras_vit.data.sources.splits import MOST_LINES, FileReport, IndexedSplit, Splits
+from keras_vit.data.sources.splits import MOST_LINES, FileReport, IndexedSplit, Splits, as_task
 from keras_vit.data.sources.verification import checked_files
+from keras_vit.tasks import Task
 
 FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction and seed; or FOLDER/<class>/*.jpg "
@@ -48,9 +50,9 @@ class FileSplit(IndexedSplit):
 
     Args:
         name: "train", "val" or "test".
-        class_names: the name of each label.
+        class_names: the name of each label; or the `Task` that says what labels mean.
         files: the files, in a fixed order.
-        labels: the label of each file.
+        labels: the label of each file; with a task, what its `check_targets` takes.
         verified: every file is known to decode. One that breaks later is replaced by a gray image,
             so that predictions still line up with `labels()`. In a split that is not verified,
             files that cannot be decoded are skipped and the number of batches is not known
@@ -67,20 +69,25 @@ class FileSplit(IndexedSplit):
     def __init__(
         self,
         name: str,
-        class_names: tuple[str, ...],
+        class_names: Sequence[str] | Task,
         files: Sequence[Path],
-        labels: Sequence[int] | np.ndarray,
+        labels: Any,
         verified: bool = False,
         upright: bool = False,
         jpeg: bool = False,
         max_pixels: int | None = MAX_PIXELS,
     ):
-        self.name, self.class_names = name, class_names
+        self.name, self.task = name, as_task(class_names)
         self.verified, self.upright, self.jpeg = verified, upright, jpeg
         self.max_pixels = max_pixels
         self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
-        self._labels = np.asarray(labels, np.int32)
+        is_task = isinstance(class_names, Task)
+        self._labels = self.task.check_targets(labels) if is_task else np.asarray(labels, np.int32)
+        if len(self._labels) != len(self.files):
+            raise ValueError(
+                f"{len(self._labels)} labels for {len(self.files)} files: give one for each file"
+            )
 
     def _examples(self, order: tf.Tensor) -> tf.Tensor:
         return tf.gather(self._file_tensor, order)

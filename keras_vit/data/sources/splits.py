@@ -15,6 +15,7 @@ import numpy as np
 from keras_vit._base.errors import check_choice, counted
 from keras_vit.data._imports import tf
 from keras_vit.data.decode.decoder import DECODERS, Crop
+from keras_vit.tasks import Classification, Task
 
 
 class Split(ABC):
@@ -22,7 +23,8 @@ class Split(ABC):
 
     Attributes:
         name: "train", "val" or "test".
-        class_names: the name of each label.
+        task: what the labels mean.
+        class_names: the names of the task; whoever sets them makes it a `Classification`.
         num_examples: how many images; also `len(split)`.
         channels: 1 where all images are gray, else 3.
         files: the path of each image in the order of `labels()`, or None without files.
@@ -34,7 +36,7 @@ class Split(ABC):
     """
 
     name: str
-    class_names: tuple[str, ...]
+    task: Task
     channels: int = 3
     files: tuple[Path, ...] | None = None
     augment: str = "inception"
@@ -43,12 +45,28 @@ class Split(ABC):
     skips: bool = False
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.task.names
+
+    @class_names.setter
+    def class_names(self, names: Sequence[str]) -> None:
+        self.task = Classification(tuple(names))
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """`()` of an integer, or `(columns,)` of a row of numbers."""
+        return ()
+
+    @property
     @abstractmethod
     def num_examples(self) -> int: ...
 
     @abstractmethod
     def labels(self) -> np.ndarray:
-        """int32 labels of shape `(num_examples,)`, in the order of an unshuffled `dataset()`."""
+        """What `task.check_targets` returns, in the order of an unshuffled `dataset()`.
+
+        int32 `(num_examples,)`, or float32 `(num_examples, columns)`.
+        """
 
     @abstractmethod
     def dataset(
@@ -73,7 +91,7 @@ class Split(ABC):
 
         Args:
             example: of `dataset()`.
-            label: of `dataset()`, an int32 scalar.
+            label: of `dataset()`.
             guarded: name the record in the error where it cannot be read, which takes more time.
         """
         return example, label
@@ -125,10 +143,20 @@ class Split(ABC):
         return self.num_examples
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.name!r}, {counted(self.num_examples, 'image')}, "
-            f"{counted(len(self.class_names), 'class', 'classes')})"
-        )
+        images = counted(self.num_examples, "image")
+        return f"{type(self).__name__}({self.name!r}, {images}, {_size(self.task)})"
+
+
+def as_task(names: Sequence[str] | Task) -> Task:
+    """The task itself, or the classification of these names."""
+    return names if isinstance(names, Task) else Classification(tuple(names))
+
+
+def _size(task: Task) -> str:
+    """A task in two or three words: "10 classes", "multilabel of 6"."""
+    if isinstance(task, Classification):
+        return counted(task.size, "class", "classes")
+    return f"{task.kind} of {task.size}"
 
 
 class IndexedSplit(Split):
@@ -154,6 +182,10 @@ class IndexedSplit(Split):
     @property
     def num_examples(self) -> int:
         return len(self._labels)
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        return self._labels.shape[1:]
 
     def labels(self) -> np.ndarray:
         return self._labels
@@ -224,9 +256,10 @@ class Splits(Mapping[str, Split]):
 
     Attributes:
         source: the argument of `load`.
-        class_names: the name of each label.
+        class_names: the names of the task.
         splits: the parts; "test" is there when the source has one beside "val".
-        report: files that are not used.
+        report: files and rows that are not used.
+        task_reason: why the labels of a table are taken as `task`, a sentence.
 
     Example:
         >>> from keras_vit.data import load
@@ -239,6 +272,12 @@ class Splits(Mapping[str, Split]):
     class_names: tuple[str, ...]
     splits: Mapping[str, Split]
     report: FileReport = field(default_factory=FileReport)
+    task_reason: str = ""
+
+    @property
+    def task(self) -> Task:
+        """What the labels mean."""
+        return self.train.task
 
     @property
     def train(self) -> Split:
@@ -267,5 +306,4 @@ class Splits(Mapping[str, Split]):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(split)}" for name, split in self.splits.items())
-        classes = counted(self.num_classes, "class", "classes")
-        return f"Splits({self.source!r}, {classes}: {sizes})"
+        return f"Splits({self.source!r}, {_size(self.task)}: {sizes})"

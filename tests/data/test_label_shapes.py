@@ -1,0 +1,154 @@
+"""Labels of any shape go through order, cache, mixing and the rows of several processes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, pipeline, plot_augmentations
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
+from tests.data.image_fixtures import plain, write
+
+pytestmark = pytest.mark.once
+
+tf = pytest.importorskip("tensorflow")
+
+COUNT = 22
+RNG = np.random.default_rng(0)
+TASKS = {
+    "multilabel": (Multilabel(("a", "b", "c")), RNG.integers(0, 2, (COUNT, 3))),
+    "regression": (
+        Regression(("x", "y"), offset=(1, 2), scale=(3, 4)),
+        RNG.normal(size=(COUNT, 2)),
+    ),
+    "one number": (Regression(("x",)), RNG.normal(size=COUNT)),
+    "soft classes": (Classification(("a", "b")), np.full((COUNT, 2), 0.5)),
+    "ordinal": (Ordinal(("low", "middle", "high")), np.arange(COUNT) % 3),
+}
+
+
+def arrays(task: Task, targets: np.ndarray, folder: Path) -> Split:
+    images = np.full((COUNT, 8, 8, 3), np.arange(COUNT)[:, None, None, None], np.uint8)
+    return ArraySplit("train", task, images, targets)
+
+
+def files(task: Task, targets: np.ndarray, folder: Path) -> Split:
+    names = [f"{i:02d}.png" for i in range(COUNT)]
+    write(folder, {name: plain(i) for i, name in enumerate(names)})
+    paths = [folder / name for name in names]
+    return FileSplit("train", task, paths, targets, verified=True)
+
+
+@pytest.fixture(params=[arrays, files])
+def source(request):
+    return request.param
+
+
+@pytest.fixture(params=TASKS)
+def example(request):
+    return TASKS[request.param]
+
+
+def batches_of(split: Split, **options) -> tuple[np.ndarray, np.ndarray]:
+    """The gray level of each image, which is its number, and the labels."""
+    batches = list(pipeline(split, 8, 8, **options).as_numpy_iterator())
+    images, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
+    return images[:, 0, 0, 0], labels
+
+
+@pytest.mark.parametrize(("training", "cache"), [(False, False), (True, True)])
+def test_every_image_keeps_its_label(
+    source, example, tmp_path, training: bool, cache: bool
+) -> None:
+    task, targets = example
+    split, expected = source(task, targets, tmp_path), task.check_targets(targets)
+    np.testing.assert_array_equal(split.labels(), expected)
+    assert split.labels().dtype == expected.dtype
+    assert (split.task, split.class_names) == (task, task.names)
+    assert split.label_shape == expected.shape[1:]
+    spec = pipeline(split, 8, 8, training=training, augment="none").element_spec[1]
+    assert spec == tf.TensorSpec((None, *expected.shape[1:]), expected.dtype)
+    levels, labels = batches_of(split, training=training, augment="none", cache=cache)
+    index = np.rint(levels).astype(int)
+    assert sorted(index) == list(range(COUNT))
+    assert (list(index) == sorted(index)) != training
+    np.testing.assert_array_equal(labels, expected[index])
+
+
+def test_take(source, tmp_path) -> None:
+    split = source(*TASKS["regression"], tmp_path)
+    part = split.take([7, 3, 5])
+    levels, labels = batches_of(part)
+    np.testing.assert_allclose(levels, [7, 3, 5], atol=1e-3)
+    np.testing.assert_array_equal(labels, split.labels()[[7, 3, 5]])
+    assert part.task == split.task
+
+
+@pytest.mark.parametrize("kind", ["mixup", "cutmix"])
+@pytest.mark.parametrize("name", ["multilabel", "regression", "soft classes"])
+def test_rows_are_mixed_as_the_images_are(name: str, kind: str, tmp_path) -> None:
+    split = arrays(*TASKS[name], tmp_path)
+    augment = Augmentation(crop="resize", flip=False, **{kind: 1.0})
+    batches = pipeline(split, 8, COUNT, training=True, augment=augment)
+    plain_batches = pipeline(split, 8, COUNT, training=True, augment="none")
+    images, labels = next(batches.as_numpy_iterator())
+    alone, before_mixing = next(plain_batches.as_numpy_iterator())
+    # Mean pixels are mixed by the same weight as the rows; of whole images, as of pasted boxes.
+    alone, mixed = alone.mean((1, 2, 3)), images.mean((1, 2, 3))
+    before = np.roll(alone, 1)
+    weight = ((mixed - before) / (alone - before))[:, None]
+    expected = weight * before_mixing + (1 - weight) * np.roll(before_mixing, 1, axis=0)
+    np.testing.assert_allclose(labels, expected, atol=1e-4)
+    assert (weight != 1).all()
+
+
+def test_what_cannot_be_mixed_or_made_one_hot_is_an_error(tmp_path) -> None:
+    grades = arrays(*TASKS["ordinal"], tmp_path)
+    with pytest.raises(ValueError, match="must stay integers: leave num_classes out"):
+        pipeline(grades, 8, 8, training=True, augment=Augmentation(mixup=1.0), num_classes=3)
+    rows = arrays(*TASKS["multilabel"], tmp_path)
+    with pytest.raises(ValueError, match="rows of 3 numbers already: leave num_classes out"):
+        pipeline(rows, 8, 8, num_classes=5)
+    assert pipeline(rows, 8, 8, num_classes=3).element_spec[1].shape == (None, 3)
+
+
+def test_rows_of_one_process(source, tmp_path, monkeypatch) -> None:
+    task, targets = TASKS["multilabel"]
+    split = source(task, targets, tmp_path)
+    expected = list(pipeline(split, 8, 8).as_numpy_iterator())
+    rows = np.arange(2, 4)
+    monkeypatch.setattr("keras_vit.data.input_pipeline.rows_of_process", lambda size: rows)
+    got = list(pipeline(split, 8, 8).as_numpy_iterator())
+    for (images, labels), (all_images, all_labels) in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(labels, all_labels)
+        full = len(all_images) == 8
+        np.testing.assert_array_equal(images, all_images[rows] if full else all_images)
+
+
+def test_a_broken_file_in_a_batch(tmp_path) -> None:
+    task, targets = TASKS["multilabel"]
+    split = files(task, targets, tmp_path)
+    (tmp_path / "03.png").write_bytes(b"damaged since")
+    levels, labels = batches_of(split)
+    assert round(float(levels[3])) == 127
+    np.testing.assert_array_equal(labels, task.check_targets(targets))
+
+
+def test_labels_that_the_task_does_not_accept(source, tmp_path) -> None:
+    with pytest.raises(ValueError, match="Target 7 of row 0 is not a grade"):
+        source(Ordinal(("low", "high")), np.full(COUNT, 7), tmp_path)
+    with pytest.raises(ValueError, match="3 labels for 22"):
+        source(Multilabel(("a", "b")), [["a"], [], ["b"]], tmp_path)
+
+
+def test_plot(tmp_path, example) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.png"
+    plot_augmentations(arrays(*example, tmp_path), plot, 8, augment="none", images=2, versions=1)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_repr(tmp_path) -> None:
+    assert repr(arrays(*TASKS["multilabel"], tmp_path)) == (
+        "ArraySplit('train', 22 images, multilabel of 3)"
+    )
