@@ -193,7 +193,7 @@ def _label_columns(split: Split, num_classes: int | None) -> int | None:
                 "numbers already: leave num_classes out."
             )
         return columns
-    if num_classes is not None and not isinstance(split.task, Classification):
+    if num_classes is not None and not isinstance(split.meaning, tuple | Classification):
         raise ValueError(
             f"num_classes={num_classes} makes one-hot rows of classes, which are mixed, and the "
             f"labels of {split!r} must stay integers: leave num_classes out, and mixup and CutMix."

@@ -71,10 +71,10 @@ def plot_augmentations(
     _check_path(path, overwrite)
     count = min(images, len(split))
     chosen = _OrderedSplit(split, channels, np.linspace(0, len(split) - 1, count).astype(int))
-    task = split.task
+    meaning, names = split.meaning, split.class_names
     augmentation, layers = resolve_augment(augment, get_augmentation(split.augment))
     mixed = augmentation.mixup or augmentation.cutmix or any(map(mixes, layers))
-    classes = task.size if isinstance(task, Classification) else None
+    classes = len(names) if isinstance(meaning, tuple | Classification) else None
     options: dict[str, Any] = {"channels": channels, "num_classes": classes}
     originals = list(pipeline(chosen, image_size, count, **options).as_numpy_iterator())
     if not originals:
@@ -95,7 +95,7 @@ def plot_augmentations(
             cell.imshow(shown[..., 0] if channels == 1 else shown, cmap="gray", vmin=0, vmax=1)
             cell.set_axis_off()
             if column == 0 or mixed:
-                title = printable(_title(labels[row], task))
+                title = printable(_title(labels[row], meaning, names))
                 cell.set_title(title, fontsize=6, parse_math=False)
     title = printable(describe_augment(augmentation, layers))
     figure.suptitle(title, fontsize=7, wrap=True, parse_math=False)
@@ -134,10 +134,10 @@ def _check_path(path: Path, overwrite: bool) -> None:
         )
 
 
-def _title(label: np.ndarray, task: Task) -> str:
-    if isinstance(task, Regression):  # labels are scaled as outputs are
-        return task.to_text(task.answers(label[None])[0])
-    return task.names[label] if label.ndim == 0 else format_soft_label(label, task.names)
+def _title(label: np.ndarray, meaning: Task | tuple[str, ...], names: tuple[str, ...]) -> str:
+    if isinstance(meaning, Regression):  # labels are scaled as outputs are
+        return meaning.to_text(meaning.answers(label[None])[0])
+    return names[label] if label.ndim == 0 else format_soft_label(label, names)
 
 
 def format_soft_label(label: np.ndarray, names: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.decode.decoder import Crop, to_channels
-from keras_vit.data.sources.splits import IndexedSplit, Split, as_task
+from keras_vit.data.sources.splits import IndexedSplit, Split
 from keras_vit.tasks import Task
 
 
@@ -57,7 +57,8 @@ class ArraySplit(IndexedSplit):
                 )
         else:
             labels = _as_indices(np.asarray(labels), len(images), len(class_names))
-        self.name, self.task, self.augment = name, as_task(class_names), augment
+        self.name, self.augment = name, augment
+        self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
         self.channels = images.shape[-1]
         self._images, self._labels = images, labels
 
@@ -104,7 +105,7 @@ class DecodedSplit(IndexedSplit):
     """
 
     def __init__(self, split: Split, channels: int, indices: np.ndarray | None = None):
-        self.name, self.task, self.augment = split.name, split.task, split.augment
+        self.name, self.meaning, self.augment = split.name, split.meaning, split.augment
         self._channels = channels
         examples = split.dataset()
         if indices is not None:

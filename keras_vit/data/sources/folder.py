@@ -28,7 +28,7 @@ from keras_vit.data.sources.other_formats import (
     other_format,
     why_ignored,
 )
-from keras_vit.data.sources.splits import MOST_LINES, FileReport, IndexedSplit, Splits, as_task
+from keras_vit.data.sources.splits import MOST_LINES, FileReport, IndexedSplit, Splits
 from keras_vit.data.sources.verification import checked_files
 from keras_vit.tasks import Task
 
@@ -77,13 +77,14 @@ class FileSplit(IndexedSplit):
         jpeg: bool = False,
         max_pixels: int | None = MAX_PIXELS,
     ):
-        self.name, self.task = name, as_task(class_names)
+        self.name = name
+        self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
         self.verified, self.upright, self.jpeg = verified, upright, jpeg
         self.max_pixels = max_pixels
         self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
-        is_task = isinstance(class_names, Task)
-        self._labels = self.task.check_targets(labels) if is_task else np.asarray(labels, np.int32)
+        task = self.meaning if isinstance(self.meaning, Task) else None
+        self._labels = np.asarray(labels, np.int32) if task is None else task.check_targets(labels)
         if len(self._labels) != len(self.files):
             raise ValueError(
                 f"{len(self._labels)} labels for {len(self.files)} files: give one for each file"

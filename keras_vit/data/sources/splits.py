@@ -36,7 +36,7 @@ class Split(ABC):
     """
 
     name: str
-    task: Task
+    meaning: tuple[str, ...] | Task  # names of classes, of which a task needs two, or a task
     channels: int = 3
     files: tuple[Path, ...] | None = None
     augment: str = "inception"
@@ -45,12 +45,16 @@ class Split(ABC):
     skips: bool = False
 
     @property
+    def task(self) -> Task:
+        return self.meaning if isinstance(self.meaning, Task) else Classification(self.meaning)
+
+    @property
     def class_names(self) -> tuple[str, ...]:
-        return self.task.names
+        return self.meaning.names if isinstance(self.meaning, Task) else self.meaning
 
     @class_names.setter
     def class_names(self, names: Sequence[str]) -> None:
-        self.task = Classification(tuple(names))
+        self.meaning = tuple(names)
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -144,19 +148,14 @@ class Split(ABC):
 
     def __repr__(self) -> str:
         images = counted(self.num_examples, "image")
-        return f"{type(self).__name__}({self.name!r}, {images}, {_size(self.task)})"
+        return f"{type(self).__name__}({self.name!r}, {images}, {_size(self)})"
 
 
-def as_task(names: Sequence[str] | Task) -> Task:
-    """The task itself, or the classification of these names."""
-    return names if isinstance(names, Task) else Classification(tuple(names))
-
-
-def _size(task: Task) -> str:
-    """A task in two or three words: "10 classes", "multilabel of 6"."""
-    if isinstance(task, Classification):
-        return counted(task.size, "class", "classes")
-    return f"{task.kind} of {task.size}"
+def _size(split: Split) -> str:
+    """What the labels are in two or three words: "10 classes", "multilabel of 6"."""
+    if isinstance(split.meaning, Task) and not isinstance(split.meaning, Classification):
+        return f"{split.meaning.kind} of {split.meaning.size}"
+    return counted(len(split.class_names), "class", "classes")
 
 
 class IndexedSplit(Split):
@@ -306,4 +305,4 @@ class Splits(Mapping[str, Split]):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(split)}" for name, split in self.splits.items())
-        return f"Splits({self.source!r}, {_size(self.task)}: {sizes})"
+        return f"Splits({self.source!r}, {_size(self.train)}: {sizes})"
