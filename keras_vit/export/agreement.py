@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-# The largest difference between probabilities, and with int8 their mean total variation.
+from keras_vit.export.contract import Contract
+
+# The largest difference between answers, and with int8 the mean one, as parts of their scale.
 TOLERANCE = 1e-3
 INT8_TOLERANCE = 0.25
 # One image alone and some together: the batch is free.
@@ -32,34 +34,45 @@ def check_agreement(
     run: Callable[[np.ndarray], np.ndarray],
     images: np.ndarray,
     expected: np.ndarray,
-    quantized: bool,
+    contract: Contract,
 ) -> None:
     """Runs an exported file on batches of two sizes, and refuses it where it differs.
 
     Args:
-        run: From pixels to probabilities.
+        run: From pixels to answers.
         images: uint8 `(8, height, width, channels)`.
-        expected: The model's probabilities `(8, classes)`.
-        quantized: Whether int8 rounds them.
+        expected: The model's answers `(8, size)`; its outputs, where it does not have a task.
+        contract: Of the file: its task has the scale of the answers; int8 rounds them.
 
     Raises:
-        RuntimeError: Its probabilities differ; the message has the greatest difference.
+        RuntimeError: Its answers differ; the message has the greatest difference.
     """
+    task = contract.task
+    scale = max(1.0, float(np.abs(expected).max())) if task is None else task.answer_scale
     start = 0
     for rows in BATCHES:
         part = slice(start, start + rows)
         outputs, truth, start = run(images[part]), expected[part], start + rows
         if outputs.shape != truth.shape:
             raise RuntimeError(
-                f"it returns probabilities {outputs.shape} for {rows} images and "
-                f"{truth.shape[1]} classes"
+                f"it returns {contract.outputs[0]} {outputs.shape} for {rows} images, where the "
+                f"model's are {truth.shape}"
             )
-        difference = np.abs(outputs - truth)
+        difference = np.abs(outputs - truth) / scale
         if not np.isfinite(difference).all():
             raise RuntimeError("it returns values that are not finite")
-        if quantized and (moved := difference.sum(1).mean() / 2) > INT8_TOLERANCE:
-            raise RuntimeError(f"int8 moves {moved:.0%} of the probability to other classes")
-        if not quantized and difference.max() > TOLERANCE:
+        if contract.quantize and (moved := _moved(difference, truth)) > INT8_TOLERANCE:
+            raise RuntimeError(f"int8 moves its answers by {moved:.0%}")
+        if not contract.quantize and difference.max() > TOLERANCE:
             raise RuntimeError(
-                f"its probabilities differ from the model's by up to {difference.max():.2g}"
+                f"its {contract.outputs[0]} differ from the model's by up to "
+                f"{(difference * scale).max():.2g}"
             )
+
+
+def _moved(difference: np.ndarray, truth: np.ndarray) -> float:
+    """How far answers are from the true ones on average, as a part of their scale."""
+    rows, truth = (array.reshape(len(array), -1) for array in (difference, truth))
+    # The probability that moved to other classes: of a thousand, each moves little.
+    of_one = np.allclose(truth.sum(1), 1, atol=1e-3)
+    return float((rows.sum(1) / 2 if of_one else rows.max(1)).mean())

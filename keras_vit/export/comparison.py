@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from keras.ops import convert_to_numpy
 
 from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_split
 from keras_vit.export.exported import ExportedModel, format_of
 from keras_vit.export.format_table import FORMATS
+from keras_vit.models.answers import answers_of, task_of
+from keras_vit.tasks import Task
 
 # Images to calibrate by: NNCF's own default.
 CALIBRATION_IMAGES = 300
@@ -25,26 +28,32 @@ class Comparison:
 
     Attributes:
         images: How many.
-        accuracy: Of the model, 0..1.
-        exported_accuracy: Of the file, 0..1.
-        agreement: The part of the images to which both give the same class.
+        score_name: The task's first score, such as `"accuracy"`.
+        score: Of the model.
+        exported_score: Of the file.
+        agreement: The part of the images to which both give the same class, labels or grade; of
+            numbers, where they differ by less than a hundredth of their scale.
+        noun: What that is.
         size: Bytes of the file.
         weights: Bytes of the model's weights.
     """
 
     images: int
-    accuracy: float
-    exported_accuracy: float
+    score_name: str
+    score: float
+    exported_score: float
     agreement: float
+    noun: str
     size: int
     weights: int
 
     def __str__(self) -> str:
+        numbers = "8.2%" if self.score_name == "accuracy" else "8.4g"
         return "\n".join(
             (
                 f"on {counted(self.images, 'image')}{'':12}model      file",
-                f"  accuracy{'':16}{self.accuracy:8.2%}  {self.exported_accuracy:8.2%}",
-                f"  the same class{'':20}{self.agreement:8.2%}",
+                f"  {self.score_name:24}{self.score:{numbers}}  {self.exported_score:{numbers}}",
+                f"  {'the same ' + self.noun:34}{self.agreement:8.2%}",
                 f"  size{'':20}{self.weights / 1e6:5.1f} MB  {self.size / 1e6:5.1f} MB",
             )
         )
@@ -54,24 +63,44 @@ def compare(model: Any, exported: ExportedModel, split: data.Split) -> Compariso
     """Predicts a split by a model and by the file that was exported from it.
 
     Raises:
-        ValueError: The split does not have the model's classes.
+        ValueError: The split does not have the targets of the model's task, or there is no task.
     """
-    if len(split.class_names) != exported.num_classes:
+    task = task_of(model)
+    if len(split.class_names) != task.size:
         raise ValueError(
-            f"{exported.name} predicts {exported.num_classes} classes, and the data has "
+            f"{exported.name} predicts {task.kind} of {task.size}, and the data has "
             f"{len(split.class_names)}: give the data that it was trained for."
         )
-    labels, scores = predict_split(model, split)
-    _, probabilities = predict_split(exported, split)
-    classes, exported_classes = scores.argmax(-1), probabilities.argmax(-1)
+    labels, outputs = predict_split(model, split)
+    _, exported_outputs = predict_split(exported, split)
+    exported_answers = answers_of(exported, exported_outputs)
+    answers, targets = answers_of(model, outputs), task.to_targets(labels)
+    scores = [task.scores(targets, a, resamples=0) for a in (answers, exported_answers)]
+    name = next(iter(scores[0]))
+    is_same = _decisions_agree(task, answers, exported_answers)
     return Comparison(
         len(labels),
-        float(np.mean(classes == labels)),
-        float(np.mean(exported_classes == labels)),
-        float(np.mean(classes == exported_classes)),
+        name,
+        scores[0][name].value,
+        scores[1][name].value,
+        float(is_same.mean()),
+        task.noun,
         size_of(exported.path),
         4 * model.count_params(),
     )
+
+
+def _decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Whether two answers to an image mean the same: the class, the labels, the numbers."""
+    first, second = (
+        [convert_to_numpy(x) for x in task.graph_answers(a, top_k=1).values()]
+        for a in (answers, others)
+    )
+    if len(first) == 1:  # the answers themselves are what is decided
+        same = np.abs(answers - others) < task.answer_scale / 100
+    else:
+        same = first[1] == second[1]
+    return same.reshape(len(same), -1).all(axis=1)
 
 
 def size_of(path: Path) -> int:

@@ -3,53 +3,66 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
+from keras_vit import tasks
 from keras_vit._base.errors import check_positive
 from keras_vit._base.version import __version__
 from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.models.answers import RAW_OUTPUTS
+from keras_vit.tasks import Task
 
 # Under this name the text stands in the file's metadata.
 KEY = "keras_vit"
-# The input and the outputs, by the names that every format gives them.
+# The input, by the name that every format gives it.
 IMAGES = "images"
 # A second signature, where a format has several: float32, so that prepared photographs, whose
 # pixels lie between levels, are not rounded. The other formats cast `images` to float32 at once,
 # and their reader declares its input so.
 PIXELS = "pixels"
-OUTPUTS = ("probabilities", "top_classes", "top_probabilities")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """What an exported classifier takes and returns.
+    """What an exported model takes and returns.
 
     Its input `images` are uint8 pixels 0..255 `(batch, height, width, channels)` of any batch
-    (`pixels`, a second signature of SavedModel and LiteRT, takes float32); its outputs are
-    `probabilities`, float32 `(batch, classes)`, `top_classes` and `top_probabilities`
-    `(batch, top_k)`, the most probable first.
+    (`pixels`, a second signature of SavedModel and LiteRT, takes float32); its `outputs` are the
+    `answer_names` of its task, or one called `outputs`, what the model returns.
 
     Attributes:
         format: A key of `keras_vit.export.FORMATS`.
-        class_names: The name of each class.
+        task: What the outputs mean; None where nobody said it.
         image_size: Height and width of the images.
         channels: 3 for RGB, 1 for gray; image files are not read as any other number.
         evaluation: How photographs are brought to that size.
         top_k: How many of the most probable classes are returned.
         max_pixels: Height times width that a photograph may have.
         quantize: None, or `"int8"`.
+        raw_shape: Without a task, the shape of the outputs for one image.
         version: Of the package that wrote the file.
     """
 
     format: str
-    class_names: tuple[str, ...]
+    task: Task | None
     image_size: tuple[int, int]
     channels: int
     evaluation: EvalTransform = field(default_factory=EvalTransform)
     top_k: int
     max_pixels: int
     quantize: str | None = None
+    raw_shape: tuple[int, ...] = ()
     version: str = __version__
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs, the answers first."""
+        return (RAW_OUTPUTS,) if self.task is None else self.task.answer_names
+
+    @property
+    def answer_shape(self) -> tuple[int, ...]:
+        """The shape of the first output for one image."""
+        return self.raw_shape if self.task is None else (self.task.size,)
 
     @property
     def reads_files(self) -> bool:
@@ -58,7 +71,8 @@ class Contract:
 
     def to_text(self) -> str:
         """JSON in ASCII, whatever characters the names have."""
-        return json.dumps({**asdict(self), "evaluation": self.evaluation.to_dict()})
+        task = self.task and self.task.get_config()
+        return json.dumps({**vars(self), "task": task, "evaluation": self.evaluation.to_dict()})
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Contract:
@@ -69,14 +83,21 @@ class Contract:
         """
         try:
             values = json.loads(text)
-            values["class_names"] = tuple(map(str, values["class_names"]))
+            if "class_names" in values:  # of a file before there were tasks
+                values["task"] = tasks.of_class_names(values.pop("class_names"))
+            elif values["task"] is not None:
+                values["task"] = tasks.get(values["task"])
+            values["raw_shape"] = tuple(map(int, values.get("raw_shape", ())))
             values["image_size"] = tuple(map(int, values["image_size"]))
             values["evaluation"] = EvalTransform.of(values.get("evaluation"))
             contract = cls(**values)
             height, width = contract.image_size
             check_positive(height=height, width=width, top_k=contract.top_k)
             check_positive(max_pixels=contract.max_pixels)
+            check_positive(**{f"raw_shape[{i}]": n for i, n in enumerate(contract.raw_shape)})
             check_positive(channels=contract.channels)
+            if not contract.answer_shape:
+                raise ValueError("it has neither a task nor raw_shape")
             return contract
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"its description is damaged: {error}") from error

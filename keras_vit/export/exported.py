@@ -13,7 +13,6 @@ from keras_vit._base.errors import check_positive
 from keras_vit.export.contract import Contract
 from keras_vit.export.format_table import FORMATS
 from keras_vit.models import ImageModel
-from keras_vit.tasks import Classification
 from keras_vit.trainer.pixel_ranges import check_pixels
 from keras_vit.weights import load_model
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
@@ -21,22 +20,22 @@ from keras_vit.weights.containers.checkpoint_file import holds_weights
 
 
 class ExportedModel:
-    """A classifier in an exported file; has what `predict_files` and `predict_split` need.
+    """A model in an exported file; has what `predict_files` and `predict_split` need.
 
     Attributes:
         path: The file or folder.
         contract: What it takes and returns.
         name: Of the file.
-        class_names: The name of each class.
-        num_classes: How many there are.
-        task: What the answers mean.
-        classifier_activation: `"softmax"`: it predicts probabilities.
+        task: What it answers; None where nobody said what its outputs mean, until it is assigned.
+        class_names: The names of the task, or numbers; None without one.
+        num_classes: How many answers, or raw outputs, there are for an image.
+        output_shape: `(None, num_classes)`, or that of the raw outputs.
+        classifier_activation: `"exported"`: it returns answers; None: raw outputs.
         eval_transform: How photographs are prepared.
         image_size: Height and width.
         input_shape: `(None, height, width, channels)`.
     """
 
-    classifier_activation = "softmax"
     data_format = "channels_last"
     include_preprocessing = True
 
@@ -45,17 +44,18 @@ class ExportedModel:
     ) -> None:
         self.path, self.contract, self._run = path, contract, run
         self.name = path.name
-        self.class_names = contract.class_names
-        self.num_classes = len(contract.class_names)
-        self.task = Classification(contract.class_names)
-        self.output_shape = (None, self.num_classes)
+        self.task = contract.task
+        self.class_names = contract.task and contract.task.shown_names
+        self.output_shape = (None, *contract.answer_shape)
+        self.num_classes = contract.answer_shape[-1]
+        self.classifier_activation = contract.task and "exported"
         self.eval_transform = contract.evaluation
         self.image_size = contract.image_size
         self.input_shape = (None, *contract.image_size, contract.channels)
         self._looks = True  # until a batch of `predict_on_batch` has shown its range
 
     def predict(self, images: Any, batch_size: int = 32, verbose: int | str = 0) -> np.ndarray:
-        """Probabilities `(images, classes)`, in float32.
+        """The answers of its task `(images, size)`, such as probabilities, or raw outputs; float32.
 
         Args:
             images: Pixels 0..255 `(images, height, width, channels)`, uint8 or float; or a
@@ -74,12 +74,12 @@ class ExportedModel:
             batches = images.as_numpy_iterator()
         else:
             batches = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
-        arrays = [np.zeros((0, self.num_classes), "float32")]
+        arrays = [np.zeros((0, *self.contract.answer_shape), "float32")]
         arrays += [self.predict_on_batch(b[0] if isinstance(b, tuple) else b) for b in batches]
         return np.concatenate(arrays)
 
     def predict_on_batch(self, images: Any) -> np.ndarray:
-        """Probabilities of one batch, as `predict`."""
+        """The answers for one batch, as `predict`."""
         images = np.asarray(images)
         if images.ndim != 4 or images.shape[1:] != self.input_shape[1:]:
             raise ValueError(
@@ -117,7 +117,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     row = FORMATS[contract.format]
     row.require(row.runs_with)
     try:
-        run = row.implementation().runner(path, "float32")
+        run = row.implementation().runner(path, contract.outputs[0], "float32")
     except Exception as error:  # every engine has errors of its own
         raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
     return ExportedModel(path, contract, run)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit import ops as backend
-from keras_vit._base.errors import as_pair, check_positive
+from keras_vit._base.errors import as_pair, check_positive, warn_at_caller
 from keras_vit._base.files import atomic_write
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data import MAX_PIXELS
-from keras_vit.evaluation.prediction import check_takes_pixels_to_answers
+from keras_vit.evaluation.prediction import check_takes_pixels
 from keras_vit.export.agreement import check_images
 from keras_vit.export.contract import Contract
 from keras_vit.export.exported import read_contract
@@ -33,7 +33,10 @@ from keras_vit.export.writer_process import (
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import answers_of
 from keras_vit.models.views import average_views
+from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import check_pixels
+
+_SAY_IT = 'Say it, such as model.task = keras_vit.tasks.Regression(("weight",)), and export again.'
 
 
 def export_model(
@@ -49,15 +52,23 @@ def export_model(
     max_pixels: int = MAX_PIXELS,
     overwrite: bool = False,
 ) -> Path:
-    """Writes a classifier as a file that runs without keras_vit.
+    """Writes a model as a file that runs without keras_vit.
 
     Every format takes `images`, uint8 pixels 0..255 `(batch, height, width, channels)` of any
-    batch, and returns
+    batch, and returns what the model's task answers:
 
-    - `probabilities`: float32 `(batch, classes)`,
-    - `top_classes`, `top_probabilities`: `(batch, top_k)`, the most probable first,
+    | task | outputs |
+    |---|---|
+    | classification | `probabilities`, float32 `(batch, classes)`; `top_classes` and |
+    | | `top_probabilities`, `(batch, top_k)`, the most probable first |
+    | multilabel | `probabilities`, float32 `(batch, labels)`; `labels`, int32 `(batch, labels)`, |
+    | | 1 from the label's threshold on |
+    | regression | `values`, float32 `(batch, numbers)`, in their units |
+    | ordinal | `probabilities`, float32 `(batch, grades)`; `grade`, int32 `(batch,)` |
+    | none | `outputs`, float32, as the model returns them: features, tokens, or what nobody said |
+    | | the meaning of, with a warning |
 
-    and carries the class names, the size and the preparation of photographs, which
+    It carries the task, the size and the preparation of photographs, which
     `keras_vit.export.load_exported` reads. It is written in float32, whatever the model's dtype
     policy, and run once in its own engine: a file that does not predict what the model does is
     not kept.
@@ -73,17 +84,18 @@ def export_model(
     The SavedModel alone also takes `contents`, the bytes of JPEG, PNG, BMP, GIF or WebP files,
     strings `(batch,)`, in its signature `serving_default`: decoding, resizing and normalizing are
     in the graph. Its `images` may have any size (those of `image_size` are taken as they are, as by
-    the other formats), and its `top_classes` are names; the other
-    formats take images of `image_size` and return the numbers of the classes, int32. It also
-    returns `valid`: bool `(batch,)`, False for a file that cannot be decoded: its probabilities are
-    0 and its classes empty, and the rest of the batch is served. Files have one, three or four
-    channels: of a model of 2, 4 or 5, the SavedModel does not have the signature that reads them.
+    the other formats), and its integers are names: `top_classes` and `grade`, and `labels` with
+    empty texts for those that are not predicted; the other formats take images of `image_size`
+    and return the numbers of the names, int32. It also returns `valid`: bool `(batch,)`, False for
+    a file that cannot be decoded: its probabilities are 0, its values NaN and its names empty, and
+    the rest of the batch is served. Files have one, three or four channels: of a model of 2, 4 or
+    5, the SavedModel does not have the signature that reads them.
 
     A backend that cannot write a format leaves it to a second process: torch writes `"torch"`,
     TensorFlow all others.
 
     Args:
-        model: A classifier of this package, with `include_preprocessing=True`.
+        model: A model of this package, with `include_preprocessing=True`.
         path: What to write: a file with the format's suffix, or a folder, such as
             `saved_models/NAME/VERSION` of TensorFlow Serving and OpenVINO Model Server.
         format: One of the table.
@@ -91,7 +103,7 @@ def export_model(
             `"litert"` and `"openvino"`.
         calibration: uint8 images `(images, height, width, channels)` as the model is to see them,
             some hundred. With them OpenVINO quantizes activations, too; the others need none.
-        class_names: The name of every class; None for `model.class_names`, or numbers.
+        class_names: The names of the task; None for those that it has, or numbers.
         image_size: Height and width that images are resized to; None for the model's. Required for
             a model of any size.
         top_k: How many classes to return, best first.
@@ -102,9 +114,9 @@ def export_model(
         The path.
 
     Raises:
-        ValueError: The model does not have a head, takes normalized pixels or is quantized, names
-            do not match the classes, or the image size is missing; or the path has another suffix
-            or is a link, a mount point, a home or the working directory.
+        ValueError: The model takes normalized pixels or is quantized, names do not match the task,
+            or the image size is missing; or the path has another suffix or is a link, a mount
+            point, a home or the working directory.
         FileExistsError: Something is there, and `overwrite` is False or it is something else than
             an exported model.
         BlockingIOError: Another process is writing it.
@@ -125,14 +137,17 @@ def export_model(
     check_positive(top_k=top_k, max_pixels=max_pixels)
     _check_quantization(model)
     path = Path(path)
+    check_takes_pixels(model)
+    task, size = _task(model, class_names), _image_size(model, image_size)
     contract = Contract(
         format=format,
-        class_names=_class_names(model, class_names),
-        image_size=_image_size(model, image_size),
+        task=task,
+        raw_shape=() if task else _raw_shape(model, size),
+        image_size=size,
         channels=model.channels,
         # The file averages over views itself.
         evaluation=replace(model.eval_transform, views=None),
-        top_k=min(top_k, model.num_classes),
+        top_k=min(top_k, task.size) if task else top_k,
         max_pixels=max_pixels,
         quantize=quantize,
     )
@@ -194,7 +209,9 @@ def _write(
     model = _float32(model, contract)
     images = check_images(contract.image_size, contract.channels)
     expected = average_views(model).predict(images, verbose=0)
-    arrays: dict[str, Any] = {"images": images, "expected": answers_of(model, expected)}
+    if contract.task is not None:
+        expected = answers_of(model, expected)
+    arrays: dict[str, Any] = {"images": images, "expected": expected}
     if calibration is not None:
         arrays["calibration"] = calibration
     if contract.format == "tf_saved_model" and backend.is_tensorflow():
@@ -230,10 +247,13 @@ def _failed(contract: Contract, reason: str) -> RuntimeError:
 
 
 def _float32(model: Any, contract: Contract) -> Any:
-    """The model to write: of one size, in float32, and not compiled."""
+    """The model to write: of one size, in float32, with the contract's names, and not compiled."""
     if None in model.image_size:
         model = model.with_input_shape((*contract.image_size, contract.channels))
-    return model.copy(dtype="float32")
+    model = model.copy(dtype="float32")
+    if contract.task is not None:
+        model.task = contract.task
+    return model
 
 
 def _check_quantization(model: ImageModel) -> None:
@@ -260,14 +280,30 @@ def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> No
     check_pixels(calibration.astype("float32"), "calibration")  # as bytes, 0..1 would pass
 
 
-def _class_names(model: ImageModel, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    check_takes_pixels_to_answers(model)
-    names = class_names or model.class_names or list(map(str, range(model.num_classes)))
-    if len(names) != model.num_classes:
+def _task(model: ImageModel, names: Sequence[str] | None) -> Task | None:
+    """The task of the file, with these names."""
+    task = model.task
+    if task is not None and names:
+        if len(names) != task.size:
+            raise ValueError(
+                f"{len(names)} class_names for {task.kind} of {task.size}: give one for each."
+            )
+        return task.with_names(names)
+    if task is None and names:
         raise ValueError(
-            f"{len(names)} class names for {model.num_classes} classes: give one for each."
+            f"class_names are of a task, and {model.name} does not have one. {_SAY_IT}"
         )
-    return tuple(map(str, names))
+    if task is None and model.num_classes and len(model.output_shape) == 2:
+        warn_at_caller(
+            f"Nobody said what the outputs {model.output_shape} of {model.name} mean: the file "
+            f"returns them as they are, as `outputs`, and predict and serve refuse it. {_SAY_IT}"
+        )
+    return task
+
+
+def _raw_shape(model: ImageModel, size: tuple[int, int]) -> tuple[int, ...]:
+    shape = model.compute_output_shape((None, *size, model.channels))
+    return tuple(int(n) for n in shape[1:])
 
 
 def _image_size(model: ImageModel, image_size: int | tuple[int, int] | None) -> tuple[int, int]:

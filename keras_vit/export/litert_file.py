@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit._base.processors import available_processors
-from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract
-from keras_vit.export.graph import pixels_to_classes, save_signatures
+from keras_vit.export.contract import IMAGES, KEY, PIXELS, Contract
+from keras_vit.export.graph import pixels_to_answers, save_signatures
 from keras_vit.models import ImageModel
 
 # As TensorFlow's own metadata, they stand in a zip archive behind the model's bytes.
@@ -32,16 +32,17 @@ def write(
     with tempfile.TemporaryDirectory() as folder:
         # They share the weights; the first is what runs without a name.
         names = [IMAGES, PIXELS]
-        signatures = {name: pixels_to_classes(model, contract, name) for name in names}
+        signatures = {name: pixels_to_answers(model, contract, name) for name in names}
         save_signatures(model, Path(folder), signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=names)
         if contract.quantize:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         path.write_bytes(converter.convert())
-    labels = "\n".join(" ".join(name.split()) for name in contract.class_names)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(DESCRIPTION, contract.to_text())
-        archive.writestr(LABELS, labels.encode("utf-8", "replace"))
+        if contract.task and contract.task.names:
+            labels = "\n".join(" ".join(name.split()) for name in contract.task.names)
+            archive.writestr(LABELS, labels.encode("utf-8", "replace"))
 
 
 def read_contract(path: Path) -> Contract:
@@ -50,8 +51,8 @@ def read_contract(path: Path) -> Contract:
         return Contract.from_text(archive.read(DESCRIPTION))
 
 
-def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to probabilities."""
+def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels of a dtype to the output of a name."""
     from ai_edge_litert.interpreter import Interpreter
 
     # Its own default is one thread.
@@ -63,6 +64,6 @@ def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarra
     def run(images: np.ndarray) -> np.ndarray:
         if images.shape[1:] != tuple(size):  # or it would take them for a new size
             raise ValueError(f"images {images.shape} must be (batch, {', '.join(map(str, size))})")
-        return np.asarray(signature(**{name: images})[OUTPUTS[0]])
+        return np.asarray(signature(**{name: images})[output])
 
     return run

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.processors import available_processors
-from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
-from keras_vit.export.graph import pixels_to_classes
+from keras_vit.export.contract import IMAGES, KEY, Contract
+from keras_vit.export.graph import pixels_to_answers
 from keras_vit.models import ImageModel
 
 # The newest that tf2onnx writes.
@@ -32,8 +32,8 @@ def write(
     import onnx
     import tf2onnx
 
-    classify = pixels_to_classes(model, contract)
-    proto, _ = tf2onnx.convert.from_function(classify, classify.input_signature, opset=OPSET)
+    answer = pixels_to_answers(model, contract)
+    proto, _ = tf2onnx.convert.from_function(answer, answer.input_signature, opset=OPSET)
     _name_batch(proto)
     if contract.quantize:
         proto = _quantized(proto)
@@ -65,8 +65,8 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text({prop.key: prop.value for prop in proto.metadata_props}[KEY])
 
 
-def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to probabilities."""
+def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels of a dtype to the output of a name."""
     import onnx
     import onnxruntime
 
@@ -84,6 +84,6 @@ def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarra
     )
 
     def run(images: np.ndarray) -> np.ndarray:
-        return np.asarray(session.run([OUTPUTS[0]], {IMAGES: images})[0])
+        return np.asarray(session.run([output], {IMAGES: images})[0])
 
     return run

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.export import onnx_file
-from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, Contract
+from keras_vit.export.contract import IMAGES, KEY, Contract
 from keras_vit.models import ImageModel
 
 MODEL_FILES = ("model.xml", "model.bin")
@@ -75,8 +75,8 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text(model.get_rt_info([KEY]).astype(str))
 
 
-def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to probabilities, in float32: its default may be bfloat16."""
+def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels of a dtype to the output of a name, in float32: its default may be bfloat16."""
     openvino = quietly_imported()
     model = openvino.Core().read_model(path / MODEL_FILES[0])
     if dtype == "float32":  # the graph casts its input to float32 at once: nothing else changes
@@ -87,6 +87,6 @@ def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarra
 
     def run(images: np.ndarray) -> np.ndarray:
         # A copy: the array that it returns is its own memory, which the next images overwrite.
-        return np.array(compiled({IMAGES: images})[OUTPUTS[0]])
+        return np.array(compiled({IMAGES: images})[output])
 
     return run

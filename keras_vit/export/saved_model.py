@@ -10,9 +10,10 @@ import numpy as np
 
 from keras_vit._base.files import write_text
 from keras_vit.data import decode_image, evaluation_image, map_or_else
-from keras_vit.export.contract import IMAGES, KEY, OUTPUTS, PIXELS, Contract
-from keras_vit.export.graph import most_probable, save_signatures
+from keras_vit.export.contract import IMAGES, KEY, PIXELS, Contract
+from keras_vit.export.graph import save_signatures
 from keras_vit.models import ImageModel
+from keras_vit.models.answers import named_answers
 
 # Where TensorFlow Serving expects what is the user's own.
 DESCRIPTION = f"assets.extra/{KEY}.json"
@@ -25,18 +26,23 @@ def write(
     import tensorflow as tf
 
     size, channels = contract.image_size, contract.channels
+    task = contract.task
     # As bytes: folders, and so classes, may have names that are not UTF-8.
-    names = [name.encode("utf-8", "surrogateescape") for name in contract.class_names]
+    names = [n.encode("utf-8", "surrogateescape") for n in task.shown_names] if task else []
 
-    def classify(images: Any, valid: Any) -> dict[str, Any]:
-        probabilities, values, indices = most_probable(model, images, contract.top_k)
-        rows = valid[:, None]
-        return {
-            "probabilities": tf.where(rows, probabilities, 0.0),
-            "top_probabilities": tf.where(rows, values, 0.0),
-            "top_classes": tf.where(rows, tf.gather(tf.constant(names), indices), ""),
-            "valid": valid,
-        }
+    def answer(images: Any, valid: Any) -> dict[str, Any]:
+        answers = named_answers(model, model(images, training=False), contract.top_k)
+        return {name: of_valid(name, x, valid) for name, x in answers.items()} | {"valid": valid}
+
+    def of_valid(name: str, values: Any, valid: Any) -> Any:
+        """Values, by name where they are integers, and nothing for images that are not valid."""
+        rows = tf.reshape(valid, (-1, *(1,) * (len(values.shape) - 1)))
+        if task is None or not values.dtype.is_integer:
+            # A probability of 0 is not an answer, but a number of 0 would be one.
+            return tf.where(rows, values, 0.0 if name.endswith("probabilities") else np.nan)
+        if name in task.index_answers:
+            return tf.where(rows, tf.gather(tf.constant(names), values), "")
+        return tf.where(rows & (values > 0), tf.constant(names), "")
 
     def prepare(image: Any) -> Any:
         return evaluation_image(image, size, contract.evaluation)
@@ -59,7 +65,7 @@ def write(
         batch = images.batch(tf.maximum(tf.size(contents, tf.int64), 1))
         nothing = (tf.zeros((0, *size, channels)), tf.zeros(0, bool))
         empty = tf.data.Dataset.from_tensors(nothing)
-        return classify(*batch.concatenate(empty).take(1).get_single_element())
+        return answer(*batch.concatenate(empty).take(1).get_single_element())
 
     def from_images(images: Any) -> dict[str, Any]:
         spec = tf.TensorSpec((*size, channels))
@@ -72,7 +78,7 @@ def write(
         return from_pixels(tf.ensure_shape(prepared, (None, *size, channels)))
 
     def from_pixels(pixels: Any) -> dict[str, Any]:
-        return classify(pixels, tf.ones(tf.shape(pixels)[:1], bool))
+        return answer(pixels, tf.ones(tf.shape(pixels)[:1], bool))
 
     signatures: dict[str, tuple[Callable[..., Any], Any]] = {
         IMAGES: (from_images, tf.TensorSpec((None, None, None, channels), tf.uint8, IMAGES)),
@@ -95,8 +101,8 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text((path / DESCRIPTION).read_text("utf-8"))
 
 
-def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to probabilities."""
+def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels of a dtype to the output of a name."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(path))
@@ -105,6 +111,6 @@ def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarra
 
     def run(images: np.ndarray) -> np.ndarray:
         assert loaded  # what owns the variables
-        return np.asarray(signature(**{name: tf.constant(images)})[OUTPUTS[0]])
+        return np.asarray(signature(**{name: tf.constant(images)})[output])
 
     return run

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit.export.contract import IMAGES, KEY, Contract
 from keras_vit.models import ImageModel
+from keras_vit.models.answers import named_answers
 
 DESCRIPTION = f"{KEY}.json"
 # What `torch.export.save` writes for a model of tensors alone, below the archive's own folder.
@@ -30,26 +31,17 @@ def write(
     """Writes a `.pt2` file by `torch.export`. Runs where Keras is on torch."""
     import torch
 
-    softmax = model.classifier_activation is None
-
-    class Classifier(torch.nn.Module):
+    class Answers(torch.nn.Module):
         # The model is not a part of it: the graph holds the weights that it uses as constants, and
         # those of a part would be written once more.
         def forward(self, images: Any) -> dict[str, Any]:
             # Float32 of any dtype. `images.to` would be written with a check that they are uint8.
-            scores = model(images * 1.0, training=False).to(torch.float32)
-            probabilities = torch.softmax(scores, -1) if softmax else scores
-            values, indices = torch.topk(probabilities, contract.top_k)
-            return {
-                "probabilities": probabilities,
-                "top_classes": indices.to(torch.int32),
-                "top_probabilities": values,
-            }
+            return named_answers(model, model(images * 1.0, training=False), contract.top_k)
 
     example = torch.zeros((2, *contract.image_size, contract.channels), dtype=torch.uint8)
     with torch.no_grad():
         program = torch.export.export(
-            Classifier(),
+            Answers(),
             (),
             {IMAGES: example},
             dynamic_shapes={IMAGES: {0: torch.export.Dim("batch")}},
@@ -86,8 +78,8 @@ def _check_members(path: Path) -> None:
                 torch.load(io.BytesIO(archive.read(name)), weights_only=True)
 
 
-def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to probabilities."""
+def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels of a dtype to the output of a name."""
     import torch
 
     _check_members(path)
@@ -95,6 +87,6 @@ def runner(path: Path, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarra
 
     def run(images: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            return np.asarray(program(**{IMAGES: torch.from_numpy(images)})["probabilities"])
+            return np.asarray(program(**{IMAGES: torch.from_numpy(images)})[output])
 
     return run

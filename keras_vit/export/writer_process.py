@@ -36,7 +36,8 @@ def write_and_check(
     """
     implementation = FORMATS[contract.format].implementation()
     implementation.write(average_views(model), path, contract, calibration)
-    check_agreement(implementation.runner(path), images, expected, bool(contract.quantize))
+    run = implementation.runner(path, contract.outputs[0])
+    check_agreement(run, images, expected, contract)
 
 
 def main(folder: Path, path: Path) -> None:

@@ -9,6 +9,8 @@ from keras_vit.tasks import Task
 
 # Under any other `classifier_activation`, outputs are answers already.
 OF_LOGITS = (None, "linear")
+# What an exported file calls outputs that no task describes.
+RAW_OUTPUTS = "outputs"
 
 
 def task_of(model: Any) -> Task:
@@ -48,6 +50,18 @@ def answers_in_graph(model: Any, outputs: Any) -> Any:
 def outputs_in_graph(model: Any, answers: Any) -> Any:
     """Outputs of the model that mean these answers, such as an average over several views."""
     return task_of(model).outputs_in_graph(answers) if _returns_logits(model) else answers
+
+
+def named_answers(model: Any, outputs: Any, top_k: int = 5) -> dict[str, Any]:
+    """The named tensors of an exported file, by `keras.ops`, the one of `answers_of` first.
+
+    Without a task, the outputs as they are.
+    """
+    outputs = keras.ops.cast(outputs, "float32")
+    task = getattr(model, "task", None)
+    if task is None:
+        return {RAW_OUTPUTS: outputs}
+    return dict(task.graph_answers(answers_in_graph(model, outputs), top_k))
 
 
 def _returns_logits(model: Any) -> bool:

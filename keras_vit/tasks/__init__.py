@@ -1,6 +1,6 @@
 """What a model's outputs mean: classification, several labels, numbers, grades in an order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_vit._base.errors import did_you_mean
@@ -49,3 +49,17 @@ def get(task: Any, **arguments: Any) -> Task:
         f"{kind!r} is not a task. {did_you_mean(str(kind), TASKS)} Give a Task, one of "
         f"{', '.join(map(repr, TASKS))}, or a configuration of Task.get_config()."
     )
+
+
+def of_class_names(names: Sequence[str]) -> Task:
+    """The task of a file from before there were tasks, which has the names of classes alone.
+
+    Raises:
+        ValueError: There is one name: of a single class, such files return 1 for every image.
+    """
+    if len(names) == 1:
+        raise ValueError(
+            f"it returns the probability of one class, {names[0]!r}, which is 1 for every image: "
+            "set model.task, such as keras_vit.tasks.Regression(names), and export the model again"
+        )
+    return Classification(tuple(names))

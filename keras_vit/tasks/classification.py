@@ -40,6 +40,7 @@ class Classification(Task):
     distinct = False  # ImageNet has two kinds of cranes
     losses: ClassVar = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
     answer_names = ("probabilities", "top_classes", "top_probabilities")
+    index_answers = ("top_classes",)
 
     def check_targets(self, targets: Any) -> np.ndarray:
         array = as_array(targets)
@@ -78,11 +79,10 @@ class Classification(Task):
     def outputs_in_graph(self, answers: Any) -> Any:
         return ops.log(ops.maximum(answers, keras.config.epsilon()))
 
-    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
-        probabilities = self.answers_in_graph(outputs)
-        values, indices = ops.top_k(probabilities, min(top_k, self.size))
-        values = (probabilities, ops.cast(indices, "int32"), values)
-        return dict(zip(self.answer_names, values, strict=True))
+    def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
+        values, indices = ops.top_k(answers, min(top_k, self.size))
+        tensors = (answers, ops.cast(indices, "int32"), values)
+        return dict(zip(self.answer_names, tensors, strict=True))
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
         labels, predicted = self._classes(targets), answers.argmax(axis=1)

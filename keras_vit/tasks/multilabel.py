@@ -120,11 +120,10 @@ class Multilabel(Task):
     def outputs_in_graph(self, answers: Any) -> Any:
         return log_odds(answers)
 
-    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
-        probabilities = self.answers_in_graph(outputs)
+    def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
         thresholds = ops.convert_to_tensor(np.array(self.thresholds, np.float32))
-        labels = ops.cast(probabilities >= thresholds, "int32")
-        return dict(zip(self.answer_names, (probabilities, labels), strict=True))
+        labels = ops.cast(answers >= thresholds, "int32")
+        return dict(zip(self.answer_names, (answers, labels), strict=True))
 
     def calibrated(self, targets: Any, answers: Any) -> Self:
         """The task with the threshold per label that is best for F1.

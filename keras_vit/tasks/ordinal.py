@@ -47,6 +47,7 @@ class Ordinal(Task):
     fewest = 2
     losses: ClassVar = {"cumulative_crossentropy": CumulativeCrossentropy}
     answer_names = ("probabilities", "grade")
+    index_answers = ("grade",)
 
     @property
     def outputs(self) -> int:
@@ -85,14 +86,15 @@ class Ordinal(Task):
         return ops.concatenate([ones, above], -1) - ops.concatenate([above, 0 * ones], -1)
 
     def outputs_in_graph(self, answers: Any) -> Any:
-        # The sum of the grades above, from the top: small tails keep their digits.
-        above = ops.flip(ops.cumsum(ops.flip(answers[:, 1:], axis=-1), axis=-1), axis=-1)
-        return log_odds(above)
+        return log_odds(ops.flip(self._above(answers), axis=-1))
 
-    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
-        grade = ops.sum(ops.cast(outputs > 0, "int32"), axis=-1)
-        values = (self.answers_in_graph(outputs), grade)
-        return dict(zip(self.answer_names, values, strict=True))
+    def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
+        grade = ops.sum(ops.cast(self._above(answers) > 0.5, "int32"), axis=-1)
+        return dict(zip(self.answer_names, (answers, grade), strict=True))
+
+    def _above(self, answers: Any) -> Any:
+        """The probability of a grade above each, the highest first: small tails keep digits."""
+        return ops.cumsum(ops.flip(answers[:, 1:], axis=-1), axis=-1)
 
     def grades(self, answers: Any) -> np.ndarray:
         """The median grade of each row of answers `(examples, grades)`, int64."""

@@ -147,8 +147,12 @@ class Regression(Task):
         scale, offset = (ops.cast(values, "float32") for values in (self.scale, self.offset))
         return (answers - offset) / scale
 
-    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
-        return {self.answer_names[0]: self.answers_in_graph(outputs)}
+    def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
+        return {self.answer_names[0]: answers}
+
+    @property
+    def answer_scale(self) -> np.ndarray:
+        return np.array(self.scale, np.float32)
 
     def calibrated(self, targets: Any, answers: Any) -> Self:
         """The task with prediction intervals of 90 %: see `with_intervals`.

@@ -42,6 +42,8 @@ class Task:
     losses: ClassVar[Mapping[str, type[keras.losses.Loss]]]
     # The names of the tensors of an exported file, the one of `answers` first.
     answer_names: ClassVar[tuple[str, ...]]
+    # Those of them that are places in `names`; other integers are one per name, 1 for predicted.
+    index_answers: ClassVar[tuple[str, ...]] = ()
 
     names: tuple[str, ...] = ()
     size: int = 0
@@ -182,14 +184,19 @@ class Task:
         """
         raise NotImplementedError
 
-    def graph_answers(self, outputs: Any, top_k: int = 5) -> dict[str, Any]:
+    def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
         """The named tensors of an exported file, by `keras.ops`; their names are `answer_names`.
 
         Args:
-            outputs: Outputs of the model `(batch, outputs)`.
+            answers: `(batch, size)`, float32, as `answers_in_graph` returns them.
             top_k: How many of the most probable classes there are to be, where there are classes.
         """
         raise NotImplementedError
+
+    @property
+    def answer_scale(self) -> np.ndarray:
+        """Per answer, the size of a large difference, in units: 1 of probabilities, `(size,)`."""
+        return np.ones(self.size, np.float32)
 
     def calibrated(self, targets: Any, answers: Any) -> Self:
         """The task with what it takes from held-out images: thresholds, prediction intervals.

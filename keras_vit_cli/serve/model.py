@@ -20,7 +20,7 @@ from keras_vit.evaluation.prediction import (
 from keras_vit.export import ExportedModel, load_classifier
 from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models import ImageModel
-from keras_vit.models.answers import answers_of
+from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.views import average_views
 from keras_vit_cli.inspect.looks import look
 
@@ -81,9 +81,10 @@ def load_served(path: str | Path) -> ServedModel:
 
 
 def _from_exported(model: ExportedModel) -> ServedModel:
+    check_takes_pixels_to_answers(model)
     contract = model.contract
     return ServedModel(
-        class_names=tuple(map(printable, contract.class_names)),
+        class_names=tuple(map(printable, task_of(model).shown_names)),
         image_size=contract.image_size,
         channels=contract.channels,
         evaluation=contract.evaluation,
@@ -122,8 +123,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
     check_takes_pixels_to_answers(model)
     averaged = average_views(model)
     size, channels = size_and_channels(model)
-    names = model.class_names or tuple(map(str, range(model.num_classes)))
-    printed = tuple(map(printable, names))
+    printed = tuple(map(printable, task_of(model).shown_names))
 
     def arranged(images: np.ndarray) -> np.ndarray:
         return np.moveaxis(images, -1, 1) if model.data_format == "channels_first" else images

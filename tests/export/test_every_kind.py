@@ -17,6 +17,7 @@ from keras_vit.layers.rotary import ROTATIONS
 from keras_vit.models.answers import answers_of
 from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
+from keras_vit.tasks import Classification
 from tests.export.test_formats import PATHS
 from tests.models.test_common import KINDS, build, wake
 
@@ -61,7 +62,7 @@ def made(kind: str) -> Any:
 def contract_of(model: Any, format: str) -> Contract:
     return Contract(
         format=format,
-        class_names=tuple("abcde"),
+        task=Classification(tuple("abcde")),
         image_size=model.image_size,
         channels=model.channels,
         top_k=2,
@@ -99,7 +100,7 @@ def test_writes_in_this_process(kind: str, tmp_path: Path) -> None:
     implementation = FORMATS[format].implementation()
     path = tmp_path / PATHS[format]
     implementation.write(model, path, contract_of(model, format))
-    assert_agrees(implementation.runner(path), model)
+    assert_agrees(implementation.runner(path, "probabilities"), model)
 
 
 @pytest.mark.slow
@@ -112,8 +113,6 @@ def test_goes_through_every_format(kind: str, format: str, tmp_path: Path) -> No
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "features": ("token", {"num_classes": 0}, "not one score per class.*with_classifier"),
-    "all tokens": ("all_tokens", {}, "not one score per class.*with_classifier"),
     "normalized pixels": ("token", {"include_preprocessing": False}, "takes normalized pixels"),
     "channels first": (
         "token",
@@ -218,7 +217,7 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
 
     model = build("token")
     with monkeypatch.context() as patch:
-        patch.setattr("keras_vit.export.saved_model.most_probable", broken)
+        patch.setattr("keras_vit.export.saved_model.named_answers", broken)
         with pytest.raises(RuntimeError) as caught:
             keras_vit.export_model(model, tmp_path / "1")
     expected = "The model is not exported as tf_saved_model: TypeError: the second channel\n"

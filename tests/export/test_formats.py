@@ -1,5 +1,6 @@
 """Every format predicts what its model does, carries its contract, and is refused when damaged."""
 
+import dataclasses
 import json
 import os
 import zipfile
@@ -16,6 +17,7 @@ from keras_vit.export import FORMATS, ExportedModel, load_exported
 from keras_vit.export.agreement import check_agreement, check_images
 from keras_vit.export.comparison import calibration_images, compare, size_of
 from keras_vit.export.openvino_folder import quietly_imported
+from keras_vit.tasks import Classification, Task
 from keras_vit.weights import CheckpointError
 from keras_vit_cli import commands as cli
 from tests.export.test_saved_model import evaluation_images, softmax
@@ -69,7 +71,7 @@ def test_predicts_as_the_model(format: str, artifacts: dict[str, Any]) -> None:
     expected = probabilities(model, between)
     np.testing.assert_allclose(file.predict(between, batch_size=3), expected, atol=1e-5)
     contract = file.contract
-    assert (contract.format, contract.class_names, contract.top_k) == (format, NAMES, 3)
+    assert (contract.format, contract.task.names, contract.top_k) == (format, NAMES, 3)
     assert (contract.image_size, contract.channels, contract.quantize) == ((32, 32), 3, None)
     assert contract.evaluation == model.eval_transform
     with pytest.raises(ValueError, match=r"\(None, 32, 32, 3\)"):
@@ -219,6 +221,11 @@ def test_hostile_descriptions(artifacts: dict[str, Any], tmp_path: Path) -> None
         ({"channels": 0}, "channels"),
         ({"evaluation": {"mode": "rm -rf"}}, "rm -rf"),
         ({"class_names": None}, "damaged"),
+        ({"class_names": ["one"]}, "one class, 'one', which is 1 for every image"),
+        ({"task": {"kind": "rm -rf"}}, "rm -rf"),
+        ({"task": {"kind": "regression", "size": 1, "scale": [0]}}, "scale"),
+        ({"task": None}, "neither a task nor raw_shape"),
+        ({"task": None, "raw_shape": [0]}, "raw_shape"),
         ({"format": "onnx"}, "says that it is 'onnx'"),
         ({"other": 1}, "other"),
     ):
@@ -305,17 +312,19 @@ def test_what_differs_is_refused() -> None:
     assert images.std() > 30
     np.testing.assert_array_equal(images, check_images((9, 12), 3))
     expected = np.random.default_rng(0).dirichlet(np.ones(4), 8)
+    contract = _contract(Classification(size=4))
     for run, words in (
-        (lambda x: expected[: len(x)], "differ from the model's by up to 0"),
+        (lambda x: expected[: len(x)], "probabilities differ from the model's by up to 0"),
         (lambda x: np.full((len(x), 4), np.nan), "not finite"),
         (lambda x: expected[:1], r"\(1, 4\) for 7 images"),
     ):
         with pytest.raises(RuntimeError, match=words):
-            check_agreement(run, images, expected, quantized=False)
+            check_agreement(run, images, expected, contract)
     wrong = np.roll(expected, 1, axis=1)
     parts = iter((wrong[:1], wrong[1:]))
+    quantized = dataclasses.replace(contract, quantize="int8")
     with pytest.raises(RuntimeError, match="int8 moves"):
-        check_agreement(lambda x: next(parts), images, expected, quantized=True)
+        check_agreement(lambda x: next(parts), images, expected, quantized)
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="the commands are the same")
@@ -351,13 +360,19 @@ def test_comparison_and_calibration() -> None:
     file = ExportedModel(Path(__file__), _contract(), lambda x: probabilities(model, x))
     compared = compare(model, file, digits.val)
     assert (compared.images, compared.agreement) == (360, 1.0)
-    assert compared.accuracy == compared.exported_accuracy
+    assert compared.score == compared.exported_score
+    assert [line[:16].strip() for line in str(compared).splitlines()] == [
+        "on 360 images", "accuracy", "the same class", "size",
+    ]  # fmt: skip
 
 
-def _contract() -> keras_vit.export.Contract:
+DIGITS = Classification(tuple("0123456789"))
+
+
+def _contract(task: Task = DIGITS) -> keras_vit.export.Contract:
     return keras_vit.export.Contract(
         format="onnx",
-        class_names=tuple("0123456789"),
+        task=task,
         image_size=(8, 8),
         channels=1,
         top_k=5,

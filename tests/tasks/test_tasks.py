@@ -54,7 +54,7 @@ def test_answers_in_numpy_are_those_of_the_graph(task: Task) -> None:
     np.testing.assert_allclose(keras.ops.convert_to_numpy(in_graph), answers, rtol=1e-5, atol=1e-6)
     back = task.answers_in_graph(task.outputs_in_graph(in_graph))
     np.testing.assert_allclose(keras.ops.convert_to_numpy(back), answers, rtol=1e-3, atol=1e-6)
-    named = task.graph_answers(keras.ops.convert_to_tensor(outputs), top_k=2)
+    named = task.graph_answers(task.answers_in_graph(keras.ops.convert_to_tensor(outputs)), top_k=2)
     assert tuple(named) == task.answer_names
     first = keras.ops.convert_to_numpy(named[task.answer_names[0]])
     np.testing.assert_allclose(first, answers, rtol=1e-5, atol=1e-6)
@@ -70,7 +70,8 @@ def test_graph_answers() -> None:
 
     def named(kind: str, name: str) -> np.ndarray:
         task = EVERY[kind]
-        return keras.ops.convert_to_numpy(task.graph_answers(outputs[:, : task.outputs], 2)[name])
+        answers = task.answers_in_graph(outputs[:, : task.outputs])
+        return keras.ops.convert_to_numpy(task.graph_answers(answers, 2)[name])
 
     raw = keras.ops.convert_to_numpy(outputs)
     top = named("classification", "top_classes")

@@ -10,6 +10,7 @@ import keras_vit
 from keras_vit._base.errors import printable
 from keras_vit.export import ExportedModel
 from keras_vit.inspection import attention_rollout, class_attribution
+from keras_vit.tasks import Classification
 from keras_vit_cli.serve.model import load_served, warm_up
 from keras_vit_cli.serve.versions import newest_version
 from tests.cli.serve.helpers import NAMES, save, tiny_model
@@ -80,8 +81,8 @@ def test_what_cannot_be_served(options: dict, reason: str, tmp_path: Path) -> No
 
 def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contract = SimpleNamespace(
-        class_names=("a\n", "b"), image_size=(8, 8), channels=1, evaluation={"mode": "stretch"},
-        top_k=2, format="onnx",
+        task=Classification(("a\n", "b")), answer_shape=(2,), image_size=(8, 8), channels=1,
+        evaluation={"mode": "stretch"}, top_k=2, format="onnx",
     )  # fmt: skip
     exported = ExportedModel(tmp_path / "model.onnx", contract, lambda x: np.full((len(x), 2), 0.5))
     monkeypatch.setattr("keras_vit_cli.serve.model.load_classifier", lambda path: exported)
