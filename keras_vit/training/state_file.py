@@ -13,8 +13,6 @@ from typing import Any
 import keras
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from keras_vit._base.files import atomic_write, begins_with_mark
 from keras_vit.weights import CheckpointError
@@ -62,6 +60,8 @@ def write_state(path: Path, arrays: Mapping[str, Any], state: dict[str, Any]) ->
         OSError: The disk is full or the folder cannot be written; an existing file stays.
         TypeError: A value that is neither an array nor one that JSON can express.
     """
+    from safetensors.numpy import save_file
+
     tensors = {name: _to_numpy(value) for name, value in arrays.items()}
 
     def encode(value: Any) -> Any:
@@ -87,6 +87,8 @@ def open_state(path: Path) -> StateFile:
     Raises:
         CheckpointError: The file is damaged, cut off, or not one of `write_state`.
     """
+    from safetensors import SafetensorError
+
     if not is_state(path) or not carries_sum(path):
         raise CheckpointError(f"{path} is not a checkpoint of a run, or it was cut off.")
     check_file(path)
@@ -103,6 +105,8 @@ def is_state(path: Path) -> bool:
 
 
 def _read(path: Path, name: str) -> np.ndarray:
+    from safetensors import safe_open  # with the first checkpoint, not with the package
+
     with safe_open(path, "numpy") as file:
         return file.get_tensor(name)
 

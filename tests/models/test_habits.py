@@ -407,7 +407,7 @@ def test_weights_files(architecture: str, tmp_path: Path) -> None:
 
 
 def test_files_of_others_are_sent_to_the_function_that_reads_them(tmp_path: Path) -> None:
-    model = make("vit")
+    model = make("class token")
     keras_vit.save_weights(model, tmp_path / "m.safetensors", layout="timm")
     with pytest.raises(ValueError, match=r"keras_vit\.load_weights\(model, '.*m\.safetensors'\)"):
         model.load_weights(tmp_path / "m.safetensors")
