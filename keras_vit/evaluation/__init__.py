@@ -7,6 +7,7 @@ from keras_vit.evaluation.mistakes import Mistake, worst_mistakes
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.probes import LinearProbe, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
+from keras_vit.evaluation.task_report import TaskReport, task_report
 from keras_vit.evaluation.temperature import divide_logits, fit_temperature
 from keras_vit.evaluation.zero_shot import zero_shot
 
@@ -16,6 +17,7 @@ __all__ = [
     "FewShot",
     "LinearProbe",
     "Mistake",
+    "TaskReport",
     "calibration",
     "classification_report",
     "divide_logits",
@@ -26,6 +28,7 @@ __all__ = [
     "knn_accuracy",
     "linear_probe",
     "predict_split",
+    "task_report",
     "worst_mistakes",
     "zero_shot",
 ]

@@ -7,9 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._base.errors import check_positive
+from keras_vit._base.errors import accepted_arguments, check_positive
+from keras_vit.models.answers import task_of
 from keras_vit.models.head import HEADS
-from keras_vit.tasks.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
+from keras_vit.tasks import Classification, Task
 from keras_vit.trainer.loss_scaling import with_loss_scaling
 from keras_vit.training.optimizers import OPTIMIZERS, TableOptimizer
 from keras_vit.training.parameter_groups import (
@@ -35,13 +36,16 @@ def compile_model(
 ) -> None:
     """Compiles a model by a recipe: schedule, optimizer, groups, loss, metrics, EMA, SAM.
 
-    Labels are integers or one-hot rows, as from `keras_vit.data.pipeline` without and with
-    `num_classes`; mixup and CutMix need rows. With `recipe.accumulation`, an update takes that
-    many batches of `fit`, each of `recipe.batch_size / recipe.accumulation` images. A new head,
-    all zeros, gets `recipe.head_bias`.
+    Loss and metrics are those of the model's task; the recipe's `loss` is one of them, or that of
+    classification, in whose place another task has its first. Labels are what the task's
+    `check_targets` returns: of a classification integers, or rows, which mixup and CutMix need.
+    With `recipe.accumulation`, an update takes that many batches of `fit`, each of
+    `recipe.batch_size / recipe.accumulation` images. A new head, all zeros, gets
+    `recipe.head_bias`.
 
     Args:
-        model: Any Keras model that returns logits, or a `Distillation`.
+        model: Any Keras model that returns logits, or a `Distillation`; one without a `task` is a
+            classifier.
         recipe: A recipe of `recipes`, or your own.
         total_steps: Updates of the whole training, such as `recipe.total_steps(examples)`.
         groups: Table of parameters (see `parameter_groups`).
@@ -49,8 +53,8 @@ def compile_model(
         **options: Further arguments of `keras.Model.compile`, such as `jit_compile`.
 
     Raises:
-        ValueError: `total_steps` is below 1, the warm-up takes all of them, no group matches a
-            parameter, or nothing would train.
+        ValueError: The model's task is None, or does not have the loss; `total_steps` is below 1,
+            the warm-up takes all of them, no group matches a parameter, or nothing would train.
 
     Example:
 
@@ -69,16 +73,13 @@ def compile_model(
         groups = layerwise_decay(depth, recipe.layer_decay, groups)
     groups = frozen_rows(frozen, groups)
     freeze(network, groups)
-    _set_head_bias(network, recipe.head_bias)
+    if recipe.head_bias:
+        set_head_bias(network, recipe.head_bias)
     schedule = schedule_of(recipe, total_steps)
-    losses = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
     optimizer = optimizer_of(recipe, schedule, groups)
-    model.compile(
-        with_loss_scaling(model, optimizer),
-        losses[recipe.loss](recipe.label_smoothing),
-        metrics=[LabelAccuracy()],
-        **options,
-    )
+    task = _task(network)
+    loss, metrics = _loss(task, recipe), task.metrics()
+    model.compile(with_loss_scaling(model, optimizer), loss, metrics=metrics, **options)
     sharpness_aware(model, _rho(recipe, schedule), recipe.alpha)
 
 
@@ -141,7 +142,23 @@ def _rho(recipe: Recipe, schedule: Any) -> Rho | None:
     return gsam_rho(schedule, recipe.rho, recipe.rho_min, recipe.learning_rate, recipe.end)
 
 
-def _set_head_bias(model: keras.Model, bias: float) -> None:
+def _task(network: keras.Model) -> Task:
+    if not hasattr(network, "task"):  # of any Keras model
+        return Classification(size=max(network.output_shape[-1] or 2, 2))
+    return task_of(network)
+
+
+def _loss(task: Task, recipe: Recipe) -> keras.losses.Loss:
+    """The loss of the recipe where the task has it."""
+    name = recipe.loss
+    if name not in task.losses and name in Classification.losses:
+        name = next(iter(task.losses))
+    smooths = name in task.losses and "label_smoothing" in accepted_arguments(task.losses[name])
+    return task.loss(name, **({"label_smoothing": recipe.label_smoothing} if smooths else {}))
+
+
+def set_head_bias(model: keras.Model, bias: Any) -> None:
+    """Sets the bias of a new head, all zeros, to a number or to an array `(outputs,)`."""
     for head in (layer for layer in model.layers if layer.name in HEADS):
-        if bias and not any(np.any(values) for values in head.get_weights()):
-            head.bias.assign(np.full(head.bias.shape, bias))
+        if not any(np.any(values) for values in head.get_weights()):
+            head.bias.assign(np.broadcast_to(bias, head.bias.shape))

@@ -13,7 +13,7 @@ from keras_vit._base.errors import counted
 from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels, to_data_format
 from keras_vit.training.callbacks import default_callbacks
-from keras_vit.training.compile_model import compile_model
+from keras_vit.training.compile_model import compile_model, set_head_bias
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import CHECKPOINT_SECONDS, ResumableRun
 
@@ -89,8 +89,12 @@ def fit(
     per_epoch = math.ceil(steps / epochs)
     settings, layers = resolve_augment(augment, recipe.augment)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
-    compile_model(model, recipe, updates)
     network = getattr(model, "student", model)
+    task, labels = getattr(network, "task", None), splits.train.labels()
+    if task is not None and task.kind != "classification" and not recipe.head_bias:
+        # Else many steps would go into the mean alone: classes are the recipe's matter.
+        set_head_bias(network, task.initial_bias(task.to_targets(labels)))
+    compile_model(model, recipe, updates)
     print_fn(
         f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
         f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"
@@ -117,7 +121,7 @@ def fit(
             augment=[settings, *layers],
             # Mixed labels are rows. Others stay integers: the loss makes rows of a batch, where a
             # queue of batches of 4,096 rows of 21,843 classes would hold 358 MB in each.
-            num_classes=len(splits.class_names) if mixed else None,
+            num_classes=len(splits.class_names) if mixed and labels.ndim == 1 else None,
             repeat=True,
             start_step=start_step,
         )

@@ -13,6 +13,7 @@ from keras_vit.data import Split, Splits
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import MOST_SCORE_BYTES, predict_split
 from keras_vit.models import MLPMixer
+from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import image_shape
 from keras_vit.models.head import HEADS
 from keras_vit.training.averaging import toward_start
@@ -46,6 +47,9 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
             "held_out=0 (--held-out 0), or fit the temperature yourself with "
             "keras_vit.evaluation.fit_temperature."
         )
+    if (task := splits.task).kind != "classification":
+        part = np.flatnonzero(task.split(task.to_targets(train.labels()), fraction, seed))
+        return _without(splits, train, part)
     from sklearn.model_selection import train_test_split
 
     count, classes = round(fraction * len(train)), splits.num_classes
@@ -58,9 +62,13 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
     places = np.arange(len(train))
     labels = train.labels()
     stratify = labels if np.bincount(labels).min() > 1 else None
-    rest, part = train_test_split(places, test_size=count, random_state=seed, stratify=stratify)
-    rest.sort()
-    part.sort()
+    _, part = train_test_split(places, test_size=count, random_state=seed, stratify=stratify)
+    return _without(splits, train, np.sort(part))
+
+
+def _without(splits: Splits, train: IndexedSplit, part: np.ndarray) -> tuple[Splits, Split]:
+    """The splits without some training images, and these."""
+    rest = np.setdiff1d(np.arange(len(train)), part)
     others = {**splits.splits, "train": train.take(rest)}
     return replace(splits, splits=others), train.take(part)
 
@@ -97,8 +105,8 @@ def refine(
         batch_size: Images per batch of the prediction on them.
 
     Returns:
-        The model, and facts for the report: `temperature` and `held_out`, the number of images that
-        it was fitted on.
+        The model, and facts for the report: `held_out`, the number of images that the `temperature`
+        of a classifier, or else the thresholds or intervals of the model's task, were fitted on.
     """
     if start is not None and recipe.tuned_share < 1:
         model.set_weights(toward_start(start, model.get_weights(), recipe.tuned_share))
@@ -112,6 +120,10 @@ def refine(
         return model, {}
     held_out = some_images(held_out)
     labels, scores = predict_split(model, held_out, batch_size)
+    task = task_of(model)
+    if task.kind != "classification":
+        model.task = task.calibrated(task.to_targets(labels), answers_of(model, scores))
+        return model, {"held_out": len(held_out)}
     temperature = evaluation.fit_temperature(labels, scores)
     evaluation.divide_logits(model, temperature)
     return model, {"temperature": temperature, "held_out": len(held_out)}

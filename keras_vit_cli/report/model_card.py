@@ -65,22 +65,24 @@ def model_card(
         accuracy=f"{report.accuracy:.2%} on {counted(count, 'validation image')} "
         f"({_interval(report.accuracy, count)}).",
         comparisons="\n".join(f"- {inline(line)}" for line in facts.get("beside", ())),
-        details=_details(len(report.classes), facts, job),
+        details=card_details(
+            f"image classifier, {len(report.classes):,} classes, keras_vit", facts, job
+        ),
         classes=f"{len(report.classes):,} classes "
         + ("that `report.json` lists" if report.selection else "of the table below"),
         limitations=_limitations(report, calibration, mistakes),
         predict=printable(f"keras-vit predict {shlex.quote(str(run))} photo.jpg"),
         # A string literal of Python, on one line.
         model_file=printable(json.dumps((run / "model.keras").as_posix(), ensure_ascii=False)),
-        data=_data(facts, job),
-        procedure=_procedure(facts, config),
+        data=card_data(facts, job),
+        procedure=card_procedure(facts, config),
         report=report.to_markdown(),
         calibration=f"Expected calibration error: {calibration.error:.2%} in "
         f"{len(calibration.counts)} bins."
         if calibration
         else "",
         plots="\n\n".join(f"![{plot.removesuffix('.png')}]({plot})" for plot in plots),
-        versions=_versions(config.get("versions", {})),
+        versions=card_versions(config.get("versions", {})),
     )
     return re.sub(r"\n{3,}", "\n\n", card)  # empty parts leave empty lines
 
@@ -128,9 +130,10 @@ def _sentence(note: str) -> str:
     return f"{note[0].upper()}{note[1:]}."
 
 
-def _details(classes: int, facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+def card_details(kind: str, facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """The list of what the model is."""
     details = {
-        "Model type": f"image classifier, {classes:,} classes, keras_vit",
+        "Model type": kind,
         "Parameters": f"{facts['parameters']:,}" if "parameters" in facts else "",
         "Trained from": inline(job.get("weights") or "random weights") if job else "",
         "Teacher": inline(job.get("teacher") or ""),
@@ -140,7 +143,8 @@ def _details(classes: int, facts: Mapping[str, Any], job: Mapping[str, Any]) -> 
     return "\n".join(f"- **{name}:** {value}" for name, value in details.items() if value)
 
 
-def _data(facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+def card_data(facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """What it was trained on."""
     sizes = ", ".join(f"{count} {inline(split)}" for split, count in facts.get("data", {}).items())
     parts = [
         code(str(job["data"])) if job.get("data") else "",
@@ -158,7 +162,8 @@ def _data(facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _procedure(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def card_procedure(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """How it was trained."""
     parts = []
     if "command" in config:
         parts.append(code(config["command"]))
@@ -186,7 +191,8 @@ def _procedure(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _versions(versions: Mapping[str, str]) -> str:
+def card_versions(versions: Mapping[str, str]) -> str:
+    """A table of the software; empty for none."""
     if not versions:
         return ""
     return "## Technical specifications\n\n" + table(("software", "version"), versions.items())

@@ -77,7 +77,7 @@ def write_report(
     """
     folder, run = Path(folder), Path(folder if run is None else run)
     history = dict(history or {})
-    _check_history(history)
+    check_history(history)
     if outcomes is None:
         outcomes = Outcomes.of_logits(labels, logits)
     calibrated = calibration_of(outcomes)
@@ -114,7 +114,8 @@ def write_report(
     write_text(folder / "report.md", card)
 
 
-def _check_history(history: Mapping[str, Sequence[float]]) -> None:
+def check_history(history: Mapping[str, Sequence[float]]) -> None:
+    """Raises a ValueError for a value that is NaN or infinite."""
     for name, values in history.items():
         for epoch, value in enumerate(values, 1):
             if not math.isfinite(value):

@@ -22,31 +22,34 @@ TILE = 2.0  # inches: width of an image among the mistakes
 ROOM = 72 * TILE - 14  # points: width of a line above or below it
 MOST_CLASSES = 50  # of a confusion matrix, of 3,000 x 3,000 pixels then
 MOST_MISTAKES = 60  # of a contact sheet
+NO_METRICS = ("loss", "learning_rate")
 MANY_EPOCHS = 40  # beyond that a dot per epoch would hide the line
 SOFT, FAINT = "0.4", "0.94"  # grays of what stands back: notes, and the tiles behind images
 
 
-def _save(figure: Any, path: str | Path) -> None:
+def save_figure(figure: Any, path: str | Path) -> None:
+    """Writes a figure as a PNG file, atomically."""
     with atomic_write(path) as temporary, without_glyph_warnings():
         figure.savefig(temporary)
 
 
 def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> None:
     """The figure of `draw_curves` as a PNG file."""
-    _save(draw_curves(history), path)
+    save_figure(draw_curves(history), path)
 
 
 def draw_curves(history: Mapping[str, Sequence[float]]) -> Any:
     """The history of `fit` as a matplotlib Figure.
 
-    One panel each for loss and accuracy of training and validation, and a low one below them for
-    `learning_rate` if the history has it. With a `val_loss`, the best epoch is marked: the one of
-    `best.keras`.
+    One panel each for loss and metric (of a classification, accuracy) of training and validation,
+    and a low one below them for `learning_rate` if the history has it. With a `val_loss`, the best
+    epoch is marked: the one of `best.keras`.
     """
     epochs = max(map(len, history.values()), default=0)
     losses = _by_epoch(history, "val_loss", epochs)
     best = min(losses, key=lambda epoch: losses[epoch], default=None)  # the first of equal ones
-    rows = [["loss", "accuracy"]]
+    metrics = [name for name in history if name not in NO_METRICS and not name.startswith("val_")]
+    rows = [["loss", *(metrics[:1] or ["accuracy"])]]
     if "learning_rate" in history:
         rows.append(2 * ["learning_rate"])
     heights = [3.9, 1.5][: len(rows)]
@@ -109,7 +112,7 @@ def _mark_best(axes: Any, name: str, best: int, values: Mapping[int, float]) -> 
 
 def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
     """The figure of `draw_confusion` as a PNG file."""
-    _save(draw_confusion(report), path)
+    save_figure(draw_confusion(report), path)
 
 
 def draw_confusion(report: ClassificationReport) -> Any:
@@ -181,7 +184,7 @@ def _counts_among(report: ClassificationReport, chosen: Sequence[int]) -> np.nda
 
 def plot_calibration(calibration: Calibration, path: str | Path) -> None:
     """The figure of `draw_calibration` as a PNG file."""
-    _save(draw_calibration(calibration), path)
+    save_figure(draw_calibration(calibration), path)
 
 
 def draw_calibration(calibration: Calibration) -> Any:
@@ -255,7 +258,7 @@ def plot_mistakes(
     columns: int = 3,
 ) -> None:
     """The figure of `draw_mistakes` as a PNG file."""
-    _save(draw_mistakes(mistakes, images, class_names, columns), path)
+    save_figure(draw_mistakes(mistakes, images, class_names, columns), path)
 
 
 def draw_mistakes(

@@ -7,18 +7,20 @@ from keras_vit.data import EvalTransform
 from keras_vit.models import MLPMixer, VisionTransformer
 from keras_vit.models.families import family_of
 from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.tasks import Task
 from keras_vit.training.recipes import Recipe
 from keras_vit.weights.loading import model_class
 from keras_vit_cli.train.job import Job
 
 
-def build(job: Job, recipe: Recipe, num_classes: int, channels: int) -> Any:
+def build(job: Job, recipe: Recipe, task: Task, channels: int) -> Any:
     """The model of the job's name or weights, or that of the recipe."""
     size = recipe.image_size
     if size != DEFAULT_SIZE and job.weights and job.image_size is None and _is_mixer(job):
         size = DEFAULT_SIZE  # its weights mix the patches of one size
     arguments: dict[str, Any] = {
-        "num_classes": num_classes,
+        "task": task,
+        "num_classes": task.outputs,
         "input_shape": (size, size, channels),
         "dtype": job.precision,
     }

@@ -14,11 +14,13 @@ import numpy as np
 
 import keras_vit
 from keras_vit._base.files import write_text
-from keras_vit.evaluation import ClassificationReport
+from keras_vit.evaluation import ClassificationReport, TaskReport
 from keras_vit.training.probe_choice import PROBE
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.run_identity import RunMismatchError, differences
 from keras_vit_cli.train.job import Job
+
+Report = ClassificationReport | TaskReport
 
 
 def begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
@@ -62,16 +64,19 @@ def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, A
     }
 
 
-def stored_report(folder: Path) -> tuple[ClassificationReport, dict[str, Any]]:
+def stored_report(folder: Path) -> tuple[Report, dict[str, Any]]:
     """The report of a finished run, and all facts of its `report.json`."""
     facts = json.loads((folder / "report.json").read_text("utf-8"))
-    return ClassificationReport.from_dict(facts["report"]), facts
+    kind = TaskReport if "task" in facts["report"] else ClassificationReport
+    return kind.from_dict(facts["report"]), facts
 
 
-def note_of_probe(report: ClassificationReport, facts: dict[str, Any]) -> str:
+def note_of_probe(report: Report, facts: dict[str, Any]) -> str:
     """A line where the trained model is worse than a linear probe on what it started from."""
     probe, choice = facts.get("probe_accuracy"), facts.get("choice", {})
-    if probe is None or report.accuracy >= probe or choice.get("selected") == PROBE:
+    if probe is None or isinstance(report, TaskReport):
+        return ""
+    if report.accuracy >= probe or choice.get("selected") == PROBE:
         return ""
     return (
         f"note: a linear probe on the frozen features reaches {probe:.2%} of the validation "

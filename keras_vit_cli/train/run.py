@@ -17,7 +17,8 @@ from keras_vit._base.errors import DataRangeWarning
 from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.evaluation.prediction import predict_outcomes
+from keras_vit.evaluation.prediction import predict_outcomes, predict_split
+from keras_vit.models.answers import answers_of
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.ops import (
     current_processes,
@@ -33,17 +34,17 @@ from keras_vit.training.probe_choice import choose, hold_out_to_choose
 from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.weights import load_model
 from keras_vit_cli.report.run_files import write_report
+from keras_vit_cli.report.task_files import write_task_report
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import check_processes, recipe_of, suited_recipe
-from keras_vit_cli.train.record import begin, config_of, note_of_probe, stored_report
+from keras_vit_cli.train.record import Report, begin, config_of, note_of_probe, stored_report
 
 K_NEIGHBORS = 20
+CALIBRATION = 0.1  # of the training images, for thresholds and prediction intervals
 
 
-def train(
-    job: Job, print_fn: Callable[[str], None] = print
-) -> evaluation.ClassificationReport | None:
+def train(job: Job, print_fn: Callable[[str], None] = print) -> Report | None:
     """Trains, writes everything under `job.out`, and returns the report on the validation split.
 
     In several processes, which `keras_vit.distribution.initialize` finds, all train, and the first
@@ -90,7 +91,8 @@ class Run:
         history: From the name of a metric to its values by epoch.
         splits: The images and labels, after `load`.
         model: The classifier; each step of `train_on` may put another in its place.
-        outcomes: Labels and predictions of the validation split, after `predict`.
+        outcomes: Labels and predictions of the validation split, after `predict`, of classes.
+        targets: The targets of other tasks, and their `answers`, likewise.
 
     Raises:
         ValueError: An option is misspelled, or does not go with another; nothing is loaded yet.
@@ -99,6 +101,8 @@ class Run:
     splits: data.Splits
     model: Any
     outcomes: Outcomes
+    targets: np.ndarray
+    answers: np.ndarray
 
     def __init__(self, job: Job, print_fn: Callable[[str], None] = print) -> None:
         self.job = job
@@ -123,7 +127,7 @@ class Run:
             )
         return nullcontext()
 
-    def publish(self) -> evaluation.ClassificationReport:
+    def publish(self) -> Report:
         """All steps, in a single process or in the first of several, and the files they write."""
         job, output = self.job, self.job.output
         manifest = read_manifest(output.place)
@@ -155,7 +159,7 @@ class Run:
         self.print(f"next: keras-vit predict {shlex.quote(str(job.out))} photo.jpg")
         return report
 
-    def follow(self) -> evaluation.ClassificationReport | None:
+    def follow(self) -> Report | None:
         """The same steps in the other processes: no line, and no file."""
         if not from_all_processes(False)[0]:
             return None
@@ -179,10 +183,9 @@ class Run:
     def train_on(self, splits: data.Splits) -> None:
         """From the splits to the trained `model`, its `history` and `facts`."""
         keras.utils.set_random_seed(self.job.seed)
-        self.splits, classes = splits, splits.class_names
+        self.splits = splits
         self.hold_out()
-        self.model = build(self.job, self.recipe, len(classes), splits.train.channels)
-        self.model.class_names = classes
+        self.model = build(self.job, self.recipe, splits.task, splits.train.channels)
         self.look_first()
         self.fit()
         self.choose()
@@ -191,15 +194,21 @@ class Run:
     def hold_out(self) -> None:
         """Keeps images from training: to set the temperature, and to decide about the probe."""
         job, recipe = self.job, self.recipe
-        self.trained_on, self.held_out = hold_out(self.splits, recipe.held_out, job.seed)
-        self.chooses, self.deciding = recipe.probe_first and not job.freeze_backbone, self.held_out
+        fraction = recipe.held_out
+        if not self.classifies and job.held_out is None:
+            fraction = fraction or CALIBRATION  # thresholds and intervals are of unseen images
+        self.trained_on, self.held_out = hold_out(self.splits, fraction, job.seed)
+        probes = recipe.probe_first and self.classifies
+        self.chooses, self.deciding = probes and not job.freeze_backbone, self.held_out
         if self.chooses and job.held_out is None and self.held_out is None:
             self.trained_on, self.deciding = hold_out_to_choose(self.trained_on, job.seed)
 
     def look_first(self) -> None:
         """k-NN and a linear probe on the frozen features, where something needs them."""
         job, recipe = self.job, self.recipe
-        if job.first_look or job.freeze_backbone or recipe.probe_first:
+        if not self.classifies:
+            self._refuse_probes()
+        elif job.first_look or job.freeze_backbone or recipe.probe_first:
             cache = cache_folder() / "features"
             train = evaluation.features(self.model, self.trained_on.train, cache)
             val = evaluation.features(self.model, self.trained_on.val, cache)
@@ -215,6 +224,19 @@ class Run:
                 set_head(self.model, probe)
         averages = recipe.tuned_share < 1 or self.chooses
         self.start = self.model.get_weights() if averages else None
+
+    @property
+    def classifies(self) -> bool:
+        """Whether there is one class per image: what probes and temperatures are for."""
+        return self.splits.task.kind == "classification"
+
+    def _refuse_probes(self) -> None:
+        for option in ("first_look", "freeze_backbone", "teacher"):
+            if getattr(self.job, option):
+                raise ValueError(
+                    f"--{option.replace('_', '-')} is for classes, and these targets are "
+                    f"{self.splits.task.kind}: leave it out; --lora trains little beside the head."
+                )
 
     def fit(self) -> None:
         """Trains the model, perhaps by a teacher, unless its head alone is fitted."""
@@ -267,7 +289,7 @@ class Run:
             self.model, recipe, self.start, self.held_out, recipe.batch_size
         )
         self.facts |= scaling
-        if scaling:
+        if "temperature" in scaling:
             self.print(
                 f"temperature {scaling['temperature']:.3f}, from {scaling['held_out']} training "
                 "images that were not trained on"
@@ -275,14 +297,21 @@ class Run:
 
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""
-        self.outcomes = predict_outcomes(self.model, self.splits.val, self.recipe.batch_size)
+        if self.classifies:
+            self.outcomes = predict_outcomes(self.model, self.splits.val, self.recipe.batch_size)
+        else:
+            labels, outputs = predict_split(self.model, self.splits.val, self.recipe.batch_size)
+            self.targets = self.model.task.to_targets(labels)
+            self.answers = answers_of(self.model, outputs)
         if current_processes() is not None:
             with single_process():
                 self.model = self.model.copy()  # with all weights
 
     @property
-    def report(self) -> evaluation.ClassificationReport:
+    def report(self) -> Report:
         """The scores on the validation split."""
+        if not self.classifies:
+            return evaluation.task_report(self.model.task, self.targets, self.answers)
         return evaluation.classification_report(
             self.outcomes.labels, self.outcomes.predictions, self.splits.class_names
         )
@@ -303,17 +332,19 @@ class Run:
             with atomic_write(self.folder / "model.keras") as temporary:
                 self.model.save(temporary)
             write_text(self.folder / "config.json", json.dumps(config, indent=2, default=str))
-            write_report(
-                self.folder,
-                self.report,
-                facts,
-                outcomes=self.outcomes,
-                split=self.splits.val,
-                history=self.history,
-                config=config,
-                name=name,
-                run=self.job.out,
-            )
+            context: dict[str, Any] = {
+                "split": self.splits.val,
+                "history": self.history,
+                "config": config,
+                "name": name,
+                "run": self.job.out,
+            }
+            written = self.report
+            if isinstance(written, evaluation.TaskReport):
+                context |= {"targets": self.targets, "answers": self.answers}
+                write_task_report(self.folder, written, facts, **context)
+            else:
+                write_report(self.folder, written, facts, outcomes=self.outcomes, **context)
             saved_model = self.folder / "saved_models" / name / "1"
             keras_vit.export_model(self.model, saved_model, overwrite=True)
 
