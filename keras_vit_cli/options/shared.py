@@ -28,12 +28,52 @@ DATA_HELP = (
     "val/CLASS/*.jpg, or with train.txt and val.txt; records:FOLDER of TFRecord or ArrayRecord "
     "files; the name of a TensorFlow data set; or digits, scikit-learn's handwritten digits"
 )
+TASKS = ("classification", "multilabel", "regression", "ordinal")  # as in keras_vit.tasks
 VIEWS_HELP = (
     "average predictions over the image and its mirror image (flip), or over those of the image "
     "and of its four corners as well (crops), which takes as many times longer (default: that "
     "of the recipe or the model)"
 )
 
+labels = partial(
+    in_data,
+    "table of the labels of the images in --data: a CSV, TSV, JSON lines or Parquet file with a "
+    "column of files (default: the folders' names)",
+    None,
+    metavar="FILE",
+)
+task = partial(
+    in_data,
+    "what the labels are: one of several classes, any of several labels, numbers, or grades in "
+    "an order (default: guessed from --labels, and printed with the reason)",
+    None,
+    choices=TASKS,
+)
+file_column = partial(
+    in_data,
+    "column of --labels with the files (default: the one that names files in --data)",
+    None,
+    metavar="COLUMN",
+)
+label_columns = partial(
+    in_data,
+    "columns of --labels with the labels, separated by commas (default: all others)",
+    None,
+    metavar="COLUMNS",
+)
+separator = partial(
+    in_data,
+    "what stands between several labels in one cell of --labels (default: guessed)",
+    None,
+    metavar="TEXT",
+)
+on_bad_row = partial(
+    in_data,
+    "rows of --labels that cannot be used, such as those of missing files: raise an error that "
+    "lists them, or skip them",
+    "error",
+    choices=("error", "skip"),
+)
 data_dir = partial(in_data, "folder of prepared TensorFlow data sets", None, metavar="FOLDER")
 max_pixels = partial(
     in_data,

@@ -38,6 +38,12 @@ class TrainOptions:
 
     data: str = in_data(DATA_HELP)
     out: Path = in_run("folder to write (default: runs/DATA)", metavar="FOLDER", optional=True)
+    labels: str | None = shared.labels()
+    task: str | None = shared.task()
+    file_column: str | None = shared.file_column()
+    label_columns: str | None = shared.label_columns()
+    separator: str | None = shared.separator()
+    on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     val_fraction: float = in_data(
         "fraction of the images to hold out, where the data does not have a validation split",
@@ -98,6 +104,11 @@ class TrainOptions:
     )
     learning_rate: float | None = in_recipe(
         "peak learning rate (default: the recipe's)", None, RATE
+    )
+    loss: str | None = in_recipe(
+        "loss in place of the recipe's or the task's: softmax, sigmoid; binary_crossentropy, "
+        "asymmetric, zlpr; squared_error, huber, quantile; cumulative_crossentropy",
+        None,
     )
     augment: tuple[Any, ...] | None = shared.augment()  # in Python also layers
     sam: bool = in_recipe("take the steps of sharpness-aware minimization (SAM)", False)

@@ -23,7 +23,9 @@ DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that ar
 MANY = 1e9
 
 # The options that take the place of a recipe's.
-RECIPE_OPTIONS = ("epochs", "batch_size", "learning_rate", "image_size", "held_out", "views")
+RECIPE_OPTIONS = (
+    *("epochs", "batch_size", "learning_rate", "image_size", "held_out", "views", "loss"),
+)
 
 
 def recipe_of(job: Job, images_per_class: float = MANY, side: int = DEFAULT_SIZE) -> Recipe:

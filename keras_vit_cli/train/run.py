@@ -175,6 +175,8 @@ class Run:
             self.teacher = load_teacher(self.job.teacher)  # an unsuitable one costs no loading
         self.splits = load_splits(self.job)
         self.print(f"{self.splits!r}")
+        if reason := self.splits.task_reason:
+            self.print(f"task {self.splits.task.kind}: {reason}")
         if self.splits.report.unreadable or self.splits.report.ignored:
             self.print(f"left out: {self.splits.report}")
         name, self.recipe = suited_recipe(self.job, self.recipe, self.splits, self.print)
@@ -349,6 +351,19 @@ class Run:
             keras_vit.export_model(self.model, saved_model, overwrite=True)
 
 
+def table_options(options: Any) -> dict[str, Any]:
+    """The arguments of `keras_vit.data.load` that a table of labels needs."""
+    columns = options.label_columns
+    return {
+        "labels": options.labels,
+        "task": options.task,
+        "file_column": options.file_column,
+        "label_columns": None if columns is None else columns.split(","),
+        "separator": options.separator,
+        "on_bad_row": options.on_bad_row,
+    }
+
+
 def load_splits(job: Job) -> data.Splits:
     """The labeled images of a job; bad files are left to the report of the run."""
     with warnings.catch_warnings():
@@ -356,6 +371,7 @@ def load_splits(job: Job) -> data.Splits:
         warnings.simplefilter("default", DataRangeWarning)  # and not these
         return data.load(
             job.data,
+            **table_options(job),
             data_dir=job.data_dir,
             val_fraction=job.val_fraction,
             seed=job.seed,
