@@ -21,6 +21,7 @@ from keras_vit._base.errors import (
 from keras_vit.data import AUGMENTATIONS, Augmentation
 from keras_vit.data.eval_transform import VIEW_NAMES
 from keras_vit.models.variants import size_arguments
+from keras_vit.tasks import TASKS
 
 IMAGENET = 1_281_167  # training images
 IMAGENET_21K = 12_746_000  # without the 51,200 of AugReg's validation
@@ -29,6 +30,10 @@ _NON_NEGATIVE = (
     *("epochs", "steps", "examples", "warmup", "weight_decay", "end"),
     *("mixup", "cutmix", "rho", "rho_min", "alpha"),
 )
+
+
+# Of every task: which of them a model's task has is known when it is compiled.
+LOSSES = tuple(name for task in TASKS.values() for name in task.losses)
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Recipe:
         decay_follows: `"learning_rate"`: weight decay as in AdamW and the papers;
             `"schedule"`: as in big_vision's configurations, whatever the learning rate.
         layer_decay: Factor of the learning rate from layer to layer; 1 for none.
-        loss: `"softmax"` or `"sigmoid"`.
+        loss: `"softmax"` or `"sigmoid"`, or a loss of another task: see `Task.losses`.
         head_bias: Initial bias of a new head, which keeps the first sigmoid loss small.
         cutmix: Parameter of CutMix's Beta distribution; 0 for none.
         dropout: For models that have it.
@@ -130,7 +135,7 @@ class Recipe:
     held_out: float = 0.0
 
     def __post_init__(self) -> None:
-        check_choice(self.loss, "loss", ("softmax", "sigmoid"))
+        check_choice(self.loss, "loss", LOSSES)
         check_choice(self.scaling, "scaling", ("linear", "sqrt"))
         check_choice(self.decay_follows, "decay_follows", ("learning_rate", "schedule"))
         if self.epochs <= 0 and self.steps <= 0:

@@ -102,7 +102,10 @@ def suited_recipe(
     side = splits.train.typical_side()
     name, reason = recipe_name(job, images_per_class, side)
     each = counted(round(images_per_class), "training image")
-    print_fn(f"recipe {name}: {splits.num_classes:,} classes of about {each} each, and {reason}")
+    about = f"{splits.num_classes:,} classes of about {each} each"
+    if splits.task.kind != "classification":
+        about = counted(len(splits.train), "training image")
+    print_fn(f"recipe {name}: {about}, and {reason}")
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)
     return name, recipe
