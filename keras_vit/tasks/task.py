@@ -37,6 +37,7 @@ class Task:
     noun: ClassVar[str]  # of a target
     fewest: ClassVar[int] = 1
     most: ClassVar[int] = 2**24  # more than this is a damaged file's
+    mixes: ClassVar[bool] = True  # whether a mixture of two targets is a target
     distinct: ClassVar[bool] = True  # whether no name may occur twice
     # The losses by name, the default first.
     losses: ClassVar[Mapping[str, type[keras.losses.Loss]]]

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,9 @@ def fit(
     epochs = _epochs(splits, steps, batch_size)
     per_epoch = math.ceil(steps / epochs)
     settings, layers = resolve_augment(augment, recipe.augment)
+    if (settings.mixup or settings.cutmix) and not splits.task.mixes:
+        settings = replace(settings, mixup=0.0, cutmix=0.0)
+        print_fn(f"without mixup and CutMix: {splits.task.kind} targets cannot be mixed")
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network = getattr(model, "student", model)
     task, labels = getattr(network, "task", None), splits.train.labels()

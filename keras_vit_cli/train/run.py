@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 
 import keras_vit
 from keras_vit import data, evaluation
