@@ -110,8 +110,10 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
         patch = ops.arange(patches, dtype="int32")
         interleaved = patch // 2 + ops.where((patch + prefix) % 2 == 0, 0, num_src)
         index = ops.take(index, interleaved, axis=1)
-        prefix_index = ops.zeros_like(index[:, :1]) + ops.arange(prefix, dtype="int32")
-        return take_tokens(tokens, ops.concatenate([prefix_index, index], axis=1))
+        if prefix:  # engines of exported graphs make one column of a column and none
+            before = ops.zeros_like(index[:, :1]) + ops.arange(prefix, dtype="int32")
+            index = ops.concatenate([before, index], axis=1)
+        return take_tokens(tokens, index)
 
     return Matching(merge, unmerge)
 
