@@ -93,7 +93,9 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
         tokens = ops.convert_to_tensor(tokens)
         src, dst = tokens[:, src_slice], tokens[:, dst_slice]
         dst = dst + ops.matmul(ops.cast(assignment, tokens.dtype), take_tokens(src, merged_index))
-        return ops.concatenate([tokens[:, :prefix], take_tokens(src, unmerged_index), dst], axis=1)
+        # Engines of exported graphs do not take a slice of nothing.
+        before = [tokens[:, :prefix]] if prefix else []
+        return ops.concatenate([*before, take_tokens(src, unmerged_index), dst], axis=1)
 
     def unmerge(tokens: Any) -> Any:
         first_dst = prefix + num_src - merged
@@ -110,7 +112,7 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
         patch = ops.arange(patches, dtype="int32")
         interleaved = patch // 2 + ops.where((patch + prefix) % 2 == 0, 0, num_src)
         index = ops.take(index, interleaved, axis=1)
-        if prefix:  # engines of exported graphs make one column of a column and none
+        if prefix:
             before = ops.zeros_like(index[:, :1]) + ops.arange(prefix, dtype="int32")
             index = ops.concatenate([before, index], axis=1)
         return take_tokens(tokens, index)

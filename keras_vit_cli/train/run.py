@@ -353,7 +353,9 @@ class Run:
 
 
 def table_options(options: Any) -> dict[str, Any]:
-    """The arguments of `keras_vit.data.load` that a table of labels needs."""
+    """The arguments of `keras_vit.data.load` for a table of labels, if one is given."""
+    if options.labels is None:
+        return {}
     columns = options.label_columns
     return {
         "labels": options.labels,
