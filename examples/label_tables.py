@@ -1,10 +1,10 @@
 """Data sets with tables of labels, made of scikit-learn's digits, and what a baseline reaches.
 
     python examples/label_tables.py --out data          # a few seconds; three folders
-    keras-vit train --data data/pairs  --labels data/pairs/labels.csv  --recipe digits --out runs/pairs
-    keras-vit train --data data/angles --labels data/angles/labels.csv --recipe digits --out runs/angles
-    keras-vit train --data data/counts --labels data/counts/labels.csv --recipe digits \
-        --task ordinal --out runs/counts
+    keras-vit train --data data/pairs --labels data/pairs/labels.csv --augment none
+    keras-vit train --data data/angles --labels data/angles/labels.csv --augment none
+    keras-vit train --data data/counts --labels data/counts/labels.csv --augment none \
+        --task ordinal
 
 `pairs`: two digits side by side, each of which is a label (several labels per image). `angles`: a
 digit, turned by -60 to 60 degrees (a number). `counts`: none to five dots (grades in an order). The

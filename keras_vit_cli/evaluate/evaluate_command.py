@@ -6,10 +6,11 @@ from keras_vit._base.errors import check_choice
 from keras_vit.data import load
 from keras_vit.export import ExportedModel
 from keras_vit.weights import load_model
-from keras_vit_cli.evaluate.tables import own_classes, transfer_rows, vtab_report
+from keras_vit_cli.evaluate.tables import own_answers, own_classes, transfer_rows, vtab_report
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.evaluate import EvaluateOptions
 from keras_vit_cli.printing import print_table, print_text
+from keras_vit_cli.table_options import table_options
 
 
 def evaluate(options: EvaluateOptions) -> int:
@@ -30,14 +31,19 @@ def evaluate(options: EvaluateOptions) -> int:
             f"{classifier.name} is an exported file, which returns classes alone: give the model "
             "it was made from for --probe, --knn and --fewshot."
         )
-    splits = load(options.data, data_dir=options.data_dir, max_pixels=options.max_pixels)
+    task = getattr(classifier, "task", None)
+    table = table_options(options, task and task.kind)
+    splits = load(options.data, **table, data_dir=options.data_dir, max_pixels=options.max_pixels)
     check_choice(options.split, "split", splits)
     print_text(f"{classifier.name} on {splits!r}")
+    if not on_features and task is not None and task.kind != "classification":
+        print_text(own_answers(classifier, splits[options.split], options.batch_size))
+        return 0
     if not on_features:
         print_text(own_classes(classifier, splits[options.split], options.batch_size))
         return 0
-    table = Table("on frozen features", "accuracy", "")
+    rows = Table("on frozen features", "accuracy", "")
     for row in transfer_rows(classifier, splits, options):
-        table.add_row(*row)
-    print_table(table)
+        rows.add_row(*row)
+    print_table(rows)
     return 0

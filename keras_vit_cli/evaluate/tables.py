@@ -8,9 +8,11 @@ from keras_vit._base.errors import counted
 from keras_vit._base.files import cache_folder
 from keras_vit.evaluation.features import features, features_digest
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
-from keras_vit.evaluation.prediction import predict_outcomes
+from keras_vit.evaluation.prediction import predict_outcomes, predict_split
 from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
+from keras_vit.evaluation.task_report import TaskReport, task_report
+from keras_vit.models.answers import answers_of, task_of
 from keras_vit_cli.evaluate import vtab_tasks
 from keras_vit_cli.evaluate.vtab import Setting, VTABReport, finetuning, run_vtab
 from keras_vit_cli.options.evaluate import EvaluateOptions
@@ -35,6 +37,24 @@ def own_classes(model: Any, split: data.Split, batch_size: int = 32) -> Classifi
         )
     outcomes = predict_outcomes(model, split, batch_size)
     return classification_report(outcomes.labels, outcomes.predictions, split.class_names)
+
+
+def own_answers(model: Any, split: data.Split, batch_size: int = 32) -> TaskReport:
+    """The report of a model on a split of its own task that is not classification.
+
+    Raises:
+        ValueError: The labels of the split mean something else.
+    """
+    task, found = task_of(model), split.task
+    if (found.kind, found.shown_names) != (task.kind, task.shown_names):
+        raise ValueError(
+            f"{model.name} answers {task.kind} of {_shorten(task.shown_names)}, and the data has "
+            f"{found.kind} of {_shorten(found.shown_names)}: give its labels (--labels, --task, "
+            "--label-columns)."
+        )
+    labels, outputs = predict_split(model, split, batch_size)
+    # The scale of numbers is that of the model's training images, and not of these.
+    return task_report(task, found.to_targets(labels), answers_of(model, outputs))
 
 
 def transfer_rows(model: Any, splits: data.Splits, options: EvaluateOptions) -> list[Row]:

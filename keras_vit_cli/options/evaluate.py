@@ -29,6 +29,12 @@ class EvaluateOptions:
         name=POSITIONAL,
     )
     data: str | None = in_data(DATA_HELP, None)
+    labels: str | None = shared.labels()
+    task: str | None = shared.task()
+    file_column: str | None = shared.file_column()
+    label_columns: str | None = shared.label_columns()
+    separator: str | None = shared.separator()
+    on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
     decoder: str | None = shared.decoder()

@@ -36,6 +36,7 @@ from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.weights import load_model
 from keras_vit_cli.report.run_files import write_report
 from keras_vit_cli.report.task_files import write_task_report
+from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import check_processes, recipe_of, suited_recipe
@@ -350,21 +351,6 @@ class Run:
                 write_report(self.folder, written, facts, outcomes=self.outcomes, **context)
             saved_model = self.folder / "saved_models" / name / "1"
             keras_vit.export_model(self.model, saved_model, overwrite=True)
-
-
-def table_options(options: Any) -> dict[str, Any]:
-    """The arguments of `keras_vit.data.load` for a table of labels, if one is given."""
-    if options.labels is None:
-        return {}
-    columns = options.label_columns
-    return {
-        "labels": options.labels,
-        "task": options.task,
-        "file_column": options.file_column,
-        "label_columns": None if columns is None else columns.split(","),
-        "separator": options.separator,
-        "on_bad_row": options.on_bad_row,
-    }
 
 
 def load_splits(job: Job) -> data.Splits:
