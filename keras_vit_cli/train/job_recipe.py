@@ -51,6 +51,8 @@ def recipe_of(job: Job, images_per_class: float = MANY, side: int = DEFAULT_SIZE
     if job.augment is not None:
         settings, _ = resolve_augment(job.augment, recipe.augment)
         recipe = recipe.with_augmentation(settings)
+        if not settings.flip and job.views is None:
+            recipe = replace(recipe, views="one")  # whose mirror images mean something else
     return recipe if job.steps is None else recipe.scaled(steps=job.steps)
 
 

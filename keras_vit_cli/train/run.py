@@ -182,6 +182,11 @@ class Run:
         if self.splits.report.unreadable or self.splits.report.ignored:
             self.print(f"left out: {self.splits.report}")
         name, self.recipe = suited_recipe(self.job, self.recipe, self.splits, self.print)
+        if not self.classifies and (self.recipe.augmentation.flip or self.recipe.views != "one"):
+            self.print(
+                "note: images are mirrored in training or prediction; where a mirror image has "
+                "another answer, as an angle has, give --augment none or digits"
+            )
         self.facts["recipe"] = name
 
     def train_on(self, splits: data.Splits) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.tasks import Classification
 from keras_vit.training.refinement import refine
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
@@ -21,7 +22,7 @@ from keras_vit_cli.train.job_recipe import recipe_name, recipe_of
 def test_a_recipes_rates_go_to_models_that_have_them(name: str, accepted: set[str]) -> None:
     rates = {"dropout": 0.1, "stochastic_depth": 0.2}
     recipe = replace(keras_vit.recipes.get("finetune_small"), image_size=32, **rates)
-    model = build(Job("digits", Path("runs"), model=name), recipe, 5, 3)
+    model = build(Job("digits", Path("runs"), model=name), recipe, Classification(size=5), 3)
     config = model.get_config()
     assert {rate: config[rate] for rate in rates if rate in config} == {
         rate: rates[rate] for rate in accepted
@@ -54,7 +55,7 @@ def test_a_mixers_weights_are_for_one_size(model: str | None, tmp_path: Path) ->
     keras_vit.save_weights(trained, tmp_path / "mixer.npz", layout="google")
     job = Job("photos", Path("runs"), weights=str(tmp_path / "mixer.npz"), model=model)
     recipe = replace(recipe_of(job), image_size=320)
-    mixer = build(job, recipe, 5, 3)
+    mixer = build(job, recipe, Classification(size=5), 3)
     refined, _ = refine(mixer, replace(recipe, eval_size=384), None, None)
     assert refined.input_shape == (None, 224, 224, 3)
 

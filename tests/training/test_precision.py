@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.tasks import Classification
 from keras_vit.training.compile_model import compile_model
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.sam import sharpness_aware
@@ -76,7 +77,9 @@ def by_a_map_of_blocks(policy: str) -> keras.Model:
 
 
 def by_the_command_line(policy: str) -> keras.Model:
-    return build(Job("digits", Path("runs"), precision=policy), RECIPE, CLASSES, 3)
+    return build(
+        Job("digits", Path("runs"), precision=policy), RECIPE, Classification(size=CLASSES), 3
+    )
 
 
 WAYS: dict[str, Callable[[str], keras.Model]] = {
