@@ -129,9 +129,7 @@ def test_the_ends_of_a_range_are_accepted() -> None:
     assert parse(["train", "--data", "x"])["checkpoint_seconds"] == CHECKPOINT_SECONDS
 
 
-@pytest.mark.parametrize(
-    "word", ["--annotations", "--class-weights", "--gpu", "--momentum", "--folds"]
-)
+@pytest.mark.parametrize("word", ["--notes", "--class-weights", "--gpu", "--momentum", "--folds"])
 @pytest.mark.parametrize("command", ["train", "predict", "evaluate"])
 def test_an_option_that_is_like_no_other_gets_no_proposal(command: str, word: str) -> None:
     with pytest.raises(UsageError) as error:

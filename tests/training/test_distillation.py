@@ -17,6 +17,7 @@ import keras_vit
 from keras_vit import data, recipes
 from keras_vit.data import Augmentation
 from keras_vit.ops import without_gradient
+from keras_vit.tasks import Classification
 from keras_vit.tasks.losses import LabelAccuracy, SoftmaxCrossentropy
 from keras_vit.training import fit as fit_module
 from keras_vit.training.distillation import (
@@ -596,4 +597,9 @@ def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
         job_module.train(Job("digits", tmp_path / "out", distillation="hard"))
     recipe = replace(recipes.get("finetune_small"), image_size=32)
     with pytest.raises(ValueError, match="token_merging=2 is for the blocks of a Vision"):
-        job_module.build(Job("x", tmp_path, model="Mixer-S/16", token_merging=2), recipe, 5, 3)
+        job_module.build(
+            Job("x", tmp_path, model="Mixer-S/16", token_merging=2),
+            recipe,
+            Classification(size=5),
+            3,
+        )
