@@ -90,7 +90,7 @@ def test_data_on_another_machine(source: str, capsys: pytest.CaptureFixture[str]
 FILES = {
     "p.zip": r"is an archive. Unpack it.*unzip .*p\.zip -d DATA",
     "p q.tar.gz": r"is an archive.*tar -xf '.*p q\.tar\.gz' -C DATA",
-    "t.csv": r"is a table, and labels are read from the names of folders.*shutil\.copy",
+    "t.csv": r"is a table\. Give the folder of its images.*--labels labels\.csv",
     "i.png": r"is a file, not a folder of images: give the folder around",
     "s.tif": r"is a TIFF file, which is not read here \(Pillow",
     "notes": r"is a file, not a folder of images\. Give FOLDER/<class>",

@@ -124,6 +124,10 @@ def _accuracy(folder: Path) -> dict[str, Any]:
 
 def _data(folder: Path) -> dict[str, Any]:
     (folder / "data" / "imagenet21k").mkdir(parents=True)
+    rows = [
+        f"{p.relative_to(folder / 'photos')},{p.parent.name}|it" for p in folder.rglob("*/*.jpg")
+    ]
+    (folder / "photos" / "labels.csv").write_text("\n".join(["file,tags", *rows]))
     return {"images": [((folder / "photo.jpg").read_bytes(), 0)]}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import counted, printable, similar_paths
+from keras_vit._base.errors import counted, printable, similar_paths, warn_at_caller
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
@@ -138,17 +138,10 @@ def load_folder(
         general = f"{folder} is a file, not a folder of images. {FOLDER_LAYOUTS}"
         raise NotADirectoryError(advice_for(str(folder)) or general)
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
-    unreadable: Files = []
-    upright = jpeg = False
     files = [file for part in examples.values() for file, _ in part]
-    if not verify:
-        warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
-    else:
-        unreadable, upright, jpeg, deep = checked_files(files, max_pixels)
-        warn_of_sixteen_bits(deep, len(files))
-        _report_unreadable(unreadable, len(files), on_bad_file)
-        bad = {file for file, _ in unreadable}
-        examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
+    unreadable, upright, jpeg = check_images(files, on_bad_file, verify, max_pixels)
+    bad = {file for file, _ in unreadable}
+    examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
     trained = {c for _, c in examples["train"]}
     unused = [_unused_class(folder, n, examples) for n in class_names if n not in trained]
     class_names = tuple(name for name in class_names if name in trained)
@@ -299,6 +292,23 @@ def _stratified(
     return parts
 
 
+def check_images(
+    files: Sequence[Path], on_bad_file: str, verify: bool, max_pixels: int | None
+) -> tuple[Files, bool, bool]:
+    """Decodes files, where they are to be verified, and reports those that cannot be decoded.
+
+    Returns:
+        Those; and whether all others are upright, and JPEG files, as far as that is known.
+    """
+    if not verify:
+        warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
+        return [], False, False
+    unreadable, upright, jpeg, deep = checked_files(files, max_pixels)
+    warn_of_sixteen_bits(deep, len(files))
+    _report_unreadable(unreadable, len(files), on_bad_file)
+    return unreadable, upright, jpeg
+
+
 def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> None:
     if not unreadable:
         return
@@ -309,7 +319,7 @@ def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> Non
         )
     first = ", ".join(f"{path} ({reason})" for path, reason in unreadable[:3])
     more = ", ..." if len(unreadable) > 3 else ""
-    warnings.warn(f"{count} and are skipped: {first}{more}; see splits.report", stacklevel=4)
+    warn_at_caller(f"{count} and are skipped: {first}{more}; see splits.report")
 
 
 def _report_ignored(ignored: Files) -> None:

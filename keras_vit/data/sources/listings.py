@@ -71,20 +71,34 @@ def refuse_overlap(
 def _lines(listing: Path) -> list[str]:
     if kind := irregular(listing):
         raise ValueError(f"{listing} is {kind}: a list of images is a text file.")
-    contents = listing.read_bytes()
+    return re.split(r"\r\n|\r|\n", read_text(listing, "the list"))
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+
+    Args:
+        path: Of the file.
+        what: It is, for the error.
+
+    Raises:
+        ValueError: It is in another encoding, or not a text; the message has the line.
+    """
+    contents = path.read_bytes()
     encoding = next((name for mark, name in _MARKS.items() if contents.startswith(mark)), "utf-8")
     try:
         text = contents.decode(encoding)
     except UnicodeDecodeError as error:
         line = contents[: error.start].count(b"\n") + 1
-        raise _unknown_encoding(listing, line, encoding.removesuffix("-sig").upper()) from None
+        raise _unknown_encoding(path, line, encoding.removesuffix("-sig").upper(), what) from None
     if "\0" in text:  # UTF-16 without its mark
-        raise _unknown_encoding(listing, text[: text.index("\0")].count("\n") + 1, "UTF-8")
-    return re.split(r"\r\n|\r|\n", text)
+        line = text[: text.index("\0")].count("\n") + 1
+        raise _unknown_encoding(path, line, "UTF-8", what)
+    return text
 
 
-def _unknown_encoding(listing: Path, line: int, encoding: str) -> ValueError:
+def _unknown_encoding(path: Path, line: int, encoding: str, what: str) -> ValueError:
     return ValueError(
-        f"{listing}, line {line} is not {encoding} text. Save the list as UTF-8, or as UTF-16 with "
+        f"{path}, line {line} is not {encoding} text. Save {what} as UTF-8, or as UTF-16 with "
         "a byte order mark."
     )

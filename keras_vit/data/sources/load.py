@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from keras_vit._base.errors import check_choice, check_positive, printable
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.sources.digits import load_digits
 from keras_vit.data.sources.folder import FOLDER_LAYOUTS, load_folder, near_folders
+from keras_vit.data.sources.label_table import TableOptions, load_table
 from keras_vit.data.sources.other_formats import advice_for, is_remote
 from keras_vit.data.sources.record_files import holds_records, load_records
 from keras_vit.data.sources.splits import Splits
 from keras_vit.data.sources.tfds import is_dataset_name, is_prepared_folder, load_tfds
+from keras_vit.tasks import Task
 
 
 def load(
@@ -25,6 +28,12 @@ def load(
     on_bad_file: str = "skip",
     verify: bool = True,
     max_pixels: int | None = MAX_PIXELS,
+    labels: str | os.PathLike[str] | None = None,
+    task: str | Task | None = None,
+    file_column: str | None = None,
+    label_columns: str | Sequence[str] | None = None,
+    separator: str | None = None,
+    on_bad_row: str = "error",
 ) -> Splits:
     """Finds labeled images by name and splits them reproducibly.
 
@@ -56,16 +65,30 @@ def load(
             otherwise they are skipped later. Records are not verified.
         max_pixels: height times width that an image may have, read from its header before it is
             decoded; larger ones count as files that cannot be decoded. None for any size.
+        labels: a table with a row per image of the folder `source`, which may lie in it: a CSV,
+            TSV, JSON lines or Parquet file. Its columns `split` (train, val, test) and `group`
+            (what must not be on both sides, such as a patient) are honored.
+        task: what the labels of the table mean: "classification", "multilabel", "regression" or
+            "ordinal"; or a `keras_vit.tasks.Task`, whose names are then the only ones. None for a
+            guess, which `splits.task_reason` explains.
+        file_column: its column of paths relative to the folder; None for the one that has files.
+        label_columns: its columns of labels: one, or several of 0 and 1, or of numbers; None for
+            all that are left.
+        separator: between several labels in a cell, such as "|"; None for a guess.
+        on_bad_row: "error" for rows of missing files, empty cells and the like, which are all in
+            the message; or "skip" them, with a warning and in `report.ignored`.
 
     Returns:
-        `Splits`, with `train`, `val`, `class_names` and a `report` of the files that are not used.
+        `Splits`, with `train`, `val`, `task`, `class_names` and a `report` of the files and rows
+        that are not used.
 
     Raises:
-        FileNotFoundError: the path, a listed file, a shard or `labels.txt` does not exist, or it
-            is on another machine (`gs://`, `s3://`, `https://`).
+        FileNotFoundError: the path, the table, a listed file, a shard or `labels.txt` does not
+            exist, or it is on another machine (`gs://`, `s3://`, `https://`).
         NotADirectoryError: the path of a file; of an archive or a table, with what to do with it.
         ValueError: an unknown name, a folder in none of the layouts or with fewer than two classes
-            to train on, TFRecord files of more than 4 GiB, or an argument out of range.
+            to train on, TFRecord files of more than 4 GiB, an argument out of range, or a table
+            that cannot be used, with its lines.
         BadImageError: files that cannot be decoded, with `on_bad_file="raise"`.
         DamagedShardError: a file of records is truncated or damaged; damage within a record of an
             ArrayRecord file is found when it is read, in a `tf.errors.OpError` with the same
@@ -84,6 +107,15 @@ def load(
         check_positive(max_pixels=max_pixels)
     check_choice(on_bad_file, "on_bad_file", ("skip", "raise"))
     name = os.fspath(source)
+    if labels is not None:
+        table = TableOptions(labels, task, file_column, label_columns, separator, on_bad_row)
+        folder = Path(name).expanduser()
+        return load_table(folder, table, val_fraction, seed, on_bad_file, verify, max_pixels)
+    if any(value is not None for value in (task, file_column, label_columns, separator)):
+        raise ValueError(
+            "task, file_column, label_columns and separator are about a table: give it as labels "
+            "(--labels labels.csv), or leave them out."
+        )
     if name in ("digits", "digits/half"):
         return load_digits(name, val_fraction, seed)
     tfds_dir = None if data_dir is None else os.fspath(data_dir)

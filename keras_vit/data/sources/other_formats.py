@@ -177,9 +177,9 @@ def advice_for(source: str) -> str | None:
             )
     if name.endswith(TABLES):
         return (
-            f"{shown} is a table, and labels are read from the names of folders. Copy each image "
-            "of the table into the folder of its label: for file, label in rows: "
-            "os.makedirs(f'DATA/{label}', exist_ok=True); shutil.copy(file, f'DATA/{label}')"
+            f"{shown} is a table. Give the folder of its images, and the table as CSV, TSV, JSON "
+            "lines or Parquet file beside it: load(FOLDER, labels='labels.csv'), --data FOLDER "
+            "--labels labels.csv."
         )
     if name.endswith(IMAGE_SUFFIXES):
         return (

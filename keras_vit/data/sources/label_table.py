@@ -1,0 +1,289 @@
+"""A folder of images whose labels are in a table.
+
+columns ─► files, splits, labels ─► rows that can be used ─► train, val ─► files that decode
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_vit._base.errors import (
+    check_choice,
+    counted,
+    did_you_mean,
+    listed,
+    printable,
+    warn_at_caller,
+)
+from keras_vit.data.decode.image_files import irregular
+from keras_vit.data.sources.folder import FileSplit, check_images
+from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
+from keras_vit.data.sources.table_files import Cell, Table, read_table
+from keras_vit.data.sources.table_labels import Labels, read_labels, shown
+from keras_vit.tasks import Regression, Task
+
+_SAMPLE = 100  # cells from which the column of files is guessed
+_SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    "test": "test",
+}
+
+
+class TableOptions(NamedTuple):
+    """The arguments of `keras_vit.data.load` that are about a table."""
+
+    labels: str | os.PathLike[str]
+    task: str | Task | None
+    file_column: str | None
+    label_columns: str | Sequence[str] | None
+    separator: str | None
+    on_bad_row: str
+
+
+class _Columns(NamedTuple):
+    """The names of a table's columns by what they have."""
+
+    file: str
+    labels: list[str]
+    split: str | None
+    group: str | None
+
+
+def load_table(
+    folder: Path,
+    options: TableOptions,
+    val_fraction: float,
+    seed: int,
+    on_bad_file: str,
+    verify: bool,
+    max_pixels: int | None,
+) -> Splits:
+    """Reads a table, checks its rows and then the images, and makes the splits."""
+    check_choice(options.on_bad_row, "on_bad_row", ("error", "skip"))
+    if not folder.is_dir():
+        raise NotADirectoryError(
+            f"{printable(folder)} is not a folder here: with labels, give that of the images."
+        )
+    path = Path(options.labels).expanduser()
+    table = read_table(path if path.exists() else folder / path)
+    columns = _choose_columns(table, folder, options)
+    bad = dict(table.broken)
+    files = _read_files(table.columns[columns.file], folder, columns.file, bad)
+    splits = _read_splits(table, columns, bad)
+    trained = [row not in bad and split == "train" for row, split in enumerate(splits)]
+    cells = {name: table.columns[name] for name in columns.labels}
+    labels = read_labels(cells, options.task, options.separator, trained)
+    bad = labels.bad | bad
+    repeated = _find_repeated(table, files, splits, labels, bad)
+    _report_bad(table, bad, options.on_bad_row)
+    rows = [row for row in range(len(files)) if row not in bad and row not in repeated]
+    groups = table.columns[columns.group] if columns.group else None
+    parts = _parts(table, rows, splits, groups, labels, val_fraction, seed)
+    unreadable, upright, jpeg = check_images(
+        [files[row] for row in rows], on_bad_file, verify, max_pixels
+    )
+    broken = {file for file, _ in unreadable}
+    parts = {name: [r for r in part if files[r] not in broken] for name, part in parts.items()}
+    for name, part in parts.items():
+        if not part:
+            raise ValueError(f"{printable(table.path)} does not have a {name} image that decodes.")
+    task = labels.task.fitted(labels.targets[parts["train"]])
+    made = {
+        name: FileSplit(
+            name,
+            task,
+            [files[row] for row in part],
+            labels.targets[part],
+            verify,
+            upright,
+            jpeg,
+            max_pixels,
+        )
+        for name, part in parts.items()
+    }
+    left_out = sorted({**repeated, **bad}.items())
+    ignored = ((files[row], f"{table.places[row]}: {reason}") for row, reason in left_out)
+    report = FileReport(tuple(unreadable), tuple(ignored))
+    return Splits(str(folder), task.names, made, report, labels.reason)
+
+
+def _choose_columns(table: Table, folder: Path, options: TableOptions) -> _Columns:
+    names, task = options.label_columns, options.task
+    labels = [names] if isinstance(names, str) else list(names or ())
+    if not labels and isinstance(task, Task) and set(task.names) <= set(table.columns):
+        labels = list(task.names)
+    for name in filter(None, (*labels, options.file_column)):
+        if name not in table.columns:
+            raise ValueError(
+                f"{printable(table.path)} does not have a column {name!r}. "
+                f"{did_you_mean(name, table.columns, table.columns)}"
+            )
+    others = [name for name in table.columns if name not in (*labels, options.file_column)]
+    split, group = (
+        next((name for name in others if name.lower() == usual), None)
+        for usual in ("split", "group")
+    )
+    others = [name for name in others if name not in (split, group)]
+    file = options.file_column or _guess_file_column(table, folder, others)
+    labels = labels or [name for name in others if name != file]
+    if not labels:
+        raise ValueError(
+            f"{printable(table.path)} does not have a column of labels beside {_list(table)}."
+        )
+    return _Columns(file, labels, split, group)
+
+
+def _guess_file_column(table: Table, folder: Path, names: Iterable[str]) -> str:
+    """The column of which at least half of the cells are files in the folder."""
+    candidates = []
+    for name in names:
+        cells = table.columns[name][:: max(1, len(table.places) // _SAMPLE)]
+        if 2 * sum(_find(cell, folder)[1] == "" for cell in cells) >= len(cells):
+            candidates.append(name)
+    if len(candidates) != 1:
+        what = "More than one column has" if candidates else "No column has"
+        raise ValueError(
+            f"{what} files in {printable(folder)}, to which the paths in {printable(table.path)} "
+            f"are relative: give file_column (--file-column), one of {_list(table)}."
+        )
+    return candidates[0]
+
+
+def _list(table: Table) -> str:
+    cells = (f"{name!r} (as {shown(column[0])})" for name, column in table.columns.items())
+    return listed(list(map(printable, cells)), MOST_LINES)
+
+
+def _find(cell: Cell, folder: Path) -> tuple[Path, str]:
+    """The file of a cell, and, where it cannot be used, the reason."""
+    if not isinstance(cell, str):
+        return folder, f"{shown(cell)} is not one file"
+    # As text: what ".." means must not depend on where a link leads.
+    root = os.path.abspath(folder)
+    path = os.path.normpath(os.path.join(root, cell))
+    if not path.startswith(os.path.join(root, "")):
+        return folder, f"{shown(cell)} is not in {printable(folder)}"
+    file = folder / os.path.relpath(path, root)
+    if os.path.isfile(path):
+        return file, ""
+    kind = irregular(file) if os.path.exists(path) else None
+    return file, f"{shown(cell)} is {kind or f'not a file in {printable(folder)}'}"
+
+
+def _read_files(cells: Sequence[Cell], folder: Path, name: str, bad: dict[int, str]) -> list[Path]:
+    files = []
+    for row, cell in enumerate(cells):
+        file, reason = _find(cell, folder) if cell else (folder, f"the cell of {name!r} is empty")
+        files.append(file)
+        if reason:
+            bad.setdefault(row, reason)
+    return files
+
+
+def _read_splits(table: Table, columns: _Columns, bad: dict[int, str]) -> list[str]:
+    """ "train", "val" or "test" of each row; without such a column all are "train"."""
+    splits = ["train"] * len(table.places)
+    if columns.split:
+        for row, cell in enumerate(table.columns[columns.split]):
+            splits[row] = _SPLIT_NAMES.get(str(cell).lower(), "")
+            if not splits[row]:
+                bad.setdefault(row, f"the split {shown(cell)} is not one of train, val and test")
+    first: dict[Cell, int] = {}
+    for row, group in enumerate(table.columns[columns.group] if columns.group else ()):
+        if not group:
+            bad.setdefault(row, f"the cell of {columns.group!r} is empty")
+        elif splits[row] and splits[row] != splits[before := first.setdefault(group, row)]:
+            where = f"and in {splits[before]} in {table.places[before]}"
+            bad.setdefault(row, f"the group {shown(group)} is in {splits[row]} here, {where}")
+    return splits
+
+
+def _find_repeated(
+    table: Table, files: Sequence[Path], splits: Sequence[str], labels: Labels, bad: dict[int, str]
+) -> dict[int, str]:
+    """Rows whose file was there before; those that contradict each other are added to `bad`."""
+    first: dict[tuple[int, int], int] = {}
+    repeated, wrong = {}, {}
+    for row, file in enumerate(files):
+        if row in bad:
+            continue
+        status = os.stat(file)  # a link to an image is the same image
+        before = first.setdefault((status.st_dev, status.st_ino), row)
+        if before == row:
+            continue
+        is_same = np.array_equal(labels.targets[before], labels.targets[row])
+        if is_same and splits[before] == splits[row]:
+            repeated[row] = f"{shown(str(file))} is also in {table.places[before]}"
+            continue
+        what = "another split" if is_same else "other labels"
+        for one, other in ((before, row), (row, before)):
+            wrong[one] = f"{shown(str(file))} is also in {table.places[other]}, with {what}"
+    bad |= wrong
+    return repeated
+
+
+def _report_bad(table: Table, bad: dict[int, str], on_bad_row: str) -> None:
+    """Raises a ValueError for rows that cannot be used, or warns that they are left out."""
+    if not bad:
+        return
+    rows = sorted(bad.items())
+    lines = "".join(f"\n    {table.places[row]}: {why}" for row, why in rows[:MOST_LINES])
+    if len(rows) > MOST_LINES:
+        lines += f"\n    and {len(rows) - MOST_LINES:,} more"
+    number = f"{counted(len(rows), 'row')} of {printable(table.path)}"
+    if on_bad_row == "error":
+        raise ValueError(
+            f"{number} cannot be used:{lines}\nCorrect or remove them, or load with "
+            "on_bad_row='skip' (--on-bad-row skip)."
+        )
+    warn_at_caller(f"{number} left out, see splits.report.ignored:{lines}")
+
+
+def _parts(
+    table: Table,
+    rows: list[int],
+    splits: Sequence[str],
+    groups: Sequence[Cell] | None,
+    labels: Labels,
+    val_fraction: float,
+    seed: int,
+) -> dict[str, list[int]]:
+    """The rows of each split, in their order."""
+    parts = {name: [r for r in rows if splits[r] == name] for name in ("train", "val", "test")}
+    if not parts["train"]:
+        raise ValueError(f"{printable(table.path)} does not have a row to train on.")
+    if not parts["val"]:
+        parts["val"] = parts.pop("test")  # as in folders of train and test
+    if not parts["val"]:
+        train = np.array(parts["train"])
+        numbers: dict[Cell, int] = {}
+        of_row = None
+        if groups is not None:  # as numbers: an array of texts is as wide as the longest
+            of_row = [numbers.setdefault(groups[row], len(numbers)) for row in parts["train"]]
+        held_out = labels.task.split(labels.targets[train], val_fraction, seed, of_row)
+        parts |= {"train": train[~held_out].tolist(), "val": train[held_out].tolist()}
+        _warn_of_untrained(labels, parts)
+    return {name: part for name, part in parts.items() if part}
+
+
+def _warn_of_untrained(labels: Labels, parts: dict[str, list[int]]) -> None:
+    """Of classes that one group alone has, which is held out."""
+    train, val = (labels.targets[parts[name]] for name in ("train", "val"))
+    if isinstance(labels.task, Regression):
+        return
+    if train.ndim == 1:
+        missing = np.setdiff1d(val, train)
+    else:
+        missing = np.flatnonzero(val.any(axis=0) & ~train.any(axis=0))
+    if missing.size:
+        names = printable(listed([labels.task.names[i] for i in missing]))
+        warn_at_caller(
+            f"No image to train on has {names}: the groups that do are held out. Give another "
+            "seed, or a column split."
+        )

@@ -1,0 +1,529 @@
+"""Labels in a table: formats, tasks, splits, groups, rows that cannot be used, hostile files."""
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_vit.data import Splits, load, pipeline
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+from tests.data.image_fixtures import plain, write
+
+pytestmark = pytest.mark.once
+
+pytest.importorskip("tensorflow")
+
+COUNT = 30
+FILES = [f"{i:02d}.png" for i in range(COUNT)]
+SPLITS = ["val" if i % 3 == 2 else "train" for i in range(COUNT)]
+ANIMALS = [("cat", "dog", "owl")[i // 2 % 3] for i in range(COUNT)]
+FLAGS = {name: [(i >> k) % 2 for i in range(COUNT)] for k, name in enumerate(("x", "y"))}
+TAGS = ["|".join(n for n, c in FLAGS.items() if c[i]) or "|" for i in range(COUNT)]
+NUMBERS = [i * 1.5 - 3 for i in range(COUNT)]
+ANIMAL = Classification(("cat", "dog", "owl"))
+GROUPS = [f"p{i // 3}" for i in range(COUNT)]
+Columns = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("photos"), {f: plain(i) for i, f in enumerate(FILES)})
+
+
+@pytest.fixture
+def table(photos: Path, tmp_path: Path) -> Callable[..., Splits]:
+    """Loads the images with a CSV table of these columns."""
+
+    def load_table(columns: Columns, **options: Any) -> Splits:
+        with (tmp_path / "t.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(columns)
+            rows.writerows(zip(*columns.values(), strict=True))
+        return load(photos, labels=tmp_path / "t.csv", verify=False, **options)
+
+    return load_table
+
+
+def base(**columns: list[Any]) -> Columns:
+    return {"file": FILES, "split": SPLITS, **columns}
+
+
+def of(splits: Splits) -> dict[str, Any]:
+    """The label of each file."""
+    pairs = (zip(split.files, split.labels(), strict=True) for split in splits.values())
+    return {file.name: label.tolist() for pair in pairs for file, label in pair}
+
+
+def errors(caught: pytest.ExceptionInfo[ValueError]) -> dict[int, str]:
+    """The lines of an error, and their reasons."""
+    rows = (row.strip() for row in str(caught.value).splitlines()[1:-1])
+    return {int(row.split()[1].rstrip(":")): row.partition(": ")[2] for row in rows}
+
+
+# Formats
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def write_json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]], delimiter: str = ",", **how: Any) -> None:
+    with path.open("w", newline="", **how) as file:
+        writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+FORMATS: dict[str, Callable[..., None]] = {
+    "t.csv": write_csv,
+    "semicolons.csv": lambda p, rows: write_csv(p, rows, ";"),
+    "of a spreadsheet.csv": lambda p, rows: write_csv(p, rows, "\t", encoding="utf-16"),
+    "with a mark.csv": lambda p, rows: write_csv(p, rows, encoding="utf-8-sig"),
+    "t.tsv": lambda p, rows: write_csv(p, rows, "\t"),
+    "t.jsonl": write_json_lines,
+    "t.parquet": write_parquet,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats(photos: Path, tmp_path: Path, name: str) -> None:
+    names = ["Katze, groß", "собака", 'the "owl"']
+    labels = [names[i // 2 % 3] for i in range(COUNT)]
+    triples = zip(FILES, labels, SPLITS, strict=True)
+    FORMATS[name](tmp_path / name, [{"file": f, "label": a, "split": s} for f, a, s in triples])
+    splits = load(photos, labels=tmp_path / name, verify=False)
+    assert splits.task == Classification(tuple(sorted(names))) == splits.train.task
+    assert splits.class_names == splits.task.names
+    names_of_files = {file: splits.class_names[label] for file, label in of(splits).items()}
+    assert names_of_files == dict(zip(FILES, labels, strict=True))
+    parts = {f.name: name for name, split in splits.items() for f in split.files or ()}
+    assert parts == dict(zip(FILES, SPLITS, strict=True))
+    assert splits.task_reason == "'label' holds 3 distinct texts"
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet"])
+def test_values_of_json_and_parquet(photos: Path, tmp_path: Path, name: str) -> None:
+    rows: list[dict[str, Any]] = [
+        {"image": f, "tags": ["a", "b"][: (i // 2 % 3)], "split": s, "more": {"x": i}}
+        for i, (f, s) in enumerate(zip(FILES, SPLITS, strict=True))
+    ]
+    FORMATS[name](tmp_path / name, rows)
+    splits = load(photos, labels=tmp_path / name, label_columns="tags", verify=False)
+    assert splits.task == Multilabel(("a", "b"))
+    assert of(splits)["04.png"] == [1, 1]
+    assert of(splits)["00.png"] == [0, 0]
+    rows = [{"file": f, "a": i / 7, "b": float(i)} for i, f in enumerate(FILES)]
+    rows[4]["a"] = None
+    FORMATS[name](tmp_path / name, rows)
+    with pytest.raises(ValueError, match=f"{'line' if name == 't.jsonl' else 'row'} 5: .* empty"):
+        load(photos, labels=tmp_path / name, verify=False)
+    with pytest.warns(UserWarning, match="1 row of .* left out"):
+        splits = load(photos, labels=tmp_path / name, on_bad_row="skip", verify=False)
+    assert splits.task.names == ("a", "b")
+    assert splits.task.kind == "regression"
+    flags = [{"file": f, "a": i % 3 == 0, "b": i % 2 == 0} for i, f in enumerate(FILES)]
+    FORMATS[name](tmp_path / name, flags)
+    splits = load(photos, labels=tmp_path / name, verify=False)
+    assert splits.task == Multilabel(("a", "b"))
+    assert of(splits)["00.png"] == [1, 1]
+    assert of(splits)["01.png"] == [0, 0]
+
+
+def test_a_parquet_table_without_pyarrow(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ImportError, match="pip install pyarrow"):
+        load(photos, labels=tmp_path / "t.parquet")
+
+
+def test_a_table_in_the_folder_of_subfolders(tmp_path: Path) -> None:
+    pairs = list(zip(SPLITS, FILES, strict=True))
+    write(tmp_path, {f"{s}/{f}": plain(i) for i, (s, f) in enumerate(pairs)})
+    rows = [f"{s}/{f},{a},{s}" for (s, f), a in zip(pairs, ANIMALS, strict=True)]
+    (tmp_path / "labels.csv").write_text("\n".join(["file,label,split", *rows]))
+    splits = load(tmp_path, labels="labels.csv")
+    assert repr(splits) == f"Splits('{tmp_path}', 3 classes: train 20, val 10)"
+    images, labels = next(iter(pipeline(splits.val, 8, 10)))
+    assert images.numpy()[:, 0, 0, 0].round().tolist() == [i for i in range(COUNT) if i % 3 == 2]
+    assert labels.numpy().tolist() == splits.val.labels().tolist()
+
+
+# Tasks
+
+GUESSES: dict[str, tuple[Columns, type, str]] = {
+    "texts": ({"label": ANIMALS}, Classification, "'label' holds 3 distinct texts"),
+    "integers": (
+        {"grade": [i % 11 for i in range(COUNT)]},
+        Classification,
+        "'grade' holds 11 distinct integers; the task ordinal is for grades, and regression",
+    ),
+    "a bar": ({"tags": TAGS}, Multilabel, "7 of 30 cells of 'tags' hold several labels, separated"),
+    "a semicolon": ({"tags": [t.replace("|", ";") for t in TAGS]}, Multilabel, "by ';'"),
+    "a comma": (
+        {"tags": [("a, b", "b, c", "a", "c, a")[i % 4] for i in range(COUNT)]},
+        Multilabel,
+        "by ','",
+    ),
+    "commas of names": (
+        {"label": [("retriever, golden", "terrier, small")[i // 2 % 2] for i in range(COUNT)]},
+        Classification,
+        "2 distinct texts",
+    ),
+    "flags": (FLAGS, Multilabel, "the columns 'x', 'y' hold 0 and 1"),
+    "true and false": (
+        {name: [str(bool(c)) for c in cells] for name, cells in FLAGS.items()},
+        Multilabel,
+        "hold 0 and 1",
+    ),
+    "numbers": ({"age": NUMBERS}, Regression, "'age' holds 30 distinct numbers"),
+    "many integers": ({"age": list(range(COUNT))}, Regression, "'age' holds 30 distinct numbers"),
+    "few numbers": ({"age": [i % 4 + 0.5 for i in range(COUNT)]}, Regression, "4 distinct numbers"),
+    "columns of numbers": ({"a": NUMBERS, "b": NUMBERS}, Regression, "columns 'a', 'b' hold num"),
+}
+
+
+@pytest.mark.parametrize("case", GUESSES)
+def test_the_task_is_guessed(table: Callable[..., Splits], case: str) -> None:
+    columns, kind, reason = GUESSES[case]
+    splits = table(base(**columns))
+    assert type(splits.task) is kind
+    assert reason in splits.task_reason
+    assert splits.task == splits.val.task
+    assert splits.class_names == splits.task.names
+
+
+def test_targets(table: Callable[..., Splits]) -> None:
+    labels = of(table(base(tags=TAGS)))
+    assert labels["03.png"] == [1, 1]
+    assert labels["04.png"] == [0, 0]
+    assert labels["02.png"] == [0, 1]
+    assert of(table(base(**FLAGS))) == labels
+    splits = table(base(a=NUMBERS, b=[7 * n for n in NUMBERS]), label_columns=["b", "a"])
+    assert splits.task.names == ("b", "a")
+    # Of the training targets alone.
+    trained = [n for n, s in zip(NUMBERS, SPLITS, strict=True) if s == "train"]
+    assert splits.task.offset == pytest.approx((7 * np.mean(trained), np.mean(trained)))
+    assert splits.task.scale == pytest.approx((7 * np.std(trained), np.std(trained)))
+    units = splits.task.answers(splits.train.labels())
+    np.testing.assert_allclose(units[:, 1], trained, rtol=1e-4, atol=1e-4)
+    numbers = table(base(grade=[10 - i % 11 for i in range(COUNT)]))
+    assert numbers.class_names == tuple(map(str, range(11)))
+
+
+def test_the_task_can_be_given(table: Callable[..., Splits]) -> None:
+    grades = base(grade=[i // 2 % 12 + 1 for i in range(COUNT)])
+    splits = table(grades, task="ordinal")
+    assert splits.task == Ordinal(tuple(map(str, range(1, 13))))
+    assert "as given, in the order of their numbers: 1, 2, 3" in splits.task_reason
+    assert table(grades, task="regression").task.names == ("grade",)
+    splits = table(base(label=ANIMALS), task="ordinal")
+    assert splits.class_names == ("cat", "dog", "owl")
+    assert "in the order of their texts; write '1 low'" in splits.task_reason
+    named = Ordinal(("owl", "dog", "cat"))
+    splits = table(base(label=ANIMALS), task=named)
+    assert splits.task == named
+    assert of(splits)["00.png"] == 2
+    assert table(base(label=ANIMALS), task="multilabel").task == Multilabel(("cat", "dog", "owl"))
+    weight = Regression(("age",), units=("years",))
+    assert table(base(age=NUMBERS, other=ANIMALS), task=weight).task.units == ("years",)
+    words = [("a b", "b", "a")[i % 3] for i in range(COUNT)]
+    assert table(base(tags=words), separator=" ").task == Multilabel(("a", "b"))
+
+
+WRONG: dict[str, tuple[Columns, dict[str, Any], str]] = {
+    "two kinds": ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
+    "no such column": ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
+    "ids": ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),
+    "decimal commas": ({"age": [f"{i},5" for i in range(COUNT)]}, {}, "write decimals with points"),
+    "one class": ({"label": ["cat"] * COUNT}, {}, r"1 label to train on, 'cat': .* at least 2"),
+    "one number": ({"a": ["1", "1.0", "2"] * 10}, {}, "'1' and '1.0' are the same number"),
+    "constant": ({"age": [4.5] * COUNT}, {}, "there is nothing to learn"),
+    "separator": ({"label": ANIMALS}, {"task": "regression", "separator": "|"}, "leave one"),
+    "task": ({"label": ANIMALS}, {"task": "clasification"}, "task='clasification' is not known"),
+    "size": ({"label": ANIMALS}, {"task": Classification(size=5)}, "size=5"),
+    "two columns": ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
+    "other columns": ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
+    "no labels": ({}, {}, "does not have a column of labels"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_labels_that_do_not_fit(table: Callable[..., Splits], case: str) -> None:
+    columns, options, message = WRONG[case]
+    with pytest.raises(ValueError, match=message):
+        table(base(**columns), **options)
+
+
+def test_file_column(table: Callable[..., Splits], photos: Path) -> None:
+    numbers: Columns = {"label": [i % 2 for i in range(COUNT)], "split": SPLITS}
+    absolute = table({"id": [str(photos / f) for f in FILES], **numbers})
+    assert len(absolute.train) == 20
+    with pytest.raises(ValueError, match=r"No column has files in .* one of 'id' \(as 'nowhere"):
+        table({"id": [f"nowhere/{f}" for f in FILES], **numbers})
+    with pytest.raises(ValueError, match=r"More than one column has files.*'file'.*'mask'"):
+        table(base(mask=FILES, label=ANIMALS))
+    splits = table(base(mask=FILES, label=ANIMALS), file_column="mask", label_columns="label")
+    assert len(splits.train) == 20
+
+
+def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="are about a table: give it as labels"):
+        load(photos, file_column="file")
+    with pytest.raises(NotADirectoryError, match="give that of the images"):
+        load("digits", labels="labels.csv")
+    with pytest.raises(FileNotFoundError, match=r"There is no table .*labels\.csv"):
+        load(photos, labels="labels.csv")
+    with pytest.raises(ValueError, match="on_bad_row='ignore'"):
+        load(photos, labels="labels.csv", on_bad_row="ignore")
+    (tmp_path / "t.xlsx").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"give one of \.csv, \.tsv"):
+        load(photos, labels=tmp_path / "t.xlsx")
+
+
+# Splits and groups
+
+
+def test_names_of_splits(table: Callable[..., Splits]) -> None:
+    names = [name for name in ("Training", "valid", "test") for _ in range(10)]
+    splits = table(base(split=names, label=ANIMALS))
+    assert {name: len(s) for name, s in splits.items()} == {"train": 10, "val": 10, "test": 10}
+    # As in folders: without "val", "test" is what is validated on.
+    splits = table(base(split=["train"] * 20 + ["test"] * 10, label=ANIMALS))
+    assert {name: len(s) for name, s in splits.items()} == {"train": 20, "val": 10}
+    with pytest.raises(ValueError, match="does not have a row to train on"):
+        table(
+            base(split=["test"] * COUNT, label=ANIMALS), task=Classification(("cat", "dog", "owl"))
+        )
+
+
+def test_groups_are_on_one_side(table: Callable[..., Splits]) -> None:
+    columns = {"file": FILES, "label": ANIMALS, "group": GROUPS}
+    for seed in range(3):
+        splits = table(columns, seed=seed)
+        sides = [{int(f.stem) // 3 for f in split.files or ()} for split in splits.values()]
+        assert not sides[0] & sides[1]
+        assert len(sides[0] | sides[1]) == 10
+        assert table(columns, seed=seed).val.files == splits.val.files
+
+
+def test_a_class_of_one_group_that_is_held_out(table: Callable[..., Splits]) -> None:
+    columns = {"file": FILES, "label": ANIMALS, "group": ANIMALS}
+    with pytest.warns(UserWarning, match="No image to train on has (cat|dog|owl): the groups"):
+        table(columns, val_fraction=0.34)
+
+
+@pytest.mark.parametrize("labels", [{"label": ANIMALS}, {"tags": TAGS}, {"age": NUMBERS}])
+def test_without_a_split_column(table: Callable[..., Splits], labels: Columns) -> None:
+    splits = table({"file": FILES, **labels}, val_fraction=0.3)
+    assert len(splits.train) + len(splits.val) == COUNT
+    assert 7 <= len(splits.val) <= 11
+    assert set(of(splits)) == set(FILES)
+    if "label" in labels:
+        assert np.bincount(splits.val.labels()).tolist() == [3, 3, 3]
+
+
+# Rows that cannot be used
+
+
+def bad_rows() -> Columns:
+    columns = {name: list(cells) for name, cells in base(label=ANIMALS).items()}
+    changes: dict[int, dict[str, str]] = {
+        1: {"file": "missing.png"},
+        3: {"label": ""},
+        5: {"split": "training set"},
+        7: {"label": "lynx"},  # in the validation split alone, see below
+        8: {"file": ""},
+        9: {"file": "../secret.png"},
+        12: {"file": "13.png", "label": "dog"},
+    }
+    changes[7]["split"] = "val"
+    for row, cells in changes.items():
+        for name, cell in cells.items():
+            columns[name][row] = cell
+    return columns
+
+
+def test_all_bad_rows_are_in_one_error(table: Callable[..., Splits], photos: Path) -> None:
+    with pytest.raises(ValueError, match=r"8 rows of .*t\.csv cannot be used") as caught:
+        table(bad_rows())
+    assert errors(caught) == {
+        3: f"'missing.png' is not a file in {photos}",
+        5: "the cell of 'label' is empty",
+        7: "the split 'training set' is not one of train, val and test",
+        9: "'lynx' in 'label' is not a label of the task or of a row to train on",
+        10: "the cell of 'file' is empty",
+        11: f"'../secret.png' is not in {photos}",
+        14: f"'{photos}/13.png' is also in line 15, with other labels",
+        15: f"'{photos}/13.png' is also in line 14, with other labels",
+    }
+
+
+def test_bad_rows_are_left_out(table: Callable[..., Splits]) -> None:
+    with pytest.warns(UserWarning, match="8 rows of .* left out, see splits.report.ignored"):
+        splits = table(bad_rows(), on_bad_row="skip")
+    usable = {row for row in range(COUNT) if row not in (1, 3, 5, 7, 8, 9, 12, 13)}
+    assert set(of(splits)) == {FILES[row] for row in usable}
+    assert len(splits.report.ignored) == 8
+    assert splits.report.ignored[1][1] == "line 5: the cell of 'label' is empty"
+
+
+def test_twenty_bad_rows_are_listed(table: Callable[..., Splits]) -> None:
+    columns = base(label=["" if i % 5 else a for i, a in enumerate(ANIMALS)])
+    with pytest.raises(ValueError, match=r"(?s)24 rows of.*\n    and 4 more\nCorrect") as caught:
+        table(columns)
+    assert str(caught.value).count("\n    line ") == 20
+
+
+def test_repeated_rows(table: Callable[..., Splits]) -> None:
+    columns = {name: [*cells, cells[4]] for name, cells in base(label=ANIMALS).items()}
+    splits = table(columns)
+    assert len(splits.train) + len(splits.val) == COUNT
+    ((path, reason),) = splits.report.ignored
+    assert path.name == "04.png"
+    assert "line 32: " in reason
+    assert "also in line 6" in reason
+    columns["split"][-1] = "val"
+    with pytest.raises(ValueError, match=r"04.png' is also in line 6, with another split"):
+        table(columns)
+
+
+def test_a_link_is_the_same_image(tmp_path: Path) -> None:
+    write(tmp_path, {f: plain(i) for i, f in enumerate(FILES)})
+    os.symlink(tmp_path / FILES[0], tmp_path / "link.png")
+    lines = [f"{f},{a},{s}" for f, a, s in zip(FILES, ANIMALS, SPLITS, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["file,label,split", *lines, "link.png,cat,val"]))
+    with pytest.raises(ValueError, match=r"line 32: .*link\.png' is also in line 2, with another"):
+        load(tmp_path, labels="t.csv")
+
+
+def test_numbers_that_are_not(table: Callable[..., Splits]) -> None:
+    wrong = {3: "many", 7: "nan", 11: "inf", 12: "", 13: "1_0"}
+    with pytest.raises(ValueError, match="cannot be used") as caught:
+        table(base(age=[wrong.get(i, n) for i, n in enumerate(NUMBERS)]))
+    assert errors(caught) == {
+        5: "'many' in 'age' is not a finite number",
+        9: "'nan' in 'age' is not a finite number",
+        13: "'inf' in 'age' is not a finite number",
+        14: "the cell of 'age' is empty",
+        15: "'1_0' in 'age' is not a finite number",
+    }
+    columns = {name: list(cells) for name, cells in FLAGS.items()}
+    columns["x"][5] = "yes"
+    with pytest.raises(ValueError, match="line 7: 'yes' in 'x' is not 0 or 1"):
+        table(base(**columns))
+
+
+def test_labels_that_the_task_does_not_have(table: Callable[..., Splits]) -> None:
+    wide = table(base(tags=TAGS), task=Multilabel(("x", "y", "z")))
+    assert wide.train.labels().shape == (20, 3)
+    with pytest.raises(ValueError, match="'y' in 'tags' is not a label of the task"):
+        table(base(tags=TAGS), task=Multilabel(("x",)))
+
+
+def test_groups_and_the_split_column(table: Callable[..., Splits]) -> None:
+    with pytest.raises(ValueError, match="the group 'p0' is in val here, and in train in line 2"):
+        table(base(label=ANIMALS, group=GROUPS))
+    with pytest.raises(ValueError, match="line 5: the cell of 'group' is empty"):
+        table(base(label=ANIMALS, group=["a", "b", "c", "", *GROUPS[4:]]))
+
+
+def test_files_that_do_not_decode(tmp_path: Path) -> None:
+    write(tmp_path, {f: plain(i) for i, f in enumerate(FILES)})
+    (tmp_path / FILES[4]).write_bytes(b"no image")
+    lines = [f"{f},{n},{s}" for f, n, s in zip(FILES, NUMBERS, SPLITS, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["file,age,split", *lines]))
+    with pytest.warns(UserWarning, match="1 of 30 files cannot be decoded"):
+        splits = load(tmp_path, labels="t.csv")
+    assert [file.name for file, _ in splits.report.unreadable] == [FILES[4]]
+    assert len(splits.train) == 19
+    trained = [NUMBERS[i] for i in range(COUNT) if SPLITS[i] == "train" and i != 4]
+    assert splits.task.offset == pytest.approx((np.mean(trained),))
+    with pytest.raises(ValueError, match="1 of 30 files cannot be decoded"):
+        load(tmp_path, labels="t.csv", on_bad_file="raise")
+
+
+# Hostile tables
+
+HEADER = b"file,label\n00.png,cat\n"
+HOSTILE = {
+    "very many columns": (b",".join(b"c%d" % i for i in range(10**6)), "line 1 has 1,000,000 col"),
+    "very many cells": (HEADER + b"," * 10**6, "line 3: the row has 1000001 cells, and the header"),
+    "NUL": (HEADER + b"01.png,c\0t\n", "line 3 is not UTF-8 text"),
+    "invalid UTF-8": (HEADER + b"01.png,c\xfft\n", "line 3 is not UTF-8 text"),
+    "an open quote": (HEADER + b'01.png,"cat\n02.png,dog\n', "line 3 has .*unexpected end of"),
+    "text after a quote": (HEADER + b'01.png,"cat"s\n', "line 3 has .*',' expected after"),
+    "a long cell": (HEADER + b"01.png," + b"x" * 10**7, "line 3 has .*larger than field limit"),
+    "empty": (b"", "does not have a row of labels"),
+    "a header alone": (b"file,label\n", "does not have a row of labels"),
+    "one name twice": (b"file,label,label\n", "line 1 has the column 'label' twice"),
+    "missing cells": (HEADER + b"01.png\n", "line 3: the row has 1 cells, and the header 2"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_csv(photos: Path, tmp_path: Path, case: str) -> None:
+    contents, message = HOSTILE[case]
+    (tmp_path / "t.csv").write_bytes(contents)
+    with pytest.raises(ValueError, match=f"t.csv.*{message}|(?s:t.csv.*{message})"):
+        load(photos, labels=tmp_path / "t.csv", verify=False, task=Classification(("cat", "dog")))
+
+
+GOOD = b'{"file": "00.png", "label": "cat"}\n'
+HOSTILE_JSON = {
+    "an array": (b'[{"file": "00.png"}]', "line 1 has what is not an object .*it is a list"),
+    "half an object": (GOOD + b'{"file": "01.png"', "line 2 has what is not an object"),
+    "a number": (GOOD + b"17", "line 2 has what is not an object .*it is a int"),
+    "very deep": (GOOD + b"[" * 10**6, "line 2 has what is not an object"),
+    "many digits": (GOOD + b'{"label": ' + b"9" * 10**5 + b"}", "line 2 has what is not an object"),
+    "a long cell": (GOOD + b'{"label": "' + b"x" * 10**7 + b'"}', "line 2 has a cell of more than"),
+    "half a character": (GOOD + rb'{"label": "\ud800"}', "line 2 has .*surrogates"),
+    "very many names": (
+        b"{" + b",".join(b'"%d": 1' % i for i in range(10**6)) + b"}",
+        "line 1 has 1,000,000 columns",
+    ),
+    "numbers in a list": (GOOD + b'{"label": [0.5]}', "line 2 has .*a column per number"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_JSON)
+def test_hostile_json_lines(photos: Path, tmp_path: Path, case: str) -> None:
+    contents, message = HOSTILE_JSON[case]
+    (tmp_path / "t.jsonl").write_bytes(contents)
+    with pytest.raises(ValueError, match=f"t.jsonl, {message}"):
+        load(photos, labels=tmp_path / "t.jsonl", verify=False)
+
+
+def test_hostile_parquet(photos: Path, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    write_parquet(path, [{"file": f, "label": a} for f, a in zip(FILES, ANIMALS, strict=True)])
+    contents = path.read_bytes()
+    middle = len(contents) // 2
+    for damaged in (b"PAR1", contents[:-20], b"no table" * 20, b"", contents[middle:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"t.parquet cannot be read as Parquet"):
+            load(photos, labels=path)
+
+
+def test_a_pipe_is_not_read(photos: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match="is a named pipe"):
+        load(photos, labels=tmp_path / "t.csv")
+
+
+def test_names_do_not_reach_the_terminal(table: Callable[..., Splits]) -> None:
+    columns = base(label=["\x1b[31m" if i == 2 else a for i, a in enumerate(ANIMALS)])
+    with pytest.raises(ValueError, match="not a label of the task") as caught:
+        table(columns)
+    assert "\x1b" not in str(caught.value)
