@@ -96,13 +96,15 @@ def names(folder: Path, page: str) -> dict[str, Any]:
 
 
 def write_photographs(folder: Path, per_class: int = 4) -> None:
-    """`photo.jpg`, and `photos/` with some of every class."""
+    """`photo.jpg`, and `photos/` with some of every class, also in `photos/labels.csv`."""
     random = np.random.default_rng(1)
     for name in CLASSES:
         (folder / "photos" / name).mkdir(parents=True)
         for number in range(per_class):
             pixels = random.integers(0, 256, (40, 48, 3)).astype("uint8")
             Image.fromarray(pixels).save(folder / "photos" / name / f"{number}.jpg")
+    rows = (f"{name}/{i}.jpg,{name}|flower" for name in CLASSES for i in range(per_class))
+    (folder / "photos" / "labels.csv").write_text("\n".join(["file,tags", *rows]))
     Image.open(folder / "photos" / "daisy" / "0.jpg").save(folder / "photo.jpg")
 
 
@@ -124,10 +126,6 @@ def _accuracy(folder: Path) -> dict[str, Any]:
 
 def _data(folder: Path) -> dict[str, Any]:
     (folder / "data" / "imagenet21k").mkdir(parents=True)
-    rows = [
-        f"{p.relative_to(folder / 'photos')},{p.parent.name}|it" for p in folder.rglob("*/*.jpg")
-    ]
-    (folder / "photos" / "labels.csv").write_text("\n".join(["file,tags", *rows]))
     return {"images": [((folder / "photo.jpg").read_bytes(), 0)]}
 
 
