@@ -10,7 +10,7 @@ from PIL import Image
 import keras_vit
 from examples import label_tables
 from keras_vit.models.answers import answers_of
-from keras_vit_cli import start as cli
+from keras_vit_cli import commands as cli
 
 SCORES = {
     "pairs": ("multilabel", "mean_average_precision", "precision_recall.png"),
@@ -56,7 +56,7 @@ def test_train_evaluate_and_predict(
     assert model.task.kind == kind
     files = [str(tmp_path / name / "0000.png")]
     assert cli.main(["predict", str(out), *files]) == 0
-    pixels = np.asarray(Image.open(files[0]).resize((16, 16)))[None, ..., None]
+    pixels = np.asarray(Image.open(files[0]).convert("RGB").resize((16, 16)))[None]
     answer = answers_of(model, model.predict(pixels.astype("float32"), verbose=0))[0]
     assert answer.shape == (model.task.size,)
     first = model.task.describe(answer)["predictions"][0]
