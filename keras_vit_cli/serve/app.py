@@ -98,7 +98,7 @@ class Service:
             self._model_thread.shutdown()
 
     async def predict(self, request: Request) -> dict[str, Any]:
-        """The most probable classes of the image in a request."""
+        """The answer for the image in a request, as the model's task describes it."""
         contents = await self._read(request)
         with self.places.taken():
             model, version = self.versions.model, self.versions.version
@@ -106,9 +106,8 @@ class Service:
             row = await _unless_gone(request, self._batcher.predict(model, pixels))
         if not np.isfinite(row).all():
             raise ValueError(f"version {version.name} predicts values that are not finite")
-        order = np.argsort(-row, kind="stable")[: self.limits.top]
-        classes = [{"class": model.class_names[i], "probability": float(row[i])} for i in order]
-        return {"predictions": classes, "version": version.name, **self._warning(contents)}
+        answer = model.task.describe(row, self.limits.top)
+        return {**answer, "version": version.name, **self._warning(contents)}
 
     async def attention(self, request: Request) -> dict[str, Any]:
         """Where the model looked: a map of all layers, and the image as the model saw it.
@@ -160,6 +159,7 @@ class Service:
             "status": "stopping" if self.is_stopping else "ok",
             "model": self.title,
             "format": versions.model.format,
+            "task": versions.model.task.kind,
             "version": versions.version.name,
             "error": versions.error,
         }

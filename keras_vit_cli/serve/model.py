@@ -22,6 +22,7 @@ from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.views import average_views
+from keras_vit.tasks import Task
 from keras_vit_cli.inspect.looks import look
 
 
@@ -45,26 +46,31 @@ class ServedModel:
     """What the server calls.
 
     Attributes:
-        class_names: One printable name per class.
+        task: What the answers mean, with printable names.
         image_size: Height and width of the images.
         channels: 3, or 1 for gray.
         evaluation: How an image is brought to that size: see
             `keras_vit.data.evaluation_image`.
         format: What was loaded, such as `"keras"` or `"onnx"`.
-        predict: From float32 pixels 0..255 `(batch, height, width, channels)` to probabilities
-            `(batch, classes)`.
+        predict: From float32 pixels 0..255 `(batch, height, width, channels)` to answers
+            `(batch, size)`.
         explain: From the pixels of one image `(1, height, width, channels)`, a method,
             `"attribution"` or `"rollout"`, and the name of a class or None for the predicted one,
             to an `Explanation`; None for a model without attention.
     """
 
-    class_names: tuple[str, ...]
+    task: Task
     image_size: tuple[int, int]
     channels: int
     evaluation: EvalTransform
     format: str
     predict: Callable[[np.ndarray], np.ndarray]
     explain: Callable[[np.ndarray, str, str | None], Explanation] | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the task."""
+        return self.task.names
 
 
 def load_served(path: str | Path) -> ServedModel:
@@ -84,7 +90,7 @@ def _from_exported(model: ExportedModel) -> ServedModel:
     check_takes_pixels_to_answers(model)
     contract = model.contract
     return ServedModel(
-        class_names=tuple(map(printable, task_of(model).shown_names)),
+        task=_printable(task_of(model)),
         image_size=contract.image_size,
         channels=contract.channels,
         evaluation=contract.evaluation,
@@ -97,17 +103,17 @@ def warm_up(model: ServedModel, batch_size: int) -> None:
     """Computes batches of every size that is compiled, and checks what comes back.
 
     Raises:
-        ValueError: The probabilities are not finite, or do not match the class names.
+        ValueError: The answers are not finite, or do not match the task.
     """
     for size in sorted({1, 2, *_sizes(batch_size)}):
         shape = (size, *model.image_size, model.channels)
-        probabilities = model.predict(np.zeros(shape, "float32"))
-        if probabilities.shape != (size, len(model.class_names)):
+        answers = model.predict(np.zeros(shape, "float32"))
+        if answers.shape != (size, model.task.size):
             raise ValueError(
-                f"The model returns {probabilities.shape} for {size} images and "
-                f"{len(model.class_names)} class names. Give a classifier with a name per class."
+                f"The model returns {answers.shape} for {size} images, which is not "
+                f"{model.task.kind} of {model.task.size}."
             )
-        if not np.isfinite(probabilities).all():
+        if not np.isfinite(answers).all():
             raise ValueError(
                 "The model predicts values that are not finite: its weights are damaged, or its "
                 "training diverged. Train it again, or take another file."
@@ -123,7 +129,8 @@ def _from_keras(model: ImageModel) -> ServedModel:
     check_takes_pixels_to_answers(model)
     averaged = average_views(model)
     size, channels = size_and_channels(model)
-    printed = tuple(map(printable, task_of(model).shown_names))
+    task = _printable(task_of(model))
+    printed = task.names
 
     def arranged(images: np.ndarray) -> np.ndarray:
         return np.moveaxis(images, -1, 1) if model.data_format == "channels_first" else images
@@ -141,7 +148,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
         return Explanation(looks.maps[0], looks.covered, explained)
 
     return ServedModel(
-        class_names=printed,
+        task=task,
         image_size=size,
         channels=channels,
         evaluation=model.eval_transform,
@@ -149,6 +156,10 @@ def _from_keras(model: ImageModel) -> ServedModel:
         predict=predict,
         explain=explain if _has_attention(model) else None,
     )
+
+
+def _printable(task: Task) -> Task:
+    return task.with_names(list(map(printable, task.shown_names)))
 
 
 def _power_of_two(count: int) -> int:

@@ -21,7 +21,7 @@ def render_page(title: str, model: ServedModel, max_bytes: int) -> str:
     return _template().substitute(
         title=escape(printable(title)),
         facts=escape(
-            f"{len(model.class_names)} classes: {names}"
+            f"{model.task.kind.capitalize()} of {model.task.size}: {names}"
             + ("; and more." if len(model.class_names) > 8 else ".")
             + f" The model sees {width} × {height} pixels."
         ),

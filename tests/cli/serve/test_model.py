@@ -10,10 +10,13 @@ import keras_vit
 from keras_vit._base.errors import printable
 from keras_vit.export import ExportedModel
 from keras_vit.inspection import attention_rollout, class_attribution
+from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification
 from keras_vit_cli.serve.model import load_served, warm_up
 from keras_vit_cli.serve.versions import newest_version
 from tests.cli.serve.helpers import NAMES, save, tiny_model
+from tests.models.test_task import TASKS, vit
+from tests.models.test_task import images as some_images
 
 
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
@@ -90,7 +93,7 @@ def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (served.class_names, served.explain) == (("a\\n", "b"), None)
     warm_up(served, 4)
     exported._run = lambda x: np.full((len(x), 3), 0.5)
-    with pytest.raises(ValueError, match="2 class names"):
+    with pytest.raises(ValueError, match="not classification of 2"):
         warm_up(load_served(tmp_path / "model.onnx"), 4)
 
 
@@ -105,3 +108,22 @@ def test_the_newest_version(tmp_path: Path) -> None:
     assert newest_version(tmp_path / "2") == run
     (tmp_path / "2" / "model.keras").write_text("changed")
     assert newest_version(tmp_path / "2").name != run.name
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_server_answers_what_predict_does(kind: str, tmp_path: Path) -> None:
+    model = vit(task=TASKS[kind])
+    model.save(tmp_path / "m.keras")
+    served = load_served(tmp_path / "m.keras")
+    warm_up(served, 4)
+    pixels = some_images(2).astype("float32")
+    expected = answers_of(model, model.predict(pixels, verbose=0))
+    found = served.predict(pixels)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert served.task.describe(found[0]).keys() == model.task.describe(expected[0]).keys()
+
+
+def test_what_nobody_said_is_not_served(tmp_path: Path) -> None:
+    vit(num_classes=1).save(tmp_path / "m.keras")
+    with pytest.raises(ValueError, match=r"model\.task = "):
+        load_served(tmp_path / "m.keras")

@@ -186,7 +186,14 @@ def test_attention_by_method_and_of_a_class(port: int) -> None:
 
 
 def test_health_and_metrics(port: int) -> None:
-    assert request(port, "/health")[1].keys() == {"status", "model", "format", "version", "error"}
+    assert request(port, "/health")[1].keys() == {
+        "status",
+        "model",
+        "format",
+        "task",
+        "version",
+        "error",
+    }
     assert request(port, "/ready")[0] == 200
 
     def counted(name: str) -> float:
