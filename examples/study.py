@@ -81,8 +81,8 @@ class Trial:
     def cost(self, num_classes: int, channels: int = 3) -> Cost:
         """Parameters and operations, counted before anything has values."""
         size = self.recipe.image_size
-        given = {"num_classes": num_classes, "input_shape": (size, size, channels)}
-        return model_cost(self.model, **{**self.sizes, **given})
+        images = {"num_classes": num_classes, "input_shape": (size, size, channels)}
+        return model_cost(self.model, **{**self.sizes, **images})
 
     def identity(self, splits: data.Splits) -> str:
         """Twelve hexadecimal digits of everything that the accuracy depends on but the backend.

@@ -14,6 +14,7 @@ from keras_vit.export.contract import IMAGES, KEY, PIXELS, Contract
 from keras_vit.export.graph import save_signatures
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
+from keras_vit.tasks import Task
 
 # Where TensorFlow Serving expects what is the user's own.
 DESCRIPTION = f"assets.extra/{KEY}.json"
@@ -27,22 +28,11 @@ def write(
 
     size, channels = contract.image_size, contract.channels
     task = contract.task
-    # As bytes: folders, and so classes, may have names that are not UTF-8.
-    names = [n.encode("utf-8", "surrogateescape") for n in task.shown_names] if task else []
 
     def answer(images: Any, valid: Any) -> dict[str, Any]:
         answers = named_answers(model, model(images, training=False), contract.top_k)
-        return {name: of_valid(name, x, valid) for name, x in answers.items()} | {"valid": valid}
-
-    def of_valid(name: str, values: Any, valid: Any) -> Any:
-        """Values, by name where they are integers, and nothing for images that are not valid."""
-        rows = tf.reshape(valid, (-1, *(1,) * (len(values.shape) - 1)))
-        if task is None or not values.dtype.is_integer:
-            # A probability of 0 is not an answer, but a number of 0 would be one.
-            return tf.where(rows, values, 0.0 if name.endswith("probabilities") else np.nan)
-        if name in task.index_answers:
-            return tf.where(rows, tf.gather(tf.constant(names), values), "")
-        return tf.where(rows & (values > 0), tf.constant(names), "")
+        named = {name: _of_valid(task, name, x, valid) for name, x in answers.items()}
+        return {**named, "valid": valid}
 
     def prepare(image: Any) -> Any:
         return evaluation_image(image, size, contract.evaluation)
@@ -94,6 +84,21 @@ def write(
     save_signatures(model, path, functions)
     (path / DESCRIPTION).parent.mkdir(exist_ok=True)  # left over from an attempt that failed
     write_text(path / DESCRIPTION, contract.to_text())
+
+
+def _of_valid(task: Task | None, name: str, values: Any, valid: Any) -> Any:
+    """Values, by name where they are integers, and nothing for images that are not valid."""
+    import tensorflow as tf
+
+    rows = tf.reshape(valid, (-1, *(1,) * (len(values.shape) - 1)))
+    if task is None or not values.dtype.is_integer:
+        # A probability of 0 is not an answer, but a number of 0 would be one.
+        return tf.where(rows, values, 0.0 if name.endswith("probabilities") else np.nan)
+    # As bytes: folders, and so classes, may have names that are not UTF-8.
+    names = tf.constant([n.encode("utf-8", "surrogateescape") for n in task.shown_names])
+    if name in task.index_answers:
+        return tf.where(rows, tf.gather(names, values), "")
+    return tf.where(rows & (values > 0), names, "")
 
 
 def read_contract(path: Path) -> Contract:

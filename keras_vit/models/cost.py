@@ -52,10 +52,10 @@ def cost_of(model: keras.Model, batch_size: int = 1) -> Cost:
     for layer in model.layers:
         inside = [layer, *layer._flatten_layers(include_self=False)]
         macs += sum(_macs(each) for each in inside)
-        kept = sum(_kept(each) for each in inside)
-        largest = max(largest, kept)
+        activations = sum(_activations(each) for each in inside)
+        largest = max(largest, activations)
         # What is recomputed keeps what it starts from alone.
-        stored += _values(_first(layer.output).shape) if _recomputes(layer) else kept
+        stored += _values(_first(layer.output).shape) if _recomputes(layer) else activations
     if any(map(_recomputes, model.layers)):
         stored += largest
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
@@ -80,7 +80,7 @@ def _macs(layer: Any) -> int:
     return math.prod(layer.compute_output_shape(shape)[1:-1]) * math.prod(layer.kernel.shape)
 
 
-def _kept(layer: Any) -> int:
+def _activations(layer: Any) -> int:
     """Values of one image that the layer itself keeps for the backward pass."""
     shape = _input_shape(layer)
     if isinstance(layer, MultiHeadSelfAttention):

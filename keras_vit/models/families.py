@@ -103,7 +103,7 @@ def model_cost(
     """
     named = named_model(name)
     size = as_pair(image_size or named.image_size or DEFAULT_SIZE, "image_size")
-    given = {"input_shape": (*size, 3), "data_format": "channels_last", "dtype": precision}
+    images = {"input_shape": (*size, 3), "data_format": "channels_last", "dtype": precision}
     family = family_of(name).model
-    build = partial(family, **{**model_arguments(name), **given, **arguments})
+    build = partial(family, **{**model_arguments(name), **images, **arguments})
     return cost_of(without_values(build), batch_size)

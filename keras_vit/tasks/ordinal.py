@@ -45,7 +45,7 @@ class Ordinal(Task):
     kind = "ordinal"
     noun = "grade"
     fewest = 2
-    mixes = False  # half a grade is none
+    mixes = False  # there are not any half grades
     losses: ClassVar = {"cumulative_crossentropy": CumulativeCrossentropy}
     answer_names = ("probabilities", "grade")
     index_answers = ("grade",)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels, to_data_format
+from keras_vit.tasks import Task
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import compile_model, set_head_bias
 from keras_vit.training.recipes import Recipe
@@ -88,16 +90,11 @@ def fit(
     steps = updates * recipe.accumulation
     epochs = _epochs(splits, steps, batch_size)
     per_epoch = math.ceil(steps / epochs)
-    settings, layers = resolve_augment(augment, recipe.augment)
-    if (settings.mixup or settings.cutmix) and not splits.task.mixes:
-        settings = replace(settings, mixup=0.0, cutmix=0.0)
-        print_fn(f"without mixup and CutMix: {splits.task.kind} targets cannot be mixed")
+    settings, layers = _augmentation(augment, recipe, splits.task, print_fn)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
-    network = getattr(model, "student", model)
-    task, labels = getattr(network, "task", None), splits.train.labels()
-    if task is not None and task.kind != "classification" and not recipe.head_bias:
-        # Else many steps would go into the mean alone: classes are the recipe's matter.
-        set_head_bias(network, task.initial_bias(task.to_targets(labels)))
+    network, labels = getattr(model, "student", model), splits.train.labels()
+    if not recipe.head_bias:  # which is for classes
+        _start_at_mean(network, labels)
     compile_model(model, recipe, updates)
     print_fn(
         f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
@@ -108,10 +105,8 @@ def fit(
         print_fn(f"augment: {describe_augment(settings, layers)}")
 
     def batches(split: data.Split, **options: Any) -> Any:
-        options = {**pipeline_arguments(model), **options}
-        return to_data_format(
-            model, data.pipeline(split, batch_size=batch_size, cache=None, **options)
-        )
+        options = {"cache": None, "batch_size": batch_size, **pipeline_arguments(model), **options}
+        return to_data_format(model, data.pipeline(split, **options))
 
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
@@ -143,6 +138,24 @@ def fit(
         verbose=0,  # `Progress` is one of the callbacks
     ).history
     return {name: [float(value) for value in values] for name, values in history.items()}
+
+
+def _start_at_mean(network: Any, labels: np.ndarray) -> None:
+    """The bias of a head that does not answer classes: many steps would go into the mean alone."""
+    task = getattr(network, "task", None)
+    if task is not None and task.kind != "classification":
+        set_head_bias(network, task.initial_bias(task.to_targets(labels)))
+
+
+def _augmentation(
+    augment: Any, recipe: Recipe, task: Task, print_fn: Callable[[str], None]
+) -> tuple[data.Augmentation, tuple[Any, ...]]:
+    """Settings and layers, without the mixing that targets of the task cannot follow."""
+    settings, layers = resolve_augment(augment, recipe.augment)
+    if (settings.mixup or settings.cutmix) and not task.mixes:
+        settings = replace(settings, mixup=0.0, cutmix=0.0)
+        print_fn(f"without mixup and CutMix: {task.kind} targets cannot be mixed")
+    return settings, layers
 
 
 def _epochs(splits: data.Splits, steps: int, batch_size: int) -> int:

@@ -45,16 +45,16 @@ def own_answers(model: Any, split: data.Split, batch_size: int = 32) -> TaskRepo
     Raises:
         ValueError: The labels of the split mean something else.
     """
-    task, found = task_of(model), split.task
-    if (found.kind, found.shown_names) != (task.kind, task.shown_names):
+    task, asked = task_of(model), split.task
+    if (asked.kind, asked.shown_names) != (task.kind, task.shown_names):
         raise ValueError(
             f"{model.name} answers {task.kind} of {_shorten(task.shown_names)}, and the data has "
-            f"{found.kind} of {_shorten(found.shown_names)}: give its labels (--labels, --task, "
+            f"{asked.kind} of {_shorten(asked.shown_names)}: give its labels (--labels, --task, "
             "--label-columns)."
         )
     labels, outputs = predict_split(model, split, batch_size)
     # The scale of numbers is that of the model's training images, and not of these.
-    return task_report(task, found.to_targets(labels), answers_of(model, outputs))
+    return task_report(task, asked.to_targets(labels), answers_of(model, outputs))
 
 
 def transfer_rows(model: Any, splits: data.Splits, options: EvaluateOptions) -> list[Row]:

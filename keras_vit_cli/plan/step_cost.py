@@ -274,8 +274,8 @@ def expected_cost(
     check_positive(batch_size=batch_size, devices=count)
     size = options.setdefault("image_size", named_model(name).image_size or DEFAULT_SIZE)
     classes = {k: v for k, v in options.items() if k == "num_classes"}
-    given = {"input_shape": (size, size, 3), "dtype": precision, "remat": remat, **classes}
-    model = without_values(lambda: create_model(name, **given))
+    arguments = {"input_shape": (size, size, 3), "dtype": precision, "remat": remat, **classes}
+    model = without_values(lambda: create_model(name, **arguments))
     shapes = [(variable.path, variable.shape) for variable in model.trainable_variables]
     total, held = (held_parameters(shapes, kind, n) for n in (1, count))
     cost = cost_of(model, batch_size)
