@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `keras-vit`; None for those of this process.
 
     Returns:
-        0, or 1 when some of the images cannot be read, 2 for an error, which is one line on
+        0, or 1 when some of the images do not get an answer, 2 for an error, which is one line on
         standard error, 130 after Ctrl-C.
     """
     return exit_status(lambda: run(parse(arguments)))

@@ -11,6 +11,8 @@ from keras_vit_cli.quiet import without_noise
 
 # Commands that read their data by tf.data.
 DATA_COMMANDS = ("train", "evaluate", "augment")
+# Commands during which TensorFlow is imported, here or in a process of their own.
+LATE_COMMANDS = ("export",)
 
 
 def main() -> int:
@@ -31,6 +33,8 @@ def _start() -> int:
             from keras_vit.data._imports import require
 
             require("tensorflow", "")  # with any backend: it reads the data
+        if options["command"] in LATE_COMMANDS:
+            return run(options)
     return run(options)
 
 

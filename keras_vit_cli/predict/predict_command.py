@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -27,7 +26,7 @@ from keras_vit_cli.predict.answer_files import (
     parquet_writer,
 )
 from keras_vit_cli.predict.image_paths import image_paths, is_one_file
-from keras_vit_cli.predict.schema import Row, Schema, name_of
+from keras_vit_cli.predict.schema import NOT_FINITE, Row, Schema, is_finite, name_of
 from keras_vit_cli.printing import print_table, print_text
 
 # Images in one table: the columns of a table are as wide as its widest cell, which has to wait for
@@ -36,11 +35,10 @@ TABLE_IMAGES = 100
 
 
 def predict(options: PredictOptions) -> int:
-    """Prints or writes the answer for each file; returns 1 where one cannot be read.
+    """Prints or writes the answer for each file; returns 1 where one does not have any.
 
     Raises:
-        ValueError: An answer is not finite, `files` stand for no image, or `out` holds something
-            else.
+        ValueError: `files` stand for no image, or `out` holds something else.
         FileExistsError: `out` is there, and `resume` is False.
         ImportError: The format needs a package that is not installed.
     """
@@ -57,35 +55,38 @@ def predict(options: PredictOptions) -> int:
         _check_same_model(options, model, schema, done.last)
         paths = _not_in(done, paths)
     answers = predict_files(model, paths, options.batch_size, options.max_pixels)
-    rows = (schema.row(file, _finite(options, file, answer)) for file, answer in answers)
 
     end = None if done is None else done.end
-    count = failed = 0
+    count = unread = infinite = 0
     with _writer(options, schema, end) as write, _progress(options) as advance:
-        while batch := list(islice(rows, options.batch_size)):
-            write(batch)
+        while batch := list(islice(answers, options.batch_size)):
+            write([schema.row(file, answer) for file, answer in batch])
             count += len(batch)
-            failed += sum(row["error"] is not None for row in batch)
-            advance(len(batch), failed)
+            unread += sum(isinstance(answer, str) for _, answer in batch)
+            infinite += sum(not isinstance(x, str) and not is_finite(x) for _, x in batch)
+            advance(len(batch), _without_answer(unread, infinite))
+    failed = _without_answer(unread, infinite)
     if out is not None:
         earlier = f", besides {len(done):,} that were there" if done else ""
-        unread = f", {failed:,} cannot be read" if failed else ""
-        print_text(f"written to {out}: {counted(count, 'image')}{unread}{earlier}")
+        print_text(f"written to {out}: {counted(count, 'image')}{failed}{earlier}")
+    if infinite:
+        reason = (
+            f"{printable(options.model)} predicts NaN or infinity for {infinite:,} of "
+            f"{counted(count, 'image')}: its weights are damaged, or its training diverged. Train "
+            "it again, or take another file."
+        )
+        print(f"keras-vit: {reason}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _without_answer(unread: int, infinite: int) -> str:
+    """How many images do not have an answer, as the end of a line."""
+    counts = {"cannot be read": unread, "with an answer that is not finite": infinite}
+    return "".join(f", {count:,} {what}" for what, count in counts.items() if count)
 
 
 def _not_in(done: Answered, paths: Iterable[Path]) -> Iterator[Path]:
     return (path for path in paths if name_of(path) not in done)
-
-
-def _finite(options: PredictOptions, file: Path, answer: np.ndarray | str) -> np.ndarray | str:
-    if not isinstance(answer, str) and not np.isfinite(answer).all():
-        wrong = answer[~np.isfinite(answer)][0]
-        raise ValueError(
-            f"The model in {options.model} predicts {wrong} for {file}: its weights "
-            "are damaged, or its training diverged. Train it again, or take another file."
-        )
-    return answer
 
 
 def _check_same_model(
@@ -140,8 +141,8 @@ def _table(schema: Schema, rows: Sequence[Row]) -> Table:
     for row in rows:
         name = Text(printable(row["file"]))  # plain strings would be markup
         if row["error"] is not None:
-            reason = Text(printable(f"cannot be read: {row['error']}"))
-            table.add_row(name, reason, style="red")
+            cause = "" if row["error"].startswith(NOT_FINITE) else "cannot be read: "
+            table.add_row(name, Text(printable(cause + row["error"])), style="red")
         for i, prediction in enumerate(row["predictions"] if row["error"] is None else ()):
             decided = [_text(key, row[key]) if i == 0 else "" for key in schema.decided]
             cells = (_text(key, prediction.get(key, "")) for key in keys)
@@ -169,10 +170,9 @@ def _progress(options: PredictOptions) -> Iterator[Any]:
     with Progress(*columns, console=console, redirect_stdout=False, transient=True) as progress:
         task = progress.add_task("images", total=total)
 
-        def advance(images: int, failed: int) -> None:
-            unread = f", {failed:,} cannot be read" if failed else ""
+        def advance(images: int, failed: str) -> None:
             rate = (progress.tasks[0].completed + images) / (time.monotonic() - began)
-            text = f"images, {rate:.1f}/s{unread}"
+            text = f"images, {rate:.1f}/s{failed}"
             progress.update(task, advance=images, description=text)
 
         yield advance

@@ -15,11 +15,18 @@ from keras_vit.tasks import Task
 SEPARATOR = ";"
 # Numbers of two computations of one answer differ less, those of two models more.
 TOLERANCE = 1e-3
+# So begins the reason for an answer that is not finite, and no reason for a file.
+NOT_FINITE = "the model predicts "
 
 Row = dict[str, Any]
 
 
-def name_of(path: Path) -> str:
+def is_finite(answer: np.ndarray) -> bool:
+    """Whether an answer `(size,)` is one: without NaN and infinity."""
+    return bool(np.isfinite(answer).all())
+
+
+def name_of(path: Path | str) -> str:
     """A path as every format can hold it: bytes that are not UTF-8 become backslash escapes.
 
     >>> name_of(Path("Blüte.jpg"))
@@ -32,9 +39,9 @@ def name_of(path: Path) -> str:
 class Schema:
     """How answers of a task stand in rows.
 
-    A row has `file`, `error`, which is None or the reason why the file cannot be read, and what
+    A row has `file`, `error`, which is None or the reason why there is no answer, and what
     `task.describe` returns: `predictions`, a list with a dictionary per name, and for some tasks
-    what is decided, such as `labels`.
+    what is decided, such as `labels`. An answer that is not finite is a reason, too.
 
     Flattened, predictions that are ranked are numbered, `class_1`, `probability_1`, `class_2`, and
     those in a fixed order have the name in their column: `value_weight`. Several labels stand in
@@ -57,8 +64,10 @@ class Schema:
     task: Task
     top: int
 
-    def row(self, file: Path, answer: np.ndarray | str) -> Row:
+    def row(self, file: Path | str, answer: np.ndarray | str) -> Row:
         """The row of a file, from its answer `(size,)` or the reason why there is none."""
+        if not isinstance(answer, str) and not is_finite(answer):
+            answer = f"{NOT_FINITE}{answer[~np.isfinite(answer)][0]}, which is not an answer"
         if isinstance(answer, str):
             return {"file": name_of(file), "error": answer}
         return {"file": name_of(file), "error": None, **self.task.describe(answer, self.top)}

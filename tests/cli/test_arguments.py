@@ -334,6 +334,20 @@ def test_a_crash_while_importing_loses_no_text(plain: str, tmp_path: Path) -> No
     assert ("oneDNN" in error) == (plain == "1")
 
 
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_an_export_is_quiet_while_it_imports_tensorflow(backend: str, tmp_path: Path) -> None:
+    for package in (backend, "tensorflow"):
+        pytest.importorskip(package)
+    from tests.cli.serve.helpers import save, tiny_model
+
+    model = save(tiny_model(), tmp_path / "model.keras")
+    words = ("export", str(model), "--out", str(tmp_path / "1"))
+    process = command_line(*words, KERAS_BACKEND=backend)
+    printed, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (0, ""), error
+    assert printed.startswith("written to ")
+
+
 def test_text_is_shown_at_once_while_importing(tmp_path: Path) -> None:
     code = "os.write(2, b'still loading\\n')\nsys.stdin.readline()\nraise ImportError('over')"
     process = command_line("list", PYTHONPATH=fake_keras(tmp_path, code), stdin=subprocess.PIPE)

@@ -342,15 +342,37 @@ def test_csv_refuses_labels_that_it_cannot_hold(name: str, message: str) -> None
         Csv(Schema(tasks.Multilabel(("x", name)), 2))
 
 
-def test_an_answer_that_is_not_a_number_is_an_error(
-    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("format", ["table", "csv", "jsonl", "parquet"])
+def test_an_answer_that_is_not_a_number_is_a_row_with_a_reason(
+    format: str,
+    photographs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = keras_vit.load_model(saved(TASKS["regression"], tmp_path))
     model.get_layer("head").bias.assign([3e38, 0])  # in units of the scale it is infinite
     model.save(tmp_path / "far.keras")
+    reason, out = "the model predicts inf, which is not an answer", tmp_path / f"a.{format}"
     words = ["predict", str(tmp_path / "far.keras"), str(photographs / "a.png")]
-    assert cli.main([*words, "--out", str(tmp_path / "a.csv")]) == 2
-    assert "predicts inf for" in capsys.readouterr().err
+    words += [str(photographs / "broken.jpg"), *([] if format == "table" else ["--out", str(out)])]
+    assert cli.main(words) == 1
+    captured = capsys.readouterr()
+    assert "far.keras predicts NaN or infinity for 1 of 2 images: its weights" in captured.err
+    if format == "table":
+        assert f" {reason} " in captured.out
+        assert " cannot be read: " in captured.out
+        return
+    last = "2 images, 1 cannot be read, 1 with an answer that is not finite"
+    assert captured.out.strip().endswith(last)
+    if format == "parquet":
+        rows = pytest.importorskip("pyarrow.parquet").read_table(out).to_pylist()
+    else:
+        rows = read_csv(out) if format == "csv" else read_jsonl(out)
+        whole = out.read_bytes()
+        assert cli.main([*words, "--resume"]) == 0  # a row with a reason is a row
+        assert out.read_bytes() == whole
+    assert rows[0]["error"] == reason
+    assert {str(v) for k, v in rows[0].items() if k not in ("file", "error")} <= {"", "None"}
 
 
 def test_a_model_whose_outputs_nobody_explained_is_refused(
