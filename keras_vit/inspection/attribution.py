@@ -1,4 +1,4 @@
-"""Which patches speak for a class: attention times its gradient, through all layers."""
+"""Which patches speak for an answer: attention times its gradient, through all layers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.merging import token_sizes
 from keras_vit.layers.observation import Observer, observed_by
+from keras_vit.models.answers import answers_of
 from keras_vit.models.image_model import ImageModel
 from keras_vit.ops import gradients
+from keras_vit.tasks import Classification, Regression, Task
 
 Classes = int | str | Sequence[int | str] | None
 # What ends in one of these returns features: a classifier ends in a layer of classes.
@@ -55,7 +57,8 @@ def class_attribution(
     combined as in rollout, with the identity for the residual connection. The result is read at
     the class token, or where another pooling reads: a mean is an attention with equal weights, and
     is multiplied by its gradient as well. Unlike rollout, the map differs between classes, and any
-    head may stand on the blocks.
+    head may stand on the blocks. Of a model with another task, it is what speaks for one of several
+    labels, for a larger number, or for at least a grade.
 
     The score is the model's output for the class, a logit as a rule. Of a model that returns
     probabilities which sum to 1, it is the logarithm of the class's less the mean logarithm of the
@@ -66,7 +69,8 @@ def class_attribution(
             score per class: `(batch, classes)`.
         images: As the model accepts them, with a batch dimension.
         classes: Which class to explain: its number, or its name where the model has `class_names`;
-            one for all images, or one per image. None for the class that the model predicts.
+            one for all images, or one per image; or a label, a number or a grade. None for the
+            class that the model predicts, its most probable label, its one number or its grade.
         batch_size: Images per batch. All attention maps are kept, five times: for ViT-B/16 at 224
             pixels, 0.1 GB per image.
 
@@ -238,7 +242,9 @@ def _differentiate(
     forward: ForwardPass, layout: _Layout, batch: Any, classes: np.ndarray
 ) -> ForwardGradient:
     model, depth = forward.model, len(layout.of_blocks)
-    is_probability = sums_to_one(as_numpy(class_scores(model, forward.outputs)))
+    scores = as_numpy(class_scores(model, forward.outputs))
+    task = _task(model, scores)
+    is_probability = task.sums_to_one and sums_to_one(scores)
     # Without a pooling of ours: which of the last block's tokens matter at all.
     numbers = [*layout.of_blocks, *(layout.of_poolings or [len(layout.values) - 1])]
 
@@ -251,8 +257,7 @@ def _differentiate(
             scores = ops.log(ops.maximum(scores, _TINY))
             number = scores.shape[1]
             scores = (scores * number - ops.sum(scores, axis=1, keepdims=True)) / (number - 1)
-        is_class = ops.one_hot(classes, scores.shape[1], dtype="float32")
-        return ops.sum(scores * is_class), [steps.values[i] for i in numbers]
+        return ops.sum(task.evidence(scores, classes)), [steps.values[i] for i in numbers]
 
     zeros = [ops.zeros(layout.values[i].shape, layout.values[i].dtype) for i in numbers]
     values, slopes = (list(map(as_numpy, each)) for each in gradients(score, zeros))
@@ -325,7 +330,8 @@ def class_scores(model: Any, outputs: Any) -> Any:
 def returns_scores(model: Any) -> bool:
     """Whether a model seems to return one score per class."""
     shapes = keras.tree.flatten(getattr(model, "outputs", None) or ())
-    one = len(shapes) == 1 and len(shapes[0].shape) == 2 and shapes[0].shape[1] != 1
+    one = len(shapes) == 1 and len(shapes[0].shape) == 2
+    one = one and (shapes[0].shape[1] != 1 or getattr(model, "task", None) is not None)
     return (one or not shapes) and not _ends_in_features(model)
 
 
@@ -359,26 +365,39 @@ def _class_number(names: Sequence[str] | None, name: Any) -> int:
     raise ValueError(f"There is no class {name!r} to explain. {known}")
 
 
-def class_name(model: Any, number: int) -> str:
-    """The name of a class, or its number as text."""
+def explained_text(model: Any, number: int) -> str:
+    """What attribution explains: the name of a class, or its number as text."""
+    task = getattr(model, "task", None)
+    if task is not None:
+        return task.evidence_text(number)
     names = getattr(model, "class_names", None)
     return names[number] if names else str(number)
 
 
 def _check_classes(model: Any, scores: Any, classes: list[Any]) -> np.ndarray:
     """The class of each image, the predicted one for None, or a ValueError for an unknown one."""
-    number = scores.shape[1]
+    task = _task(model, scores)
     if None in classes:
-        if number == 1:
+        if getattr(model, "task", None) is not None:
+            return task.explained(answers_of(model, scores))
+        if task.size == 1:
             raise ValueError(
                 f"{model.name!r} returns one score per image, and which class a small one stands "
                 "for is not known. Give classes=0 for what makes the score larger; for what makes "
                 "it smaller, explain keras.Model(model.input, -model.output)."
             )
-        return as_numpy(scores).argmax(axis=1)
+        return task.explained(as_numpy(scores))
     for each in classes:
-        if not 0 <= each < number:
+        if not 0 <= each < task.size:
             raise ValueError(
-                f"classes={each} is not a class of {model.name!r}. Give 0 to {number - 1}."
+                f"classes={each} is not a {task.noun} of {model.name!r}. Give 0 to {task.size - 1}."
             )
     return np.asarray(classes)
+
+
+def _task(model: Any, scores: Any) -> Task:
+    """The model's task, or one name per score for a model of other layers."""
+    number, task = scores.shape[1], getattr(model, "task", None)
+    if task is not None:
+        return task
+    return Classification(size=number) if number > 1 else Regression(size=1)

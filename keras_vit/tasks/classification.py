@@ -38,6 +38,7 @@ class Classification(Task):
     noun = "class"
     fewest = 2  # the softmax of one output is 1, whatever it is
     distinct = False  # ImageNet has two kinds of cranes
+    sums_to_one = True
     losses: ClassVar = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
     answer_names = ("probabilities", "top_classes", "top_probabilities")
     index_answers = ("top_classes",)

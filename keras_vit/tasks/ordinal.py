@@ -113,6 +113,18 @@ class Ordinal(Task):
 
         return ("grade_mae", "accuracy", "quadratic_kappa"), score
 
+    def explained(self, answers: Any) -> np.ndarray:
+        """The median grade, which is the one predicted."""
+        return self.grades(answers)
+
+    def evidence(self, outputs: Any, which: Any) -> Any:
+        """The output of "this grade or a higher one"; of the lowest, against all higher ones."""
+        above = super().evidence(outputs, ops.maximum(which, 1) - 1)
+        return ops.where(ops.equal(which, 0), -above, above)
+
+    def evidence_text(self, which: int) -> str:
+        return f"at least {self.shown_names[which]}" if which else self.shown_names[0]
+
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         (grade,) = self.grades(np.asarray(answer)[None])
         rows = self._most_probable("grade", answer, top)

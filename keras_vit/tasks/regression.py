@@ -203,6 +203,17 @@ class Regression(Task):
         names = [f"{score}{end}" for end in ends for score in NumberScores.names]
         return names, lambda weights: [value for column in columns for value in column(weights)]
 
+    def explained(self, answers: Any) -> np.ndarray:
+        if self.size > 1:
+            raise ValueError(
+                f"There are {self.size} numbers to explain: choose one of "
+                f"{listed(self.shown_names)}."
+            )
+        return np.zeros(len(answers), int)
+
+    def evidence_text(self, which: int) -> str:
+        return f"a larger {self.shown_names[which]}" if self.names else "a larger number"
+
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         rows = []
         for i, value in enumerate(np.asarray(answer).tolist()):

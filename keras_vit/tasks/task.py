@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_vit._base.errors import check_arguments, check_choice, listed, printable
 from keras_vit.tasks.scores import NamedScores, Score, bootstrap, wilson_interval
@@ -39,6 +40,7 @@ class Task:
     most: ClassVar[int] = 2**24  # more than this is a damaged file's
     mixes: ClassVar[bool] = True  # whether a mixture of two targets is a target
     distinct: ClassVar[bool] = True  # whether no name may occur twice
+    sums_to_one: ClassVar[bool] = False  # whether answers are the softmax of as many outputs
     # The losses by name, the default first.
     losses: ClassVar[Mapping[str, type[keras.losses.Loss]]]
     # The names of the tensors of an exported file, the one of `answers` first.
@@ -255,6 +257,31 @@ class Task:
     def to_text(self, answer: Any, top: int = 5) -> str:
         """The answer for one image as one line."""
         raise NotImplementedError
+
+    # Explanation
+
+    def explained(self, answers: Any) -> np.ndarray:
+        """Which of the names to explain for each image where nobody chose one, int `(examples,)`.
+
+        The most probable. Raises a ValueError where none of several numbers is more than another.
+
+        Args:
+            answers: `(examples, size)`, as `answers` returns them.
+        """
+        return np.asarray(answers).argmax(axis=1)
+
+    def evidence(self, outputs: Any, which: Any) -> Any:
+        """How much the outputs speak for a name, `(examples,)`, by `keras.ops`, for gradients.
+
+        Args:
+            outputs: `(examples, outputs)`.
+            which: Places in the names, int `(examples,)`.
+        """
+        return ops.sum(outputs * ops.one_hot(which, self.outputs, dtype="float32"), axis=1)
+
+    def evidence_text(self, which: int) -> str:
+        """What `evidence` speaks for, such as the class's name."""
+        return self.shown_names[which]
 
     # Configuration
 

@@ -20,7 +20,7 @@ from keras_vit.evaluation.prediction import (
     read_images,
     size_and_channels,
 )
-from keras_vit.inspection.attribution import class_name, returns_scores
+from keras_vit.inspection.attribution import explained_text, returns_scores
 from keras_vit.inspection.plots import (
     draw_attention,
     draw_attention_distance,
@@ -43,7 +43,7 @@ _CAPTIONS = {
         "map is scaled to its own maximum.",
     ),
     "attribution": (
-        "What speaks for the class",
+        "What speaks for the answer",
         "The photographs, darkened where nothing speaks for {explained}: attention times the "
         "gradient of its score, through all layers (Chefer et al. 2021).",
     ),
@@ -152,8 +152,8 @@ def inspect_files(
     }
     for name in set(METHODS) - {looks.method}:
         (out / f"{name}.png").unlink(missing_ok=True)  # `_check_out` saw that we wrote it
-    names = [class_name(model, number) for number in looks.classes]
-    explained = "the class predicted" if for_class is None else names[0]
+    names = [explained_text(model, number) for number in looks.classes]
+    explained = names[0] if len(set(names)) == 1 else "what is predicted for each"
     plots = [
         _plot(name, maker, out, reader=looks.reader, explained=printable(explained))
         for name, maker in makers.items()

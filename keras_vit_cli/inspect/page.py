@@ -22,7 +22,7 @@ from keras_vit_cli.inspect.looks import Looks
 
 _END = 8  # letters of a name that stay together: "_2.jpeg" is a line, "g" is not
 _LAST_STOP = {
-    "attribution": "what speaks for the class below each image: attention times the gradient of "
+    "attribution": "what speaks for the answer below each image: attention times the gradient of "
     "the class's score, through all layers",
     "rollout": "attention rollout, which combines all layers and is the same for every class",
 }
