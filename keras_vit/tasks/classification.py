@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.tasks.distillation_losses import hard_distillation, soft_distillation
 from keras_vit.tasks.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.tasks.scores import NamedScores, f1_scores
 from keras_vit.tasks.task import Task, as_array, percentages
@@ -40,6 +41,7 @@ class Classification(Task):
     distinct = False  # ImageNet has two kinds of cranes
     sums_to_one = True
     losses: ClassVar = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
+    distillation: ClassVar = {"soft": soft_distillation, "hard": hard_distillation}
     answer_names = ("probabilities", "top_classes", "top_probabilities")
     index_answers = ("top_classes",)
 

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import listed, printable
+from keras_vit.tasks.distillation_losses import label_distillation
 from keras_vit.tasks.losses import AsymmetricLoss, BinaryCrossentropy, ZLPRLoss
 from keras_vit.tasks.scores import (
     AveragePrecision,
@@ -53,6 +54,7 @@ class Multilabel(Task):
         "asymmetric": AsymmetricLoss,
         "zlpr": ZLPRLoss,
     }
+    distillation: ClassVar = {"soft": label_distillation}
     answer_names = ("probabilities", "labels")
 
     thresholds: tuple[float, ...] = ()

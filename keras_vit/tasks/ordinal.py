@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import printable
+from keras_vit.tasks.distillation_losses import grade_distillation
 from keras_vit.tasks.losses import CumulativeCrossentropy, GradeError
 from keras_vit.tasks.multilabel import log_odds, sigmoid
 from keras_vit.tasks.scores import NamedScores, quadratic_kappa
@@ -47,6 +48,7 @@ class Ordinal(Task):
     fewest = 2
     mixes = False  # there are not any half grades
     losses: ClassVar = {"cumulative_crossentropy": CumulativeCrossentropy}
+    distillation: ClassVar = {"soft": grade_distillation}
     answer_names = ("probabilities", "grade")
     index_answers = ("grade",)
 

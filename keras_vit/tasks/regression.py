@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import listed, printable, warn_at_caller
+from keras_vit.tasks.distillation_losses import number_distillation
 from keras_vit.tasks.losses import QuantileLoss, UnitError
 from keras_vit.tasks.scores import NamedScores, NumberScores
 from keras_vit.tasks.splitting import quantile_bins
@@ -57,6 +58,7 @@ class Regression(Task):
         "huber": keras.losses.Huber,
         "quantile": QuantileLoss,
     }
+    distillation: ClassVar = {"soft": number_distillation}
     answer_names = ("values",)
 
     units: tuple[str, ...] = ()
@@ -146,6 +148,9 @@ class Regression(Task):
     def outputs_in_graph(self, answers: Any) -> Any:
         scale, offset = (ops.cast(values, "float32") for values in (self.scale, self.offset))
         return (answers - offset) / scale
+
+    def outputs_like(self, other: Task, outputs: Any) -> Any:
+        return self.outputs_in_graph(other.answers_in_graph(outputs))
 
     def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
         return {self.answer_names[0]: answers}

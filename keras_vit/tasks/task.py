@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -43,6 +43,8 @@ class Task:
     sums_to_one: ClassVar[bool] = False  # whether answers are the softmax of as many outputs
     # The losses by name, the default first.
     losses: ClassVar[Mapping[str, type[keras.losses.Loss]]]
+    # What a student learns from a teacher's outputs, by kind: functions of both.
+    distillation: ClassVar[Mapping[str, Callable[..., Any]]]
     # The names of the tensors of an exported file, the one of `answers` first.
     answer_names: ClassVar[tuple[str, ...]]
     # Those of them that are places in `names`; other integers are one per name, 1 for predicted.
@@ -186,6 +188,10 @@ class Task:
         Where several outputs mean the same, one of them.
         """
         raise NotImplementedError
+
+    def outputs_like(self, other: Task, outputs: Any) -> Any:
+        """Outputs of another task of this kind as this one's, by `keras.ops`."""
+        return outputs
 
     def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
         """The named tensors of an exported file, by `keras.ops`; their names are `answer_names`.

@@ -8,6 +8,7 @@ The teacher sees every crop and mixture that the student sees ("consistent teach
 2022), in the step itself: nothing is precomputed.
 """
 
+import inspect
 from collections.abc import Callable
 from numbers import Real
 from operator import attrgetter
@@ -17,75 +18,16 @@ import keras
 from keras import ops
 
 from keras_vit._base.errors import check_above_zero, check_choice
+from keras_vit.models.answers import task_of
 from keras_vit.models.head import HEADS
 from keras_vit.models.image_model import ImageModel
 from keras_vit.ops import without_gradient
+from keras_vit.tasks import Task
 from keras_vit.trainer.compiled_model import CompiledModel
 from keras_vit.weights.resampling import RULES
 
-TEMPERATURE = 3.0  # DeiT, section 5.2
+DISTILLATION_KINDS = ("soft", "hard")
 _LAST, _FIRST = "channels_last", "channels_first"
-
-
-def soft_distillation(teacher: Any, student: Any, temperature: float = TEMPERATURE) -> Any:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)) of each image.
-
-    The square keeps the gradient's size whatever the temperature.
-
-    Args:
-        teacher: The teacher's logits `(batch, classes)`.
-        student: The student's logits `(batch, classes)`.
-        temperature: T; the higher, the more the classes below the first count.
-
-    Returns:
-        `(batch,)`.
-
-    Source: Hinton et al. 2015, section 2; DeiT (Touvron et al. 2021), equation 2.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.training.distillation import soft_distillation
-    >>> loss = soft_distillation(np.array([[0.0, 0.0]]), np.array([[0.0, 4.0]]), temperature=2.0)
-    >>> round(float(loss[0]), 4)  # 4 log(cosh(1))
-    1.7351
-    """
-    log_p = ops.log_softmax(ops.divide(teacher, temperature))
-    log_q = ops.log_softmax(ops.divide(student, temperature))
-    return temperature**2 * ops.sum(ops.exp(log_p) * (log_p - log_q), axis=-1)
-
-
-def hard_distillation(teacher: Any, student: Any) -> Any:
-    """The crossentropy of each image with the class that the teacher predicts.
-
-    As in DeiT, the label smoothing of the compiled loss does not apply to these labels.
-
-    Args:
-        teacher: The teacher's logits `(batch, classes)`.
-        student: The student's logits `(batch, classes)`.
-
-    Returns:
-        `(batch,)`.
-
-    Source: DeiT (Touvron et al. 2021), equation 3.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.training.distillation import hard_distillation
-    >>> loss = hard_distillation(np.array([[0.0, 9.0]]), np.array([[0.0, 0.0]]))
-    >>> round(float(loss[0]), 4)  # log 2
-    0.6931
-    """
-    return ops.sparse_categorical_crossentropy(
-        ops.argmax(teacher, axis=-1), student, from_logits=True
-    )
-
-
-DISTILLATION_KINDS: dict[str, Callable[..., Any]] = {
-    "soft": soft_distillation,
-    "hard": hard_distillation,
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -96,6 +38,10 @@ class Distillation(CompiledModel):
 
         soft:  (1 - weight) compiled loss(labels, s) + weight T^2 KL(softmax(t/T) || softmax(s/T))
         hard:  (1 - weight) compiled loss(labels, s) + weight crossentropy(argmax t, s)
+
+    These are for classes. Several labels and grades learn softly, too, each yes or no by its own
+    sigmoid; numbers learn the teacher's by their squared difference, without a temperature. See
+    `keras_vit.tasks.distillation_losses`.
 
     A student with a distillation token (`distilled=True`) has two heads: the labels teach the head
     of the class token, the teacher that of the distillation token, and the logits are the mean of
@@ -110,9 +56,10 @@ class Distillation(CompiledModel):
 
     Args:
         student: A model of this package with a head, for a fixed image size.
-        teacher: A trained Keras classifier of the same classes that returns logits. Its image size
-            may be another one: images then come at the larger of both sizes, and each model
-            resizes them to its own (linearly, antialiased).
+        teacher: A trained Keras model of the same classes, labels, numbers or grades that returns
+            logits, of numbers on any scale. Its image size may be another one: images then come at
+            the larger of both sizes, and each model resizes them to its own (linearly,
+            antialiased).
         kind: `"soft"`: learn the teacher's probabilities; `"hard"`: the class it predicts.
         weight: Weight of the teacher, in (0, 1]; with 1 the labels do not count.
         temperature: T of `"soft"`, above 0; None for 3, as in DeiT.
@@ -124,8 +71,9 @@ class Distillation(CompiledModel):
 
     Raises:
         ValueError: A model does not return logits, the student takes images of any size, the two
-            do not fit together (number or names of classes, channels, normalization), they share
-            weights, or an argument is unknown or out of range.
+            do not fit together (task, number or names of classes, channels, normalization), they
+            share weights, nobody said what the student's outputs mean, or an argument is unknown or
+            out of range.
 
     Source: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network"; Touvron et al. 2021,
     "Training data-efficient image transformers", equations 2 and 3; Beyer et al. 2022, "Knowledge
@@ -150,6 +98,7 @@ class Distillation(CompiledModel):
     # What the data checks, the recipes and the pipelines ask of a model.
     num_classes = property(attrgetter("student.num_classes"))
     class_names = property(attrgetter("student.class_names"))
+    task = property(attrgetter("student.task"))
     classifier_activation = property(attrgetter("student.classifier_activation"))
     include_preprocessing = property(attrgetter("student.include_preprocessing"))
     data_format = property(attrgetter("student.data_format"))
@@ -164,9 +113,9 @@ class Distillation(CompiledModel):
         temperature: float | None = None,
         name: str | None = None,
     ) -> None:
-        _check_arguments(kind, weight, temperature)
         check_classifier(student, "student")
         check_classifier(teacher, "teacher")
+        _check_arguments(task_of(student), kind, weight, temperature)
         _check_pair(student, teacher)
         (ours, channels), (theirs, _) = _image_layout(student), _image_layout(teacher)
         height, width = (max(a or 0, b or 0) for a, b in zip(ours, theirs, strict=True))
@@ -181,8 +130,8 @@ class Distillation(CompiledModel):
         # Hidden from Keras's tracking, as its layers are the student's.
         self.__dict__["_heads"] = keras.Model(student.inputs[0], _outputs_by_source(student))
         self.kind, self.weight, self.temperature = kind, weight, temperature
-        options = {"temperature": temperature or TEMPERATURE} if kind == "soft" else {}
-        self._distillation_loss = _MeanOfImages(DISTILLATION_KINDS[kind], options)
+        options = {} if temperature is None else {"temperature": temperature}
+        self._distillation_loss = _MeanOfImages(student.task.distillation[kind], options)
 
     @property
     def _convolves(self) -> bool:
@@ -227,7 +176,10 @@ class Distillation(CompiledModel):
         is_first = self.data_format == _FIRST
         outputs = self._heads(_images_for(self.student, images, is_first), training=True)
         resized = _images_for(self.teacher, images, is_first)
-        return {**outputs, "teacher": without_gradient(self.teacher, resized, training=False)}
+        taught = without_gradient(self.teacher, resized, training=False)
+        if (theirs := getattr(self.teacher, "task", None)) is not None:
+            taught = self.task.outputs_like(theirs, taught)
+        return {**outputs, "teacher": taught}
 
     def compute_loss(
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
@@ -322,16 +274,17 @@ def _data_format(model: keras.Model) -> str:
     return getattr(model, "data_format", _LAST)
 
 
-def _check_arguments(kind: str, weight: float, temperature: float | None) -> None:
-    check_choice(kind, "kind", DISTILLATION_KINDS)
+def _check_arguments(task: Task, kind: str, weight: float, temperature: float | None) -> None:
+    check_choice(kind, "kind", task.distillation)
     if not isinstance(weight, Real) or not 0 < weight <= 1:
         raise ValueError(f"weight={weight!r} must be in (0, 1], such as 0.5.")
     if temperature is None:
         return
-    if kind != "soft":
+    if "temperature" not in inspect.signature(task.distillation[kind]).parameters:
+        soft = ', or give kind="soft"' if kind != "soft" else ""
         raise ValueError(
-            f'temperature={temperature!r} has no effect with kind="{kind}", which takes the class '
-            'that the teacher predicts. Leave it out, or give kind="soft".'
+            f'temperature={temperature!r} has no effect with kind="{kind}" of {task.kind}, which '
+            f"takes what the teacher predicts. Leave it out{soft}."
         )
     check_above_zero(temperature=temperature)
 
@@ -371,6 +324,12 @@ def _check_pair(student: ImageModel, teacher: keras.Model) -> None:
             f"The teacher {teacher.name} has {taught} classes, and the student {student.name} "
             f"{taken}. Train the teacher on the student's classes, for instance "
             f"teacher.with_classifier({taken})."
+        )
+    task = getattr(teacher, "task", None)
+    if task is not None and task.kind != student.task.kind:
+        raise ValueError(
+            f"The teacher {teacher.name} answers {task.kind}, and the student {student.name} "
+            f"{student.task.kind}. Train both for the same task."
         )
     theirs, ours = tuple(getattr(teacher, "class_names", None) or ()), student.class_names or ()
     if theirs and ours and theirs != ours:

@@ -240,7 +240,7 @@ class Run:
         return self.splits.task.kind == "classification"
 
     def _refuse_probes(self) -> None:
-        for option in ("first_look", "freeze_backbone", "teacher"):
+        for option in ("first_look", "freeze_backbone"):
             if getattr(self.job, option):
                 raise ValueError(
                     f"--{option.replace('_', '-')} is for classes, and these targets are "

@@ -16,16 +16,21 @@ from scipy.stats import entropy
 import keras_vit
 from keras_vit import data, recipes
 from keras_vit.data import Augmentation
+from keras_vit.models.answers import answers_of
 from keras_vit.ops import without_gradient
-from keras_vit.tasks import Classification
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+from keras_vit.tasks.distillation_losses import (
+    grade_distillation,
+    hard_distillation,
+    label_distillation,
+    soft_distillation,
+)
 from keras_vit.tasks.losses import LabelAccuracy, SoftmaxCrossentropy
 from keras_vit.training import fit as fit_module
 from keras_vit.training.distillation import (
     DISTILLATION_KINDS,
     Distillation,
     _images_for,
-    hard_distillation,
-    soft_distillation,
 )
 from keras_vit.training.fit import fit
 from keras_vit.training.lora import enable_lora
@@ -603,3 +608,63 @@ def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
             Classification(size=5),
             3,
         )
+
+
+def test_labels_and_grades_are_choices_of_two() -> None:
+    random = np.random.default_rng(0)
+    teacher, student = (random.normal(0, 3, (6, 5)).astype("float32") for _ in range(2))
+    for temperature in (0.5, 3.0):
+        # A choice of two with one of their logits fixed at 0.
+        pairs = [np.stack([x, np.zeros_like(x)], -1).reshape(-1, 2) for x in (teacher, student)]
+        expected = array(soft_distillation(*pairs, temperature)).reshape(6, 5)
+        labels = array(label_distillation(teacher, student, temperature))
+        np.testing.assert_allclose(labels, expected.mean(axis=1), rtol=1e-4)
+        grades = array(grade_distillation(teacher, student, temperature))
+        np.testing.assert_allclose(grades, expected.sum(axis=1), rtol=1e-4)
+
+
+OF_TASKS = {
+    "labels": (Multilabel(("a", "b", "c", "d")), np.eye(4, dtype="float32")[[0, 1, 2, 3] * 2]),
+    "grades": (Ordinal(("a", "b", "c")), np.array([0, 1, 2, 1, 0, 2, 1, 0])),
+    "numbers": (Regression(("x", "y")), np.random.default_rng(0).normal(size=(8, 2))),
+}
+
+
+@pytest.mark.parametrize("name", OF_TASKS)
+def test_other_tasks_learn_from_a_teacher(name: str) -> None:
+    """With the teacher alone, the student comes to answer what the teacher answers."""
+    task, targets = OF_TASKS[name]
+    named = {k: v for k, v in SIZES.items() if k != "num_classes"}
+    other = replace(task, offset=(3.0, -1.0), scale=(2.0, 0.5)) if name == "numbers" else task
+    student = Vit(**named, hidden_dim=16, task=task, input_shape=IMAGES.shape[1:])
+    teacher = Vit(**named, hidden_dim=24, task=other, input_shape=IMAGES.shape[1:])
+    random = np.random.default_rng(1)
+    teacher.get_layer("head").set_weights(
+        [random.normal(0, 0.4, (24, task.outputs)), random.normal(0, 0.4, task.outputs)]
+    )
+    distillation = Distillation(student, teacher, weight=1.0)
+    distillation.compile(keras.optimizers.Adam(3e-3), loss=task.loss(), metrics=task.metrics())
+    losses = steps(distillation, task.check_targets(targets), 300)
+    assert losses[-1] < 0.02 * losses[0]
+    answers = [answers_of(m, m.predict(IMAGES, verbose=0)) for m in (student, teacher)]
+    np.testing.assert_allclose(*answers, atol=0.1 if name == "numbers" else 0.02)
+
+
+def test_a_teacher_of_another_task_is_refused() -> None:
+    named = {k: v for k, v in SIZES.items() if k != "num_classes"}
+    student = Vit(**named, hidden_dim=16, task=Multilabel(("a", "b")))
+    for task, words in (
+        (Classification(("a", "b")), "teacher .* answers classification.*student .*multilabel"),
+        (Multilabel(("b", "a")), "another order"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Distillation(student, Vit(**named, hidden_dim=24, task=task))
+    teacher = Vit(**named, hidden_dim=24, task=Multilabel(("a", "b")))
+    with pytest.raises(ValueError, match=r"kind=.hard. is not known.*soft"):
+        Distillation(student, teacher, "hard")
+    numbers = [Vit(**named, hidden_dim=w, task=Regression(("x",))) for w in (16, 24)]
+    with pytest.raises(ValueError, match=r"temperature=2\.0 has no effect.*regression"):
+        Distillation(*numbers, temperature=2.0)
+    unknown = [Vit(**named, hidden_dim=w, num_classes=1) for w in (16, 24)]
+    with pytest.raises(ValueError, match=r"model\.task ="):
+        Distillation(*unknown)
