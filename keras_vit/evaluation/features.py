@@ -42,7 +42,8 @@ def features(
         batch_size: Images per batch.
 
     Returns:
-        float32 features `(images, dimension)` and int32 labels `(images,)`, in the split's order.
+        float32 features `(images, dimension)` and labels, int32 `(images,)` of classes and what the
+        task's loss takes of other tasks, in the split's order.
 
     Raises:
         ValueError: The model does not pool its tokens, or an argument is out of range.
@@ -84,7 +85,7 @@ def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
     batch_size = min(batch_size, max(len(split), 1))
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
     features = [np.zeros((0, backbone.output_shape[-1]), np.float32)]
-    labels = [np.zeros(0, np.int32)]
+    labels = []
     for images, batch_labels in track(
         to_data_format(model, batches).as_numpy_iterator(),
         f"features of {split.name}",
@@ -100,7 +101,7 @@ def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
             rows = backbone.predict_on_batch(padded)[: len(images)]
         features.append(np.asarray(keras.ops.convert_to_numpy(rows)).astype(np.float32))
         labels.append(batch_labels)
-    return np.concatenate(features), np.concatenate(labels)
+    return np.concatenate(features), np.concatenate(labels or [split.labels()])
 
 
 def features_digest(model: Any) -> str:

@@ -78,7 +78,7 @@ def compile_model(
     schedule = schedule_of(recipe, total_steps)
     optimizer = optimizer_of(recipe, schedule, groups)
     task = _task(network)
-    loss, metrics = _loss(task, recipe), task.metrics()
+    loss, metrics = recipe_loss(task, recipe), task.metrics()
     model.compile(with_loss_scaling(model, optimizer), loss, metrics=metrics, **options)
     sharpness_aware(model, _rho(recipe, schedule), recipe.alpha)
 
@@ -148,7 +148,7 @@ def _task(network: keras.Model) -> Task:
     return task_of(network)
 
 
-def _loss(task: Task, recipe: Recipe) -> keras.losses.Loss:
+def recipe_loss(task: Task, recipe: Recipe) -> keras.losses.Loss:
     """The loss of the recipe where the task has it."""
     name = recipe.loss
     if name not in task.losses and name in Classification.losses:

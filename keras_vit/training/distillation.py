@@ -131,7 +131,7 @@ class Distillation(CompiledModel):
         self.__dict__["_heads"] = keras.Model(student.inputs[0], _outputs_by_source(student))
         self.kind, self.weight, self.temperature = kind, weight, temperature
         options = {} if temperature is None else {"temperature": temperature}
-        self._distillation_loss = _MeanOfImages(student.task.distillation[kind], options)
+        self._distillation_loss = _MeanOfImages(task_of(student).distillation[kind], options)
 
     @property
     def _convolves(self) -> bool:
@@ -325,11 +325,11 @@ def _check_pair(student: ImageModel, teacher: keras.Model) -> None:
             f"{taken}. Train the teacher on the student's classes, for instance "
             f"teacher.with_classifier({taken})."
         )
-    task = getattr(teacher, "task", None)
-    if task is not None and task.kind != student.task.kind:
+    task, kind = getattr(teacher, "task", None), task_of(student).kind
+    if task is not None and task.kind != kind:
         raise ValueError(
             f"The teacher {teacher.name} answers {task.kind}, and the student {student.name} "
-            f"{student.task.kind}. Train both for the same task."
+            f"{kind}. Train both for the same task."
         )
     theirs, ours = tuple(getattr(teacher, "class_names", None) or ()), student.class_names or ()
     if theirs and ours and theirs != ours:

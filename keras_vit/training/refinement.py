@@ -12,6 +12,7 @@ from keras_vit import evaluation
 from keras_vit.data import Split, Splits
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import MOST_SCORE_BYTES, predict_split
+from keras_vit.evaluation.task_probe import TaskProbe
 from keras_vit.models import MLPMixer
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import image_shape
@@ -81,7 +82,7 @@ def some_images(held_out: Split) -> Split:
     return held_out.take(np.linspace(0, len(held_out) - 1, most).astype(int))
 
 
-def set_head(model: Any, probe: evaluation.LinearProbe) -> None:
+def set_head(model: Any, probe: evaluation.LinearProbe | TaskProbe) -> None:
     """Makes a linear probe the head of the model, also of one with two."""
     # Beside a second head, which stays zero, the mean of both is half of this one.
     number = sum(layer.name in HEADS for layer in model.layers)

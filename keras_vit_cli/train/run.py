@@ -19,6 +19,8 @@ from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split
+from keras_vit.evaluation.probes import LinearProbe
+from keras_vit.evaluation.task_probe import TaskProbe, task_probe
 from keras_vit.models.answers import answers_of
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.ops import (
@@ -28,6 +30,7 @@ from keras_vit.ops import (
     wait_for_processes,
 )
 from keras_vit.training.callbacks import check_tensorboard
+from keras_vit.training.compile_model import recipe_loss
 from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.fit import History, fit
 from keras_vit.training.lora import enable_lora, merged
@@ -42,6 +45,7 @@ from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import check_processes, recipe_of, suited_recipe
 from keras_vit_cli.train.record import Report, begin, config_of, note_of_probe, stored_report
 
+Features = tuple[np.ndarray, np.ndarray]  # of images, and what stands for their labels
 K_NEIGHBORS = 20
 CALIBRATION = 0.1  # of the training images, for thresholds and prediction intervals
 
@@ -215,37 +219,43 @@ class Run:
     def look_first(self) -> None:
         """k-NN and a linear probe on the frozen features, where something needs them."""
         job, recipe = self.job, self.recipe
-        if not self.classifies:
-            self._refuse_probes()
-        elif job.first_look or job.freeze_backbone or recipe.probe_first:
+        starts = recipe.probe_first and self.classifies
+        if job.first_look or job.freeze_backbone or starts:
             cache = cache_folder() / "features"
             train = evaluation.features(self.model, self.trained_on.train, cache)
             val = evaluation.features(self.model, self.trained_on.val, cache)
-            k = min(K_NEIGHBORS, len(train[0]))
-            accuracy = evaluation.knn_accuracy(*train, *val, k=k)
-            probe = evaluation.linear_probe(*train, *val, seed=job.seed)
-            self.print(
-                f"on frozen features: {k} nearest neighbors {accuracy:.2%}, "
-                f"linear probe {probe.accuracy:.2%}"
-            )
-            self.facts["probe_accuracy"] = probe.accuracy
-            if job.freeze_backbone or recipe.probe_first:
+            probe = self._probe_classes(train, val) if self.classifies else self._probe(train, val)
+            if job.freeze_backbone or starts:
                 set_head(self.model, probe)
         averages = recipe.tuned_share < 1 or self.chooses
         self.start = self.model.get_weights() if averages else None
+
+    def _probe_classes(self, train: Features, val: Features) -> LinearProbe:
+        k = min(K_NEIGHBORS, len(train[0]))
+        accuracy = evaluation.knn_accuracy(*train, *val, k=k)
+        probe = evaluation.linear_probe(*train, *val, seed=self.job.seed)
+        self.print(
+            f"on frozen features: {k} nearest neighbors {accuracy:.2%}, "
+            f"linear probe {probe.accuracy:.2%}"
+        )
+        self.facts["probe_accuracy"] = probe.accuracy
+        return probe
+
+    def _probe(self, train: Features, val: Features) -> TaskProbe:
+        """A linear head of a task that is not of classes."""
+        task = self.model.task
+        probe = task_probe(task, *train, recipe_loss(task, self.recipe), self.job.seed)
+        targets, outputs = task.to_targets(val[1]), probe.outputs(val[0])
+        scores = task.scores(targets, task.answers(outputs), resamples=0)
+        shown = ", ".join(f"{name} {score.value:.4g}" for name, score in scores.items())
+        self.print(f"on frozen features: linear probe {shown}")
+        self.facts["probe_scores"] = {name: score.value for name, score in scores.items()}
+        return probe
 
     @property
     def classifies(self) -> bool:
         """Whether there is one class per image: what probes and temperatures are for."""
         return self.splits.task.kind == "classification"
-
-    def _refuse_probes(self) -> None:
-        for option in ("first_look", "freeze_backbone"):
-            if getattr(self.job, option):
-                raise ValueError(
-                    f"--{option.replace('_', '-')} is for classes, and these targets are "
-                    f"{self.splits.task.kind}: leave it out; --lora trains little beside the head."
-                )
 
     def fit(self) -> None:
         """Trains the model, perhaps by a teacher, unless its head alone is fitted."""

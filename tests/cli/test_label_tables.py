@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from PIL import Image
 
 import keras_vit
 from examples import label_tables
+from keras_vit.evaluation.task_probe import TaskProbe, task_probe
 from keras_vit.models.answers import answers_of
 from keras_vit_cli import commands as cli
+from keras_vit_cli.train import run
 
 SCORES = {
     "pairs": ("multilabel", "mean_average_precision", "precision_recall.png"),
@@ -64,14 +67,49 @@ def test_train_evaluate_and_predict(
 
 
 @pytest.mark.once
-def test_what_is_for_classes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_frozen_backbone_and_a_teacher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(label_tables, "IMAGES", 120)
+    monkeypatch.setattr(label_tables, "VALIDATION", 30)
+    label_tables.write("pairs", tmp_path / "pairs", seed=0)
+    data = ["--data", str(tmp_path / "pairs"), "--labels", str(tmp_path / "pairs" / "labels.csv")]
+    model = keras_vit.VisionTransformer(
+        patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(16, 16, 3)
+    )
+    model.save(tmp_path / "weights.keras")
+    probes = []
+
+    def probe(*arguments: Any) -> TaskProbe:
+        probes.append(task_probe(*arguments))
+        return probes[-1]
+
+    monkeypatch.setattr(run, "task_probe", probe)
+    frozen = str(tmp_path / "frozen")
+    options = ["--weights", str(tmp_path / "weights.keras"), "--freeze-backbone"]
+    assert cli.main(["train", *data, *options, "--out", frozen]) == 0
+    printed = capsys.readouterr().out
+    assert "on frozen features: linear probe mean_average_precision 0." in printed
+    trained = keras_vit.load_model(frozen)
+    for layer, weights in (
+        ("head", [probes[0].kernel, probes[0].bias]),
+        ("block_0", model.get_layer("block_0").get_weights()),
+    ):
+        for actual, expected in zip(trained.get_layer(layer).get_weights(), weights, strict=True):
+            np.testing.assert_array_equal(actual, expected)
+
+    options = ["--teacher", frozen, "--steps", "2", "--batch-size", "16", "--image-size", "16"]
+    options += ["--augment", "none", "--out", str(tmp_path / "taught")]
+    assert cli.main(["train", *data, *options]) == 0
+    assert "learns from " in capsys.readouterr().out
+
+
+@pytest.mark.once
+def test_the_loss_of_another_task_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     label_tables.write("angles", tmp_path / "angles", seed=0)
     data = ["--data", str(tmp_path / "angles"), "--labels", str(tmp_path / "angles/labels.csv")]
-    words = ["train", *data, "--out", str(tmp_path / "run"), "--first-look", "--augment", "none"]
-    assert cli.main(words) == 2
-    assert (
-        "--first-look is for classes, and these targets are regression" in capsys.readouterr().err
-    )
     words = ["train", *data, "--out", str(tmp_path / "run"), "--loss", "zlpr", "--augment", "none"]
     assert cli.main(words) == 2
     assert "'squared_error'" in capsys.readouterr().err
