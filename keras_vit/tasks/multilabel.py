@@ -54,6 +54,7 @@ class Multilabel(Task):
         "asymmetric": AsymmetricLoss,
         "zlpr": ZLPRLoss,
     }
+    problem_type = "multi_label_classification"
     distillation: ClassVar = {"soft": label_distillation}
     answer_names = ("probabilities", "labels")
 

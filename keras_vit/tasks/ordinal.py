@@ -48,6 +48,7 @@ class Ordinal(Task):
     fewest = 2
     mixes = False  # there are not any half grades
     losses: ClassVar = {"cumulative_crossentropy": CumulativeCrossentropy}
+    problem_type = "multi_label_classification"  # each output is a yes or no
     distillation: ClassVar = {"soft": grade_distillation}
     answer_names = ("probabilities", "grade")
     index_answers = ("grade",)
@@ -55,6 +56,10 @@ class Ordinal(Task):
     @property
     def outputs(self) -> int:
         return self.size - 1
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(f"above {name}" for name in self.shown_names[:-1])
 
     def check_targets(self, targets: Any) -> np.ndarray:
         array = as_array(targets)

@@ -58,6 +58,7 @@ class Regression(Task):
         "huber": keras.losses.Huber,
         "quantile": QuantileLoss,
     }
+    problem_type = "regression"
     distillation: ClassVar = {"soft": number_distillation}
     answer_names = ("values",)
 
@@ -148,6 +149,10 @@ class Regression(Task):
     def outputs_in_graph(self, answers: Any) -> Any:
         scale, offset = (ops.cast(values, "float32") for values in (self.scale, self.offset))
         return (answers - offset) / scale
+
+    def in_units(self, kernel: np.ndarray, bias: np.ndarray) -> tuple[Self, np.ndarray, np.ndarray]:
+        scale, offset = np.array(self.scale, np.float32), np.array(self.offset, np.float32)
+        return replace(self, scale=(), offset=()), kernel * scale, bias * scale + offset
 
     def outputs_like(self, other: Task, outputs: Any) -> Any:
         return self.outputs_in_graph(other.answers_in_graph(outputs))

@@ -50,6 +50,9 @@ class Task:
     # Those of them that are places in `names`; other integers are one per name, 1 for predicted.
     index_answers: ClassVar[tuple[str, ...]] = ()
 
+    # `problem_type` of transformers' configurations; None for its default, one of several classes.
+    problem_type: ClassVar[str | None] = None
+
     names: tuple[str, ...] = ()
     size: int = 0
 
@@ -90,6 +93,11 @@ class Task:
     def shown_names(self) -> tuple[str, ...]:
         """The names, or `"0"`, `"1"`, ... where nobody gave any."""
         return self.names or tuple(map(str, range(self.size)))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """What each output of the head is for, as other packages name it."""
+        return self.shown_names
 
     def with_names(self, names: Sequence[str]) -> Self:
         """The same task with other names; none of them for numbers from 0 on.
@@ -188,6 +196,10 @@ class Task:
         Where several outputs mean the same, one of them.
         """
         raise NotImplementedError
+
+    def in_units(self, kernel: np.ndarray, bias: np.ndarray) -> tuple[Self, np.ndarray, np.ndarray]:
+        """The task and a head's weights whose outputs others can take as they are: in units."""
+        return self, kernel, bias
 
     def outputs_like(self, other: Task, outputs: Any) -> Any:
         """Outputs of another task of this kind as this one's, by `keras.ops`."""

@@ -11,6 +11,7 @@ import keras
 
 from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write
+from keras_vit.models.head import HEADS
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.checkpoint_file import open_container
 from keras_vit.weights.containers.keras_file import SUFFIXES
@@ -84,6 +85,7 @@ def save_weights(
     chosen = layout_for(layout, model, stored_family(model))
     if layout in CONFIGS and (not path.suffix or _is_folder(path)):
         check_folder(path, layout, overwrite)
+        model = _in_units(model)
 
         def write_weights(file: Path, stack: ExitStack) -> None:
             _write(model, stack.enter_context(_replacing(file)), chosen, in_folder=True)
@@ -97,6 +99,21 @@ def save_weights(
         )
     with _replacing(path) as temporary:
         _write(model, temporary, chosen)
+
+
+def _in_units(model: Any) -> Any:
+    """The model, or a copy whose outputs are numbers in their units: others know of no scale."""
+    if model.task is None:
+        return model
+    heads = [layer for layer in model.layers if layer.name in HEADS]
+    changed = [model.task.in_units(*layer.get_weights()) for layer in heads]
+    if all(task == model.task for task, _, _ in changed):
+        return model
+    copy = model.copy()
+    for layer, (task, kernel, bias) in zip(heads, changed, strict=True):
+        copy.get_layer(layer.name).set_weights([kernel, bias])
+        copy.task = task
+    return copy
 
 
 def _is_folder(path: Path) -> bool:
@@ -142,7 +159,8 @@ def _write(model: Any, path: Path, layout: Layout, in_folder: bool = False) -> N
     # Only attention keeps heads apart.
     tensors = list(layout.from_canonical(values, getattr(model, "num_heads", 1)))
     metadata = model_metadata(model)
-    if in_folder:  # its config.json has the names
+    if in_folder and (model.task is None or model.task.output_names == model.task.shown_names):
+        # Its config.json has the names.
         metadata["class_names"] = None
     WRITERS[layout.suffix](path, tensors, metadata)
     try:

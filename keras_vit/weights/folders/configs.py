@@ -84,6 +84,8 @@ def huggingface_configs(model: Any) -> Files:
         MARK: {"version": __version__, "layout": "huggingface"},
     }
     config = HUGGINGFACE_MODELS[layout](model, common)
+    if model.task is not None and model.task.problem_type and model.num_classes:
+        config["problem_type"] = model.task.problem_type
     mean, std = _mean_and_std(model)
     processor = {
         **to_huggingface(of_eval_transform(model.eval_transform, size)),
@@ -313,7 +315,9 @@ def _image_size(model: Any) -> tuple[int, int]:
 
 
 def _names(model: Any) -> list[str]:
-    return list(model.class_names or [f"LABEL_{i}" for i in range(model.num_classes)])
+    if model.class_names is None:
+        return [f"LABEL_{i}" for i in range(model.num_classes)]
+    return list(model.task.output_names)
 
 
 def _mean_and_std(model: Any) -> tuple[list[float], list[float]]:

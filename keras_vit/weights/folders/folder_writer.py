@@ -37,8 +37,16 @@ from PIL import Image
 
 model = timm.create_model("local-dir:path/to/this/folder", pretrained=True).eval()
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-logits = model(transform(Image.open("photo.jpg").convert("RGB"))[None])
-print(logits.softmax(-1).topk(min(5, logits.shape[-1])))""",
+outputs = model(transform(Image.open("photo.jpg").convert("RGB"))[None])
+print($answers)""",
+}
+
+
+# What timm's outputs are, by transformers' name of the problem.
+TIMM_ANSWERS = {
+    None: "outputs.softmax(-1).topk(min(5, outputs.shape[-1]))",
+    "multi_label_classification": "outputs.sigmoid()",
+    "regression": "outputs",
 }
 
 
@@ -113,16 +121,23 @@ def write_folder(
 def _card(model: Any, layout: str) -> str:
     """The model card, without anything that a user named: it needs no escapes."""
     height, width = stated_image_size(model) or (0, 0)
+    problem = model.task.problem_type if model.task is not None else None
     template = files("keras_vit.weights.folders").joinpath("card.md").read_text("utf-8")
     return Template(template).substitute(
         library=LIBRARIES[layout],
-        classes=model.num_classes,
+        outputs=_counted_outputs(model),
         parameters=f"{model.count_params():,}",
         height=height,
         width=width,
-        usage=USAGE[layout],
+        usage=Template(USAGE[layout]).safe_substitute(answers=TIMM_ANSWERS[problem]),
         version=__version__,
     )
+
+
+def _counted_outputs(model: Any) -> str:
+    if model.task is None or not model.task.problem_type:
+        return f"{model.num_classes} classes"
+    return f"{model.task.kind} of {model.task.size}"
 
 
 def _mark(file: Path) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.models.normalization import NORMALIZATIONS
+from keras_vit.tasks import Multilabel, Regression
 from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import TensorShape
@@ -24,6 +25,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "silu": "silu",
 }
+PROBLEM_TYPES = {str(task.problem_type): task for task in (Multilabel, Regression)}
 POOLING = {"token": "token", "avg": "gap", "map": "map"}
 
 Arguments = dict[str, Any]
@@ -56,6 +58,9 @@ def read_sidecar_configs(
         preparation = of_huggingface(processor) if processor else None
         normalization = _huggingface_normalization(processor)
         package, names = "huggingface", config.get("id2label")
+        task = PROBLEM_TYPES.get(str(config.get("problem_type")))
+        if task is not None and isinstance(names, dict) and names:
+            arguments["task"] = task(size=len(names))
         trained = _pair(config.get("image_size"))
     elif (timm := _timm_config(config)) is not None:
         arguments = _timm_arguments(config)
