@@ -107,8 +107,8 @@ def _fit(
 
     options = {"maxiter": 500, "ftol": 1e-9, "gtol": 1e-6 * len(x)}
     objective = _objective(loss, x, y, strength)
-    found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
-    return found.x.reshape(start.shape)
+    result = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+    return result.x.reshape(start.shape)
 
 
 def _objective(
