@@ -7,6 +7,7 @@ from keras_vit.evaluation.mistakes import Mistake, worst_mistakes
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.probes import LinearProbe, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
+from keras_vit.evaluation.task_probe import TaskProbe, task_probe
 from keras_vit.evaluation.task_report import TaskReport, task_report
 from keras_vit.evaluation.temperature import divide_logits, fit_temperature
 from keras_vit.evaluation.zero_shot import zero_shot
@@ -17,6 +18,7 @@ __all__ = [
     "FewShot",
     "LinearProbe",
     "Mistake",
+    "TaskProbe",
     "TaskReport",
     "calibration",
     "classification_report",
@@ -28,6 +30,7 @@ __all__ = [
     "knn_accuracy",
     "linear_probe",
     "predict_split",
+    "task_probe",
     "task_report",
     "worst_mistakes",
     "zero_shot",

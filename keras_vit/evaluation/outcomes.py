@@ -19,6 +19,7 @@ from keras_vit.evaluation.checks import (
     check_scores,
     row_slices,
 )
+from keras_vit.tasks.classification import softmax
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,3 @@ class Outcomes:
             best = probabilities.argmax(axis=1)
             parts.append(cls(part, best, probabilities[at, best], probabilities[at, part]))
         return cls.joined(parts)
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """The softmax of rows of logits."""
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))

@@ -73,8 +73,7 @@ class Classification(Task):
 
     def answers(self, outputs: Any) -> np.ndarray:
         rows = self._rows(outputs, self.outputs, "Outputs").astype(np.float32)
-        weights = np.exp(rows - rows.max(axis=-1, keepdims=True))
-        return weights / weights.sum(axis=-1, keepdims=True)
+        return softmax(rows)
 
     def answers_in_graph(self, outputs: Any) -> Any:
         return ops.softmax(ops.cast(outputs, "float32"))
@@ -104,3 +103,9 @@ class Classification(Task):
 
     def to_text(self, answer: Any, top: int = 5) -> str:
         return percentages(self.describe(answer, top)["predictions"])
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """The softmax of rows of logits, in their dtype."""
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
