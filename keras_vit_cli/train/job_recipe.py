@@ -107,6 +107,8 @@ def suited_recipe(
     about = f"{splits.num_classes:,} classes of about {each} each"
     if splits.task.kind != "classification":
         about = counted(len(splits.train), "training image")
+    if job.freeze_backbone:
+        reason = "the head alone is trained: of the recipe, how images are prepared"
     print_fn(f"recipe {name}: {about}, and {reason}")
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)

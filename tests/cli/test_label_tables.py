@@ -90,6 +90,7 @@ def test_a_frozen_backbone_and_a_teacher(
     assert cli.main(["train", *data, *options, "--out", frozen]) == 0
     printed = capsys.readouterr().out
     assert "on frozen features: linear probe mean_average_precision 0." in printed
+    assert "the head alone is trained" in printed
     trained = keras_vit.load_model(frozen)
     for layer, weights in (
         ("head", [probes[0].kernel, probes[0].bias]),
