@@ -6,7 +6,6 @@ import warnings
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -16,6 +15,7 @@ from keras_vit._base.errors import check_positive
 from keras_vit._base.files import atomic_write
 from keras_vit._base.version import __version__
 from keras_vit.evaluation.prediction import pipeline_arguments, to_data_format
+from keras_vit.models.image_model import ImageModel
 from keras_vit.models.layer_state import weights_digest
 
 # Arguments of a model that its pre-logits do not depend on: a new head has the same features.
@@ -26,7 +26,7 @@ _ARGUMENTS_OF_THE_HEAD = (
 
 
 def features(
-    model: Any, split: data.Split, cache_dir: str | Path | None = None, batch_size: int = 32
+    model: ImageModel, split: data.Split, cache_dir: str | Path | None = None, batch_size: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pooled pre-logits of every image of a split, and the labels.
 
@@ -77,7 +77,9 @@ def features(
     return cached
 
 
-def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+def _compute(
+    model: ImageModel, split: data.Split, batch_size: int
+) -> tuple[np.ndarray, np.ndarray]:
     from rich.console import Console
     from rich.progress import track
 
@@ -104,7 +106,7 @@ def _compute(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
     return np.concatenate(features), np.concatenate(labels or [split.labels()])
 
 
-def features_digest(model: Any) -> str:
+def features_digest(model: ImageModel) -> str:
     """SHA-256 of what a model computes its features with: the weights of the backbone and the
     arguments that matter."""
     config = model.get_config()
@@ -114,7 +116,7 @@ def features_digest(model: Any) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
-def _cache_key(model: Any, split: data.Split) -> str:
+def _cache_key(model: ImageModel, split: data.Split) -> str:
     """A digest of everything that the features depend on."""
     arguments = pipeline_arguments(model)
     arguments["eval_transform"] = arguments["eval_transform"].to_dict()

@@ -25,7 +25,7 @@ MOST_SCORE_BYTES = 64 * 2**20
 
 
 def predict_files(
-    model: Any,
+    model: keras.Model,
     files: Iterable[str | Path],
     batch_size: int = 32,
     max_pixels: int = data.MAX_PIXELS,
@@ -74,7 +74,7 @@ def predict_files(
             yield path, failed[path] if path in failed else next(answers)
 
 
-def _answers(model: Any, averaged: Any, images: np.ndarray, size: int) -> np.ndarray:
+def _answers(model: keras.Model, averaged: Any, images: np.ndarray, size: int) -> np.ndarray:
     """The answers `(images, size of the task)` to a batch, which is padded to `size` images."""
     if not len(images):
         return images
@@ -87,7 +87,7 @@ def _padded(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def read_images(
-    model: Any, files: Sequence[Path], max_pixels: int = data.MAX_PIXELS
+    model: keras.Model, files: Sequence[Path], max_pixels: int = data.MAX_PIXELS
 ) -> tuple[np.ndarray, dict[Path, str]]:
     """Image files as a model of this package accepts them, prepared by its `eval_transform`.
 
@@ -107,7 +107,7 @@ def read_images(
     return (np.moveaxis(batch, -1, 1) if _channels_first(model) else batch), failed
 
 
-def check_takes_pixels_to_answers(model: Any) -> None:
+def check_takes_pixels_to_answers(model: keras.Model) -> None:
     """Raises a ValueError for a model that does not answer images as its task describes.
 
     Such a model returns features or tokens, does not have a task, or takes normalized pixels.
@@ -121,7 +121,7 @@ def check_takes_pixels_to_answers(model: Any) -> None:
     check_takes_pixels(model)
 
 
-def check_takes_pixels(model: Any) -> None:
+def check_takes_pixels(model: keras.Model) -> None:
     """Raises a ValueError for a model of normalized pixels."""
     if not model.include_preprocessing:
         raise ValueError(
@@ -131,7 +131,7 @@ def check_takes_pixels(model: Any) -> None:
 
 
 def predict_split(
-    model: Any, split: data.Split, batch_size: int = 32
+    model: keras.Model, split: data.Split, batch_size: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
     """A classifier's scores for every image of a split, prepared by the model's `eval_transform`.
 
@@ -164,7 +164,7 @@ def predict_split(
     return labels, average_views(model).predict(to_data_format(model, batches), verbose=0)
 
 
-def predict_outcomes(model: Any, split: data.Split, batch_size: int = 32) -> Outcomes:
+def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32) -> Outcomes:
     """The class that is predicted for every image of a split, and its probability.
 
     All that a report needs of `predict_split`, whose scores take 1.9 GB for 21,843 images and as
@@ -197,7 +197,7 @@ def predict_outcomes(model: Any, split: data.Split, batch_size: int = 32) -> Out
     return Outcomes.joined(parts)
 
 
-def pipeline_arguments(model: Any) -> dict[str, Any]:
+def pipeline_arguments(model: keras.Model) -> dict[str, Any]:
     """The arguments of `data.pipeline` that a model decides: size, channels and preparation.
 
     For a Keras model of another kind images are resized and cropped at the center. The channels
@@ -208,7 +208,7 @@ def pipeline_arguments(model: Any) -> dict[str, Any]:
     return {"image_size": size, "channels": channels, "eval_transform": transform}
 
 
-def to_data_format(model: Any, batches: Any) -> Any:
+def to_data_format(model: keras.Model, batches: Any) -> Any:
     """Batches of `data.pipeline`, whose channels come last, as a `channels_first` model takes them.
 
     Example:
@@ -226,12 +226,12 @@ def to_data_format(model: Any, batches: Any) -> Any:
     return batches.map(lambda images, labels: (tf.transpose(images, (0, 3, 1, 2)), labels))
 
 
-def size_and_channels(model: Any) -> tuple[tuple[int, int], int]:
+def size_and_channels(model: keras.Model) -> tuple[tuple[int, int], int]:
     """Height and width, `DEFAULT_SIZE` where a model accepts any, and the number of channels."""
     shape = model.input_shape[1:]
     channels, height, width = shape if _channels_first(model) else (shape[-1], *shape[:-1])
     return (height or DEFAULT_SIZE, width or DEFAULT_SIZE), channels
 
 
-def _channels_first(model: Any) -> bool:
+def _channels_first(model: keras.Model) -> bool:
     return getattr(model, "data_format", "channels_last") == "channels_first"

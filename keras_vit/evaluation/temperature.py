@@ -64,7 +64,7 @@ def fit_temperature(labels: Any, logits: Any) -> float:
     return round(1 / best, 6)
 
 
-def divide_logits(model: Any, temperature: float) -> None:
+def divide_logits(model: keras.Model, temperature: float) -> None:
     """Divides a classifier's logits by a temperature, for good: the head's weights are divided.
 
     So every file of the model has it, in each layout and exported format, and prediction takes no

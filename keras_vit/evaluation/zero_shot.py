@@ -1,7 +1,6 @@
 """Zero-shot classification: images beside texts in one space (CLIP, SigLIP), without training."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,7 +12,7 @@ LOGIT_SCALE = 100.0  # CLIP's, the largest that its training allows
 
 
 def zero_shot(
-    model: Any,
+    model: keras.Model,
     text_embeddings: np.ndarray,
     class_names: Sequence[str] | None = None,
     *,

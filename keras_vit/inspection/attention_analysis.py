@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_vit.inspection.forward_pass import run
@@ -12,7 +13,7 @@ from keras_vit.inspection.recording import encoder_blocks
 
 
 def attention_maps(
-    model: Any, images: Any, layers: Sequence[int] | None = None, batch_size: int = 32
+    model: keras.Model, images: Any, layers: Sequence[int] | None = None, batch_size: int = 32
 ) -> np.ndarray:
     """The softmax weights of every head (ViT paper, equation 6).
 
@@ -56,7 +57,7 @@ def attention_maps(
     )
 
 
-def pooling_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
+def pooling_attention(model: keras.Model, images: Any, batch_size: int = 32) -> np.ndarray:
     """The attention of the probe of attention pooling (`pooling="map"`).
 
     Takes the arguments of `attention_maps`, but for `layers`, and a model with attention pooling.
@@ -79,7 +80,7 @@ def pooling_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
     return np.concatenate([x.pooling_attention() for x in run(model, images, batch_size)])
 
 
-def readout_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
+def readout_attention(model: keras.Model, images: Any, batch_size: int = 32) -> np.ndarray:
     """Each head's attention over the patches, as seen from what the prediction is read from.
 
     That is the class token's row of every map; without a class token the mean of the patches'
@@ -100,7 +101,7 @@ def readout_attention(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
     return np.concatenate([x.readout_attention() for x in run(model, images, batch_size)])
 
 
-def attention_rollout(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
+def attention_rollout(model: keras.Model, images: Any, batch_size: int = 32) -> np.ndarray:
     """How much each patch contributes to the prediction through all layers (attention rollout).
 
     Heads are averaged, the identity is added for the residual connection, rows are normalized, and
@@ -125,7 +126,7 @@ def attention_rollout(model: Any, images: Any, batch_size: int = 32) -> np.ndarr
     return np.concatenate([x.rollout() for x in run(model, images, batch_size)])
 
 
-def attention_distance(model: Any, images: Any, batch_size: int = 32) -> np.ndarray:
+def attention_distance(model: keras.Model, images: Any, batch_size: int = 32) -> np.ndarray:
     """Mean attention distance in pixels: small in a head that acts like a convolution.
 
     The distance between the centers of the querying patch and all others, averaged with the

@@ -48,7 +48,7 @@ _FEATURES = (
 
 
 def class_attribution(
-    model: Any, images: Any, classes: Classes = None, batch_size: int = 4
+    model: keras.Model, images: Any, classes: Classes = None, batch_size: int = 4
 ) -> np.ndarray:
     """How much each patch speaks for a class: the attention times the gradient of its score.
 
@@ -99,7 +99,7 @@ def class_attribution(
 
 
 def run_gradients(
-    model: Any, images: Any, classes: Classes = None, batch_size: int = 4
+    model: keras.Model, images: Any, classes: Classes = None, batch_size: int = 4
 ) -> Iterator[ForwardGradient]:
     """A `ForwardGradient` for each batch of `images`; arguments and errors of the above."""
     count = len(keras.tree.flatten(images)[0])
@@ -313,7 +313,7 @@ def sums_to_one(scores: np.ndarray) -> bool:
     return scores.shape[1] > 1 and bool((scores >= 0).all() and (np.abs(sums - 1) < 0.02).all())
 
 
-def class_scores(model: Any, outputs: Any) -> Any:
+def class_scores(model: keras.Model, outputs: Any) -> Any:
     """The scores `(batch, classes)` of a model, or a ValueError where it returns something else."""
     flat = keras.tree.flatten(outputs)
     if len(flat) == 1 and len(flat[0].shape) == 2 and not _ends_in_features(model):
@@ -327,7 +327,7 @@ def class_scores(model: Any, outputs: Any) -> Any:
     )
 
 
-def returns_scores(model: Any) -> bool:
+def returns_scores(model: keras.Model) -> bool:
     """Whether a model seems to return one score per class."""
     shapes = keras.tree.flatten(getattr(model, "outputs", None) or ())
     one = len(shapes) == 1 and len(shapes[0].shape) == 2
@@ -335,7 +335,7 @@ def returns_scores(model: Any) -> bool:
     return (one or not shapes) and not _ends_in_features(model)
 
 
-def _ends_in_features(model: Any) -> bool:
+def _ends_in_features(model: keras.Model) -> bool:
     """Whether a functional model's last layer makes features: a classifier's is of classes."""
     while getattr(model, "outputs", None) and not isinstance(model, ImageModel):
         model = model.layers[-1]
@@ -343,7 +343,7 @@ def _ends_in_features(model: Any) -> bool:
     return is_features or getattr(model, "num_classes", None) == 0
 
 
-def class_numbers(model: Any, classes: Any, count: int) -> list[int]:
+def class_numbers(model: keras.Model, classes: Any, count: int) -> list[int]:
     """The number of the class of each of `count` images."""
     each = [classes] * count if isinstance(classes, str | Integral) else list(classes)
     if len(each) != count:
@@ -365,7 +365,7 @@ def _class_number(names: Sequence[str] | None, name: Any) -> int:
     raise ValueError(f"There is no class {name!r} to explain. {known}")
 
 
-def explained_text(model: Any, number: int) -> str:
+def explained_text(model: keras.Model, number: int) -> str:
     """What attribution explains: the name of a class, or its number as text."""
     task = getattr(model, "task", None)
     if task is not None:
@@ -374,7 +374,7 @@ def explained_text(model: Any, number: int) -> str:
     return names[number] if names else str(number)
 
 
-def _check_classes(model: Any, scores: Any, classes: list[Any]) -> np.ndarray:
+def _check_classes(model: keras.Model, scores: Any, classes: list[Any]) -> np.ndarray:
     """The class of each image, the predicted one for None, or a ValueError for an unknown one."""
     task = _task(model, scores)
     if None in classes:
@@ -395,7 +395,7 @@ def _check_classes(model: Any, scores: Any, classes: list[Any]) -> np.ndarray:
     return np.asarray(classes)
 
 
-def _task(model: Any, scores: Any) -> Task:
+def _task(model: keras.Model, scores: Any) -> Task:
     """The model's task, or one name per score for a model of other layers."""
     number, task = scores.shape[1], getattr(model, "task", None)
     if task is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import keras
 import numpy as np
 
 from keras_vit._base.errors import check_positive
@@ -12,7 +11,7 @@ from keras_vit.inspection.recording import only_layer
 from keras_vit.layers import PatchEmbedding, PositionEmbedding
 
 
-def position_similarity(model: Any) -> np.ndarray:
+def position_similarity(model: keras.Model) -> np.ndarray:
     """Cosine similarity of the position embeddings of every two patches.
 
     Args:
@@ -51,7 +50,7 @@ def position_similarity(model: Any) -> np.ndarray:
     return np.clip(unit @ unit.T, -1, 1).reshape(*layer.grid, *layer.grid)
 
 
-def embedding_filters(model: Any, components: int | None = 28) -> np.ndarray:
+def embedding_filters(model: keras.Model, components: int | None = 28) -> np.ndarray:
     """The leading principal components of the filters of the patch embedding.
 
     Each of the `hidden_dim` filters is one sample, its pixels are the features.

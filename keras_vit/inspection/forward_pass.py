@@ -56,7 +56,7 @@ class ForwardPass:
         outputs: What it returned.
     """
 
-    def __init__(self, model: Any, recorder: Recorder, outputs: Any) -> None:
+    def __init__(self, model: keras.Model, recorder: Recorder, outputs: Any) -> None:
         self.model = model
         self.recorder = recorder
         self.outputs = outputs
@@ -256,13 +256,13 @@ class ForwardPass:
         return np.stack(distances, axis=1)
 
 
-def run(model: Any, images: Any, batch_size: int = 32) -> Iterator[ForwardPass]:
+def run(model: keras.Model, images: Any, batch_size: int = 32) -> Iterator[ForwardPass]:
     """A `ForwardPass` for each batch of `images`, or a ValueError for images that do not fit."""
     for batch in batches(model, images, batch_size):
         yield run_batch(model, batch)
 
 
-def run_batch(model: Any, batch: Any, recorder: Recorder | None = None) -> ForwardPass:
+def run_batch(model: keras.Model, batch: Any, recorder: Recorder | None = None) -> ForwardPass:
     """The `ForwardPass` of one batch, of which `recorder` may keep more."""
     recorder = recorder or Recorder()
     with observed_by(recorder):
@@ -272,7 +272,7 @@ def run_batch(model: Any, batch: Any, recorder: Recorder | None = None) -> Forwa
     return ForwardPass(model, recorder, outputs)
 
 
-def infer(model: Any, batch: Any) -> Any:
+def infer(model: keras.Model, batch: Any) -> Any:
     """What a model returns for a batch when it does not train."""
     if isinstance(getattr(model, "input", None), list) and not isinstance(batch, list | dict):
         batch = [batch]  # built as keras.Model(vit.inputs, ...)
@@ -280,7 +280,7 @@ def infer(model: Any, batch: Any) -> Any:
     return model(batch, training=False) if takes_training else model(batch)
 
 
-def batches(model: Any, images: Any, batch_size: int) -> Iterator[Any]:
+def batches(model: keras.Model, images: Any, batch_size: int) -> Iterator[Any]:
     """The images in batches; a ValueError for a model without attention, or images that do not fit.
 
     `images` is an array, or as a model of several inputs takes them.
@@ -299,7 +299,7 @@ def batches(model: Any, images: Any, batch_size: int) -> Iterator[Any]:
         yield batch
 
 
-def _fitting(model: Any, images: np.ndarray) -> np.ndarray:
+def _fitting(model: keras.Model, images: np.ndarray) -> np.ndarray:
     """The images, or a ValueError where the model takes others."""
     expected = getattr(model, "input_shape", None) if model.built else None
     expected = tuple(expected or (None,) * 4)

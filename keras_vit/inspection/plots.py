@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_vit._base.figures import new_figure
@@ -21,7 +22,7 @@ _WIDTH = 4.8  # inches
 _PAD = 0.03  # inches around each image of a figure of images
 
 
-def plot_attention(model: Any, image: Any) -> Any:
+def plot_attention(model: keras.Model, image: Any) -> Any:
     """The attention of every head of every layer in one image, as the model accepts it.
 
     Returns a matplotlib Figure: one row per head, one column per layer, each map scaled to its own
@@ -57,7 +58,7 @@ def draw_attention(maps: np.ndarray) -> Any:
     return figure
 
 
-def plot_attribution(model: Any, images: Any, classes: Classes = None) -> Any:
+def plot_attribution(model: keras.Model, images: Any, classes: Classes = None) -> Any:
     """Images, and the same images darkened where they do not speak for a class.
 
     Takes images of 1 or 3 channels and classes as `class_attribution` does, returns a matplotlib
@@ -78,7 +79,7 @@ def plot_attribution(model: Any, images: Any, classes: Classes = None) -> Any:
     return _draw_maps(model, images, maps, "attribution")
 
 
-def plot_rollout(model: Any, images: Any) -> Any:
+def plot_rollout(model: keras.Model, images: Any) -> Any:
     """Images, and the same images darkened where attention rollout is small (ViT paper, figure 6).
 
     Takes images of 1 or 3 channels as `attention_rollout` does, returns a matplotlib Figure, and
@@ -95,7 +96,7 @@ def plot_rollout(model: Any, images: Any) -> Any:
 
 
 def _draw_maps(
-    model: Any, images: Any, maps: list[tuple[np.ndarray, ForwardPass]], title: str
+    model: keras.Model, images: Any, maps: list[tuple[np.ndarray, ForwardPass]], title: str
 ) -> Any:
     pixels = to_pixels(model, images)
     covered = maps[0][1].covered(pixels.shape[1:3])
@@ -129,7 +130,7 @@ def draw_maps(images: np.ndarray, maps: np.ndarray, covered: tuple[int, int], ti
     return figure
 
 
-def plot_attention_distance(model: Any, images: Any) -> Any:
+def plot_attention_distance(model: keras.Model, images: Any) -> Any:
     """Mean attention distance of each head against the depth of its layer (ViT paper, figure 11).
 
     Takes what `attention_distance` takes, returns a matplotlib Figure, and raises what that raises,
@@ -163,7 +164,7 @@ def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
     return figure
 
 
-def plot_position_similarity(model: Any) -> Any:
+def plot_position_similarity(model: keras.Model) -> Any:
     """Which position embeddings resemble each other (ViT paper, figure 7 center).
 
     Returns a matplotlib Figure; of a large grid it shows up to eight rows and columns. Raises what
@@ -193,7 +194,7 @@ def plot_position_similarity(model: Any) -> Any:
     return figure
 
 
-def plot_embedding_filters(model: Any, components: int | None = None) -> Any:
+def plot_embedding_filters(model: keras.Model, components: int | None = None) -> Any:
     """The principal components of the patch embedding's filters (ViT paper, figure 7 left).
 
     Takes what `embedding_filters` takes; the patches must have 1 or 3 channels. Returns a
@@ -224,7 +225,7 @@ def upsample(grid: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
 
 
-def to_pixels(model: Any, images: Any) -> np.ndarray:
+def to_pixels(model: keras.Model, images: Any) -> np.ndarray:
     """Images as a model accepts them, as `(batch, height, width, channels)` in 0..1.
 
     The range of a model that is not of this package is taken from the images.

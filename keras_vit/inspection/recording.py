@@ -82,7 +82,7 @@ def holders(layer: Any, path: tuple[str, ...] = ()) -> Iterator[Holder]:
         yield from holders(each, (*path, each.name))
 
 
-def encoder_blocks(model: Any) -> list[EncoderBlock]:
+def encoder_blocks(model: keras.Model) -> list[EncoderBlock]:
     """The encoder blocks of a model at any depth, or a ValueError for one without attention."""
     blocks = {id(block): block for holder in holders(model) for block in holder.blocks}
     if not blocks:
@@ -95,7 +95,7 @@ def encoder_blocks(model: Any) -> list[EncoderBlock]:
     return list(blocks.values())
 
 
-def only_layer(model: Any, kind: type) -> Any:
+def only_layer(model: keras.Model, kind: type) -> Any:
     """The layer of a class in a model, at any depth; None without, a ValueError for several."""
     layers = model._flatten_layers() if isinstance(model, keras.layers.Layer) else ()
     unique = list({id(layer): layer for layer in layers if isinstance(layer, kind)}.values())
@@ -107,7 +107,7 @@ def only_layer(model: Any, kind: type) -> Any:
     return unique[0] if unique else None
 
 
-def check_one_transformer(model: Any, recorder: Recorder, batch: Any) -> None:
+def check_one_transformer(model: keras.Model, recorder: Recorder, batch: Any) -> None:
     """Raises a ValueError unless one Vision Transformer ran once, on each image of a batch."""
     calls = recorder.of(EncoderBlock)
     if not calls:
@@ -131,7 +131,7 @@ def check_one_transformer(model: Any, recorder: Recorder, batch: Any) -> None:
     )
 
 
-def _places(model: Any) -> str:
+def _places(model: keras.Model) -> str:
     """Where a model's blocks are, as expressions."""
     lines = []
     for path, layer, blocks in holders(model):

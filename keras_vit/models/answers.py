@@ -13,7 +13,7 @@ OF_LOGITS = (None, "linear")
 RAW_OUTPUTS = "outputs"
 
 
-def task_of(model: Any) -> Task:
+def task_of(model: keras.Model) -> Task:
     """The task of a model.
 
     Raises:
@@ -29,7 +29,7 @@ def task_of(model: Any) -> Task:
     return task
 
 
-def answers_of(model: Any, outputs: Any) -> np.ndarray:
+def answers_of(model: keras.Model, outputs: Any) -> np.ndarray:
     """Outputs `(images, outputs)` as what they mean, `(images, size)`, by the model's task.
 
     >>> import keras_vit, numpy as np
@@ -42,17 +42,17 @@ def answers_of(model: Any, outputs: Any) -> np.ndarray:
     return task_of(model).answers(outputs) if _returns_logits(model) else outputs
 
 
-def answers_in_graph(model: Any, outputs: Any) -> Any:
+def answers_in_graph(model: keras.Model, outputs: Any) -> Any:
     """`answers_of` by `keras.ops`, for graphs."""
     return task_of(model).answers_in_graph(outputs) if _returns_logits(model) else outputs
 
 
-def outputs_in_graph(model: Any, answers: Any) -> Any:
+def outputs_in_graph(model: keras.Model, answers: Any) -> Any:
     """Outputs of the model that mean these answers, such as an average over several views."""
     return task_of(model).outputs_in_graph(answers) if _returns_logits(model) else answers
 
 
-def named_answers(model: Any, outputs: Any, top_k: int = 5) -> dict[str, Any]:
+def named_answers(model: keras.Model, outputs: Any, top_k: int = 5) -> dict[str, Any]:
     """The named tensors of an exported file, by `keras.ops`, the one of `answers_of` first.
 
     Without a task, the outputs as they are.
@@ -64,5 +64,5 @@ def named_answers(model: Any, outputs: Any, top_k: int = 5) -> dict[str, Any]:
     return dict(task.graph_answers(answers_in_graph(model, outputs), top_k))
 
 
-def _returns_logits(model: Any) -> bool:
+def _returns_logits(model: keras.Model) -> bool:
     return getattr(model, "classifier_activation", None) in OF_LOGITS

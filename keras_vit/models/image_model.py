@@ -52,6 +52,10 @@ class ImageModel(CompiledModel):
 
     config_class: type[ModelConfig] = ModelConfig
     load_report: Any
+    num_classes: int
+    classifier_activation: str | None
+    include_preprocessing: bool | str
+    data_format: str
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

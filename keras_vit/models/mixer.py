@@ -62,6 +62,16 @@ class MLPMixer(ImageModel):
     num_prefix_tokens = 0
 
     config_class = MixerConfig
+    # The arguments, which `ImageModel` makes attributes: here for editors and type checkers.
+    patch_size: tuple[int, int]
+    hidden_dim: int
+    depth: int
+    tokens_mlp_dim: int
+    channels_mlp_dim: int
+    stochastic_depth: float
+    activation: str
+    norm_epsilon: float
+    remat: bool
 
     @arguments_of(MixerConfig)
     def __init__(self, config: MixerConfig) -> None:

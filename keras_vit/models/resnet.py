@@ -77,6 +77,11 @@ class BiTResNet(ImageModel):
     """
 
     config_class = ResNetConfig
+    # The arguments, which `ImageModel` makes attributes: here for editors and type checkers.
+    depths: tuple[int, ...]
+    width: int
+    version: int
+    remat: bool
 
     @arguments_of(ResNetConfig)
     def __init__(self, config: ResNetConfig) -> None:

@@ -33,12 +33,12 @@ VIEWS: dict[str, tuple[View, ...]] = {
 }
 
 
-def eval_transform_of(model: Any) -> EvalTransform:
+def eval_transform_of(model: keras.Model) -> EvalTransform:
     """A model's `eval_transform`; the default one for a Keras model that does not have any."""
     return EvalTransform.of(getattr(model, "eval_transform", None))
 
 
-def average_views(model: Any, views: str | None = None) -> Any:
+def average_views(model: keras.Model, views: str | None = None) -> Any:
     """A model from the same images to the mean of the answers to several views.
 
     Takes what `model` takes, `(batch, height, width, channels)` of a fixed size, and returns what

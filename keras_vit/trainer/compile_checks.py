@@ -45,7 +45,7 @@ PROBABILITIES = (
 ACCURACY, CROSSENTROPY = ("accuracy", "acc"), ("crossentropy", "ce")
 
 
-def warn_of_activation(model: Any, metrics: Any = None) -> None:
+def warn_of_activation(model: keras.Model, metrics: Any = None) -> None:
     """Warns when loss or metrics take logits for probabilities, or probabilities for logits.
 
     Args:

@@ -104,7 +104,9 @@ class DataCheck:
         warned: What was warned of before, in the same call: not again.
     """
 
-    def __init__(self, model: Any, labels: bool = True, warned: set[str] | None = None) -> None:
+    def __init__(
+        self, model: keras.Model, labels: bool = True, warned: set[str] | None = None
+    ) -> None:
         self.error: Exception | None = None  # TensorFlow raises another in its place
         self.warned: set[str] = set() if warned is None else warned
         self.model_name = model.name
@@ -378,7 +380,7 @@ class DataCheck:
 
 
 @contextmanager
-def checked_data(model: Any, function: str, arguments: dict[str, Any]) -> Iterator[None]:
+def checked_data(model: keras.Model, function: str, arguments: dict[str, Any]) -> Iterator[None]:
     """The data of `fit`, `evaluate` or `predict` are checked, before and as they are read.
 
     Args:

@@ -15,7 +15,7 @@ def with_loss_scaling(model: keras.Model, optimizer: Any) -> Any:
     model around ours, or of a model whose layers have a policy each.
 
     Args:
-        model: Any Keras model.
+        model: keras.Model Keras model.
         optimizer: As `keras.Model.compile` takes it: an optimizer, its name, or its configuration.
     """
     optimizer = keras.optimizers.get(optimizer)

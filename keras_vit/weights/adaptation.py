@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import isqrt, prod
-from typing import Any
 
 import numpy as np
 
 from keras_vit._base.errors import did_you_mean
+from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import Array, Tensor, TensorShape
 from keras_vit.weights.load_report import Entry
@@ -31,7 +31,7 @@ RELATIVE_RULES = {"timm_beit": "geometric"}
 def adapt(
     checkpoint: Checkpoint,
     expected: dict[str, TensorShape],
-    model: Any,
+    model: ImageModel,
     fresh: Sequence[str] = (),
     file_grid: Grid | None = None,
 ) -> tuple[Tensors, list[Entry]]:
@@ -157,7 +157,7 @@ def _zero(name: str, shape: TensorShape) -> Tensor:
 
 
 def _excluded_by_options(
-    tensors: Tensors, expected: dict[str, TensorShape], model: Any
+    tensors: Tensors, expected: dict[str, TensorShape], model: ImageModel
 ) -> dict[str, str]:
     """Tensors of the file that the model's options leave out on purpose, and the reason."""
     pooling = getattr(model, "pooling", "gap")
@@ -195,7 +195,7 @@ def _fit(
     tensor: Tensor,
     shape: TensorShape,
     checkpoint: Checkpoint,
-    model: Any,
+    model: ImageModel,
     file_grid: Grid | None,
 ) -> tuple[Tensor, Entry]:
     status, detail = "loaded", ""
@@ -216,7 +216,7 @@ def _fit(
 
 
 def _fit_positions(
-    tensor: Tensor, checkpoint: Checkpoint, model: Any, file_grid: Grid | None
+    tensor: Tensor, checkpoint: Checkpoint, model: ImageModel, file_grid: Grid | None
 ) -> tuple[Tensor, str, str]:
     target, in_model = tuple(model.position_grid), int(model.class_token) + int(model.distilled)
     has_class_token = CLASS_TOKEN in checkpoint.tensors
@@ -263,7 +263,7 @@ def _fit_positions(
 
 
 def _fit_relative_table(
-    tensor: Tensor, checkpoint: Checkpoint, model: Any, file_grid: Grid | None
+    tensor: Tensor, checkpoint: Checkpoint, model: ImageModel, file_grid: Grid | None
 ) -> tuple[Tensor, str, str]:
     """BEiT's table of offsets, for another grid; the class token's three entries stay."""
     target, (count, heads) = tuple(model.position_grid), tensor.shape

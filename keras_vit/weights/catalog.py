@@ -2,9 +2,10 @@
 
 import fnmatch
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 from keras_vit._base.errors import did_you_mean, similar_names
+from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.containers.sums import INDEX_SUFFIX
 from keras_vit.weights.released import RELEASED, Weights
 
@@ -63,7 +64,7 @@ def list_weights(pattern: str = "*") -> WeightsList:
     )
 
 
-def find_for_model(tag: str, model: Any) -> Weights | None:
+def find_for_model(tag: str, model: ImageModel | SimpleNamespace) -> Weights | None:
     """The row of a tag for a model of these sizes; None when `tag` looks like a file."""
     if _looks_like_file(tag):
         return None
@@ -106,7 +107,7 @@ def _looks_like_file(name: str) -> bool:
     return name.lower().endswith(FILE_SUFFIXES) or Path(name).is_absolute()
 
 
-def _fits(row: Weights, model: Any) -> bool:
+def _fits(row: Weights, model: ImageModel | SimpleNamespace) -> bool:
     """Whether a model has the sizes of a row's; FlexiViT's patches may be of any size."""
     sizes = row.sizes
     return all(

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 
 from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.adaptation import Grid, adapt
 from keras_vit.weights.architecture import NUM_HEADS
 from keras_vit.weights.cache import resolve
@@ -91,7 +91,7 @@ def load_weights(
 
 
 def load_checkpoint(
-    model: Any,
+    model: ImageModel,
     bound: list[Binding],
     path: Path,
     checkpoint: Checkpoint,
@@ -128,7 +128,7 @@ def load_checkpoint(
     return report
 
 
-def _take_task(model: Any, checkpoint: Checkpoint) -> None:
+def _take_task(model: ImageModel, checkpoint: Checkpoint) -> None:
     """Gives the model the task of its new head, and the names."""
     task, names = checkpoint.arguments.get("task"), checkpoint.class_names
     if task is not None and task.outputs == model.num_classes and len(model.output_shape) == 2:
@@ -151,7 +151,7 @@ def _new_value(binding: Binding, tensors: Tensors) -> Array | None:
     return join_columns([tensors[n].read() if n in tensors else old[n] for n in binding.names])
 
 
-def _differences(model: Any, checkpoint: Checkpoint) -> list[str]:
+def _differences(model: ImageModel, checkpoint: Checkpoint) -> list[str]:
     """Options of the model in which it differs from the weights' and no shape shows it."""
     arguments = {**checkpoint.stated, **checkpoint.arguments.get("keras", {})}
     config = model.get_config()

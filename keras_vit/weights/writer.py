@@ -12,6 +12,7 @@ import keras
 from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write
 from keras_vit.models.head import HEADS
+from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.checkpoint_file import open_container
 from keras_vit.weights.containers.keras_file import SUFFIXES
@@ -101,7 +102,7 @@ def save_weights(
         _write(model, temporary, chosen)
 
 
-def _in_units(model: Any) -> Any:
+def _in_units(model: ImageModel) -> Any:
     """The model, or a copy whose outputs are numbers in their units: others know of no scale."""
     if model.task is None:
         return model
@@ -147,7 +148,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         write_seal(temporary)
 
 
-def _write(model: Any, path: Path, layout: Layout, in_folder: bool = False) -> None:
+def _write(model: ImageModel, path: Path, layout: Layout, in_folder: bool = False) -> None:
     if layout.suffix not in WRITERS:
         raise ValueError(f"The {layout.name!r} layout is only read. Give 'timm' or 'huggingface'.")
     values = canonical_values(model)

@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_vit import tasks
 from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.class_names import class_names, set_of_names
 from keras_vit.weights.tables.layout import Checkpoint
 
@@ -25,7 +26,7 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
 }
 
 
-def model_metadata(model: Any) -> dict[str, Any]:
+def model_metadata(model: ImageModel) -> dict[str, Any]:
     """What to write about a model, for `with_metadata` to read."""
     names, config = model.class_names, model.get_config()
     task = config["task"]
@@ -69,10 +70,11 @@ def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoin
     )
 
 
-def stated_image_size(model: Any) -> list[int] | None:
+def stated_image_size(model: ImageModel) -> list[int] | None:
     """Height and width of the images; where any are accepted, those that the positions are for."""
-    if None not in model.image_size:
-        return list(model.image_size)
+    height, width = model.image_size
+    if height is not None and width is not None:
+        return [height, width]
     if "position_grid" not in model.get_config():
         return None
     # Images of any size: the one that the positions are for.

@@ -10,6 +10,7 @@ from keras_vit._base.errors import check_choice
 from keras_vit._base.version import __version__
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.normalization import NORMALIZATIONS, normalized_channels
+from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.metadata import stated_image_size
 from keras_vit.weights.preparation import (
@@ -57,7 +58,7 @@ TIMM_ARCHITECTURES = {
 Files = dict[str, dict[str, Any]]
 
 
-def huggingface_configs(model: Any) -> Files:
+def huggingface_configs(model: VisionTransformer) -> Files:
     """The content of `config.json` and `preprocessor_config.json` by name.
 
     Raises:
@@ -99,7 +100,7 @@ def huggingface_configs(model: Any) -> Files:
     return {"config.json": config, "preprocessor_config.json": processor}
 
 
-def timm_configs(model: Any) -> Files:
+def timm_configs(model: VisionTransformer) -> Files:
     """The content of `config.json` by name.
 
     Raises:
@@ -131,7 +132,7 @@ def timm_configs(model: Any) -> Files:
     return {"config.json": config}
 
 
-def folder_transform(model: Any, layout: str) -> EvalTransform:
+def folder_transform(model: VisionTransformer, layout: str) -> EvalTransform:
     """How transformers or timm prepares images for a model saved in a folder, bit for bit.
 
     `save_weights` writes what comes nearest to the model's `eval_transform`. Set to this, the model
@@ -167,7 +168,7 @@ def folder_transform(model: Any, layout: str) -> EvalTransform:
     return written.to_eval_transform(layout)
 
 
-def lacks_class_position(model: Any) -> bool:
+def lacks_class_position(model: VisionTransformer) -> bool:
     """Whether the class token's learned position is zero, as of files that do not have one."""
     if model.position_embedding != "learned" or not model.class_token or model.distilled:
         return False
@@ -175,7 +176,7 @@ def lacks_class_position(model: Any) -> bool:
     return not np.any(keras.ops.convert_to_numpy(positions[:, 0]))
 
 
-def _check_timm(model: Any) -> None:
+def _check_timm(model: VisionTransformer) -> None:
     if (
         model.position_embedding not in ("learned", "none", *RELATIVE)
         or model.representation_size is not None
@@ -205,7 +206,7 @@ def _check_timm(model: Any) -> None:
         )
 
 
-def _timm_architecture(model: Any) -> str:
+def _timm_architecture(model: VisionTransformer) -> str:
     layout = layout_for("timm", model, "vit").name
     if layout in TIMM_ARCHITECTURES:
         return TIMM_ARCHITECTURES[layout]
@@ -218,7 +219,7 @@ def _timm_architecture(model: Any) -> str:
     return TIMM_NAMES.get(kind, TIMM_ANY_SIZE)
 
 
-def _timm_arguments(model: Any, size: tuple[int, int]) -> dict[str, Any]:
+def _timm_arguments(model: VisionTransformer, size: tuple[int, int]) -> dict[str, Any]:
     """What timm's constructor needs, whichever architecture is named beside it."""
     ratio = model.mlp_dim / model.hidden_dim
     if int(model.hidden_dim * ratio) != model.mlp_dim:  # timm rounds down
@@ -263,13 +264,13 @@ def _timm_arguments(model: Any, size: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def _is_zero(model: Any, name: str) -> bool:
+def _is_zero(model: VisionTransformer, name: str) -> bool:
     """Whether the attention's weight of this name is zero in all blocks."""
     values = (w for w in model.weights if w.path.endswith(f"attention/{name}"))
     return not any(np.any(keras.ops.convert_to_numpy(x)) for x in values)
 
 
-def _check_model(model: Any, package: str) -> None:
+def _check_model(model: VisionTransformer, package: str) -> None:
     if stored_family(model) != "vit" or model.resnet is not None:
         raise CheckpointError(
             f"{package}'s ViT is a plain one; {model.name} is a {type(model).__name__} that is "
@@ -298,7 +299,7 @@ def _check_model(model: Any, package: str) -> None:
         )
 
 
-def _image_size(model: Any) -> tuple[int, int]:
+def _image_size(model: VisionTransformer) -> tuple[int, int]:
     size = stated_image_size(model)
     if size is None:
         raise CheckpointError(
@@ -314,13 +315,13 @@ def _image_size(model: Any) -> tuple[int, int]:
     return size[0], size[1]
 
 
-def _names(model: Any) -> list[str]:
-    if model.class_names is None:
+def _names(model: VisionTransformer) -> list[str]:
+    if model.task is None or not model.task.names:
         return [f"LABEL_{i}" for i in range(model.num_classes)]
     return list(model.task.output_names)
 
 
-def _mean_and_std(model: Any) -> tuple[list[float], list[float]]:
+def _mean_and_std(model: VisionTransformer) -> tuple[list[float], list[float]]:
     """Of each channel of the pixels in 0..1 that the weights are for."""
     kind = model.include_preprocessing
     if kind is False:
@@ -335,6 +336,6 @@ def _mean_and_std(model: Any) -> tuple[list[float], list[float]]:
     return list(mean) * (channels // len(mean)), list(std) * (channels // len(std))
 
 
-def _channels(model: Any) -> int:
+def _channels(model: VisionTransformer) -> int:
     """The channels that the weights are for: three for gray images under ImageNet's statistics."""
     return normalized_channels(model.include_preprocessing, model.channels)

@@ -12,6 +12,7 @@ from typing import Any
 from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write
 from keras_vit._base.version import __version__
+from keras_vit.models.vit import VisionTransformer
 from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.metadata import stated_image_size
@@ -83,7 +84,10 @@ def check_folder(folder: Path, layout: str, overwrite: bool) -> None:
 
 
 def write_folder(
-    model: Any, folder: Path, layout: str, write_weights: Callable[[Path, ExitStack], None]
+    model: VisionTransformer,
+    folder: Path,
+    layout: str,
+    write_weights: Callable[[Path, ExitStack], None],
 ) -> None:
     """Writes files of which each appears whole, and none before all of them are written.
 
@@ -118,7 +122,7 @@ def write_folder(
         write_weights(folder / WEIGHTS, stack)
 
 
-def _card(model: Any, layout: str) -> str:
+def _card(model: VisionTransformer, layout: str) -> str:
     """The model card, without anything that a user named: it needs no escapes."""
     height, width = stated_image_size(model) or (0, 0)
     problem = model.task.problem_type if model.task is not None else None
@@ -134,7 +138,7 @@ def _card(model: Any, layout: str) -> str:
     )
 
 
-def _counted_outputs(model: Any) -> str:
+def _counted_outputs(model: VisionTransformer) -> str:
     if model.task is None or not model.task.problem_type:
         return f"{model.num_classes} classes"
     return f"{model.task.kind} of {model.task.size}"

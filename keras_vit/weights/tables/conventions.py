@@ -26,7 +26,7 @@ STORED_FAMILIES = {
 }
 
 
-def stored_family(model: Any) -> str:
+def stored_family(model: ImageModel) -> str:
     """The family of a model; a CheckpointError if it is not of one of `STORED_FAMILIES`."""
     if isinstance(model, BiTResNet):
         return "bit" if model.version == 2 else "bit_v1"

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.checkpoint_error import CheckpointError
 
 Config = dict[str, Any]
@@ -33,7 +34,7 @@ HIDDEN_ACT = {
 TOWER = ("id2label", "label2id", "hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
-def _vit(model: Any, config: Config) -> Config:
+def _vit(model: VisionTransformer, config: Config) -> Config:
     if model.representation_size is not None and model.num_classes:
         raise CheckpointError(
             "ViTForImageClassification does not have a layer between the class token and the head; "
@@ -51,12 +52,12 @@ def _vit(model: Any, config: Config) -> Config:
     return config
 
 
-def _distilled(model: Any, config: Config) -> Config:
+def _distilled(model: VisionTransformer, config: Config) -> Config:
     name = "DeiTForImageClassificationWithTeacher" if model.num_classes else "DeiTModel"
     return config | {"architectures": [name], "model_type": "deit", "qkv_bias": model.key_bias}
 
 
-def _clip(model: Any, config: Config) -> Config:
+def _clip(model: VisionTransformer, config: Config) -> Config:
     _check_pooling(model, "CLIPVisionModel", "token")
     name = "CLIPVisionModelWithProjection" if model.num_classes else "CLIPVisionModel"
     return {key: value for key, value in config.items() if key not in TOWER} | {
@@ -66,7 +67,7 @@ def _clip(model: Any, config: Config) -> Config:
     }
 
 
-def _siglip(model: Any, config: Config) -> Config:
+def _siglip(model: VisionTransformer, config: Config) -> Config:
     tower = {key: value for key, value in config.items() if key not in TOWER}
     tower |= {"model_type": "siglip_vision_model", "vision_use_head": model.pooling == "map"}
     if model.num_classes == 0:
@@ -82,7 +83,7 @@ def _siglip(model: Any, config: Config) -> Config:
     }
 
 
-def _dinov2(model: Any, config: Config) -> Config:
+def _dinov2(model: VisionTransformer, config: Config) -> Config:
     name = "Dinov2WithRegisters" if model.num_registers else "Dinov2"
     _check_pooling(model, f"{name}ForImageClassification", "token_gap")
     is_gated = model.activation == "swiglu"
@@ -106,13 +107,13 @@ def _dinov2(model: Any, config: Config) -> Config:
     }
 
 
-def _dinov2_width(model: Any, ratio: int, is_gated: bool) -> int:
+def _dinov2_width(model: VisionTransformer, ratio: int, is_gated: bool) -> int:
     """As transformers computes it: a gate's is rounded up to a multiple of 8."""
     width = model.hidden_dim * ratio
     return (int(width * 2 / 3) + 7) // 8 * 8 if is_gated else width
 
 
-def _dinov3(model: Any, config: Config) -> Config:
+def _dinov3(model: VisionTransformer, config: Config) -> Config:
     _check_pooling(model, "DINOv3ViTModel", None)
     return config | {
         "architectures": ["DINOv3ViTModel"],
@@ -125,7 +126,7 @@ def _dinov3(model: Any, config: Config) -> Config:
     }
 
 
-def _beit(model: Any, config: Config) -> Config:
+def _beit(model: VisionTransformer, config: Config) -> Config:
     _check_pooling(model, "BeitForImageClassification", "token", "gap")
     if model.num_classes and (model.pooling == "gap") != model.norm_after_pooling:
         raise CheckpointError(
@@ -144,7 +145,7 @@ def _beit(model: Any, config: Config) -> Config:
     }
 
 
-def check_options(model: Any, layout: str) -> None:
+def check_options(model: VisionTransformer, layout: str) -> None:
     """Raises a CheckpointError for options that the model of a layout does not have."""
     theirs: dict[str, tuple[Any, ...]]
     theirs = {"key_bias": (True,), "layer_scale": (None,), "num_registers": (0,), "rotary": (None,)}
@@ -158,7 +159,7 @@ def check_options(model: Any, layout: str) -> None:
             )
 
 
-def _check_pooling(model: Any, theirs: str, *poolings: str | None) -> None:
+def _check_pooling(model: VisionTransformer, theirs: str, *poolings: str | None) -> None:
     if model.num_classes and model.pooling not in poolings:
         accepted = " or ".join(repr(pooling) for pooling in poolings if pooling)
         raise CheckpointError(

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from keras_vit._base.errors import did_you_mean
+from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import Container
 from keras_vit.weights.tables.big_vision import BIG_VISION, FLEXIVIT
@@ -107,7 +108,7 @@ OF_ARGUMENTS: dict[str, tuple[tuple[dict[str, tuple[Any, ...]], str], ...]] = {
 }
 
 
-def layout_for(name: str, model: Any, family: str) -> Layout:
+def layout_for(name: str, model: ImageModel, family: str) -> Layout:
     """The layout in which a package, or a layout by its name, holds the weights of a model."""
     if family == "vit":
         for arguments, layout in OF_ARGUMENTS.get(name, ()):
