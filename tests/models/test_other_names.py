@@ -8,6 +8,7 @@ import pytest
 import keras_vit
 from keras_vit.models import model_cost, named_model
 from keras_vit.models.other_names import OTHER_NAMES
+from keras_vit.tasks import Classification
 from keras_vit_cli import commands as cli
 from keras_vit_cli.train import run as jobs
 from keras_vit_cli.train.job import Job
@@ -196,6 +197,6 @@ def test_a_training_has_the_image_size_and_rho_of_the_name(tmp_path: Any) -> Non
     smaller = Job(data="digits", out=tmp_path, model="vit_tiny_patch16_384", image_size=32)
     recipe = recipe_of(smaller)
     assert recipe.image_size == 32
-    model = jobs.build(smaller, recipe, 10, 1)
+    model = jobs.build(smaller, recipe, Classification(size=10), 1)
     assert (model.input_shape, model.num_classes) == ((None, 32, 32, 1), 10)
     assert (model.activation, model.hidden_dim) == ("gelu", 192)
