@@ -13,8 +13,10 @@ import keras_vit
 from keras_vit import data
 from keras_vit._base.errors import printable
 from keras_vit.evaluation import classification_report
+from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit_cli import commands as cli
-from keras_vit_cli.report.model_card import model_card
+from keras_vit_cli.report.page import report_page
+from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
 from tests.hostile import NAMES
 
@@ -101,17 +103,21 @@ class Page(HTMLParser):
         self.text += data
 
 
-def card(names: tuple[str, ...]) -> str:
-    """A card with the names wherever it has one of a user's."""
+def results_of(names: tuple[str, ...], split: data.Split | None = None) -> Results:
     report = classification_report(LABELS, LOGITS, names)
+    return results_of_classes(report, Outcomes.of_logits(LABELS, LOGITS), split)
+
+
+def page(names: tuple[str, ...]) -> str:
+    """A page with the names wherever it has one of a user's."""
     return "\n".join(
-        model_card(
+        report_page(
             name,
-            report,
-            {"beside": [name], "bad_files": [[name, name]], "data": {name: 3}},
+            results_of(names),
+            {"bad_files": [[name, name]], "data": {name: 3}, "recipe": name},
             {
-                "command": f"keras-vit train --data {name}",
-                "job": {"data": name, "weights": name},
+                "command": shlex.join(["keras-vit", "train", "--data", name]),
+                "job": {"data": name, "labels": name, "weights": name, "teacher": name},
                 "recipe": {"source": name},
             },
             run=Path("runs") / name.replace("/", ""),
@@ -120,31 +126,28 @@ def card(names: tuple[str, ...]) -> str:
     )
 
 
-def test_the_model_card() -> None:
+def test_the_page() -> None:
     markdown_it = pytest.importorskip("markdown_it")
     reader = markdown_it.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    page, plain = Page(reader.render(card(NAMES))), Page(reader.render(card(PLAIN)))
-    assert page.tags == plain.tags
+    shown, plain = Page(reader.render(page(NAMES))), Page(reader.render(page(PLAIN)))
+    assert shown.tags == plain.tags
     for name in NAMES:
-        shown = printable(name)
-        # Title, heading of the data, file and reason, weights, recipe, and the tables' rows.
-        assert page.text.count(shown) >= 6 + len(NAMES)
+        # Title, data, labels, part, weights, teacher, file and reason, recipe and its source, and
+        # in every page the task's names and the table's row.
+        assert shown.text.count(printable(name)) >= 10 + 2 * len(NAMES)
 
 
-def test_commands_of_the_card_can_be_pasted() -> None:
-    report = classification_report(LABELS, LOGITS, PLAIN)
+def test_commands_of_the_page_can_be_pasted() -> None:
     for name in NAMES:
-        text = model_card("m", report, {}, run=Path("runs") / name.replace("/", ""))
-        (line,) = (line for line in text.splitlines() if line.startswith("keras-vit predict"))
-        words = shlex.split(line)
-        assert words == [
-            "keras-vit",
-            "predict",
-            f"runs/{printable(name.replace('/', ''))}",
-            "photo.jpg",
-        ]
+        run = Path("runs") / name.replace("/", "")
+        config = {"command": shlex.join(["keras-vit", "train", "--data", name])}
+        text = report_page("m", results_of(PLAIN), {}, config, run=run)
+        train, predict = (line for line in text.splitlines() if line.startswith("keras-vit "))
+        assert shlex.split(train) == ["keras-vit", "train", "--data", printable(name)]
+        folder = f"runs/{printable(name.replace('/', ''))}"
+        assert shlex.split(predict) == ["keras-vit", "predict", folder, "photo.jpg"]
         (line,) = (line for line in text.splitlines() if line.startswith("model = "))
-        compile(line, "card", "exec")
+        compile(line, "page", "exec")
 
 
 def test_the_folder_of_a_run(tmp_path: Path) -> None:
@@ -152,9 +155,8 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     pixels = np.zeros((len(LABELS), 8, 8, 3), np.uint8)
     split = data.ArraySplit("val", NAMES, pixels, LABELS)
-    report = classification_report(LABELS, LOGITS, NAMES)
     facts = {"bad_files": [[name, "empty"] for name in NAMES]}
-    write_report(tmp_path, report, facts, labels=LABELS, logits=LOGITS, split=split)
+    write_report(tmp_path, results_of(NAMES, split), facts)
     assert {path.name for path in tmp_path.iterdir()} == {
         "report.json",
         "report.md",

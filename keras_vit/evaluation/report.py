@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from keras_vit._base.errors import counted, listed, printable
 from keras_vit.evaluation.checks import check_labels, check_scores
 from keras_vit.evaluation.markdown import table
-from keras_vit.tasks.scores import wilson_interval
+from keras_vit.tasks.scores import Score, class_scores, scores_with_intervals, wilson_interval
 
 _COLUMNS = ("class", "precision", "recall", "F1", "support")
 
@@ -86,6 +87,25 @@ class ClassificationReport:
         counts = np.bincount(label, count, size) + np.bincount(prediction, count, size)
         return counts.astype(np.int64)
 
+    @cached_property
+    def scores(self) -> dict[str, Score]:
+        """Accuracy, balanced accuracy and macro F1 with 95 % intervals."""
+        label, prediction, count = self.pairs.T
+        return self._scores(np.repeat(label, count), np.repeat(prediction, count))
+
+    @property
+    def constant(self) -> dict[str, Score]:
+        """The same scores of the most frequent class for all examples, which needs no model."""
+        labels = np.repeat(self.pairs[:, 0], self.pairs[:, 2])
+        most = np.bincount(labels).argmax()
+        return self._scores(labels, np.full_like(labels, most), resamples=0)
+
+    def _scores(
+        self, labels: np.ndarray, predictions: np.ndarray, resamples: int = 1000
+    ) -> dict[str, Score]:
+        named = class_scores(labels, predictions, len(self.classes))
+        return scores_with_intervals(named, len(labels), resamples)
+
     @property
     def balanced_accuracy(self) -> float:
         """The mean recall of the classes that have examples."""
@@ -147,6 +167,7 @@ class ClassificationReport:
             "accuracy": self.accuracy,
             "balanced_accuracy": self.balanced_accuracy,
             "majority_rate": self.majority[1],
+            "scores": {name: list(score) for name, score in self.scores.items()},
             "classes": [asdict(scores) for scores in self.classes],
             "macro": asdict(self.macro),
             "weighted": asdict(self.weighted),

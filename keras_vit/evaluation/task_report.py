@@ -10,7 +10,8 @@ import numpy as np
 
 from keras_vit import tasks
 from keras_vit._base.errors import counted, printable
-from keras_vit.evaluation.markdown import inline, table
+from keras_vit.evaluation.markdown import table
+from keras_vit.evaluation.report import MOST_ROWS, SHOWN_ROWS
 from keras_vit.tasks import Multilabel, Task
 from keras_vit.tasks.scores import AveragePrecision, Score, f1_scores
 
@@ -38,19 +39,19 @@ class TaskReport:
 
     def rows(self) -> list[Row]:
         """Score, value, interval, and that of the best constant."""
-        return [
-            (
-                name,
-                f"{score.value:.4g}",
-                f"{score.low:.4g} to {score.high:.4g}",
-                f"{self.constant[name].value:.4g}",
-            )
-            for name, score in self.scores.items()
-        ]
+        return score_rows(self.scores, self.constant)
+
+    @property
+    def shown_names(self) -> tuple[Row, ...]:
+        """The rows of `names` that tables have: of very many, those with the lowest F1."""
+        if len(self.names) <= 1 + MOST_ROWS:
+            return self.names
+        tested = [row for row in self.names[1:] if row[-1] != "0"]
+        return (self.names[0], *sorted(tested, key=lambda row: float(row[2]))[:SHOWN_ROWS])
 
     def __str__(self) -> str:
         lines = [f"{self.task.kind} on {counted(self.examples, 'validation image')}"]
-        for rows in ([HEADING, *self.rows()], self.names):
+        for rows in ([HEADING, *self.rows()], self.shown_names):
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             for first, *others in rows:
                 cells = [f"{c:>{w}}" for c, w in zip(others, widths[1:], strict=True)]
@@ -59,13 +60,15 @@ class TaskReport:
         return "\n".join(lines).strip()
 
     def to_markdown(self) -> str:
-        """The tables, with names escaped."""
-        parts = [table(HEADING, self.rows(), "lrrr")]
-        if self.names:
-            heading, *rows = self.names
-            escaped = [(inline(first), *others) for first, *others in rows]
-            parts.append(table(heading, escaped, "l" + "r" * (len(heading) - 1)))
-        return "\n\n".join(parts)
+        """A table of the task's names; empty where the scores say it all."""
+        if not self.names:
+            return ""
+        heading, *rows = self.shown_names
+        cells = table(heading, rows, "l" + "r" * (len(heading) - 1))
+        if len(self.shown_names) == len(self.names):
+            return cells
+        title = f"Shown: the {len(rows)} with the lowest F1 of {len(self.names) - 1:,}"
+        return f"{title}; `report.json` has all.\n\n{cells}"
 
     def to_dict(self) -> dict[str, Any]:
         """The values as JSON accepts them; what is not a number is null."""
@@ -91,6 +94,26 @@ class TaskReport:
 
 
 HEADING = ("score", "value", "95 % interval", "best constant")
+
+
+def score_rows(scores: Mapping[str, Score], constant: Mapping[str, Score]) -> list[Row]:
+    """Rows of score, value, interval, and the value of the best constant."""
+    return [
+        (
+            name,
+            _shown(score.value),
+            f"{_shown(score.low)} to {_shown(score.high)}",
+            _shown(constant[name].value),
+        )
+        for name, score in scores.items()
+    ]
+
+
+def _shown(value: float) -> str:
+    """Four digits; a dash for what is not defined, and 0 for what rounding has left of it."""
+    if not np.isfinite(value):
+        return "-"
+    return f"{value if abs(value) > 1e-12 else 0:.4g}"
 
 
 def task_report(task: Task, targets: Any, answers: Any) -> TaskReport:

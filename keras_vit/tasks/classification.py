@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_vit.tasks.distillation_losses import hard_distillation, soft_distillation
 from keras_vit.tasks.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
-from keras_vit.tasks.scores import NamedScores, f1_scores
+from keras_vit.tasks.scores import NamedScores, class_scores
 from keras_vit.tasks.task import Task, as_array, percentages
 
 
@@ -87,16 +87,7 @@ class Classification(Task):
         return dict(zip(self.answer_names, tensors, strict=True))
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
-        labels, predicted = self._classes(targets), answers.argmax(axis=1)
-
-        def score(weights: np.ndarray) -> list[float]:
-            right = weights * (predicted == labels)
-            cases = ((labels, right), (labels, weights), (predicted, weights))
-            counts = [np.bincount(classes, w, self.size) for classes, w in cases]
-            # Of all classes, as in `keras_vit.evaluation`: 0 for one that is never predicted.
-            return [right.sum() / weights.sum(), f1_scores(*counts).mean()]
-
-        return ("accuracy", "macro_f1"), score
+        return class_scores(self._classes(targets), answers.argmax(axis=1), self.size)
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         return {"predictions": self._most_probable("class", answer, top)}

@@ -61,6 +61,18 @@ def bootstrap(
     }
 
 
+def scores_with_intervals(
+    named: NamedScores, examples: int, resamples: int = 1000, seed: int = 0
+) -> dict[str, Score]:
+    """`bootstrap`, but Wilson's interval for an accuracy: resamples of no mistakes are equal."""
+    names, score = named
+    scores = bootstrap(score, names, examples, resamples, seed)
+    if "accuracy" in scores:
+        rate = scores["accuracy"].value
+        scores["accuracy"] = Score(rate, *wilson_interval(rate, examples))
+    return scores
+
+
 def _interval(values: np.ndarray) -> tuple[float, float]:
     defined = values[np.isfinite(values)]
     if not defined.size:
@@ -92,6 +104,36 @@ def f1_scores(both: Any, present: Any, predicted: Any) -> np.ndarray:
     """F1 of counts: present and predicted, present, predicted; 0 where it is not defined."""
     total = np.asarray(present + predicted, np.float64)
     return np.divide(2 * both, total, out=np.zeros_like(total), where=total > 0)
+
+
+def class_scores(labels: np.ndarray, predicted: np.ndarray, size: int) -> NamedScores:
+    """Accuracy, balanced accuracy (the mean recall) and macro F1 of `size` classes.
+
+    Recall is averaged over the classes that have examples, F1 over all. A class that a resample
+    happens not to have says nothing of the model: it does not count there.
+
+    Args:
+        labels: Integer classes `(examples,)`.
+        predicted: Integer classes `(examples,)`.
+        size: How many classes there are.
+
+    >>> import numpy as np
+    >>> names, score = class_scores(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0]), 2)
+    >>> dict(zip(names, np.round(score(np.ones(4)), 3).tolist()))
+    {'accuracy': 0.75, 'balanced_accuracy': 0.5, 'macro_f1': 0.429}
+    """
+    tested = len(np.unique(labels)) / size
+
+    def score(weights: np.ndarray) -> list[float]:
+        right = weights * (predicted == labels)
+        cases = ((labels, right), (labels, weights), (predicted, weights))
+        both, present, answered = (np.bincount(x, w, size) for x, w in cases)
+        has = present > 0
+        recall = (both[has] / present[has]).mean()
+        macro_f1 = f1_scores(both, present, answered)[has].mean() * tested
+        return [right.sum() / weights.sum(), recall, macro_f1]
+
+    return ("accuracy", "balanced_accuracy", "macro_f1"), score
 
 
 class AveragePrecision:

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import check_arguments, check_choice, listed, printable
-from keras_vit.tasks.scores import NamedScores, Score, bootstrap, wilson_interval
+from keras_vit.tasks.scores import NamedScores, Score, scores_with_intervals
 from keras_vit.tasks.splitting import held_out
 
 
@@ -246,12 +246,8 @@ class Task:
         Raises:
             ValueError: There is not a row of finite answers per target.
         """
-        names, score = self._scores(*self._pairs(targets, answers))
-        scores = bootstrap(score, names, len(answers), resamples, seed)
-        if "accuracy" in scores:  # every resample of right answers alone is right
-            rate = scores["accuracy"].value
-            scores["accuracy"] = Score(rate, *wilson_interval(rate, len(answers)))
-        return scores
+        named = self._scores(*self._pairs(targets, answers))
+        return scores_with_intervals(named, len(answers), resamples, seed)
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
         """The names of the scores, and what computes them for weights of the examples."""

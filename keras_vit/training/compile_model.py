@@ -148,11 +148,16 @@ def _task(network: keras.Model) -> Task:
     return task_of(network)
 
 
+def loss_name(task: Task, loss: str) -> str:
+    """The loss of a recipe where the task has it; in place of one for classes, the task's."""
+    if loss not in task.losses and loss in Classification.losses:
+        return next(iter(task.losses))
+    return loss
+
+
 def recipe_loss(task: Task, recipe: Recipe) -> keras.losses.Loss:
     """The loss of the recipe where the task has it."""
-    name = recipe.loss
-    if name not in task.losses and name in Classification.losses:
-        name = next(iter(task.losses))
+    name = loss_name(task, recipe.loss)
     smooths = name in task.losses and "label_smoothing" in accepted_arguments(task.losses[name])
     return task.loss(name, **({"label_smoothing": recipe.label_smoothing} if smooths else {}))
 

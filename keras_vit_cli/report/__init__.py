@@ -1,1 +1,1 @@
-"""The files of a report: plots, tables, model card."""
+"""The files of a report: the page, its tables and plots."""

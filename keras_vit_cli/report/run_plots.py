@@ -33,11 +33,6 @@ def save_figure(figure: Any, path: str | Path) -> None:
         figure.savefig(temporary)
 
 
-def plot_curves(history: Mapping[str, Sequence[float]], path: str | Path) -> None:
-    """The figure of `draw_curves` as a PNG file."""
-    save_figure(draw_curves(history), path)
-
-
 def draw_curves(history: Mapping[str, Sequence[float]]) -> Any:
     """The history of `fit` as a matplotlib Figure.
 
@@ -110,11 +105,6 @@ def _mark_best(axes: Any, name: str, best: int, values: Mapping[int, float]) -> 
     axes.set_title(f"{shown} in epoch {best}", loc="right", fontsize=10, c=SOFT)
 
 
-def plot_confusion(report: ClassificationReport, path: str | Path) -> None:
-    """The figure of `draw_confusion` as a PNG file."""
-    save_figure(draw_confusion(report), path)
-
-
 def draw_confusion(report: ClassificationReport) -> Any:
     """The confusion matrix as a matplotlib Figure: colors are shares of a row, numbers counts.
 
@@ -182,11 +172,6 @@ def _counts_among(report: ClassificationReport, chosen: Sequence[int]) -> np.nda
     return counts[:-1]
 
 
-def plot_calibration(calibration: Calibration, path: str | Path) -> None:
-    """The figure of `draw_calibration` as a PNG file."""
-    save_figure(draw_calibration(calibration), path)
-
-
 def draw_calibration(calibration: Calibration) -> Any:
     """The reliability diagram as a matplotlib Figure: accuracy against confidence, by bin.
 
@@ -248,17 +233,6 @@ def draw_calibration(calibration: Calibration) -> Any:
         frameon=False,
     )
     return figure
-
-
-def plot_mistakes(
-    mistakes: Sequence[Mistake],
-    images: Sequence[np.ndarray],
-    class_names: Sequence[str],
-    path: str | Path,
-    columns: int = 3,
-) -> None:
-    """The figure of `draw_mistakes` as a PNG file."""
-    save_figure(draw_mistakes(mistakes, images, class_names, columns), path)
 
 
 def draw_mistakes(

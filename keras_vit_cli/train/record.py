@@ -46,7 +46,7 @@ def begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
 
 
 def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, Any]:
-    """How the model was made, for `config.json` and the model card."""
+    """How the model was made, for `config.json` and the page of the report."""
     started = json.loads((folder / "config.json").read_text("utf-8"))
     return {
         "command": started["command"],  # of the first process, if it was resumed

@@ -37,8 +37,9 @@ from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.probe_choice import choose, hold_out_to_choose
 from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.weights import load_model
+from keras_vit_cli.report.description import describe_model, describe_targets
+from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
 from keras_vit_cli.report.run_files import write_report
-from keras_vit_cli.report.task_files import write_task_report
 from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
@@ -335,14 +336,25 @@ class Run:
             self.outcomes.labels, self.outcomes.predictions, self.splits.class_names
         )
 
+    @property
+    def results(self) -> Results:
+        """The scores with all that the report has of the task."""
+        report, split = self.report, self.splits.val
+        if isinstance(report, evaluation.TaskReport):
+            return results_of_task(report, self.targets, self.answers, split)
+        return results_of_classes(report, self.outcomes, split)
+
     def write(self, started: float) -> None:
         """Writes the trained model, its report and its SavedModel."""
         report, name = self.splits.report, self.job.output.place.name
         facts = {
             "seconds": round(time.time() - started, 1),
+            "model": describe_model(self.model),
             "parameters": self.model.count_params(),
+            "pixels": [*self.model.image_size, self.model.channels],
             **self.facts,
             "data": {part: len(split) for part, split in self.splits.items()},
+            "targets": {part: describe_targets(split) for part, split in self.splits.items()},
             "bad_files": [[str(path), reason] for path, reason in report],
             "ignored": [[str(path), reason] for path, reason in report.ignored],
         }
@@ -351,19 +363,15 @@ class Run:
             with atomic_write(self.folder / "model.keras") as temporary:
                 self.model.save(temporary)
             write_text(self.folder / "config.json", json.dumps(config, indent=2, default=str))
-            context: dict[str, Any] = {
-                "split": self.splits.val,
-                "history": self.history,
-                "config": config,
-                "name": name,
-                "run": self.job.out,
-            }
-            written = self.report
-            if isinstance(written, evaluation.TaskReport):
-                context |= {"targets": self.targets, "answers": self.answers}
-                write_task_report(self.folder, written, facts, **context)
-            else:
-                write_report(self.folder, written, facts, outcomes=self.outcomes, **context)
+            write_report(
+                self.folder,
+                self.results,
+                facts,
+                history=self.history,
+                config=config,
+                name=name,
+                run=self.job.out,
+            )
             saved_model = self.folder / "saved_models" / name / "1"
             keras_vit.export_model(self.model, saved_model, overwrite=True)
 

@@ -101,7 +101,10 @@ def test_train_writes_everything(run: Path, photographs: Path) -> None:
     config = json.loads((run / "config.json").read_text())
     assert config["job"]["epochs"] == 6
     assert config["recipe"]["learning_rate"] == 0.001
-    assert "| green |" in (run / "report.md").read_text()
+    page = (run / "report.md").read_text()
+    assert "| green |" in page
+    assert str(photographs.parent) not in page
+    assert "| image size | 16 x 16 pixels, color |" in page
     model = keras.saving.load_model(run / "model.keras")
     assert model.class_names == ("green", "red")
     assert not model.compiled  # the optimizer would triple the file
@@ -203,8 +206,8 @@ def test_recipe_auto_starts_from_a_probe_where_images_are_few(
     assert facts["held_out"] == 21
     assert 0.05 <= facts["temperature"] <= 20
     card = (out / "report.md").read_text()
-    assert "Recipe: `finetune_few`." in card
-    assert "set on 21 training images" in card
+    assert "Recipe `finetune_few`: " in card
+    assert "| held out | 21 training images, not trained on, that set the temperature |" in card
     config = json.loads((out / "config.json").read_text())
     assert config["recipe"]["probe_first"]
     model = keras.saving.load_model(out / "model.keras")

@@ -49,6 +49,8 @@ def test_train_evaluate_and_predict(
     assert {plot, "curves.png", "mistakes.png", "report.md"} <= {p.name for p in out.iterdir()}
     card = (out / "report.md").read_text("utf-8")
     assert f"| {score} |" in card
+    assert "| training | 90 images: " in card
+    assert str(tmp_path) not in card
     assert "accuracy" not in card or kind == "ordinal"
 
     assert cli.main(["evaluate", str(out), *data]) == 0

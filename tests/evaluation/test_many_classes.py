@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from keras_vit.evaluation import (
     classification_report,
     fit_temperature,
     predict_split,
+    task_report,
 )
 from keras_vit.evaluation import checks as checks_module
 from keras_vit.evaluation import prediction as prediction_module
@@ -21,6 +23,9 @@ from keras_vit.evaluation.mistakes import Mistake, images_at
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.report import SHOWN_ROWS
+from keras_vit.tasks import Multilabel, Regression, Task
+from keras_vit_cli.report.page import MOST_SCORES, report_page
+from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
 from keras_vit_cli.report.run_plots import draw_confusion, draw_mistakes
 
@@ -35,6 +40,8 @@ import numpy as np
 import keras, keras_vit
 from keras_vit import data
 from keras_vit.evaluation import classification_report
+from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit_cli.report.results import results_of_classes
 from keras_vit_cli.report.run_files import write_report
 import matplotlib.figure, sklearn.metrics
 
@@ -57,7 +64,8 @@ logits[np.arange(images), labels] += 3
 before = peak()
 limit()
 report = classification_report(labels, logits, names)
-write_report(tempfile.mkdtemp(), report, {}, labels=labels, logits=logits)
+results = results_of_classes(report, Outcomes.of_logits(labels, logits))
+write_report(tempfile.mkdtemp(), results, {})
 print(peak() - before)
 """
 OF_A_MODEL = """
@@ -72,7 +80,7 @@ before = peak()
 limit()
 outcomes = predict_outcomes(model, split)
 report = classification_report(outcomes.labels, outcomes.predictions, names)
-write_report(tempfile.mkdtemp(), report, {}, outcomes=outcomes, split=split)
+write_report(tempfile.mkdtemp(), results_of_classes(report, outcomes, split), {})
 str(report)
 print(peak() - before)
 """
@@ -176,16 +184,38 @@ def test_a_dense_matrix_of_21843_classes_is_refused() -> None:
         _ = report.confusion
 
 
-def test_the_card_is_short(report: ClassificationReport, tmp_path: Path) -> None:
+def test_the_page_is_short(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     half = classification_report([0, 0, 1, 1], [0, 0, 1, 1], NAMES)
     outcomes = Outcomes(np.array([0]), np.array([0]), np.array([0.5]), np.array([0.5]))
-    write_report(tmp_path, half, {}, outcomes=outcomes)
-    card = (tmp_path / "report.md").read_text("utf-8")
-    assert "Not tested, as there are no validation images: class 2, class 3," in card
-    assert "class 11 and 988 more (998 classes of 1,000)" in card
-    assert "into the 1,000 classes that `report.json` lists" in card
-    assert len(card) < 8000
+    write_report(tmp_path, results_of_classes(half, outcomes), {})
+    page = (tmp_path / "report.md").read_text("utf-8")
+    assert "Not tested, as there are no validation images: class 2, class 3," in page
+    assert "class 11 and 988 more (998 classes of 1,000)" in page
+    assert "Classification into 1,000 classes: class 0, class 1," in page
+    assert "class 19 and 980 more." in page
+    assert len(page) < 8000
+
+
+def page_of(task: Task, targets: np.ndarray, answers: np.ndarray) -> str:
+    report = task_report(task, targets, answers)
+    results = Results(task, len(answers), report, (), {}, {"report": report.to_dict()})
+    return report_page("many", results, {})
+
+
+@pytest.mark.parametrize("size", [1000, pytest.param(21_843, marks=pytest.mark.slow)])
+def test_pages_of_other_tasks_are_short(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Task, "scores", partialmethod(Task.scores, resamples=2))
+    rng = np.random.default_rng(0)
+    present = np.eye(size, dtype="float32")[:4]
+    labels = Multilabel(tuple(f"label {i}" for i in range(size)))
+    page = page_of(labels, present, rng.random(present.shape))
+    assert f"Shown: the 4 with the lowest F1 of {size:,}; `report.json` has all." in page
+    numbers = Regression(tuple(f"number {i}" for i in range(size)))
+    values = rng.normal(size=present.shape)
+    more = f"{4 * size - MOST_SCORES:,} more are in `report.json`."
+    assert more in (of_numbers := page_of(numbers, values, values + 0.1))
+    assert max(len(page), len(of_numbers)) < 10_000
 
 
 @pytest.mark.parametrize("batch_size", [7, 64])

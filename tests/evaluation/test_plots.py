@@ -17,7 +17,7 @@ from keras_vit_cli.report.run_plots import (
     draw_confusion,
     draw_curves,
     draw_mistakes,
-    plot_mistakes,
+    save_figure,
 )
 
 pytest.importorskip("matplotlib")
@@ -231,8 +231,8 @@ def test_names_in_any_script_give_one_warning(
     files = [Mistake(0, 2, 1, 0.9, 0.1, "菊/ばら.jpg"), Mistake(1, 2, 1, 0.9, 0.1, "x/菊.jpg")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        plot_mistakes(files, IMAGES[:2], names, tmp_path / "mistakes.png")
-        plot_mistakes(files, IMAGES[:2], names, tmp_path / "mistakes.png")
+        save_figure(draw_mistakes(files, IMAGES[:2], names), tmp_path / "mistakes.png")
+        save_figure(draw_mistakes(files, IMAGES[:2], names), tmp_path / "mistakes.png")
         with without_glyph_warnings():
             drawn(draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
             warnings.warn("of something else", stacklevel=1)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from keras_vit.evaluation import classification_report
-from keras_vit_cli.report.run_plots import plot_confusion, plot_curves
+from keras_vit.evaluation import ClassificationReport, classification_report
+from keras_vit.tasks.scores import wilson_interval
+from keras_vit_cli.report.run_plots import draw_confusion, draw_curves, save_figure
 
 NAMES = ("daisy", "rose", "tulip")
 LABELS = np.random.default_rng(0).integers(0, 3, 200)
@@ -41,6 +42,33 @@ def test_table_and_json() -> None:
     assert json.loads(json.dumps(report.to_dict()))["classes"][2]["name"] == "tulip"
 
 
+def test_scores_are_scikit_learns_beside_the_most_frequent_class() -> None:
+    predicted = SCORES.argmax(1)
+    report = classification_report(LABELS, predicted, NAMES)
+    most = np.full_like(LABELS, np.bincount(LABELS).argmax())
+    for scores, answers in ((report.scores, predicted), (report.constant, most)):
+        assert {name: score.value for name, score in scores.items()} == pytest.approx(
+            {
+                "accuracy": metrics.accuracy_score(LABELS, answers),
+                "balanced_accuracy": metrics.balanced_accuracy_score(LABELS, answers),
+                "macro_f1": metrics.f1_score(LABELS, answers, average="macro"),
+            }
+        )
+    assert all(score.low < score.value < score.high for score in report.scores.values())
+    assert report.scores["accuracy"][1:] == wilson_interval(report.accuracy, len(LABELS))
+    again = ClassificationReport.from_dict(json.loads(json.dumps(report.to_dict())))
+    assert again.scores == report.scores
+
+
+def test_intervals_hold_their_value_where_classes_have_one_image_each() -> None:
+    """Of 100 classes, a resample lacks 37: their F1 of 0 would be the resample's, not ours."""
+    labels = np.arange(100)
+    report = classification_report(labels, np.where(labels < 90, labels, 0), labels.astype(str))
+    for score in report.scores.values():
+        assert score.low < score.value < score.high
+        assert score.high - score.low < 0.2
+
+
 def test_a_class_that_is_never_predicted_scores_zero() -> None:
     report = classification_report([0, 1, 2], [0, 0, 0], NAMES)
     assert [s.precision for s in report.classes] == [pytest.approx(1 / 3), 0, 0]
@@ -62,8 +90,9 @@ def test_errors(labels: list[int], predictions: list[int], words: str) -> None:
 def test_plots_are_not_empty(tmp_path) -> None:
     image = pytest.importorskip("PIL.Image")
     pytest.importorskip("matplotlib")
-    plot_curves({"loss": [2, 1], "val_loss": [2, 1.5], "accuracy": [0, 1]}, tmp_path / "c.png")
-    plot_confusion(classification_report(LABELS, SCORES, NAMES), tmp_path / "m.png")
+    curves = draw_curves({"loss": [2, 1], "val_loss": [2, 1.5], "accuracy": [0, 1]})
+    save_figure(curves, tmp_path / "c.png")
+    save_figure(draw_confusion(classification_report(LABELS, SCORES, NAMES)), tmp_path / "m.png")
     for name in ("c.png", "m.png"):
         pixels = np.asarray(image.open(tmp_path / name).convert("RGB"))
         assert min(pixels.shape[:2]) > 300

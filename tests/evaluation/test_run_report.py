@@ -1,7 +1,9 @@
-"""Calibration, mistakes, model card, and the folder of a run."""
+"""Calibration, mistakes, the page of a report, and the folder of a run."""
 
 import json
 import os
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,18 @@ from keras_vit.evaluation import (
     worst_mistakes,
 )
 from keras_vit.evaluation.mistakes import images_at
-from keras_vit_cli.report.model_card import model_card
+from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
+from keras_vit.training import recipes
+from keras_vit_cli.report.description import (
+    describe_model,
+    describe_targets,
+    describe_task,
+    describe_weights,
+    short_command,
+)
+from keras_vit_cli.report.page import recipe_rows, report_page
+from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
 from tests.data.image_fixtures import flat_folder
 
@@ -103,10 +116,9 @@ def test_what_is_out_of_range() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_history_that_is_not_finite_is_refused(value: float, tmp_path: Path) -> None:
-    report, out = classification_report(LABELS, LOGITS, NAMES), tmp_path / "out"
-    history = {"loss": [1.0, value]}
+    out, history = tmp_path / "out", {"loss": [1.0, value]}
     with pytest.raises(ValueError, match=rf"loss is {value} in epoch 2: the training diverged"):
-        write_report(out, report, {}, labels=LABELS, logits=LOGITS, history=history)
+        write_report(out, results(), {}, history=history)
     assert not out.exists()
 
 
@@ -138,73 +150,190 @@ def test_skipped_files_do_not_shift_images_and_labels(tmp_path: Path) -> None:
     assert scores.shape == (len(readable), 2)
 
 
+def results(split: data.Split | None = None) -> Results:
+    report = classification_report(LABELS, LOGITS, NAMES)
+    return results_of_classes(report, Outcomes.of_logits(LABELS, LOGITS), split)
+
+
 FACTS = {
     "seconds": 61.2,
+    "model": "ViT-Ti/16",
     "parameters": 5526346,
+    "pixels": [224, 224, 3],
+    "recipe": "finetune_small",
     "data": {"train": 1800, "val": 400},
+    "targets": {"train": "1,800 images: 3 classes, 600 images each"},
     "bad_files": [["rose/x|y.jpg", "the file is empty"]],
-    "beside": ["SVC 0.5"],
 }
 CONFIG = {
     "command": "keras-vit train --data photos",
-    "job": {"data": "photos", "weights": "ViT-Ti/16:augreg_in21k"},
-    "recipe": {"learning_rate": 0.03, "source": "table 4 | here"},
+    "job": {"data": "photos", "weights": "ViT-Ti/16:augreg_in21k", "lora": 4, "seed": 0},
+    "recipe": {"learning_rate": 0.03, "ema": 0.0, "source": "table 4 | here"},
     "versions": {"keras": "3.15"},
 }
 
 
-def test_card_has_hugging_faces_sections_and_every_fact() -> None:
-    report = classification_report(LABELS, LOGITS, NAMES)
-    mistakes = worst_mistakes(LABELS, PROBABILITIES)
-    card = model_card(
-        "flowers",
-        report,
-        FACTS,
-        CONFIG,
-        calibration(LABELS, PROBABILITIES),
-        mistakes,
-        ("confusion.png",),
-    )
-    assert card.startswith("---\nlicense:")
-    for section in (
-        "Model details",
-        "Uses",
-        "Bias, risks and limitations",
-        "How to get started",
-        "Training details",
-        "Evaluation",
-        "Technical specifications",
-        "Citation",
-        "Contact",
-    ):
-        assert f"\n## {section}\n" in card
+def test_page_has_every_section_and_every_fact() -> None:
+    shown = results()
+    page = report_page("flowers", shown, FACTS, CONFIG, ("confusion.png", "mistakes.png"))
+    assert page.startswith("# flowers\n\nClassification into 3 classes: daisy, rose, tulip.\n\n**")
+    titles = [line[3:] for line in page.splitlines() if line.startswith("## ")]
+    assert titles == [
+        *("What was trained", "Results", "Plots", "Worst mistakes", "Per class", "Recipe"),
+        "Use and repeat",
+    ]
+    score = shown.report.scores["accuracy"]
     for fact in (
-        f"{report.accuracy:.2%}",
-        "5,526,346",
-        "ViT-Ti/16:augreg_in21k",
-        "`photos`",
-        "1800 train, 400 val",
+        f"| accuracy | {score.value:.4g} | {score.low:.4g} to {score.high:.4g} |",
+        "| macro_f1 |",
+        "| model | ViT-Ti/16 |",
+        "| parameters | 5,526,346 |",
+        "| image size | 224 x 224 pixels, color |",
+        "| initial weights | ViT-Ti/16:augreg_in21k, Apache-2.0, https://storage.googleapis.com/",
+        "| data | photos |",
+        "| training | 1,800 images: 3 classes, 600 images each |",
+        "| validation | 400 images |",
         "`rose/x|y.jpg`: the file is empty",
-        "- SVC 0.5",
+        "Recipe `finetune_small`: table 4 \\| here",
         "| learning_rate | 0.03 |",
-        "| source | table 4 \\| here |",
+        "| lora | 4 |",
         "61 seconds",
-        "| keras | 3.15 |",
-        "keras-vit train --data photos",
+        "keras 3.15.",
+        "keras-vit train --data photos\nkeras-vit predict flowers photo.jpg\n",
         "![confusion](confusion.png)",
-        "**License:** [fill in]",
-        f"{mistakes[0].probability:.1%}",
+        "![mistakes](mistakes.png)",
     ):
-        assert fact in card
-    weakest = min(report.classes, key=lambda scores: scores.recall)
-    assert f"The weakest class is {weakest.name}" in card
+        assert fact in page
+    assert "ema" not in page  # which is off
+    weakest = min(shown.report.classes, key=lambda scores: scores.recall)
+    assert f"The weakest class is {weakest.name}" in page
 
 
-def test_card_of_an_untested_class_without_facts() -> None:
-    card = model_card("pets", classification_report([0, 0], [0, 0], ["cat", "dog"]), {})
-    assert "Not tested, as there are no validation images: dog (1 class of 2)." in card
-    assert "95 % confidence interval 34.2% to 100.0%" in card  # Wilson, 2 of 2
-    assert "None" not in card
+def test_page_of_an_untested_class_without_facts() -> None:
+    report = classification_report([0, 0], [0, 0], ["cat", "dog"])
+    outcomes = Outcomes(*np.zeros((2, 2), int), *np.ones((2, 2)))
+    page = report_page("pets", results_of_classes(report, outcomes), {})
+    assert "Not tested, as there are no validation images: dog (1 class of 2)." in page
+    assert "| accuracy | 1 | 0.3424 to 1 | 1 |" in page  # Wilson, 2 of 2
+    assert "None" not in page
+
+
+def test_of_a_recipe_stands_what_is_set() -> None:
+    recipe = asdict(recipes.get("digits").scaled(steps=150))
+    recipe = json.loads(json.dumps(recipe))  # as of a run that is resumed
+    rows = recipe_rows(Classification(NAMES), recipe, {"precision": "float32", "patience": 3})
+    assert rows == {
+        "loss": "softmax",
+        "steps": "150",
+        "batch_size": "64",
+        "optimizer": "adam",
+        "learning_rate": "0.002",
+        "decay": "cosine",
+        "warmup": "0.08",
+        "weight_decay": "0.05",
+        "label_smoothing": "0.02",
+        "clip_norm": "1",
+        "augmentation: crop": "resize",
+        "augmentation: flip": "no",
+        "augmentation: shift": "1",
+        "augmentation: rotation": "15",
+        "augmentation: zoom": "0.12",
+        "augmentation: shear": "0.2",
+        "patience": "3",
+    }
+    rows = recipe_rows(Regression(size=1), recipe, {})
+    assert rows["loss"] == "squared_error"
+    assert "label_smoothing" not in rows  # that loss does not have it
+
+
+def test_the_head_alone_does_not_follow_the_recipe() -> None:
+    config = {**CONFIG, "job": {**CONFIG["job"], "freeze_backbone": True}}
+    page = report_page("flowers", results(), FACTS, config)
+    assert "The head alone was fitted" in page
+    assert "learning_rate" not in page
+
+
+@pytest.mark.parametrize("cwd", ["/", "/home/ada", "/elsewhere"])
+def test_no_folder_of_the_disk_is_shown(cwd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "cwd", lambda *_: Path(cwd))
+    home = "/home/ada/my work"
+    job = {"data": f"{home}/photos", "labels": f"{home}/photos/labels.csv", "out": f"{home}/run"}
+    job |= {"weights": f"{home}/vit.npz", "teacher": f"{home}/runs/teacher"}
+    words = [f"--{name}={value}" for name, value in job.items()]
+    config = {"command": shlex.join(["keras-vit", "train", *words]), "job": job}
+    facts = {"bad_files": [[f"{home}/photos/red/x.jpg", "empty"]], "data": {"train": 9}}
+    page = report_page("run", results(), facts, config, run=Path(home) / "run")
+    assert "/home/ada" not in page
+    inside = "my work/" if cwd == "/home/ada" else ""
+    assert f"| data | {inside}photos, labels in {inside}photos/labels.csv |" in page
+    assert f"`{inside}photos/red/x.jpg`: empty" in page
+    assert "Paths are shortened here" in page
+    assert shlex.split(short_command(config["command"], job["data"]))[2:4] == [
+        f"--data={inside}photos",
+        f"--labels={inside}photos/labels.csv",
+    ]
+
+
+def test_the_model_is_the_one_that_was_trained() -> None:
+    tiny = {"hidden_dim": 192, "num_heads": 3, "input_shape": (32, 32, 3), "num_classes": 2}
+    for name, model in {
+        "ViT-Ti/16": keras_vit.VisionTransformer(**tiny),
+        "ViT-Ti/16 (token_merging 2)": keras_vit.VisionTransformer(**tiny, token_merging=2),
+        "VisionTransformer (patch_size 8; hidden_dim 192; depth 1; num_heads 3; mlp_dim 768)": (
+            keras_vit.VisionTransformer(**tiny, depth=1, patch_size=8)
+        ),
+        "Mixer-S/16": keras_vit.create("Mixer-S/16", input_shape=(32, 32, 3), num_classes=2),
+        "BiTResNet (depths 1; width 32)": keras_vit.BiTResNet(
+            depths=(1,), width=32, input_shape=(32, 32, 3), num_classes=2
+        ),
+    }.items():
+        assert describe_model(model) == name
+
+
+def test_weights_have_their_license_where_it_is_known() -> None:
+    assert describe_weights(None, None) == "random"
+    of_dinov3 = next(row for row in keras_vit.list_weights() if row.license != "Apache-2.0")
+    assert f"{of_dinov3.name}, {of_dinov3.license}, " in describe_weights(None, of_dinov3.name)
+    same = describe_weights("vit_tiny_patch16_224", "augreg_in21k")
+    assert same == describe_weights(None, "ViT-Ti/16:augreg_in21k")
+    unknown = describe_weights("ViT-Ti/16", "/home/ada/vit.npz")
+    assert unknown == "vit.npz (its license is not known here)"
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "about", "of_split"),
+    [
+        (
+            Classification(NAMES),
+            [0, 0, 2],
+            "classification into 3 classes: daisy, rose, tulip",
+            "2 of 3 classes, 1 to 2 images each",
+        ),
+        (
+            Multilabel(("sun", "sea")),
+            [[1, 1], [0, 1], [0, 0]],
+            "multilabel with any of 2 labels: sun, sea",
+            "2 labels, 1 to 2 images each",
+        ),
+        (
+            Regression(("angle",), units=("degrees",)),
+            [-1.5, 3, 2],
+            "regression of 1 number: angle",
+            "angle from -1.5 to 3 degrees",
+        ),
+        (
+            Ordinal(("low", "mid", "high")),
+            [0, 1, 2],
+            "ordinal into 3 grades: low, mid, high",
+            "3 grades, 1 images each",
+        ),
+    ],
+)
+def test_what_the_data_are(task: Task, targets: list, about: str, of_split: str) -> None:
+    checked = task.check_targets(targets)
+    split = data.ArraySplit("train", task, np.zeros((3, 8, 8, 1), np.uint8), checked)
+    assert describe_task(task) == about
+    assert describe_targets(split) == f"3 images: {of_split}"
 
 
 def test_folder(tmp_path: Path) -> None:
@@ -215,16 +344,7 @@ def test_folder(tmp_path: Path) -> None:
     split = data.ArraySplit("val", NAMES, pixels, LABELS)
     report = classification_report(LABELS, LOGITS, NAMES)
     history = {"loss": [2.0, 1.0], "val_loss": [2.0, 1.5]}
-    write_report(
-        tmp_path / "ビオラ",
-        report,
-        FACTS,
-        labels=LABELS,
-        logits=LOGITS,
-        split=split,
-        history=history,
-        config=CONFIG,
-    )
+    write_report(tmp_path / "ビオラ", results(split), FACTS, history=history, config=CONFIG)
     names = {path.name for path in (tmp_path / "ビオラ").iterdir()}
     plots = {"confusion.png", "curves.png", "calibration.png", "mistakes.png"}
     assert names == {"report.json", "report.md", *plots}
@@ -240,23 +360,30 @@ def test_folder(tmp_path: Path) -> None:
     error = calibration(LABELS, PROBABILITIES).error
     assert record["calibration"]["expected_calibration_error"] == pytest.approx(error, abs=1e-6)
     assert len(record["mistakes"]) == 24
-    card = (tmp_path / "ビオラ" / "report.md").read_text("utf-8")
-    assert "# ビオラ" in card
-    assert all(f"]({name})" in card for name in plots)
+    page = (tmp_path / "ビオラ" / "report.md").read_text("utf-8")
+    assert page.startswith("# ビオラ\n")
+    assert "| duration | 2 epochs in 61 seconds |" in page
+    assert all(f"]({name})" in page for name in plots)
 
 
-def test_commands_use_the_folder_of_the_run(tmp_path: Path) -> None:
+def test_commands_use_the_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
-    report = classification_report(LABELS, LOGITS, NAMES)
-    facts = {"labels": LABELS, "logits": LOGITS}
-    write_report(tmp_path / "partial", report, {}, **facts, run="runs/my photos")
-    card = (tmp_path / "partial" / "report.md").read_text("utf-8")
-    assert "\n# my photos\n" in card
-    assert "\nkeras-vit predict 'runs/my photos' photo.jpg\n" in card
-    assert 'load_model("runs/my photos/model.keras")' in card
-    write_report(tmp_path / "here", report, {}, **facts)
-    card = (tmp_path / "here" / "report.md").read_text("utf-8")
-    assert f"\nkeras-vit predict {tmp_path / 'here'} photo.jpg\n" in card
+    write_report(tmp_path / "partial", results(), {}, run="runs/my photos")
+    page = (tmp_path / "partial" / "report.md").read_text("utf-8")
+    assert page.startswith("# my photos\n")
+    assert "\nkeras-vit predict 'runs/my photos' photo.jpg\n" in page
+    assert 'load_model("runs/my photos/model.keras")' in page
+    monkeypatch.chdir(tmp_path)
+    write_report(tmp_path / "here", results(), {})
+    page = (tmp_path / "here" / "report.md").read_text("utf-8")
+    assert "\nkeras-vit predict here photo.jpg\n" in page
+
+
+def without_mistakes(split: data.Split) -> Results:
+    report = classification_report([0, 1], [0, 1], ("a", "b"))
+    return results_of_classes(report, Outcomes.of_logits([0, 1], 9 * np.eye(2)), split)
 
 
 def full_disk_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,11 +408,10 @@ def test_a_full_disk_leaves_the_previous_report(
     pytest.importorskip("matplotlib")
     pytest.importorskip("tensorflow")
     split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
-    report = classification_report([0, 1], [0, 1], ("a", "b"))
-    options = {"labels": [0, 1], "logits": 9 * np.eye(2), "split": split}
+    results = without_mistakes(split)
 
     def write(loss: float) -> None:
-        write_report(tmp_path, report, {}, **options, history={"loss": [loss]})
+        write_report(tmp_path, results, {}, history={"loss": [loss]})
 
     write(1.0)
     before = (tmp_path / name).read_bytes()
@@ -299,7 +425,6 @@ def test_a_full_disk_leaves_the_previous_report(
 def test_a_plot_without_mistakes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
-    report = classification_report([0, 1], [0, 1], ("a", "b"))
-    write_report(tmp_path, report, {}, labels=[0, 1], logits=9 * np.eye(2), split=split)
+    write_report(tmp_path, without_mistakes(split), {})
     assert (tmp_path / "mistakes.png").stat().st_size > 1000
     assert json.loads((tmp_path / "report.json").read_text())["mistakes"] == []

@@ -32,6 +32,9 @@ def test_classification() -> None:
         assert values_of(Classification(size=5), labels, answers) == pytest.approx(
             {
                 "accuracy": metrics.accuracy_score(targets, predicted),
+                "balanced_accuracy": metrics.recall_score(
+                    targets, predicted, labels=range(4), average="macro"
+                ),
                 "macro_f1": metrics.f1_score(
                     targets, predicted, labels=range(5), average="macro", zero_division=0
                 ),

@@ -1,0 +1,285 @@
+"""The page `report.md` of a training run: one skeleton for every task."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from keras_vit._base.errors import accepted_arguments, counted, printable
+from keras_vit.data import Augmentation
+from keras_vit.evaluation.markdown import code, inline, table
+from keras_vit.evaluation.task_report import HEADING, score_rows
+from keras_vit.tasks import Task
+from keras_vit.training.compile_model import loss_name
+from keras_vit.training.recipes import Recipe
+from keras_vit_cli.options.train import TrainOptions
+from keras_vit_cli.report.description import (
+    NOUNS,
+    as_text,
+    describe_task,
+    describe_weights,
+    set_options,
+    short_command,
+    short_path,
+)
+from keras_vit_cli.report.results import Results
+
+MOST_SCORES = 40  # rows: of several numbers, each has its own scores
+MOST_FILES = 20
+
+MEANINGS = {
+    "balanced_accuracy": "the mean recall of the classes",
+    "macro_f1": "the mean F1 of the classes or labels",
+    "mean_average_precision": "the mean over labels of the area under precision and recall",
+    "mae": "mean absolute error, in the unit of the number",
+    "rmse": "root of the mean squared error",
+    "r2": "the share of the variance that is explained",
+    "spearman": "the correlation of the ranks",
+    "grade_mae": "by how many grades an answer is off, on average",
+    "quadratic_kappa": "Cohen's kappa with quadratic weights: 1 for agreement, 0 for chance",
+}
+
+CAPTIONS = {
+    "confusion": "How often each class is predicted for each.",
+    "calibration": "How often predictions are right, by how sure they are.",
+    "precision_recall": "Precision over recall of each label; dots are at the thresholds.",
+    "numbers": "Predicted against true numbers, and the residuals.",
+    "grades": "How often each grade is predicted for each.",
+    "mistakes": "The answers that are farthest from the truth; bold: what the model answers.",
+    "curves": "Loss and score of training and validation by epoch.",
+}
+
+PARTS = {"train": "training", "val": "validation"}
+
+# Of the recipe: what readers look for although it is the default, and what is shown elsewhere or
+# is not a setting of this run.
+ALWAYS = (
+    *("steps", "epochs", "batch_size", "optimizer", "learning_rate", "decay", "warmup"),
+    *("weight_decay", "label_smoothing", "clip_norm"),
+)
+NEVER = ("source", "hardware", "model", "image_size", "examples", "scaling", "learning_rates")
+OF_THE_JOB = ("precision", "lora", "token_merging", "distillation", "patience", "val_fraction")
+
+
+def report_page(
+    name: str,
+    results: Results,
+    facts: Mapping[str, Any],
+    config: Mapping[str, Any] | None = None,
+    plots: tuple[str, ...] = (),
+    run: Path | None = None,
+) -> str:
+    """The page as Markdown: task, what was trained on what, scores with intervals, plots, recipe.
+
+    Args:
+        name: See `write_report`, also for `results` and `config`.
+        facts: Results of the run: `model` (its description), `parameters`, `pixels` (height, width,
+            channels), `seconds`, `epochs`, `data` (split name to size), `targets` (split name to
+            its description), `bad_files` (pairs of file and reason), `recipe` (its name),
+            `held_out` (how many training images set thresholds or the `temperature`), `choice`.
+            All optional, as are the keys of `config`.
+        plots: PNG files beside the page.
+        run: The folder of the run as a reader would type it; None for the folder `name`.
+
+    Returns:
+        Markdown. Names of files and classes are escaped, whatever they contain, and commands are
+        quoted for a shell. Its length is bounded for any number of classes; paths outside of the
+        working folder are shortened.
+
+    Example:
+
+    >>> from keras_vit.evaluation import classification_report
+    >>> from keras_vit.evaluation.outcomes import Outcomes
+    >>> from keras_vit_cli.report.page import report_page
+    >>> from keras_vit_cli.report.results import results_of_classes
+    >>> report = classification_report([0, 0, 1, 1], [0, 1, 1, 1], ["cat", "dog"])
+    >>> outcomes = Outcomes.of_logits([0, 0, 1, 1], [[1, 0], [0, 1], [0, 1], [0, 1]])
+    >>> page = report_page("pets", results_of_classes(report, outcomes), {})
+    >>> "| accuracy | 0.75 | 0.3006 to 0.9544 | 0.5 |" in page
+    True
+    """
+    config = config or {}
+    job = config.get("job", {})
+    beside = str(job.get("data", ""))
+    others = [plot for plot in plots if plot != "mistakes.png"]
+    sections = {
+        "What was trained": _trained(results.task, facts, job),
+        "Results": _scores(results, job),
+        "Plots": "\n\n".join(map(_plot, others)),
+        "Worst mistakes": _plot("mistakes.png") if "mistakes.png" in plots else "",
+        f"Per {NOUNS[results.task.kind][0]}": results.report.to_markdown(),
+        "Recipe": _recipe(results.task, facts, config),
+        "Use and repeat": _commands(run or Path(name), config, beside),
+    }
+    parts = [f"# {inline(name)}", _summary(results)]
+    parts += [f"## {title}\n\n{text}" for title, text in sections.items() if text]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(results: Results) -> str:
+    score, value, interval, _ = score_rows(results.report.scores, results.report.constant)[0]
+    task = describe_task(results.task)
+    return (
+        f"{inline(task[0].upper() + task[1:])}.\n\n**{inline(score)} {value}** (95 % interval "
+        f"{interval}) on {counted(results.examples, 'validation image')}, which it was not trained "
+        "on."
+    )
+
+
+def _trained(task: Task, facts: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    beside, targets = str(job.get("data", "")), facts.get("targets", {})
+    labels = f", labels in {short_path(job['labels'], beside)}" if job.get("labels") else ""
+    sizes = {part: counted(count, "image") for part, count in facts.get("data", {}).items()}
+    what = "temperature" if task.kind == "classification" else "thresholds or intervals"
+    height, width, channels = facts.get("pixels") or 3 * ("",)
+    rows = {
+        "data": f"{short_path(beside)}{labels}" if beside else "",
+        **{PARTS.get(part, part): targets.get(part, size) for part, size in sizes.items()},
+        "held out": f"{counted(facts['held_out'], 'training image')}, not trained on, that set "
+        f"the {what}"
+        if "held_out" in facts
+        else "",
+        "model": facts.get("model", ""),
+        "parameters": f"{facts['parameters']:,}" if "parameters" in facts else "",
+        "image size": f"{height} x {width} pixels, {'gray' if channels == 1 else 'color'}"
+        if height
+        else "",
+        "initial weights": describe_weights(job.get("model"), job.get("weights")) if job else "",
+        "teacher": short_path(job.get("teacher") or ""),
+        "duration": " in ".join(
+            counted(round(facts[key]), key.removesuffix("s"))
+            for key in ("epochs", "seconds")
+            if facts.get(key)
+        ),
+    }
+    shown = [(name, value) for name, value in rows.items() if value]
+    parts = [table(("", ""), shown)] if shown else []
+    bad = facts.get("bad_files", ())
+    if bad:
+        lines = [
+            f"- {code(short_path(str(file), beside))}: {inline(str(reason))}"
+            for file, reason in bad[:MOST_FILES]
+        ]
+        if len(bad) > len(lines):
+            lines.append(f"- and {len(bad) - len(lines):,} more, in `report.json`")
+        were = "was" if len(bad) == 1 else "were"
+        title = f"{counted(len(bad), 'file')} could not be decoded and {were} skipped:"
+        parts += [title, "\n".join(lines)]
+    return "\n\n".join(parts)
+
+
+def _scores(results: Results, job: Mapping[str, Any]) -> str:
+    rows = score_rows(results.report.scores, results.report.constant)
+    shown = rows[:MOST_SCORES]
+    parts = [table(HEADING, shown, "lrrr")]
+    if len(rows) > len(shown):
+        parts.append(f"{len(rows) - len(shown):,} more are in `report.json`.")
+    meanings = [
+        f"{code(score)}: {meaning}"
+        for score, meaning in MEANINGS.items()
+        if any(row[0] == score or row[0].startswith(f"{score}_") for row in shown)
+    ]
+    constant = "The best constant is one answer for all images, which needs no model."
+    parts.append("; ".join(meanings) + f". {constant}" if meanings else constant)
+    notes = list(results.notes)
+    if job.get("patience") is not None:
+        notes.append(
+            "The epoch was chosen by the loss on the validation images: the scores are a little "
+            "better than on images that chose nothing."
+        )
+    notes.append(
+        "The validation images come from the same source as the training images: on others the "
+        "scores may be lower."
+    )
+    parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(parts)
+
+
+def _plot(file: str) -> str:
+    name = file.removesuffix(".png")
+    caption = CAPTIONS[name]
+    return f"![{name.replace('_', ' ')}]({file})\n\n{caption}"
+
+
+def _recipe(task: Task, facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    job, recipe = config.get("job", {}), config.get("recipe", {})
+    source = f": {inline(str(recipe['source']))}" if recipe.get("source") else "."
+    parts = [f"Recipe {code(str(facts['recipe']))}{source}"] if "recipe" in facts else []
+    if job.get("freeze_backbone"):
+        parts.append("The head alone was fitted, to the features of the initial weights.")
+    elif recipe:
+        parts.append(table(("setting", "value"), recipe_rows(task, recipe, job).items()))
+    if "choice" in facts:
+        choice = facts["choice"]
+        compared = (
+            f"On {counted(choice['images'], 'training image')} held out, a linear probe on the "
+            f"frozen features reaches {choice['linear_probe']:.2%} and fine-tuning from it "
+            f"{choice['fine_tuned']:.2%}. "
+            if choice["images"]
+            else ""
+        )
+        parts.append(f"{compared}Kept: the {choice['selected']}, as {choice['reason']}.")
+    if "temperature" in facts:
+        parts.append(f"The logits are divided by a temperature of {facts['temperature']:.3f}.")
+    return "\n\n".join(parts)
+
+
+def recipe_rows(task: Task, recipe: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, str]:
+    """What is set of a recipe and of the options beside it, as text.
+
+    >>> from keras_vit.tasks import Regression
+    >>> recipe_rows(Regression(size=1), {"loss": "softmax", "ema": 0.0, "optimizer": "sgd"}, {})
+    {'loss': 'squared_error', 'optimizer': 'sgd'}
+    """
+    loss = loss_name(task, recipe.get("loss", "softmax"))
+    smooths = loss in task.losses and "label_smoothing" in accepted_arguments(task.losses[loss])
+    off = {"epochs"} if recipe.get("steps") else set()  # steps replace them
+    off |= set() if smooths else {"label_smoothing"}
+    defaults = _defaults(Recipe)
+    differ = set_options(recipe, defaults)
+    rows = {"loss": loss}
+    rows |= {name: as_text(recipe[name]) for name in ALWAYS if recipe.get(name)}
+    rows |= {name: value for name, value in differ.items() if name != "augmentation"}
+    rows |= {
+        f"augmentation: {name.replace('_', ' ')}": value
+        for name, value in set_options(
+            recipe.get("augmentation", {}), _defaults(Augmentation)
+        ).items()
+    }
+    options = set_options(job, _defaults(TrainOptions))
+    rows |= {name: value for name, value in options.items() if name in OF_THE_JOB}
+    return {
+        name: value
+        for name, value in rows.items()
+        if name not in off and (name == "loss" or name not in (*NEVER, "loss"))
+    }
+
+
+def _defaults(options: type) -> dict[str, Any]:
+    return {
+        field.name: None if field.default is MISSING else field.default for field in fields(options)
+    }
+
+
+def _commands(run: Path, config: Mapping[str, Any], beside: str) -> str:
+    folder = short_path(str(run))
+    commands = [f"keras-vit predict {shlex.quote(folder)} photo.jpg"]
+    parts = []
+    if "command" in config:
+        commands.insert(0, short_command(config["command"], beside))
+        if commands[0] != config["command"]:
+            parts.append("Paths are shortened here; `config.json` has them in full.")
+    # A string literal of Python, on one line.
+    file = printable(json.dumps((Path(folder) / "model.keras").as_posix(), ensure_ascii=False))
+    parts.insert(0, "```\n" + "\n".join(map(printable, commands)) + "\n```")
+    parts.append(
+        "```python\nimport keras_vit\n\n"
+        f"model = keras_vit.load_model({file})  # takes pixels 0..255\n"
+        "answers = keras_vit.models.answers.answers_of(model, model.predict(images))\n```",
+    )
+    versions = config.get("versions", {})
+    if versions:
+        parts.append(", ".join(f"{inline(k)} {inline(v)}" for k, v in versions.items()) + ".")
+    return "\n\n".join(parts)
