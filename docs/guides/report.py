@@ -60,10 +60,9 @@ train_output = run(
 import json
 
 run_folder = folder / "runs" / "digits"
-from IPython.display import Markdown, display
-
 page = (run_folder / "report.md").read_text("utf-8")
-display(Markdown(page[: page.index("\n## Plots")]))
+print(page[: page.index("\n\n## What")])
+print(page[page.index("\n## Results") : page.index("\n\n## Plots")])
 
 # %% [markdown]
 # ## Every number, computed again
@@ -201,7 +200,7 @@ for more in range(1, 8):
 # ## The figures of a run
 
 # %%
-from IPython.display import Image
+from IPython.display import Image, display
 
 display(Image(run_folder / "curves.png"))
 
