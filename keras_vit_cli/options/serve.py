@@ -22,6 +22,9 @@ class ServeOptions:
         20 * 2**20,
         Integers(1, 2**40, metavar="BYTES"),
     )
+    max_images: int = in_data(
+        "refuse requests of more images than this", 64, Integers(1, 2**20, metavar="N")
+    )
     max_pixels: int = in_data(
         "refuse images of more pixels (height times width) than this",
         shared.MAX_PIXELS,
@@ -39,6 +42,7 @@ class ServeOptions:
         BATCH,
     )
     top: int = in_run("number of classes per answer", 5, CLASSES)
+    log_requests: bool = in_run("print a line of JSON per request", False)
 
 
 SERVE = Command(

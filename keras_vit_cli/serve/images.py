@@ -1,9 +1,10 @@
-"""From the body of a request to pixels, within limits on bytes, time and pixels."""
+"""From the body of a request to pixels, within limits on bytes, time, images and pixels."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
 import numpy as np
 from starlette.datastructures import UploadFile
@@ -28,15 +29,29 @@ class RefusedError(Exception):
         self.status = status
 
 
+@dataclass(frozen=True)
+class Upload:
+    """One image of a request.
+
+    Attributes:
+        name: Of the file in a form; elsewhere its place in the request, `"0"`, `"1"`, ...
+        contents: The bytes of an image file; or float32 pixels `(height, width, channels)` as the
+            model takes them; or the reason why it cannot be read.
+    """
+
+    name: str
+    contents: bytes | np.ndarray | str
+
+
 class _FormInMemory(MultiPartParser):
     spool_max_size = 2**62  # the body is in memory and within the limit: no copy on disk
 
 
-async def read_image_bytes(request: Request, max_bytes: int) -> bytes:
-    """The image in a body: the body itself, or the file in a multipart form.
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body of a request.
 
     Raises:
-        RefusedError: The body is too large, too slow, empty, or a form without a file.
+        RefusedError: It is too large or too slow.
         ClientDisconnect: The client has hung up.
     """
     too_large = RefusedError(
@@ -59,12 +74,31 @@ async def read_image_bytes(request: Request, max_bytes: int) -> bytes:
         raise RefusedError(
             408, f"The body did not arrive within {UPLOAD_SECONDS:g} seconds."
         ) from None
-    contents = bytes(body)
+    return bytes(body)
+
+
+async def images_in(request: Request, body: bytes, max_images: int) -> list[Upload]:
+    """The images in a body: the body itself, or the files in a multipart form.
+
+    Raises:
+        RefusedError: It is empty, a form without a file, or one with too many.
+    """
+    uploads = [Upload("0", body)]
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        contents = await _file_in_form(request, contents)
-    if not contents:
+        uploads = await _files_in_form(request, body, max_images)
+    if len(uploads) == 1 and not uploads[0].contents:
         raise RefusedError(400, "The body is empty. Send the bytes of an image file.")
-    return contents
+    return uploads
+
+
+def check_count(images: int, max_images: int) -> None:
+    """Refuses more images than a request may have."""
+    if images > max_images:
+        raise RefusedError(
+            413,
+            f"The request has more than {max_images} images. Send several requests, or raise "
+            "--max-images.",
+        )
 
 
 async def discard_body(request: Request) -> None:
@@ -83,28 +117,30 @@ async def discard_body(request: Request) -> None:
         return  # too slow, gone, or read to its end before
 
 
-async def _file_in_form(request: Request, body: bytes) -> bytes:
+async def _files_in_form(request: Request, body: bytes, max_images: int) -> list[Upload]:
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
 
+    parser = _FormInMemory(request.headers, stream(), max_files=max_images, max_fields=16)
     try:
-        form = await _FormInMemory(request.headers, stream(), max_files=1, max_fields=16).parse()
+        form = await parser.parse()
     except MultiPartException as error:
+        if "Too many files" in error.message:
+            check_count(max_images + 1, max_images)
         raise RefusedError(400, f"The form cannot be read: {error.message}") from error
-    for _, value in form.multi_items():
-        if isinstance(value, UploadFile):
-            return await value.read()
-    raise RefusedError(400, "The form does not have a file. Send one: curl -F image=@photo.jpg")
+    files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    if not files:
+        raise RefusedError(400, "The form does not have a file. Send one: curl -F image=@photo.jpg")
+    return [Upload(file.filename or str(i), await file.read()) for i, file in enumerate(files)]
 
 
 def prepare(model: ServedModel, contents: bytes, max_pixels: int) -> np.ndarray:
     """float32 pixels `(height, width, channels)` as `keras-vit predict` and evaluation see them.
 
     Raises:
-        RefusedError: The bytes cannot be decoded, or the image has too many pixels.
+        BadImageError: The bytes cannot be decoded, or the image has too many pixels.
     """
+    if not contents:
+        raise BadImageError("the file is empty")
     size, channels = model.image_size, model.channels
-    try:
-        return prepare_contents(contents, size, channels, max_pixels, model.evaluation)
-    except BadImageError as error:
-        raise RefusedError(422, f"The image cannot be read: {error}") from error
+    return prepare_contents(contents, size, channels, max_pixels, model.evaluation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from keras_vit import ops as backend
 from keras_vit._base.errors import printable
+from keras_vit._base.manifest import sha256
 from keras_vit.data.decode.decoder import check_channels
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import (
@@ -21,6 +23,7 @@ from keras_vit.export import ExportedModel, load_classifier
 from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import answers_of, task_of
+from keras_vit.models.layer_state import weights_digest
 from keras_vit.models.views import average_views
 from keras_vit.tasks import Task
 from keras_vit_cli.inspect.looks import look
@@ -52,6 +55,8 @@ class ServedModel:
         evaluation: How an image is brought to that size: see
             `keras_vit.data.evaluation_image`.
         format: What was loaded, such as `"keras"` or `"onnx"`.
+        sha256: Of the weights in Keras's order; of an exported file that of the file, and of an
+            exported folder that of the lines that `sha256sum` prints for its sorted files.
         predict: From float32 pixels 0..255 `(batch, height, width, channels)` to answers
             `(batch, size)`.
         explain: From the pixels of one image `(1, height, width, channels)`, a method,
@@ -64,6 +69,7 @@ class ServedModel:
     channels: int
     evaluation: EvalTransform
     format: str
+    sha256: str
     predict: Callable[[np.ndarray], np.ndarray]
     explain: Callable[[np.ndarray, str, str | None], Explanation] | None = None
 
@@ -95,8 +101,17 @@ def _from_exported(model: ExportedModel) -> ServedModel:
         channels=contract.channels,
         evaluation=contract.evaluation,
         format=contract.format,
+        sha256=_files_sum(model.path),
         predict=model.predict_on_batch,
     )
+
+
+def _files_sum(path: Path) -> str:
+    if path.is_file():
+        return sha256(path)
+    names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+    lines = "".join(f"{sha256(path / name)}  {name}\n" for name in names)
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def warm_up(model: ServedModel, batch_size: int) -> None:
@@ -153,6 +168,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
         channels=channels,
         evaluation=model.eval_transform,
         format="keras",
+        sha256=weights_digest(model),
         predict=predict,
         explain=explain if _has_attention(model) else None,
     )

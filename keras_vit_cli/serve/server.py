@@ -13,9 +13,11 @@ from types import FrameType
 from keras_vit._base.errors import check_positive
 from keras_vit._base.version import install_command
 from keras_vit.data import MAX_PIXELS
+from keras_vit_cli.serve.limits import Limits
 
 PACKAGES = ("uvicorn", "starlette", "python_multipart", "prometheus_client")
 MAX_BYTES = 20 * 2**20
+MAX_IMAGES = 64
 MAX_CONNECTIONS = 1024  # beyond them uvicorn answers 503
 STOP_SECONDS = 30  # what is accepted is answered within this time, or cut off
 
@@ -28,13 +30,15 @@ def serve(
     batch_size: int = 4,
     queue: int | None = None,
     max_bytes: int = MAX_BYTES,
+    max_images: int = MAX_IMAGES,
     max_pixels: int = MAX_PIXELS,
     top: int = 5,
+    log_requests: bool = False,
     report: Callable[[str], None] = print,
 ) -> None:
     """Serves a model over HTTP until Ctrl-C or SIGTERM, then answers what it has accepted.
 
-    `POST /predict` takes the bytes of an image file, or a multipart form with one, and returns
+    `POST /predict` takes the bytes of an image file, or a multipart form with some, and returns
     JSON; `/` is a page for a person. docs/serving.md describes all of it.
 
     Args:
@@ -49,8 +53,10 @@ def serve(
             the batch size: one batch is computed while the next one is decoded, and more
             would wait longer without being answered sooner.
         max_bytes: The largest body that is accepted.
+        max_images: The most images per request.
         max_pixels: The largest height times width that is decoded.
         top: Number of classes per answer.
+        log_requests: Whether `report` gets a line of JSON per request.
         report: Called with lines for the operator: the address, each reload, the end.
 
     Raises:
@@ -59,25 +65,25 @@ def serve(
         ValueError: The model cannot be served, or a number is below 1.
     """
     queue = 2 * batch_size if queue is None else queue
-    check_positive(
-        batch_size=batch_size, queue=queue, max_bytes=max_bytes, max_pixels=max_pixels, top=top
-    )
+    limits = Limits(batch_size, queue, max_bytes, max_images, max_pixels, top)
+    check_positive(**vars(limits))
     for package in PACKAGES:
         _require(package)
     import uvicorn
 
-    from keras_vit_cli.serve.app import Limits, Service, make_app
+    from keras_vit_cli.serve.app import make_app
+    from keras_vit_cli.serve.service import Service
     from keras_vit_cli.serve.versions import Versions
 
     path = Path(model)
     with _listen(host, port) as listener:  # before the model: a taken port shows at once
         versions = Versions(path, batch_size, report)
-        limits = Limits(batch_size, queue, max_bytes, max_pixels, top)
         # Every run calls its file "model"; its folder has a name of its own.
         title = path.resolve().parent.name if path.stem == "model" else path.stem
         service = Service(versions, limits, title or str(path))
         is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
-        app = make_app(service, ["localhost", "127.0.0.1", "::1", "[::1]"] if is_local else ["*"])
+        hosts = ["localhost", "127.0.0.1", "::1", "[::1]"] if is_local else ["*"]
+        app = make_app(service, hosts, report if log_requests else None)
         config = uvicorn.Config(
             app,
             log_level="warning",

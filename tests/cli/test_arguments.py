@@ -67,6 +67,7 @@ REFUSED = {
     ("export", "--image-size"): ("0", "100000"),
     ("serve", "--batch-size"): ("0",),
     ("serve", "--max-bytes"): ("0",),
+    ("serve", "--max-images"): ("0",),
     ("serve", "--max-pixels"): ("0",),
     ("serve", "--port"): ("65536",),
     ("serve", "--queue"): ("0",),

@@ -107,7 +107,7 @@ def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> N
 def test_what_is_refused(body: bytes, status: int, reason: str, port: int) -> None:
     for path in ("/predict", "/attention"):
         answered, content, _ = request(port, path, body)
-        assert (answered, list(content)) == (status, ["error"])
+        assert (answered, list(content)) == (status, ["error", "type"])
         assert reason in content["error"]
 
 

@@ -1,0 +1,206 @@
+"""The Open Inference Protocol, version 2: named tensors as JSON, in and out.
+
+https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from keras_vit_cli.predict.schema import Row
+from keras_vit_cli.serve.images import RefusedError, Upload, check_count
+from keras_vit_cli.serve.json_body import check_keys, decoded, json_object, short
+from keras_vit_cli.serve.model import ServedModel
+
+Contents = bytes | np.ndarray | str
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of images as the protocol names it.
+
+    Attributes:
+        datatype: Of the protocol.
+        shape: For one image; None for that of the model's pixels.
+        read: From the flat data and the shape of all images to what an `Upload` has for each.
+    """
+
+    datatype: str
+    shape: tuple[int, ...] | None
+    read: Callable[[list[Any], tuple[int, ...]], list[Contents]]
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """A request to `infer`: its `id`, the images, and the names of the outputs to return."""
+
+    id: str | None
+    uploads: list[Upload]
+    outputs: tuple[str, ...]
+
+
+def _files(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
+    if not all(isinstance(text, str) for text in data):
+        raise ValueError("of BYTES has something that is not a text in base64")
+    return [decoded(text) for text in data]
+
+
+def _levels(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
+    images = _numbers(data, shape)
+    if not ((images >= 0) & (images <= 255) & (images == np.trunc(images))).all():
+        raise ValueError("of UINT8 has something that is not an integer from 0 to 255")
+    return list(images)
+
+
+def _pixels(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
+    return [_in_range(image) for image in _numbers(data, shape)]
+
+
+def _in_range(image: np.ndarray) -> Contents:
+    """The image; or the reason, where the values are certainly of another scale."""
+    low, high = float(image.min()), float(image.max())
+    # An image of one value may be black.
+    if low < 0 or high > 255 or (low < high <= 1):
+        return f"its values range from {low:.4g} to {high:.4g}: give pixels from 0 to 255"
+    return image
+
+
+def _numbers(data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+    # NumPy would make numbers of texts, and a text of many characters as wide an array of them.
+    try:
+        return np.frombuffer(array("d", data)).astype("float32").reshape(shape)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"has something that is not a number: {error}") from error
+
+
+# By the names that exported files have for the same.
+INPUTS = {
+    "contents": Tensor("BYTES", (), _files),
+    "images": Tensor("UINT8", None, _levels),
+    "pixels": Tensor("FP32", None, _pixels),
+}
+
+
+def describe_tensors(model: ServedModel) -> dict[str, list[dict[str, Any]]]:
+    """The `inputs`, of which a request has one, and the `outputs` of a model, -1 for any number."""
+    inputs = [_row(name, t.datatype, _shape(t, model)) for name, t in INPUTS.items()]
+    outputs = [
+        _row(model.task.answer_names[0], "FP32", (model.task.size,)),
+        _row("valid", "BOOL", ()),
+        _row("rows", "BYTES", ()),
+    ]
+    return {"inputs": inputs, "outputs": outputs}
+
+
+def _row(name: str, datatype: str, shape: Sequence[int]) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": [-1, *shape]}
+
+
+def _shape(tensor: Tensor, model: ServedModel) -> tuple[int, ...]:
+    pixels = (*model.image_size, model.channels)
+    return pixels if tensor.shape is None else tensor.shape
+
+
+def read_infer(body: bytes, model: ServedModel, max_images: int) -> InferRequest:
+    """The images of a request to `infer`.
+
+    Raises:
+        RefusedError: It is not one that this model takes, or has too many images.
+    """
+    described = describe_tensors(model)
+    kinds = " or ".join(f"{t['name']} ({t['datatype']} {t['shape']})" for t in described["inputs"])
+    accepted = (
+        f'Send {{"inputs": [{{"name", "shape", "datatype", "data"}}]}} with one tensor, {kinds}; '
+        "BYTES are image files in base64."
+    )
+    request = json_object(body, accepted, ("id", "parameters", "inputs", "outputs"))
+    if not isinstance(request.get("id", ""), str):
+        raise RefusedError(400, f'"id" is not a text. {accepted}')
+    inputs = request.get("inputs")
+    if not isinstance(inputs, list) or len(inputs) != 1:
+        raise RefusedError(400, f'"inputs" is not a list of one tensor. {accepted}')
+    (sent,) = inputs
+    check_keys(sent, "inputs[0]", accepted, ("name", "shape", "datatype", "data", "parameters"))
+    name, tensor = sent.get("name"), _known(sent.get("name"))
+    if tensor is None or sent.get("datatype") != tensor.datatype:
+        datatype = short(sent.get("datatype"))
+        raise RefusedError(
+            400, f"There is no input {short(name)} of datatype {datatype}. {accepted}"
+        )
+    shape, data = sent.get("shape"), sent.get("data")
+    one = _shape(tensor, model)  # a text stands alone, or in a list of one
+    if not _is_shape(shape) or tuple(shape[1:]) not in {one, one or (1,)}:
+        raise RefusedError(400, f"{name} has the shape {short(shape)}. {accepted}")
+    check_count(shape[0], max_images)
+    try:
+        contents = tensor.read(_flat(data, shape), tuple(shape))
+    except ValueError as error:
+        raise RefusedError(400, f'"data" {error}. {accepted}') from error
+    uploads = [Upload(str(i), each) for i, each in enumerate(contents)]
+    names = tuple(output["name"] for output in described["outputs"])
+    return InferRequest(request.get("id"), uploads, _asked(request.get("outputs"), names))
+
+
+def _known(name: Any) -> Tensor | None:
+    return INPUTS.get(name) if isinstance(name, str) else None
+
+
+def _is_shape(shape: Any) -> bool:
+    is_list = isinstance(shape, list) and bool(shape)
+    return is_list and all(type(side) is int and side > 0 for side in shape)
+
+
+def _flat(data: Any, shape: list[int]) -> list[Any]:
+    """Data that are flat, or nested as their shape is, as a flat list."""
+    if not isinstance(data, list):
+        raise ValueError("is not a list")
+    sides = [len(data)]
+    while data and isinstance(data[0], list):
+        lengths = {len(part) if isinstance(part, list) else -1 for part in data}
+        if len(lengths) > 1:
+            raise ValueError("is nested in lists of different lengths")
+        sides += lengths
+        data = list(chain.from_iterable(data))
+    if sides not in ([math.prod(shape)], shape):
+        raise ValueError(f"has the shape {short(sides)}, and not {short(shape)}")
+    return data
+
+
+def _asked(outputs: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the outputs to return; all of them where a request does not name any."""
+    if outputs is None:
+        return names
+    accepted = f'Leave "outputs" out, or name {", ".join(names)}.'
+    if not isinstance(outputs, list):
+        raise RefusedError(400, f'"outputs" is not a list. {accepted}')
+    for output in outputs:
+        check_keys(output, "One of outputs", accepted, ("name", "parameters"))
+        if output.get("name") not in names:
+            raise RefusedError(400, f"There is no output {short(output.get('name'))}. {accepted}")
+    return tuple(output["name"] for output in outputs) or names
+
+
+def infer_answer(
+    request: InferRequest, model: ServedModel, answers: Sequence[np.ndarray | str], rows: list[Row]
+) -> dict[str, Any]:
+    """The outputs of a request: zeros stand for the answer where `valid` is false."""
+    valid = [row["error"] is None for row in rows]
+    values = np.zeros((len(rows), model.task.size))
+    for i, answer in enumerate(answers):
+        if valid[i]:
+            values[i] = answer
+    data = (values.ravel().tolist(), valid, [json.dumps(row) for row in rows])
+    outputs = {
+        tensor["name"]: {**tensor, "shape": [len(rows), *tensor["shape"][1:]], "data": each}
+        for tensor, each in zip(describe_tensors(model)["outputs"], data, strict=True)
+    }
+    named = {} if request.id is None else {"id": request.id}
+    return {**named, "outputs": [outputs[name] for name in request.outputs]}

@@ -1,0 +1,289 @@
+"""What a server does with a request: its images, in batches, to answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+
+from keras_vit._base.errors import did_you_mean, printable
+from keras_vit._base.processors import available_processors
+from keras_vit._base.version import __version__
+from keras_vit.data.data_errors import BadImageError
+from keras_vit.data.decode.bit_depth import DEEP, has_sixteen_bits
+from keras_vit_cli.inspect.looks import METHODS
+from keras_vit_cli.predict.schema import Row, Schema
+from keras_vit_cli.serve.batching import Batcher, Places
+from keras_vit_cli.serve.images import RefusedError, Upload, images_in, prepare, read_body
+from keras_vit_cli.serve.infer import describe_tensors, infer_answer, read_infer
+from keras_vit_cli.serve.instances import read_instances
+from keras_vit_cli.serve.limits import Limits
+from keras_vit_cli.serve.metrics import Metrics
+from keras_vit_cli.serve.model import Explanation, ServedModel
+from keras_vit_cli.serve.versions import Versions
+
+ATTENTION_PLACES = 2  # one is computed, one waits: each takes as long as several predictions
+UPLOADS_PER_PLACE = 2  # bodies that are read while the places are taken
+_Result = TypeVar("_Result")
+
+
+class Service:
+    """Answers requests with the newest version of a model."""
+
+    def __init__(self, versions: Versions, limits: Limits, title: str) -> None:
+        self.versions, self.limits, self.title = versions, limits, printable(title)
+        self.places = Places(limits.queue)
+        self.uploads = Places(UPLOADS_PER_PLACE * limits.queue)
+        self.attention_places = Places(ATTENTION_PLACES)
+        self.metrics = Metrics(lambda: self.places.in_use + self.attention_places.in_use)
+        self.is_stopping = False
+        self._has_warned = False
+        self._model_thread = ThreadPoolExecutor(1, "model")
+        self._decoders = ThreadPoolExecutor(min(8, available_processors()), "decoder")
+        # One: JSON takes many times its size until images are made of it.
+        self._json_thread = ThreadPoolExecutor(1, "json")
+        self._batcher = Batcher(self._model_thread, limits.batch_size, self.metrics.batch)
+        # TensorFlow makes its graph of decoding now: later it would stop the loop for two seconds.
+        with suppress(BadImageError):
+            prepare(versions.model, b"no image", limits.max_pixels)
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Computes batches and watches for new versions, from the first request to the last."""
+        # Windows does not have it, and only the main thread may set it.
+        with suppress(NotImplementedError, AttributeError, RuntimeError, ValueError):
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, self.versions.reload_requested.set)
+        tasks = [
+            asyncio.create_task(self._batcher.run()),
+            asyncio.create_task(self.versions.watch(self.metrics.reload)),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._json_thread.shutdown()
+            self._decoders.shutdown()
+            self._model_thread.shutdown()
+
+    async def predict(self, request: Request) -> dict[str, Any]:
+        """The row of the image in a request, or the `rows` of several in a form."""
+        uploads = await self._read_images(request, self.limits.max_images)
+        model, version = self.versions.model, self.versions.version.name
+        answers, rows = await self._answer(request, model, uploads)
+        if len(uploads) > 1:
+            return {"rows": rows, "version": version}
+        if isinstance(answers[0], str):
+            raise RefusedError(422, f"The image cannot be read: {answers[0]}")
+        if rows[0]["error"] is not None:
+            raise ValueError(f"version {version}: {rows[0]['error']}")
+        return {**rows[0], "version": version}
+
+    async def instances(self, request: Request) -> dict[str, Any]:
+        """The rows of the images in JSON as TensorFlow Serving takes it."""
+        self._check_name(request)
+        with self.uploads.taken():
+            body = await read_body(request, self.limits.max_bytes)
+            uploads = await self._in_json_thread(read_instances, body, self.limits.max_images)
+        model, version = self.versions.model, self.versions.version.name
+        _, rows = await self._answer(request, model, uploads)
+        return {"predictions": rows, "version": version}
+
+    async def infer(self, request: Request) -> dict[str, Any]:
+        """The tensors that answer those of a request by the Open Inference Protocol."""
+        self._check_name(request)
+        with self.uploads.taken():
+            body = await read_body(request, self.limits.max_bytes)
+            model, version = self.versions.model, self.versions.version.name
+            limit = self.limits.max_images
+            infer = await self._in_json_thread(read_infer, body, model, limit)
+        answers, rows = await self._answer(request, model, infer.uploads)
+        name = {"model_name": self.title, "model_version": version}
+        return {**name, **infer_answer(infer, model, answers, rows)}
+
+    async def describe(self, request: Request) -> dict[str, Any]:
+        """What the model is: its task, its size, the sum of its weights, its version."""
+        self._check_name(request)
+        model = self.versions.model
+        return {
+            "name": self.title,
+            "version": self.versions.version.name,
+            "format": model.format,
+            "task": model.task.get_config(),
+            "classes": model.class_names,
+            "image_size": model.image_size,
+            "channels": model.channels,
+            "sha256": model.sha256,
+            "keras_vit": __version__,
+        }
+
+    async def describe_tensors(self, request: Request) -> dict[str, Any]:
+        """What the model takes and returns, by the Open Inference Protocol."""
+        self._check_name(request)
+        model = self.versions.model
+        return {
+            "name": self.title,
+            "versions": [self.versions.version.name],
+            "platform": f"keras_vit_{model.format}",
+            **describe_tensors(model),
+        }
+
+    def _check_name(self, request: Request) -> None:
+        """Refuses the name of another model in the path; it is compared, and never opened."""
+        name = request.path_params["name"]
+        if name != self.title:
+            raise RefusedError(
+                404, f"There is no model {printable(name[:200])!r} here, but {self.title!r}."
+            )
+
+    async def _answer(
+        self, request: Request, model: ServedModel, uploads: Sequence[Upload]
+    ) -> tuple[list[np.ndarray | str], list[Row]]:
+        """An answer or the reason why there is none for each image, and the row of each.
+
+        A request of many images is one in the queue: its images enter batches a few at a time, so
+        that those of others come between.
+        """
+        request.state.images = len(uploads)
+        answers: list[np.ndarray | str] = []
+        with self.places.taken():
+            for first in range(0, len(uploads), self.limits.batch_size):
+                part = uploads[first : first + self.limits.batch_size]
+                work = asyncio.gather(*(self._answer_one(model, upload) for upload in part))
+                answers += await _unless_gone(request, work)
+        schema, rows = Schema(model.task, self.limits.top), []
+        for upload, answer in zip(uploads, answers, strict=True):
+            row = schema.row(upload.name, answer)
+            rows.append({**row, **self._warning(upload.contents)})
+        return answers, rows
+
+    async def _answer_one(self, model: ServedModel, upload: Upload) -> np.ndarray | str:
+        contents = upload.contents
+        if isinstance(contents, bytes):
+            try:
+                contents = await self._prepare(model, contents)
+            except BadImageError as error:
+                return str(error)
+        if isinstance(contents, str):
+            return contents
+        return await self._batcher.predict(model, contents)
+
+    async def attention(self, request: Request) -> dict[str, Any]:
+        """Where the model looked: a map of all layers, and the image as the model saw it.
+
+        The query has `method`, one of `METHODS`, and `class`, the name of the class to explain.
+        """
+        self._explaining(request)  # before the body is read
+        (upload,) = await self._read_images(request, 1)
+        contents, request.state.images = upload.contents, 1
+        assert isinstance(contents, bytes)
+        with self.attention_places.taken():
+            model, version = self.versions.model, self.versions.version
+            explain = self._explaining(request)  # a reload may have changed the model
+            try:
+                pixels = await self._prepare(model, contents)
+            except BadImageError as error:
+                raise RefusedError(422, f"The image cannot be read: {error}") from error
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(self._model_thread, explain, pixels[None])
+            explanation = await _unless_gone(request, work)
+        return {
+            "method": request.query_params.get("method", METHODS[0]),
+            "class": explanation.class_name,
+            "map": np.round(explanation.map.astype("float64"), 6).tolist(),
+            "covered": [c / s for c, s in zip(explanation.covered, model.image_size, strict=True)],
+            "image": _png(pixels),
+            "version": version.name,
+            **self._warning(contents),
+        }
+
+    def _explaining(self, request: Request) -> Callable[[np.ndarray], Explanation]:
+        """What explains an image as the query of a request asks for, or a RefusedError."""
+        model, query = self.versions.model, request.query_params
+        explain = model.explain
+        if explain is None:
+            raise RefusedError(404, "This model does not have attention to show.")
+        method, class_name = query.get("method", METHODS[0]), query.get("class")
+        if method not in METHODS:
+            known = " or ".join(METHODS)
+            raise RefusedError(400, f"There is no method {method!r}. Ask for {known}.")
+        if class_name is not None and class_name not in model.class_names:
+            known = did_you_mean(class_name, model.class_names, model.class_names[:8])
+            raise RefusedError(400, f"There is no class {class_name!r}. {known}")
+        if class_name is not None and method == "rollout":
+            raise RefusedError(400, "Rollout is the same for every class: leave class= out.")
+        if method == "attribution" and class_name is None and len(model.class_names) == 1:
+            raise RefusedError(400, "This model has one class: name it with class= in the query.")
+        return lambda pixels: explain(pixels, method, class_name)
+
+    def health(self) -> dict[str, Any]:
+        """Which version answers, and why a newer one does not."""
+        versions = self.versions
+        return {
+            "status": "stopping" if self.is_stopping else "ok",
+            "model": self.title,
+            "format": versions.model.format,
+            "task": versions.model.task.kind,
+            "version": versions.version.name,
+            "error": versions.error,
+        }
+
+    def _warning(self, contents: bytes | np.ndarray | str) -> dict[str, str]:
+        """What an answer adds about an image that is not read as it is; logged the first time."""
+        if not isinstance(contents, bytes) or not has_sixteen_bits(contents):
+            return {}
+        if not self._has_warned:
+            self._has_warned = True
+            logging.getLogger(__name__).warning("the image of a request is a %s", DEEP)
+        return {"warning": f"The image is a {DEEP}"}
+
+    async def _read_images(self, request: Request, max_images: int) -> list[Upload]:
+        with self.uploads.taken():
+            body = await read_body(request, self.limits.max_bytes)
+            return await images_in(request, body, max_images)
+
+    async def _in_json_thread(self, read: Callable[..., _Result], *arguments: Any) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._json_thread, read, *arguments)
+
+    async def _prepare(self, model: ServedModel, contents: bytes) -> np.ndarray:
+        loop, pixels = asyncio.get_running_loop(), self.limits.max_pixels
+        return await loop.run_in_executor(self._decoders, prepare, model, contents, pixels)
+
+
+async def _unless_gone(request: Request, work: Awaitable[_Result]) -> _Result:
+    """What `work` returns; when the client hangs up, cancels it and raises ClientDisconnect."""
+
+    async def hang_up() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    result, gone = asyncio.ensure_future(work), asyncio.ensure_future(hang_up())
+    try:
+        await asyncio.wait((result, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
+            raise ClientDisconnect
+        return result.result()
+    finally:
+        result.cancel()
+        gone.cancel()
+
+
+def _png(pixels: np.ndarray) -> str:
+    """The pixels as a data URL."""
+    from PIL import Image
+
+    levels = np.round(pixels).clip(0, 255).astype("uint8")
+    buffer = io.BytesIO()
+    Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels).save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

@@ -1,0 +1,457 @@
+"""What programs send to `keras-vit serve`: forms, two kinds of JSON, ids; and what strangers do."""
+
+import base64
+import http.client
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit._base.errors import printable
+from keras_vit.data.decode.image_files import prepare_contents
+from keras_vit.models.layer_state import weights_digest
+from keras_vit_cli import commands as cli
+from tests.cli.serve.helpers import eventually, jpeg, request, save, tiny_model
+from tests.cli.serve.test_server import SLOW
+from tests.hostile import NAMES
+from tests.models.test_task import TASKS, vit
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+serving = pytest.importorskip("benchmarks.serving")
+load = pytest.importorskip("benchmarks._load")
+pytestmark = pytest.mark.once
+
+MAX_BYTES, MAX_IMAGES = 400_000, 10
+BROKEN = jpeg()[:-200]
+INFER, PREDICT = "/v2/models/photos/infer", "/v1/models/photos:predict"
+OPTIONS = ("--max-bytes", str(MAX_BYTES), "--max-images", str(MAX_IMAGES))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tiny_model(), tmp_path_factory.mktemp("run") / "photos.keras")
+
+
+@pytest.fixture(scope="module")
+def server(file: Path) -> Iterator["serving.Server"]:
+    options = (*OPTIONS, "--max-pixels", "100000", "--top", "2", "--log-requests")
+    server = serving.start_server(file, *options)
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def port(server: "serving.Server") -> int:
+    return server.port
+
+
+def form(files: dict[str, bytes]) -> tuple[bytes, dict[str, str]]:
+    parts = b"".join(
+        b'--x\r\nContent-Disposition: form-data; name="image"; filename="%s"\r\n\r\n%s\r\n'
+        % (name.encode(), contents)
+        for name, contents in files.items()
+    )
+    return parts + b"--x--\r\n", {"Content_Type": "multipart/form-data; boundary=x"}
+
+
+def base64_of(contents: bytes) -> str:
+    return base64.b64encode(contents).decode()
+
+
+def post(port: int, path: str, content: Any) -> tuple[int, dict[str, Any]]:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return request(port, path, body, Content_Type="application/json")[:2]
+
+
+def instances(*files: bytes) -> dict[str, Any]:
+    return {"instances": [{"b64": base64_of(file)} for file in files]}
+
+
+def tensor(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, Any]:
+    sent = {"name": name, "datatype": datatype, "shape": shape, "data": data}
+    return {"inputs": [sent]}
+
+
+def pixels_of(file: bytes) -> np.ndarray:
+    return prepare_contents(file, (32, 24), transform=tiny_model().eval_transform)
+
+
+def approximately(rows: list[dict[str, Any]]) -> list[Any]:
+    """Rows but for the rounding of batches of another size."""
+    return [
+        {**row, "predictions": [pytest.approx(p, abs=1e-5) for p in row["predictions"]]}
+        if row["error"] is None
+        else row
+        for row in rows
+    ]
+
+
+@pytest.fixture(scope="module")
+def written(file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The rows that `keras-vit predict` writes for a good, a broken and another good file."""
+    folder = tmp_path_factory.mktemp("photos")
+    files = {"a.jpg": jpeg(1), "broken.jpg": BROKEN, "b.jpg": jpeg(2)}
+    for name, contents in files.items():
+        (folder / name).write_bytes(contents)
+    words = [str(folder / name) for name in files]
+    out = folder / "rows.jsonl"
+    assert cli.main(["predict", str(file), *words, "--top", "2", "--out", str(out)]) == 1
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    return [{**row, "file": Path(row["file"]).name} for row in rows]
+
+
+def unnamed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "file": str(i)} for i, row in enumerate(rows)]
+
+
+def with_printable_names(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {**r, "predictions": [{**p, "class": printable(p["class"])} for p in r["predictions"]]}
+        if r["error"] is None
+        else r
+        for r in rows
+    ]
+
+
+def test_a_form_of_several_files_has_the_rows_of_predict(
+    written: list[dict[str, Any]], port: int
+) -> None:
+    body, headers = form({"a.jpg": jpeg(1), "broken.jpg": BROKEN, "b.jpg": jpeg(2)})
+    status, content, _ = request(port, "/predict", body, **headers)
+    assert (status, content.keys()) == (200, {"rows", "version"})
+    assert content["rows"] == approximately(with_printable_names(written))
+    assert request(port, "/predict", form({"b": BROKEN})[0], **headers)[0] == 422
+
+
+def test_one_image_is_a_row_with_a_version(port: int) -> None:
+    _, content, _ = request(port, "/predict", jpeg(1))
+    assert content.keys() == {"file", "error", "predictions", "version"}
+    assert (content["file"], content["error"]) == ("0", None)
+
+
+def test_instances_of_tensorflow_serving(written: list[dict[str, Any]], port: int) -> None:
+    content = {**instances(jpeg(1), BROKEN, jpeg(2)), "signature_name": "serving_default"}
+    status, answer = post(port, PREDICT, content)
+    assert (status, answer.keys()) == (200, {"predictions", "version"})
+    rows = unnamed(with_printable_names(written))
+    assert answer["predictions"] == approximately(rows)
+    assert post(port, PREDICT, instances(BROKEN))[0] == 200  # a list stays one
+
+
+def test_what_is_not_base64_is_a_row(port: int) -> None:
+    texts = [base64_of(jpeg(1)), "not base64!", "", "é", base64_of(b"no image")]
+    status, answer = post(port, PREDICT, {"instances": [{"b64": text} for text in texts]})
+    assert status == 200
+    errors = [row["error"] for row in answer["predictions"]]
+    assert errors[0] is None
+    for error, part in zip(
+        errors[1:], ["not base64", "is empty", "not base64", "not a JPEG"], strict=True
+    ):
+        assert part in error
+
+
+@pytest.mark.parametrize("shape", [[3], [3, 1]])
+def test_files_in_tensors(shape: list[int], written: list[dict[str, Any]], port: int) -> None:
+    data: list[Any] = [base64_of(file) for file in (jpeg(1), BROKEN, jpeg(2))]
+    sent = tensor("contents", "BYTES", shape, [[x] for x in data] if len(shape) > 1 else data)
+    status, answer = post(port, INFER, {"id": "job\ud800\x1b", **sent})
+    assert (status, answer["id"], answer["model_name"]) == (200, "job\ud800\x1b", "photos")
+    outputs = {output["name"]: output for output in answer["outputs"]}
+    assert [(o["datatype"], o["shape"]) for o in outputs.values()] == [
+        ("FP32", [3, 3]),
+        ("BOOL", [3]),
+        ("BYTES", [3]),
+    ]
+    assert outputs["valid"]["data"] == [True, False, True]
+    rows = [json.loads(text) for text in outputs["rows"]["data"]]
+    assert rows == approximately(unnamed(with_printable_names(written)))
+    values = np.reshape(outputs["probabilities"]["data"], (3, 3))
+    np.testing.assert_allclose(values.sum(axis=1), [1, 0, 1], atol=1e-5)
+    assert values[0].max() == pytest.approx(rows[0]["predictions"][0]["probability"])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(("name", "datatype"), [("images", "UINT8"), ("pixels", "FP32")])
+def test_pixels_in_tensors(name: str, datatype: str, nested: bool, port: int) -> None:
+    images = np.stack([pixels_of(jpeg(seed)) for seed in (1, 2)])
+    images = np.round(images).astype("uint8") if name == "images" else images.astype("float64")
+    data = images.tolist() if nested else images.ravel().tolist()
+    sent = tensor(name, datatype, list(images.shape), data)
+    status, answer = post(port, INFER, {**sent, "outputs": [{"name": "probabilities"}]})
+    assert (status, [output["name"] for output in answer["outputs"]]) == (200, ["probabilities"])
+    model = tiny_model()
+    outputs = model.predict(images.astype("float32"), verbose=0)
+    values = np.reshape(answer["outputs"][0]["data"], (2, 3))
+    np.testing.assert_allclose(values, model.task.answers(outputs), atol=1e-5)
+
+
+def test_pixels_of_another_scale_are_rows_with_a_reason(port: int) -> None:
+    good = pixels_of(jpeg(1)).astype("float64")
+    images = np.stack([good, good / 255, good - 128, good * 1e3, good])
+    sent = tensor("pixels", "FP32", list(images.shape), images.ravel().tolist())
+    status, answer = post(port, INFER, sent)
+    assert status == 200
+    outputs = {output["name"]: output["data"] for output in answer["outputs"]}
+    assert outputs["valid"] == [True, False, False, False, True]
+    for row in map(json.loads, outputs["rows"][1:4]):
+        assert re.fullmatch(r"its values range from .*: give pixels from 0 to 255", row["error"])
+
+
+SHAPE = [1, 32, 24, 3]
+BLACK = [0] * (32 * 24 * 3)
+FILE = base64_of(jpeg())
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "reason"),
+    [
+        (PREDICT, b"", 400, "not JSON"),
+        (PREDICT, jpeg(), 400, "not JSON"),
+        (PREDICT, b"[" * 300_000, 400, "not JSON"),
+        (PREDICT, b'{"instances": [NaN]}', 400, "NaN is not a number of JSON"),
+        (PREDICT, b"9" * 5000, 400, "not JSON"),
+        (PREDICT, b"\xff\xfe{}", 400, "not JSON"),
+        (PREDICT, [1], 400, "not a JSON object"),
+        (PREDICT, {"inputs": {"b64": FILE}}, 400, 'The body has "inputs"'),
+        (PREDICT, {"\x1b[2J" + "k" * 300_000: 1}, 400, "The body has"),
+        (PREDICT, {"instances": []}, 400, "not a list of images"),
+        (PREDICT, {"instances": "x"}, 400, "not a list of images"),
+        (PREDICT, {"instances": [FILE]}, 400, "instances[0] is not a JSON object"),
+        (PREDICT, {"instances": [{"b64": FILE}, {}]}, 400, 'instances[1]["b64"] is not a text'),
+        (PREDICT, {"instances": [{"b64": [1]}]}, 400, "is not a text"),
+        (PREDICT, {"instances": [{"b64": FILE, "url": "file:///etc/passwd"}]}, 400, '"url"'),
+        (PREDICT, {**instances(), "signature_name": "images"}, 400, 'no signature "images"'),
+        (PREDICT, instances(*[b""] * 10_000), 413, "more than 10 images"),
+        (PREDICT, {"instances": [{"b64": "A" * MAX_BYTES}]}, 413, "more than 400000 bytes"),
+        (INFER, {}, 400, "not a list of one tensor"),
+        (INFER, {"inputs": []}, 400, "not a list of one tensor"),
+        (INFER, {"inputs": [1]}, 400, "inputs[0] is not a JSON object"),
+        (INFER, {"id": 7, "inputs": []}, 400, '"id" is not a text'),
+        (INFER, {"inputs": [], "binary": 1}, 400, '"binary"'),
+        (INFER, tensor("images", "INT64", SHAPE, BLACK), 400, 'of datatype "INT64"'),
+        (INFER, tensor("images", "FP32", SHAPE, BLACK), 400, 'of datatype "FP32"'),
+        (INFER, tensor(["images"], "UINT8", SHAPE, BLACK), 400, 'no input ["images"]'),
+        (INFER, tensor("images", "UINT8", [1, 24, 32, 3], BLACK), 400, "[1, 24, 32, 3]"),
+        (INFER, tensor("images", "UINT8", [32, 24, 3], BLACK), 400, "has the shape"),
+        (INFER, tensor("images", "UINT8", [-1, 32, 24, 3], BLACK), 400, "has the shape"),
+        (INFER, tensor("images", "UINT8", [True, 32, 24, 3], BLACK), 400, "has the shape"),
+        (INFER, tensor("images", "UINT8", [0, 32, 24, 3], []), 400, "has the shape"),
+        (INFER, tensor("images", "UINT8", [1] * 50_000, []), 400, "has the shape"),
+        (INFER, tensor("images", "UINT8", [10**30, 32, 24, 3], []), 413, "10 images"),
+        (INFER, tensor("contents", "BYTES", [10_000], ["x"] * 10_000), 413, "10 images"),
+        (INFER, tensor("images", "UINT8", SHAPE, BLACK[1:]), 400, "has the shape [2303]"),
+        (INFER, tensor("images", "UINT8", SHAPE, 0), 400, "is not a list"),
+        (INFER, tensor("images", "UINT8", SHAPE, [256, *BLACK[1:]]), 400, "from 0 to 255"),
+        (INFER, tensor("images", "UINT8", SHAPE, [0.5, *BLACK[1:]]), 400, "from 0 to 255"),
+        (INFER, tensor("images", "UINT8", SHAPE, ["0", *BLACK[1:]]), 400, "not a number"),
+        (INFER, tensor("pixels", "FP32", SHAPE, [None, *BLACK[1:]]), 400, "not a number"),
+        (INFER, tensor("pixels", "FP32", SHAPE, [10**400, *BLACK[1:]]), 400, "not a number"),
+        (INFER, tensor("images", "UINT8", SHAPE, [[0, 0], [0]]), 400, "different lengths"),
+        (INFER, tensor("images", "UINT8", SHAPE, [[0] * 2304]), 400, "has the shape [1, 2304]"),
+        (INFER, tensor("contents", "BYTES", [1], [7]), 400, "not a text in base64"),
+        (
+            INFER,
+            {**tensor("contents", "BYTES", [1], [FILE]), "outputs": [{"name": "logits"}]},
+            400,
+            'no output "logits"',
+        ),
+    ],
+)
+def test_what_is_refused(path: str, content: Any, status: int, reason: str, port: int) -> None:
+    answered, answer = post(port, path, content)
+    assert (answered, answer.keys()) == (status, {"error", "type"}), answer
+    assert answer["type"] == {400: "bad_request", 413: "too_large"}[status]
+    assert reason in answer["error"]
+    assert len(answer["error"]) < 600
+    assert answer["error"].isprintable()
+    if status == 400:  # what would be accepted
+        assert re.search('Send {"in|name probabilities, valid, rows', answer["error"])
+
+
+def test_limits_hold_for_every_way_in(port: int) -> None:
+    bomb = load.bomb()
+    body, headers = form({"a": bomb, "b": jpeg()})
+    for rows in (
+        request(port, "/predict", body, **headers)[1]["rows"],
+        post(port, PREDICT, instances(bomb, jpeg()))[1]["predictions"],
+    ):
+        assert "more than max_pixels=100000" in rows[0]["error"]
+        assert rows[1]["error"] is None
+    for count, expected in ((MAX_IMAGES, 200), (MAX_IMAGES + 1, 413), (10_000, 413)):
+        body, headers = form({str(i): b"x" for i in range(count)})
+        assert request(port, "/predict", body, **headers)[0] == expected
+    body, headers = form({"a": b"x", "b": b"x"})
+    assert request(port, "/attention", body, **headers)[0] == 413
+
+
+def test_what_the_model_is(file: Path, port: int) -> None:
+    status, model, _ = request(port, "/v1/models/photos")
+    version = request(port, "/health")[1]["version"]
+    assert (status, model["name"], model["version"]) == (200, "photos", version)
+    assert (model["image_size"], model["channels"], model["format"]) == ([32, 24], 3, "keras")
+    assert model["sha256"] == weights_digest(keras_vit.load_model(file))
+    assert model["keras_vit"] == keras_vit.__version__
+    assert (model["task"]["kind"], model["task"]["names"]) == ("classification", model["classes"])
+    _, tensors, _ = request(port, "/v2/models/photos")
+    assert (tensors["name"], tensors["versions"]) == ("photos", [version])
+    assert [(t["name"], t["shape"]) for t in tensors["inputs"]] == [
+        ("contents", [-1]),
+        ("images", [-1, 32, 24, 3]),
+        ("pixels", [-1, 32, 24, 3]),
+    ]
+    assert request(port, "/v2/health/ready")[1]["ready"] is True
+    assert request(port, "/v2/health/live")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nothing", "..", "../photos", "..%2f..%2fetc%2fpasswd", "%2e%2e", "photos%00", "photos/..",
+     "photos:predict", "photos%0d%0aX-Evil:%201", "p" * 10_000, "photos.keras", ""],
+)  # fmt: skip
+def test_tricks_in_the_name_of_a_model(name: str, port: int) -> None:
+    for method, path in (
+        ("GET", f"/v1/models/{name}"),
+        ("POST", f"/v1/models/{name}:predict"),
+        ("GET", f"/v2/models/{name}"),
+        ("POST", f"/v2/models/{name}/infer"),
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request(method, path, b"{}" if method == "POST" else None)
+        answer = connection.getresponse()
+        content = json.loads(answer.read())
+        connection.close()
+        assert answer.status in (404, 405), (path, content)
+        assert content["type"] in ("not_found", "method_not_allowed")
+        assert len(content["error"]) < 1000
+        assert content["error"].isprintable()
+        assert answer.getheader("x-evil") is None
+
+
+def test_ids_are_echoed_or_made(port: int) -> None:
+    def sent_back(*values: str) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.putrequest("GET", "/health")
+        for value in values:
+            connection.putheader("X-Request-ID", value.encode("latin-1"))
+        connection.endheaders()
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer.getheader("x-request-id")
+
+    for name in ("a", "job-7.2:x/y_z+=", "x" * 128):
+        assert sent_back(name) == name
+    for names in ((), ("",), ("x" * 129,), ('a"b',), ("a b",), ("\xe9",), ("a", "b")):
+        assert re.fullmatch("[0-9a-f]{32}", sent_back(*names)), names
+    assert len({sent_back() for _ in range(5)}) == 5
+    for path, body in (("/predict", b"x"), ("/nothing", None), ("/predict", bytes(MAX_BYTES + 1))):
+        assert request(port, path, body, X_Request_ID="abc")[2]["x-request-id"] == "abc"
+    assert request(port, "/", Host="evil.example", X_Request_ID="abc")[2]["x-request-id"] == "abc"
+
+
+def test_a_line_of_json_per_request(server: "serving.Server") -> None:
+    def logged(name: str) -> dict[str, Any]:
+        eventually(lambda: any(name in line for line in server.lines))
+        (line,) = [line for line in server.lines if name in line]
+        assert line.isascii()
+        return json.loads(line)
+
+    names = [uuid.uuid4().hex for _ in range(4)]
+    body, headers = form({"a.jpg": jpeg(1), "secret-name.jpg": jpeg(2)})
+    request(server.port, "/predict?class=secret-query", body, X_Request_ID=names[0], **headers)
+    line = logged(names[0])
+    assert line.keys() == {"time", "id", "method", "path", "status", "images", "milliseconds"}
+    assert (line["method"], line["path"], line["status"]) == ("POST", "/predict", 200)
+    assert (line["images"], line["id"]) == (2, names[0])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", line["time"])
+    assert 0 < line["milliseconds"] < 60_000
+    assert not any("secret" in line for line in server.lines)
+
+    request(server.port, "/v1/models/%1b%5b2J%0a%22%e2%80%ae", X_Request_ID=names[1])
+    line = logged(names[1])
+    assert (line["path"], line["status"]) == ('/v1/models/\x1b[2J\n"\u202e', 404)
+    request(server.port, PREDICT, json.dumps(instances(BROKEN)).encode(), X_Request_ID=names[2])
+    assert (logged(names[2])["images"], logged(names[2])["status"]) == (1, 200)
+    request(server.port, "/" + "p" * 5000, X_Request_ID=names[3])
+    assert len(logged(names[3])["path"]) == 200
+
+
+def test_a_request_of_many_images_leaves_room_and_ends_when_its_client_does(file: Path) -> None:
+    server = serving.Server("-c", SLOW, str(file))  # a second per batch of two
+
+    def seconds_of_one() -> float:
+        began = time.monotonic()
+        assert request(server.port, "/predict", jpeg())[0] == 200
+        return time.monotonic() - began
+
+    try:
+        body, headers = form({str(i): jpeg(i) for i in range(20)})
+        with ThreadPoolExecutor(1) as pool:
+            many = pool.submit(request, server.port, "/predict", body, **headers)
+            eventually(lambda: "keras_vit_in_progress 1" in metrics(server.port), 10)
+            assert seconds_of_one() < 5  # and not behind all of ten batches
+            assert not many.done()
+            status, content, _ = many.result()
+        assert (status, len(content["rows"])) == (200, 20)
+
+        before = batched(server.port)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("POST", "/predict", body, {"content-type": headers["Content_Type"]})
+        eventually(lambda: "keras_vit_in_progress 1" in metrics(server.port), 10)
+        connection.close()
+        eventually(lambda: "keras_vit_in_progress 0" in metrics(server.port), 10)
+        seconds_of_one()
+        assert batched(server.port) - before < 10
+    finally:
+        server.stop()
+
+
+def metrics(port: int) -> str:
+    return request(port, "/metrics")[1]["text"]
+
+
+def batched(port: int) -> float:
+    """How many images the model has computed."""
+    return float(re.search(r"^keras_vit_batch_images_sum (\S+)$", metrics(port), re.M)[1])
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_each_task_in_each_way_and_nothing_logged_unasked(kind: str, tmp_path: Path) -> None:
+    model = vit(task=TASKS[kind])
+    path = save(model, tmp_path / "photos.keras")
+    server = serving.start_server(path, *OPTIONS)
+    try:
+        _, one, _ = request(server.port, "/predict", jpeg(1))
+        _, listed = post(server.port, PREDICT, instances(jpeg(1)))
+        status, tensors = post(server.port, INFER, tensor("contents", "BYTES", [1], [FILE]))
+        _, described, _ = request(server.port, "/v1/models/photos")
+    finally:
+        assert server.stop() == 0
+    assert {**one, "version": None} == {**listed["predictions"][0], "version": None}
+    assert status == 200
+    assert tensors["outputs"][0]["name"] == model.task.answer_names[0]
+    assert tensors["outputs"][0]["shape"] == [1, model.task.size]
+    config = json.loads(json.dumps(model.task.get_config()))
+    assert described["task"] == {**config, "names": described["classes"]}
+    assert not any(line.startswith("{") for line in server.lines)
+
+
+def test_a_model_with_an_odd_name_is_asked_by_what_is_printed(tmp_path: Path) -> None:
+    name = NAMES[-1]  # bytes that are not UTF-8
+    server = serving.start_server(save(tiny_model(), tmp_path / f"{name}.keras"))
+    try:
+        status, model, _ = request(server.port, f"/v1/models/{quote(printable(name))}")
+        assert (status, model["name"]) == (200, printable(name))
+        assert request(server.port, "/health")[1]["model"] == printable(name)
+    finally:
+        assert server.stop() == 0
