@@ -10,7 +10,6 @@ import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -119,9 +118,9 @@ def read_infer(body: bytes, model: ServedModel, max_images: int) -> InferRequest
     kinds = " or ".join(f"{t['name']} ({t['datatype']} {t['shape']})" for t in described["inputs"])
     accepted = (
         f'Send {{"inputs": [{{"name", "shape", "datatype", "data"}}]}} with one tensor, {kinds}; '
-        "BYTES are image files in base64."
+        "data are flat, BYTES are image files in base64."
     )
-    request = json_object(body, accepted, ("id", "parameters", "inputs", "outputs"))
+    request = json_object(body, accepted, ("id", "parameters", "inputs", "outputs"), max_images)
     if not isinstance(request.get("id", ""), str):
         raise RefusedError(400, f'"id" is not a text. {accepted}')
     inputs = request.get("inputs")
@@ -140,8 +139,12 @@ def read_infer(body: bytes, model: ServedModel, max_images: int) -> InferRequest
     if not _is_shape(shape) or tuple(shape[1:]) not in {one, one or (1,)}:
         raise RefusedError(400, f"{name} has the shape {short(shape)}. {accepted}")
     check_count(shape[0], max_images)
+    if not isinstance(data, list) or len(data) != math.prod(shape):
+        raise RefusedError(
+            400, f'"data" is not a flat list of {math.prod(shape)} values, by rows. {accepted}'
+        )
     try:
-        contents = tensor.read(_flat(data, shape), tuple(shape))
+        contents = tensor.read(data, tuple(shape))
     except ValueError as error:
         raise RefusedError(400, f'"data" {error}. {accepted}') from error
     uploads = [Upload(str(i), each) for i, each in enumerate(contents)]
@@ -156,22 +159,6 @@ def _known(name: Any) -> Tensor | None:
 def _is_shape(shape: Any) -> bool:
     is_list = isinstance(shape, list) and bool(shape)
     return is_list and all(type(side) is int and side > 0 for side in shape)
-
-
-def _flat(data: Any, shape: list[int]) -> list[Any]:
-    """Data that are flat, or nested as their shape is, as a flat list."""
-    if not isinstance(data, list):
-        raise ValueError("is not a list")
-    sides = [len(data)]
-    while data and isinstance(data[0], list):
-        lengths = {len(part) if isinstance(part, list) else -1 for part in data}
-        if len(lengths) > 1:
-            raise ValueError("is nested in lists of different lengths")
-        sides += lengths
-        data = list(chain.from_iterable(data))
-    if sides not in ([math.prod(shape)], shape):
-        raise ValueError(f"has the shape {short(sides)}, and not {short(shape)}")
-    return data
 
 
 def _asked(outputs: Any, names: tuple[str, ...]) -> tuple[str, ...]:

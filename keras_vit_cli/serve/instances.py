@@ -18,7 +18,7 @@ def read_instances(body: bytes, max_images: int) -> list[Upload]:
     Raises:
         RefusedError: It is not as `ACCEPTED` describes, or has too many images.
     """
-    request = json_object(body, ACCEPTED, ("instances", "signature_name"))
+    request = json_object(body, ACCEPTED, ("instances", "signature_name"), max_images)
     signature, instances = request.get("signature_name", SIGNATURE), request.get("instances")
     if signature != SIGNATURE:
         raise RefusedError(400, f"There is no signature {short(signature)}. {ACCEPTED}")

@@ -10,18 +10,32 @@ from typing import Any, NoReturn
 from keras_vit._base.errors import printable
 from keras_vit_cli.serve.images import RefusedError
 
+# Of them, an image takes six as `{"b64": "..."}`; the rest of a request takes fewer than these.
+MARKS, MARKS_PER_IMAGE, OTHER_MARKS = (b"[", b"{", b":", b'"'), 8, 200
 
-def json_object(body: bytes, accepted: str, keys: Collection[str]) -> dict[str, Any]:
+
+def json_object(
+    body: bytes, accepted: str, keys: Collection[str], max_images: int
+) -> dict[str, Any]:
     """The JSON object that a body is.
 
     Args:
         body: Of the request.
         accepted: What the caller takes, as a sentence for the error.
         keys: That the object may have.
+        max_images: The most images of a request.
 
     Raises:
-        RefusedError: It is not JSON, or something else.
+        RefusedError: It is not JSON, something else, or has more parts than so many images.
     """
+    # Counted before they are read: seven million empty lists fit into 20 MiB, and take 500 MB of
+    # memory and seconds during which nothing else is answered.
+    if sum(map(body.count, MARKS)) > MARKS_PER_IMAGE * max_images + OTHER_MARKS:
+        raise RefusedError(
+            413,
+            f"The JSON has more parts than one of {max_images} images. Send several requests, or "
+            f"raise --max-images. {accepted}",
+        )
     try:
         value = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -51,6 +65,8 @@ def decoded(text: str) -> bytes | str:
 
 def short(value: Any) -> str:
     """A value of a request for a message: printable, and not as long as the request."""
+    if isinstance(value, list) and len(value) > 8:
+        value = [*value[:8], "..."]
     try:
         text = json.dumps(value)
     except RecursionError:
