@@ -51,6 +51,12 @@ CAPTIONS = {
     "curves": "Loss and score of training and validation by epoch.",
 }
 
+# What the training images that are held out decide.
+HELD_OUT_FOR = {
+    "classification": "temperature",
+    "multilabel": "thresholds",
+    "regression": "prediction intervals",
+}
 PARTS = {"train": "training", "val": "validation"}
 
 # Of the recipe: what readers look for although it is the default, and what is shown elsewhere or
@@ -132,13 +138,12 @@ def _trained(task: Task, facts: Mapping[str, Any], job: Mapping[str, Any]) -> st
     beside, targets = str(job.get("data", "")), facts.get("targets", {})
     labels = f", labels in {short_path(job['labels'], beside)}" if job.get("labels") else ""
     sizes = {part: counted(count, "image") for part, count in facts.get("data", {}).items()}
-    what = "temperature" if task.kind == "classification" else "thresholds or intervals"
+    purpose = f", that set the {HELD_OUT_FOR[task.kind]}" if task.kind in HELD_OUT_FOR else ""
     height, width, channels = facts.get("pixels") or 3 * ("",)
     rows = {
         "data": f"{short_path(beside)}{labels}" if beside else "",
         **{PARTS.get(part, part): targets.get(part, size) for part, size in sizes.items()},
-        "held out": f"{counted(facts['held_out'], 'training image')}, not trained on, that set "
-        f"the {what}"
+        "held out": f"{counted(facts['held_out'], 'training image')}, not trained on{purpose}"
         if "held_out" in facts
         else "",
         "model": facts.get("model", ""),
