@@ -286,7 +286,7 @@ print(f"largest difference of the logits {np.abs(renamed_logits - foreign_logits
 # ## A layout
 #
 # For files that keep coming, or to write them as well, a layout is a table. On the left are the
-# file's names, then the [canonical names](../architecture.md#canonical-names-of-checkpoint-tensors)
+# file's names, then the [canonical names](../extending.md#canonical-names-of-checkpoint-tensors)
 # that stand in it side by side, then how the shapes differ: `LINEAR` transposes, `CONV` moves the
 # channels. `conventions` holds what no tensor shows. Everything else (reports, other sizes, checks
 # of damaged files) follows.
@@ -353,7 +353,7 @@ bits_agree
 
 # %% [markdown]
 # This entry of `LAYOUTS` lasts as long as the process. A layout that others use as well belongs in
-# the package: [how to extend it](../architecture.md#how-to-extend-it).
+# the package: [how to extend it](../extending.md).
 
 # %%
 foreign_agrees = all(

@@ -1,7 +1,7 @@
 """How other packages name and shape the tensors of a model, as tables.
 
 Between all layouts stands one set of names and shapes, the canonical one: see `variables.py`, and
-the table in docs/architecture.md.
+the table in docs/extending.md.
 """
 
 import re
