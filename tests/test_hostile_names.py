@@ -15,7 +15,7 @@ from keras_vit._base.errors import printable
 from keras_vit.evaluation import classification_report
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit_cli import commands as cli
-from keras_vit_cli.report.page import report_page
+from keras_vit_cli.report.report_page import report_page
 from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
 from tests.hostile import NAMES

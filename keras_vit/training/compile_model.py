@@ -143,8 +143,10 @@ def _rho(recipe: Recipe, schedule: Any) -> Rho | None:
 
 
 def _task(network: keras.Model) -> Task:
-    if not hasattr(network, "task"):  # of any Keras model
-        return Classification(size=max(network.output_shape[-1] or 2, 2))
+    if not hasattr(network, "task"):  # of any Keras model, of several outputs, too
+        shape = network.output_shape
+        classes = shape[-1] if isinstance(shape, tuple) and isinstance(shape[-1], int) else 2
+        return Classification(size=max(classes, 2))
     return task_of(network)
 
 

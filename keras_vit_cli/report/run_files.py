@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit._base.files import write_bytes, write_text
-from keras_vit_cli.report.page import report_page
+from keras_vit_cli.report.report_page import report_page
 from keras_vit_cli.report.results import Results
 from keras_vit_cli.report.run_plots import draw_curves, save_figure
 

@@ -24,7 +24,7 @@ from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.report import SHOWN_ROWS
 from keras_vit.tasks import Multilabel, Regression, Task
-from keras_vit_cli.report.page import MOST_SCORES, report_page
+from keras_vit_cli.report.report_page import MOST_SCORES, report_page
 from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
 from keras_vit_cli.report.run_plots import draw_confusion, draw_mistakes

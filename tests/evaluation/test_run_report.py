@@ -28,7 +28,7 @@ from keras_vit_cli.report.description import (
     describe_weights,
     short_command,
 )
-from keras_vit_cli.report.page import recipe_rows, report_page
+from keras_vit_cli.report.report_page import recipe_rows, report_page
 from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
 from tests.data.image_fixtures import flat_folder

@@ -98,7 +98,7 @@ def report_page(
 
     >>> from keras_vit.evaluation import classification_report
     >>> from keras_vit.evaluation.outcomes import Outcomes
-    >>> from keras_vit_cli.report.page import report_page
+    >>> from keras_vit_cli.report.report_page import report_page
     >>> from keras_vit_cli.report.results import results_of_classes
     >>> report = classification_report([0, 0, 1, 1], [0, 1, 1, 1], ["cat", "dog"])
     >>> outcomes = Outcomes.of_logits([0, 0, 1, 1], [[1, 0], [0, 1], [0, 1], [0, 1]])
