@@ -43,7 +43,7 @@ class TaskReport:
 
     @property
     def shown_names(self) -> tuple[Row, ...]:
-        """The rows of `names` that tables have: of very many, those with the lowest F1."""
+        """The rows of `names` that tables have. Of very many, those with the lowest F1."""
         if len(self.names) <= 1 + MOST_ROWS:
             return self.names
         tested = [row for row in self.names[1:] if row[-1] != "0"]

@@ -136,7 +136,7 @@ class Task:
                 examples of a group are never on both sides.
 
         Returns:
-            `(examples,)` of bool: True for those to hold out.
+            `(examples,)` of bool, True for those to hold out.
 
         Raises:
             ValueError: The fraction is out of range, targets are not accepted, or one side would
@@ -216,7 +216,7 @@ class Task:
 
     @property
     def answer_scale(self) -> np.ndarray:
-        """Per answer, the size of a large difference, in units: 1 of probabilities, `(size,)`."""
+        """Per answer, the size of a large difference in units, `(size,)`; 1 of probabilities."""
         return np.ones(self.size, np.float32)
 
     def calibrated(self, targets: Any, answers: Any) -> Self:
