@@ -21,7 +21,7 @@ def held_out(strata: np.ndarray, fraction: float, seed: int = 0, groups: Any = N
         groups: None, or one per example; a group is never on both sides.
 
     Returns:
-        `(examples,)` of bool. With one class per example and no groups, the fraction of every class,
+        `(examples,)` of bool. With a class per example and no groups, the fraction of every class,
         at least one, but never its only one. Else by iterative stratification.
 
     Raises:
