@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import check_non_negative, check_positive, counted
+from keras_vit._base.errors import check_choice, check_non_negative, check_positive, counted
 from keras_vit.evaluation.checks import check_features
+from keras_vit.tasks.balance import BALANCES, class_weights, log_priors, sampling_rates
 
 # Candidates for the inverse strength of the L2 penalty, scikit-learn's C.
 STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
@@ -87,7 +88,13 @@ class LinearProbe:
 
 
 def linear_probe(
-    train_x: Any, train_y: Any, test_x: Any, test_y: Any, folds: int = 5, seed: int = 0
+    train_x: Any,
+    train_y: Any,
+    test_x: Any,
+    test_y: Any,
+    folds: int = 5,
+    seed: int = 0,
+    balance: str = "none",
 ) -> LinearProbe:
     """Multinomial logistic regression on standardized features.
 
@@ -99,10 +106,14 @@ def linear_probe(
         train_y: Integer labels `(n,)`; two classes or more have two examples or more.
         folds: Number of folds of the cross-validation; fewer where a class has fewer examples.
         seed: Seed of the folds.
+        balance: What makes up for classes with few examples, of `keras_vit.tasks.balance.BALANCES`:
+            `"weights"` of the examples; `"logits"`, the bias less the logarithm of the classes'
+            parts, which is the minimum of the adjusted loss; `"sampling"`, the weights that drawing
+            every class as often has in the mean; or `"none"`.
 
     Raises:
         ValueError: Shapes do not match, values are not finite, classes are too small, or an
-            argument is out of range.
+            argument is out of range or unknown.
 
     Example:
 
@@ -114,6 +125,7 @@ def linear_probe(
     True
     """
     from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -123,14 +135,25 @@ def linear_probe(
     if not isinstance(folds, int) or folds < 2:
         raise ValueError(f"folds={folds!r} must be an integer of at least 2.")
     check_non_negative(seed=seed)
+    check_choice(balance, "balance", BALANCES)
+    counts = np.bincount(train_y)
+    ways = {"weights": class_weights, "sampling": sampling_rates}
+    weights = ways[balance](counts) if balance in ways else np.ones(len(counts))
+
+    def score(classifier: Any, x: np.ndarray, y: np.ndarray) -> float:
+        probabilities = classifier.predict_proba(x)
+        return -log_loss(y, probabilities, sample_weight=weights[y], labels=classifier.classes_)
+
     folds = min(folds, check_classes(train_y))
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    of_classes = None if balance in ("none", "logits") else dict(enumerate(weights))
+    regression = LogisticRegression(max_iter=2000, class_weight=of_classes)
+    classifier = make_pipeline(StandardScaler(), regression)
     # A class of one example is in one fold alone: it is trained on, and does not choose.
     several = np.bincount(train_y)[train_y] > 1
     search = GridSearchCV(
         classifier,
         {"logisticregression__C": STRENGTHS},
-        scoring="neg_log_loss",
+        scoring=score,
         cv=StratifiedKFold(folds, shuffle=True, random_state=seed),
         refit=False,
     ).fit(train_x[several], train_y[several])
@@ -139,6 +162,8 @@ def linear_probe(
     kernel, bias = _as_head(regression, int(max(train_y.max(), test_y.max())) + 1)
     kernel /= scaler.scale_[:, None]
     bias -= scaler.mean_ @ kernel
+    if balance == "logits":
+        bias[: len(counts)] -= log_priors(counts)
     return LinearProbe(
         accuracy=float(((test_x @ kernel + bias).argmax(axis=1) == test_y).mean()),
         strength=search.best_params_["logisticregression__C"],

@@ -12,6 +12,7 @@ import numpy as np
 from keras_vit._base.errors import counted, listed, printable
 from keras_vit.evaluation.checks import check_labels, check_scores
 from keras_vit.evaluation.markdown import table
+from keras_vit.tasks.balance import differs_much, imbalance
 from keras_vit.tasks.scores import Score, class_scores, scores_with_intervals, wilson_interval
 
 _COLUMNS = ("class", "precision", "recall", "F1", "support")
@@ -116,6 +117,25 @@ class ClassificationReport:
         """The class with most examples, and its share of them."""
         largest = max(self.classes, key=lambda scores: scores.support)
         return largest.name, largest.support / self.macro.support
+
+    @property
+    def headline(self) -> dict[str, float]:
+        """The scores to read first: before the accuracy the macro scores where classes differ much.
+
+        They do by `keras_vit.tasks.balance.differs_much` of the examples per class.
+        """
+        macro = {"balanced accuracy": self.balanced_accuracy, "macro F1": self.macro.f1}
+        is_accuracy_enough = not differs_much([scores.support for scores in self.classes])
+        return {**({} if is_accuracy_enough else macro), "accuracy": self.accuracy}
+
+    @property
+    def _lead(self) -> str:
+        """The headline as a line, where it is more than the accuracy; else empty."""
+        if len(self.headline) == 1:
+            return ""
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in self.headline.items())
+        times = imbalance([scores.support for scores in self.classes])
+        return f"{scores} (the largest class has {times:,.0f} times as many images as the smallest)"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -224,6 +244,7 @@ class ClassificationReport:
         rule, end = "-" * len(lines[0]), len(self.shown) + 1
         title = [f"{self.selection}:"] if self.selection else []
         notes = [f"note: {printable(note)}" for note in self.notes]
+        title = [*filter(None, [self._lead]), *title]
         return "\n".join([*title, lines[0], rule, *lines[1:end], rule, *lines[end:], *notes])
 
     def to_markdown(self) -> str:
@@ -232,7 +253,7 @@ class ClassificationReport:
         if self.selection:
             parts.insert(0, f"Shown: {self.selection}; `report.json` has all.")
             parts.append(self._confusions_to_markdown())
-        return "\n\n".join(filter(None, parts))
+        return "\n\n".join(filter(None, [self._lead, *parts]))
 
     def _confusions_to_markdown(self) -> str:
         rows = self.confusions[:SHOWN_CONFUSIONS]

@@ -9,8 +9,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.tasks.balance import class_weights, log_priors
 from keras_vit.tasks.distillation_losses import hard_distillation, soft_distillation
-from keras_vit.tasks.losses import LabelAccuracy, SigmoidCrossentropy, SoftmaxCrossentropy
+from keras_vit.tasks.losses import (
+    BalancedLoss,
+    LabelAccuracy,
+    SigmoidCrossentropy,
+    SoftmaxCrossentropy,
+)
 from keras_vit.tasks.scores import NamedScores, class_scores
 from keras_vit.tasks.task import Task, as_array, percentages
 
@@ -42,6 +48,11 @@ class Classification(Task):
     sums_to_one = True
     losses: ClassVar = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
     distillation: ClassVar = {"soft": soft_distillation, "hard": hard_distillation}
+    balances: ClassVar = {
+        "weights": ("softmax", "sigmoid"),
+        "logits": ("softmax",),
+        "sampling": ("softmax", "sigmoid"),
+    }
     answer_names = ("probabilities", "top_classes", "top_probabilities")
     index_answers = ("top_classes",)
 
@@ -67,9 +78,19 @@ class Classification(Task):
 
     def initial_bias(self, targets: Any) -> np.ndarray | None:
         """The logarithm of each class's share, counted with one example more of each class."""
-        checked = self.check_targets(targets)
-        counts = np.bincount(checked, minlength=self.size) if checked.ndim == 1 else checked.sum(0)
+        counts = self.counts(targets)
         return np.log((counts + 1) / (counts.sum() + self.size)).astype(np.float32)
+
+    def counts(self, targets: Any) -> np.ndarray:
+        checked = self.check_targets(targets)
+        return np.bincount(checked, minlength=self.size) if checked.ndim == 1 else checked.sum(0)
+
+    def balanced(self, loss: keras.losses.Loss, balance: str, targets: Any) -> keras.losses.Loss:
+        if balance == "weights":
+            return BalancedLoss(loss, weights=class_weights(self.counts(targets)).tolist())
+        if balance == "logits":
+            return BalancedLoss(loss, log_priors=log_priors(self.counts(targets)).tolist())
+        return loss
 
     def answers(self, outputs: Any) -> np.ndarray:
         rows = self._rows(outputs, self.outputs, "Outputs").astype(np.float32)

@@ -1,8 +1,10 @@
 """The losses and metrics of the tasks: of raw outputs, without an activation."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import check_above_zero, check_rate
@@ -117,6 +119,66 @@ class SigmoidCrossentropy(keras.losses.Loss):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+class BalancedLoss(keras.losses.Loss):
+    """A loss of classes that makes up for rare ones: by weights, or by priors added to the logits.
+
+    Weights multiply the loss of an example, those of a mixed label by their mean (Cui et al. 2019).
+    Log priors are added to the logits in the loss alone (Menon et al. 2021, equation 10): a model
+    trained so returns logits as if all classes were equally frequent. `keras_vit.tasks.balance` has
+    both formulas.
+
+    Args:
+        loss: `SoftmaxCrossentropy` or `SigmoidCrossentropy`.
+        weights: Per class; none for 1.
+        log_priors: Per class; none for 0.
+        **kwargs: Arguments of every Keras loss.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.tasks.losses import BalancedLoss, SoftmaxCrossentropy
+    >>> loss = BalancedLoss(SoftmaxCrossentropy(), log_priors=np.log([0.75, 0.25]))
+    >>> round(float(np.exp(-loss(np.array([1]), np.zeros((1, 2))))), 4)
+    0.25
+    """
+
+    takes_integer_labels = True
+
+    def __init__(
+        self,
+        loss: keras.losses.Loss,
+        weights: Sequence[float] = (),
+        log_priors: Sequence[float] = (),
+        name: str = "balanced",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        self.loss = loss
+        self.weights, self.log_priors = tuple(map(float, weights)), tuple(map(float, log_priors))
+        self.from_logits = True
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        logits = ops.cast(y_pred, "float32")
+        if self.log_priors:
+            logits = logits + ops.convert_to_tensor(np.array(self.log_priors, np.float32))
+        losses = self.loss.call(y_true, logits)
+        if self.weights:
+            labels = ops.cast(one_hot_labels(y_true, y_pred), "float32")
+            losses = losses * ops.sum(labels * np.array(self.weights, np.float32), axis=-1)
+        return losses
+
+    def get_config(self) -> dict[str, Any]:
+        loss = keras.saving.serialize_keras_object(self.loss)
+        arguments = {"weights": list(self.weights), "log_priors": list(self.log_priors)}
+        return {**super().get_config(), "loss": loss, **arguments}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        loss = keras.saving.deserialize_keras_object(config["loss"])
+        return cls(**{**config, "loss": loss})
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
 class LabelAccuracy(keras.metrics.CategoricalAccuracy):
     """`keras.metrics.CategoricalAccuracy` that takes integer labels, too.
 
@@ -145,6 +207,8 @@ class BinaryCrossentropy(keras.losses.BinaryCrossentropy):
 
     Args:
         label_smoothing: How far labels move towards one half, in [0, 1).
+        positive_weights: Per label, how much a present one counts, as torch's `pos_weight`; none
+            for 1.
         **kwargs: Arguments of every Keras loss.
 
     Raises:
@@ -159,11 +223,29 @@ class BinaryCrossentropy(keras.losses.BinaryCrossentropy):
     """
 
     def __init__(
-        self, label_smoothing: float = 0.0, name: str = "binary_crossentropy", **kwargs: Any
+        self,
+        label_smoothing: float = 0.0,
+        positive_weights: Sequence[float] = (),
+        name: str = "binary_crossentropy",
+        **kwargs: Any,
     ) -> None:
         check_rate(label_smoothing=label_smoothing)
         options = {"from_logits": True, "name": name, **kwargs}
         super().__init__(label_smoothing=label_smoothing, **options)
+        self.positive_weights = tuple(map(float, positive_weights))
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        if not self.positive_weights:
+            return super().call(y_true, y_pred)
+        logits, labels = ops.cast(y_pred, "float32"), ops.cast(y_true, "float32")
+        labels = labels * (1 - self.label_smoothing) + 0.5 * self.label_smoothing
+        weighted = labels * np.array(self.positive_weights, np.float32)
+        each = weighted * ops.softplus(-logits) + (1 - labels) * ops.softplus(logits)
+        return ops.mean(each, axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        weights = {"positive_weights": list(self.positive_weights)} if self.positive_weights else {}
+        return {**super().get_config(), **weights}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

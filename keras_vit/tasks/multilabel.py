@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import listed, printable
+from keras_vit.tasks.balance import positive_weights
 from keras_vit.tasks.distillation_losses import label_distillation
 from keras_vit.tasks.losses import AsymmetricLoss, BinaryCrossentropy, ZLPRLoss
 from keras_vit.tasks.scores import (
@@ -56,6 +57,11 @@ class Multilabel(Task):
     }
     problem_type = "multi_label_classification"
     distillation: ClassVar = {"soft": label_distillation}
+    balances: ClassVar = {"weights": ("binary_crossentropy",)}
+    unbalanced = (
+        "an image has several labels, so that one that is drawn more often for one label changes "
+        "the others, and a label's threshold is chosen afterwards"
+    )
     answer_names = ("probabilities", "labels")
 
     thresholds: tuple[float, ...] = ()
@@ -113,6 +119,16 @@ class Multilabel(Task):
         rows = self.check_targets(targets)
         positive = rows.sum(axis=0) + 1
         return np.log(positive / (len(rows) + 2 - positive)).astype(np.float32)
+
+    def counts(self, targets: Any) -> np.ndarray:
+        return self.check_targets(targets).sum(axis=0)
+
+    def balanced(self, loss: keras.losses.Loss, balance: str, targets: Any) -> keras.losses.Loss:
+        if balance != "weights":
+            return loss
+        weights = positive_weights(self.counts(targets), len(targets))
+        config = {**loss.get_config(), "positive_weights": weights}
+        return type(loss).from_config(config)
 
     def answers(self, outputs: Any) -> np.ndarray:
         return sigmoid(self._rows(outputs, self.outputs, "Outputs"))

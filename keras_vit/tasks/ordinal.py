@@ -50,6 +50,7 @@ class Ordinal(Task):
     losses: ClassVar = {"cumulative_crossentropy": CumulativeCrossentropy}
     problem_type = "multi_label_classification"  # each output is a yes or no
     distillation: ClassVar = {"soft": grade_distillation}
+    unbalanced = "they are in an order, and a weight of one grade moves the limits of the others"
     answer_names = ("probabilities", "grade")
     index_answers = ("grade",)
 
@@ -71,6 +72,9 @@ class Ordinal(Task):
 
     def _strata(self, targets: Any, fraction: float) -> np.ndarray:
         return self.check_targets(targets)
+
+    def counts(self, targets: Any) -> np.ndarray:
+        return np.bincount(self.check_targets(targets), minlength=self.size)
 
     def metrics(self) -> list[keras.metrics.Metric]:
         return [GradeError()]

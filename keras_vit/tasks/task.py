@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import check_arguments, check_choice, listed, printable
+from keras_vit.tasks.balance import BALANCES
 from keras_vit.tasks.scores import NamedScores, Score, scores_with_intervals
 from keras_vit.tasks.splitting import held_out
 
@@ -45,6 +46,9 @@ class Task:
     losses: ClassVar[Mapping[str, type[keras.losses.Loss]]]
     # What a student learns from a teacher's outputs, by kind: functions of both.
     distillation: ClassVar[Mapping[str, Callable[..., Any]]]
+    # The ways of `keras_vit.tasks.balance` that suit the task, with the losses for which they do.
+    balances: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    unbalanced: ClassVar[str] = "they are numbers, of which none is rare"  # why not all of them
     # The names of the tensors of an exported file, the one of `answers` first.
     answer_names: ClassVar[tuple[str, ...]]
     # Those of them that are places in `names`; other integers are one per name, 1 for predicted.
@@ -172,6 +176,30 @@ class Task:
         cls = known[check_choice(name or next(iter(known)), f"{self.kind} loss", known)]
         check_arguments(cls, options)
         return cls(**options)
+
+    def counts(self, targets: Any) -> np.ndarray | None:
+        """How many examples have each name, `(size,)`; None where targets are numbers."""
+        return None
+
+    def check_balance(self, balance: str, loss: str) -> None:
+        """Raises a ValueError where a way of `keras_vit.tasks.balance` does not suit a loss."""
+        check_choice(balance, "balance", BALANCES)
+        if balance != "none" and balance not in self.balances:
+            fitting = "".join(f"give {way!r}, or " for way in self.balances)
+            raise ValueError(
+                f"balance={balance!r} is not for {self.kind} targets: {self.unbalanced}; {fitting}"
+                "leave it out."
+            )
+        if balance != "none" and loss not in self.balances[balance]:
+            losses = " or ".join(self.balances[balance])
+            raise ValueError(
+                f"balance={balance!r} changes the loss {losses}, and this one is {loss}: give "
+                "another of the two, or leave one out."
+            )
+
+    def balanced(self, loss: keras.losses.Loss, balance: str, targets: Any) -> keras.losses.Loss:
+        """A loss that makes up for rare classes, as `balance` says, by the training targets."""
+        return loss
 
     def metrics(self) -> list[keras.metrics.Metric]:
         """New metrics of this task's outputs, for `compile`."""

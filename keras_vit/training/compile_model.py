@@ -32,6 +32,7 @@ def compile_model(
     *,
     groups: Table = KERNELS_DECAY,
     frozen: Iterable[str] = (),
+    targets: Any = None,
     **options: Any,
 ) -> None:
     """Compiles a model by a recipe: schedule, optimizer, groups, loss, metrics, EMA, SAM.
@@ -50,10 +51,14 @@ def compile_model(
         total_steps: Updates of the whole training, such as `recipe.total_steps(examples)`.
         groups: Table of parameters (see `parameter_groups`).
         frozen: Patterns of parameters to freeze, such as `"(?!head/).*"` for all but the head.
+        targets: The training targets, as the task's `check_targets` returns them, which
+            `recipe.balance` counts for weights and priors. `"sampling"` is not of the model but of
+            its images: `keras_vit.fit` does it, or `splits.train.resampled(rates)`.
         **options: Further arguments of `keras.Model.compile`, such as `jit_compile`.
 
     Raises:
-        ValueError: The model's task is None, or does not have the loss; `total_steps` is below 1,
+        ValueError: The model's task is None, or does not have the loss; `recipe.balance` does not
+            suit it, or needs `targets`; `total_steps` is below 1,
             the warm-up takes all of them, no group matches a parameter, or nothing would train.
 
     Example:
@@ -78,7 +83,7 @@ def compile_model(
     schedule = schedule_of(recipe, total_steps)
     optimizer = optimizer_of(recipe, schedule, groups)
     task = _task(network)
-    loss, metrics = recipe_loss(task, recipe), task.metrics()
+    loss, metrics = recipe_loss(task, recipe, targets), task.metrics()
     model.compile(with_loss_scaling(model, optimizer), loss, metrics=metrics, **options)
     sharpness_aware(model, _rho(recipe, schedule), recipe.alpha)
 
@@ -157,11 +162,20 @@ def loss_name(task: Task, loss: str) -> str:
     return loss
 
 
-def recipe_loss(task: Task, recipe: Recipe) -> keras.losses.Loss:
-    """The loss of the recipe where the task has it."""
+def recipe_loss(task: Task, recipe: Recipe, targets: Any = None) -> keras.losses.Loss:
+    """The loss of the recipe where the task has it, with its balance by the training targets."""
     name = loss_name(task, recipe.loss)
     smooths = name in task.losses and "label_smoothing" in accepted_arguments(task.losses[name])
-    return task.loss(name, **({"label_smoothing": recipe.label_smoothing} if smooths else {}))
+    loss = task.loss(name, **({"label_smoothing": recipe.label_smoothing} if smooths else {}))
+    task.check_balance(recipe.balance, name)
+    if recipe.balance in ("none", "sampling"):
+        return loss
+    if targets is None:
+        raise ValueError(
+            f"balance={recipe.balance!r} counts the targets to train on: give compile_model "
+            "targets=splits.train.labels(), or call keras_vit.fit, which does."
+        )
+    return task.balanced(loss, recipe.balance, task.to_targets(targets))
 
 
 def set_head_bias(model: keras.Model, bias: Any) -> None:

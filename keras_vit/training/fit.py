@@ -13,10 +13,12 @@ import numpy as np
 from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
+from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels, to_data_format
 from keras_vit.tasks import Task
+from keras_vit.tasks.balance import positive_weights, sampling_rates
 from keras_vit.training.callbacks import default_callbacks
-from keras_vit.training.compile_model import compile_model, set_head_bias
+from keras_vit.training.compile_model import compile_model, loss_name, set_head_bias
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import CHECKPOINT_SECONDS, ResumableRun
 
@@ -66,8 +68,8 @@ def fit(
 
     Raises:
         FloatingPointError: The loss is not finite; the message names the step.
-        ValueError: `augment` is unknown, or does not suit the images; or `checkpoint_seconds` is
-            below 0.
+        ValueError: `augment` is unknown, or does not suit the images; `recipe.balance` does not
+            suit the task or the source of the images; or `checkpoint_seconds` is below 0.
 
     Example:
 
@@ -94,8 +96,9 @@ def fit(
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
     if not recipe.head_bias:  # which is for classes
-        _start_at_mean(network, labels)
-    compile_model(model, recipe, updates)
+        _start_at_mean(network, recipe, labels)
+    compile_model(model, recipe, updates, targets=labels)
+    train, identity = _resampled(splits, recipe, identity)
     print_fn(
         f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
         f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"
@@ -113,7 +116,7 @@ def fit(
 
     def training_batches(start_step: int) -> Any:
         return batches(
-            splits.train,
+            train,
             image_size=image_size,
             training=True,
             seed=seed,
@@ -140,11 +143,32 @@ def fit(
     return {name: [float(value) for value in values] for name, values in history.items()}
 
 
-def _start_at_mean(network: Any, labels: np.ndarray) -> None:
+def _start_at_mean(network: Any, recipe: Recipe, labels: np.ndarray) -> None:
     """The bias of a head that does not answer classes: many steps would go into the mean alone."""
     task = getattr(network, "task", None)
     if task is not None and task.kind != "classification":
-        set_head_bias(network, task.initial_bias(task.to_targets(labels)))
+        task.check_balance(recipe.balance, loss_name(task, recipe))
+        targets = task.to_targets(labels)
+        bias = task.initial_bias(targets)
+        if recipe.balance == "weights":  # the mean is that of the weighted loss
+            bias += np.log(positive_weights(task.counts(targets), len(targets)))
+        set_head_bias(network, bias)
+
+
+def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data.Split, Any]:
+    """The training images, of which passes draw as many of every class where the recipe says so.
+
+    And the identity of the run with that, which the loss of other balances shows.
+    """
+    if recipe.balance != "sampling":
+        return splits.train, identity
+    if not isinstance(splits.train, IndexedSplit):
+        raise ValueError(
+            f'balance="sampling" needs a folder of images, and {splits.source} has records, which '
+            'are read in their order: give balance="weights" or "logits" (--balance).'
+        )
+    rates = sampling_rates(splits.task.counts(splits.train.labels()))
+    return splits.train.resampled(rates), {"identity": identity, "balance": recipe.balance}
 
 
 def _augmentation(

@@ -17,7 +17,7 @@ from keras_vit.data import Split, Splits
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.refinement import refine, set_head, some_images
+from keras_vit.training.refinement import grouped_part, refine, set_head, some_images, without
 
 FRACTION = 0.2  # of the training images
 MOST = 500  # enough to see a difference of a few percent; all others are trained on
@@ -79,6 +79,11 @@ def hold_out_to_choose(splits: Splits, seed: int = 0) -> tuple[Splits, Split | N
     sizes = np.bincount(labels, minlength=splits.num_classes)
     needed = np.ones_like(sizes)
     needed[np.argsort(-sizes, kind="stable")[:2]] = 2
+    if train.groups is not None:
+        grouped = grouped_part(splits, size / len(labels), seed)
+        remaining = np.bincount(np.delete(labels, grouped), minlength=splits.num_classes)
+        is_enough = (remaining >= np.minimum(needed, sizes)).all()
+        return without(splits, train, grouped) if is_enough else (splits, None)
     most = np.minimum(np.ceil(FRACTION * sizes), np.maximum(sizes - needed, 0)).astype(int)
     part: list[int] = []
     for place in np.random.default_rng(seed).permutation(len(labels)).tolist():
@@ -87,9 +92,7 @@ def hold_out_to_choose(splits: Splits, seed: int = 0) -> tuple[Splits, Split | N
             part.append(place)
     if not part:
         return splits, None
-    rest = np.setdiff1d(np.arange(len(labels)), part)
-    others = {**splits.splits, "train": train.take(rest)}
-    return replace(splits, splits=others), train.take(np.sort(part))
+    return without(splits, train, np.sort(part))
 
 
 def choose(
@@ -121,9 +124,10 @@ def choose(
     before.set_weights(start)
     probe, _ = refine(before, replace(recipe, tuned_share=1.0), None, None)
     tuned, _ = refine(model, recipe, start, None)
+    score = accuracy if recipe.balance == "none" else balanced_accuracy
     accuracies = {
-        "linear_probe": accuracy(probe, held_out, recipe.batch_size),
-        "fine_tuned": accuracy(tuned, held_out, recipe.batch_size),
+        "linear_probe": score(probe, held_out, recipe.batch_size),
+        "fine_tuned": score(tuned, held_out, recipe.batch_size),
     }
     if accuracies["fine_tuned"] >= accuracies["linear_probe"]:
         reason = "they classify no fewer of these images correctly"
@@ -131,7 +135,7 @@ def choose(
     reason = "fine-tuning made it worse"
     if train is not None:
         x, y = evaluation.features(before, train, cache_folder() / "features")
-        set_head(probe, evaluation.linear_probe(x, y, x, y))
+        set_head(probe, evaluation.linear_probe(x, y, x, y, balance=recipe.balance))
         reason += f"; its head is fitted again, on all {counted(len(y), 'training image')}"
     return probe, Choice(PROBE, reason, len(held_out), **accuracies)
 
@@ -142,6 +146,17 @@ def accuracy(model: Any, split: Split, batch_size: int) -> float:
     Of classes of two images, those that gave one to decide have one left, and lose against the
     others whatever the model: on 80 images of 200 such classes, probe and tuned weights had 0 %.
     """
+    return float(_right(model, split, batch_size)[0].mean())
+
+
+def balanced_accuracy(model: Any, split: Split, batch_size: int) -> float:
+    """The mean over the classes that occur of that share among their images."""
+    right, labels = _right(model, split, batch_size)
+    return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
+
+
+def _right(model: Any, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each image's label is the most probable of those that occur, and the labels."""
     labels, scores = predict_split(model, split, batch_size)
     classes = np.unique(labels)
-    return float((classes[scores[:, classes].argmax(axis=1)] == labels).mean())
+    return classes[scores[:, classes].argmax(axis=1)] == labels, labels

@@ -22,6 +22,7 @@ from keras_vit.data import AUGMENTATIONS, Augmentation
 from keras_vit.data.eval_transform import VIEW_NAMES
 from keras_vit.models.variants import size_arguments
 from keras_vit.tasks import TASKS
+from keras_vit.tasks.balance import BALANCES
 
 IMAGENET = 1_281_167  # training images
 IMAGENET_21K = 12_746_000  # without the 51,200 of AugReg's validation
@@ -89,6 +90,9 @@ class Recipe:
         views: What predictions are averaged over: a key of `keras_vit.models.views.VIEWS`.
         held_out: Fraction of the training images that is not trained on, but sets the temperature
             of the probabilities (Guo et al. 2017); 0 for none.
+        balance: What makes up for classes with few images: `"weights"` of classes in the loss,
+            `"logits"` that are adjusted by the priors of classes in it, `"sampling"` of images, or
+            `"none"` (see `keras_vit.tasks.balance`).
 
     Raises:
         ValueError: A number is out of range, or a name is unknown.
@@ -133,9 +137,11 @@ class Recipe:
     eval_size: int = 0
     views: str = "one"
     held_out: float = 0.0
+    balance: str = "none"
 
     def __post_init__(self) -> None:
         check_choice(self.loss, "loss", LOSSES)
+        check_choice(self.balance, "balance", BALANCES)
         check_choice(self.scaling, "scaling", ("linear", "sqrt"))
         check_choice(self.decay_follows, "decay_follows", ("learning_rate", "schedule"))
         if self.epochs <= 0 and self.steps <= 0:

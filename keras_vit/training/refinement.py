@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import evaluation
+from keras_vit._base.errors import listed, printable
 from keras_vit.data import Split, Splits
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import MOST_SCORE_BYTES, predict_split
@@ -27,6 +28,8 @@ LEAST_HELD_OUT = 20
 def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Split | None]:
     """Keeps a part of the training images from training, of each class in proportion.
 
+    Images of one group, by the column `group` of a table of labels, stay on one side.
+
     Args:
         splits: What `keras_vit.data.load` returned.
         fraction: The part, from 0 (none) to below 1.
@@ -37,7 +40,8 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
 
     Raises:
         ValueError: The images are records, which do not have fixed places, or the part would have
-            fewer than 20 images, or a class would be left without one.
+            fewer than 20 images, or a class would be left without one, as where one group has all
+            of its images.
     """
     if not fraction:
         return splits, None
@@ -48,26 +52,41 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
             "held_out=0 (--held-out 0), or fit the temperature yourself with "
             "keras_vit.evaluation.fit_temperature."
         )
-    if (task := splits.task).kind != "classification":
-        part = np.flatnonzero(task.split(task.to_targets(train.labels()), fraction, seed))
-        return _without(splits, train, part)
+    labels, classes = train.labels(), splits.num_classes
+    if splits.task.kind != "classification":
+        return without(splits, train, grouped_part(splits, fraction, seed))
     from sklearn.model_selection import train_test_split
 
-    count, classes = round(fraction * len(train)), splits.num_classes
+    count = round(fraction * len(train))
     if count < max(LEAST_HELD_OUT, classes) or len(train) - count < classes:
         raise ValueError(
             f"held_out={fraction} of {len(train)} training images is {count}, and a temperature "
             f"needs at least {max(LEAST_HELD_OUT, classes)} images, and training one per class: "
             "give more images, or held_out=0 (--held-out 0)."
         )
+    if train.groups is not None:
+        part = grouped_part(splits, fraction, seed)
+        if missing := set(labels.tolist()) - set(np.delete(labels, part).tolist()):
+            names = listed([splits.class_names[label] for label in sorted(missing)])
+            raise ValueError(
+                f"held_out={fraction} holds out the groups that have all training images of "
+                f"{printable(names)}: give another seed (--seed), or held_out=0 (--held-out 0)."
+            )
+        return without(splits, train, part)
     places = np.arange(len(train))
-    labels = train.labels()
     stratify = labels if np.bincount(labels).min() > 1 else None
     _, part = train_test_split(places, test_size=count, random_state=seed, stratify=stratify)
-    return _without(splits, train, np.sort(part))
+    return without(splits, train, np.sort(part))
 
 
-def _without(splits: Splits, train: IndexedSplit, part: np.ndarray) -> tuple[Splits, Split]:
+def grouped_part(splits: Splits, fraction: float, seed: int) -> np.ndarray:
+    """The places of training images to hold out: a group is never on both sides."""
+    task, train = splits.task, splits.train
+    targets = task.to_targets(train.labels())
+    return np.flatnonzero(task.split(targets, fraction, seed, train.groups))
+
+
+def without(splits: Splits, train: IndexedSplit, part: np.ndarray) -> tuple[Splits, Split]:
     """The splits without some training images, and these."""
     rest = np.setdiff1d(np.arange(len(train)), part)
     others = {**splits.splits, "train": train.take(rest)}

@@ -28,6 +28,7 @@ DATA_HELP = (
     "val/CLASS/*.jpg, or with train.txt and val.txt; records:FOLDER of TFRecord or ArrayRecord "
     "files; the name of a TensorFlow data set; or digits, scikit-learn's handwritten digits"
 )
+BALANCES = ("none", "weights", "logits", "sampling")  # as in keras_vit.tasks.balance
 TASKS = ("classification", "multilabel", "regression", "ordinal")  # as in keras_vit.tasks
 VIEWS_HELP = (
     "average predictions over the image and its mirror image (flip), or over those of the image "

@@ -16,6 +16,7 @@ from keras_vit_cli.options.option import (
     in_run,
 )
 from keras_vit_cli.options.shared import (
+    BALANCES,
     BATCH,
     DATA_HELP,
     DISTRIBUTIONS,
@@ -109,6 +110,13 @@ class TrainOptions:
         "loss in place of the recipe's or the task's: softmax, sigmoid; binary_crossentropy, "
         "asymmetric, zlpr; squared_error, huber, quantile; cumulative_crossentropy",
         None,
+    )
+    balance: str | None = in_recipe(
+        "make up for classes with few images: by their weights in the loss, by their priors in it "
+        "(logits), or by drawing images of every class as often (sampling); several labels per "
+        "image have weights alone (default: the recipe's, none)",
+        None,
+        choices=BALANCES,
     )
     augment: tuple[Any, ...] | None = shared.augment()  # in Python also layers
     sam: bool = in_recipe("take the steps of sharpness-aware minimization (SAM)", False)

@@ -25,6 +25,7 @@ MANY = 1e9
 # The options that take the place of a recipe's.
 RECIPE_OPTIONS = (
     *("epochs", "batch_size", "learning_rate", "image_size", "held_out", "views", "loss"),
+    "balance",
 )
 
 

@@ -29,8 +29,9 @@ from keras_vit.ops import (
     single_process,
     wait_for_processes,
 )
+from keras_vit.tasks.balance import describe_counts, differs_much
 from keras_vit.training.callbacks import check_tensorboard
-from keras_vit.training.compile_model import recipe_loss
+from keras_vit.training.compile_model import loss_name, recipe_loss
 from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.fit import History, fit
 from keras_vit.training.lora import enable_lora, merged
@@ -193,6 +194,18 @@ class Run:
                 "another answer, as an angle has, give --augment none or digits"
             )
         self.facts["recipe"] = name
+        self.check_balance()
+
+    def check_balance(self) -> None:
+        """Refuses a balance that does not suit the task, and prints classes that differ much."""
+        task, recipe = self.splits.task, self.recipe
+        task.check_balance(recipe.balance, loss_name(task, recipe))
+        counts = task.counts(task.to_targets(self.splits.train.labels()))
+        if counts is not None and differs_much(counts):
+            self.print(f"training images: {describe_counts(task.shown_names, counts)}")
+            if recipe.balance == "none" and task.balances:
+                ways = ", ".join(task.balances)
+                self.print(f"note: rare ones are predicted seldom; --balance ({ways}) may help")
 
     def train_on(self, splits: data.Splits) -> None:
         """From the splits to the trained `model`, its `history` and `facts`."""
@@ -234,7 +247,8 @@ class Run:
     def _probe_classes(self, train: Features, val: Features) -> LinearProbe:
         k = min(K_NEIGHBORS, len(train[0]))
         accuracy = evaluation.knn_accuracy(*train, *val, k=k)
-        probe = evaluation.linear_probe(*train, *val, seed=self.job.seed)
+        balance = self.recipe.balance
+        probe = evaluation.linear_probe(*train, *val, seed=self.job.seed, balance=balance)
         self.print(
             f"on frozen features: {k} nearest neighbors {accuracy:.2%}, "
             f"linear probe {probe.accuracy:.2%}"
@@ -245,7 +259,8 @@ class Run:
     def _probe(self, train: Features, val: Features) -> TaskProbe:
         """A linear head of a task that is not of classes."""
         task = self.model.task
-        probe = task_probe(task, *train, recipe_loss(task, self.recipe), self.job.seed)
+        loss = recipe_loss(task, self.recipe, train[1])
+        probe = task_probe(task, *train, loss, self.job.seed)
         targets, outputs = task.to_targets(val[1]), probe.outputs(val[0])
         scores = task.scores(targets, task.answers(outputs), resamples=0)
         shown = ", ".join(f"{name} {score.value:.4g}" for name, score in scores.items())

@@ -316,6 +316,9 @@ def test_groups_are_on_one_side(table: Callable[..., Splits]) -> None:
         assert not sides[0] & sides[1]
         assert len(sides[0] | sides[1]) == 10
         assert table(columns, seed=seed).val.files == splits.val.files
+        for split in splits.values():  # a number per group, by which training images are held out
+            names = [GROUPS[int(file.stem)] for file in split.files or ()]
+            assert len(set(zip(names, split.groups, strict=True))) == len(set(names))
 
 
 def test_a_class_of_one_group_that_is_held_out(table: Callable[..., Splits]) -> None:

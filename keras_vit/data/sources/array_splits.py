@@ -106,6 +106,7 @@ class DecodedSplit(IndexedSplit):
 
     def __init__(self, split: Split, channels: int, indices: np.ndarray | None = None):
         self.name, self.meaning, self.augment = split.name, split.meaning, split.augment
+        self.sampling_rates = split.sampling_rates
         self._channels = channels
         examples = split.dataset()
         if indices is not None:

@@ -63,7 +63,7 @@ class FileSplit(IndexedSplit):
     """
 
     can_fail = True
-    _per_example = ("_labels", "files")
+    _per_example = ("_labels", "files", "groups")
     _cached = ("_label_tensor", "_file_tensor")
 
     def __init__(

@@ -83,7 +83,7 @@ def load_table(
     repeated = _find_repeated(table, files, splits, labels, bad)
     _report_bad(table, bad, options.on_bad_row)
     rows = [row for row in range(len(files)) if row not in bad and row not in repeated]
-    groups = table.columns[columns.group] if columns.group else None
+    groups = _group_numbers(table.columns[columns.group]) if columns.group else None
     parts = _parts(table, rows, splits, groups, labels, val_fraction, seed)
     unreadable, upright, jpeg = check_images(
         [files[row] for row in rows], on_bad_file, verify, max_pixels
@@ -107,6 +107,9 @@ def load_table(
         )
         for name, part in parts.items()
     }
+    if groups is not None:
+        for name, split in made.items():
+            split.groups = groups[parts[name]]
     left_out = sorted({**repeated, **bad}.items())
     ignored = ((files[row], f"{table.places[row]}: {reason}") for row, reason in left_out)
     report = FileReport(tuple(unreadable), tuple(ignored))
@@ -245,11 +248,17 @@ def _report_bad(table: Table, bad: dict[int, str], on_bad_row: str) -> None:
     warn_at_caller(f"{number} left out, see splits.report.ignored:{lines}")
 
 
+def _group_numbers(cells: Sequence[Cell]) -> np.ndarray:
+    """As numbers: an array of texts is as wide as the longest."""
+    numbers: dict[Cell, int] = {}
+    return np.array([numbers.setdefault(cell, len(numbers)) for cell in cells])
+
+
 def _parts(
     table: Table,
     rows: list[int],
     splits: Sequence[str],
-    groups: Sequence[Cell] | None,
+    groups: np.ndarray | None,
     labels: Labels,
     val_fraction: float,
     seed: int,
@@ -262,10 +271,7 @@ def _parts(
         parts["val"] = parts.pop("test")  # as in folders of train and test
     if not parts["val"]:
         train = np.array(parts["train"])
-        numbers: dict[Cell, int] = {}
-        of_row = None
-        if groups is not None:  # as numbers: an array of texts is as wide as the longest
-            of_row = [numbers.setdefault(groups[row], len(numbers)) for row in parts["train"]]
+        of_row = None if groups is None else groups[train]
         held_out = labels.task.split(labels.targets[train], val_fraction, seed, of_row)
         parts |= {"train": train[~held_out].tolist(), "val": train[held_out].tolist()}
         _warn_of_untrained(labels, parts)

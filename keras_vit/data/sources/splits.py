@@ -33,6 +33,9 @@ class Split(ABC):
         decoder: how JPEG files are decoded, a key of `keras_vit.data.decode.decoder.DECODERS`.
         skips: whether examples that cannot be decoded are left out, so that their number is known
             only afterwards.
+        sampling_rates: how often a shuffled pass draws an image of each label, relative to others;
+            None for every image once. See `IndexedSplit.resampled`.
+        groups: the group of each image, such as its patient, in the order of `labels()`; or None.
     """
 
     name: str
@@ -43,6 +46,8 @@ class Split(ABC):
     can_fail: bool = False
     decoder: str = "tensorflow"
     skips: bool = False
+    sampling_rates: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     @property
     def task(self) -> Task:
@@ -170,13 +175,47 @@ class IndexedSplit(Split):
         """The split of these examples alone, by their places in `labels()`."""
         taken, indices = copy.copy(self), np.asarray(indices)
         for name in self._per_example:
-            values = getattr(self, name)
+            if (values := getattr(self, name)) is None:
+                continue
             is_array = isinstance(values, np.ndarray)
             chosen = values[indices] if is_array else tuple(values[i] for i in indices)
             setattr(taken, name, chosen)
         for name in self._cached:
             vars(taken).pop(name, None)
         return taken
+
+    def resampled(self, rates: Any) -> IndexedSplit:
+        """The same images, of which every shuffled pass draws some several times and others not.
+
+        A pass stays as long, and its order follows from the seed and the number of the pass alone.
+        An image is drawn by systematic sampling: as often as its rate says, rounded down or up.
+        Passes that are not shuffled have every image once.
+
+        Args:
+            rates: how often an image of each integer label is drawn, relative to the others, such
+                as `keras_vit.tasks.balance.sampling_rates(counts)`.
+
+        Raises:
+            ValueError: labels are rows, or there is not a number of at least 0 per label.
+
+        Example:
+            >>> split = ArraySplit("train", ("a", "b"), np.zeros((8, 8, 8, 1)).astype("uint8"),
+            ...                    [0, 0, 0, 0, 0, 0, 1, 1])
+            >>> images = split.resampled([1, 3]).dataset(shuffle_seed=0).as_numpy_iterator()
+            >>> sorted(int(label) for _, label, _ in images)
+            [0, 0, 0, 0, 1, 1, 1, 1]
+        """
+        values = np.asarray(rates, np.float64)
+        if self._labels.ndim != 1 or values.ndim != 1 or len(values) <= self._labels.max():
+            raise ValueError(
+                f"{values.shape} rates do not fit labels of {self!r}, {self._labels.shape}: give "
+                "one per class, for integer labels."
+            )
+        if not (np.isfinite(values).all() and values.min() >= 0 and values[self._labels].any()):
+            raise ValueError(f"rates={rates!r} must be at least 0, some of them above.")
+        changed = copy.copy(self)
+        changed.sampling_rates = values
+        return changed
 
     @property
     def num_examples(self) -> int:
@@ -196,14 +235,30 @@ class IndexedSplit(Split):
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
         epoch = tf.cast(epoch, tf.int64)
-        order = tf.range(len(self), dtype=tf.int64)
+        order = numbers = tf.range(len(self), dtype=tf.int64)
         if shuffle_seed is not None:
             # Made at once: a run that is resumed within a pass does not go through its beginning.
             key = tf.stack([tf.constant(shuffle_seed, tf.int64), epoch])
-            order = tf.random.experimental.stateless_shuffle(order, key)
-        order = order[start:]
+            order = numbers = tf.random.experimental.stateless_shuffle(order, key)
+            if self.sampling_rates is not None:
+                # Numbers stay those of the order: an image that is drawn twice is cropped anew.
+                order = self._sample(order, key)
+        order, numbers = order[start:], numbers[start:]
         examples, labels = self._examples(order), tf.gather(self._label_tensor, order)
-        return tf.data.Dataset.from_tensor_slices((examples, labels, epoch * len(self) + order))
+        return tf.data.Dataset.from_tensor_slices((examples, labels, epoch * len(self) + numbers))
+
+    def _sample(self, shuffled: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        """As many places as `shuffled` has, drawn by the rates, in another random order."""
+        by_label = tf.argsort(tf.gather(self._label_tensor, shuffled), stable=True)
+        by_label = tf.gather(shuffled, by_label)
+        rates = tf.gather(self.sampling_rates, tf.gather(self._label_tensor, by_label))
+        edges = tf.cumsum(rates) / tf.reduce_sum(rates) * len(self)
+        key = tf.random.experimental.stateless_fold_in(key, 1)
+        first = tf.random.stateless_uniform((), key, dtype=tf.float64)
+        places = tf.searchsorted(edges, tf.range(len(self), dtype=tf.float64) + first, "right")
+        # The last edge may be a rounding error below the last place.
+        sampled = tf.gather(by_label, tf.minimum(places, len(self) - 1))
+        return tf.random.experimental.stateless_shuffle(sampled, key)
 
     def _examples(self, order: tf.Tensor) -> tf.Tensor:
         """The undecoded examples with these indices; by default the indices themselves."""

@@ -1,0 +1,107 @@
+"""Resampled splits: how often each class is drawn, and the same stream wherever it starts."""
+
+import numpy as np
+import pytest
+
+from keras_vit.data import pipeline
+from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
+from keras_vit.tasks import Multilabel
+from keras_vit.tasks.balance import sampling_rates
+
+pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.once
+
+COUNTS = [60, 30, 8, 2]
+LABELS = np.random.default_rng(0).permutation(np.repeat(range(4), COUNTS))
+# An image's first pixel is its place, and the second its label.
+IMAGES = np.zeros((100, 4, 4, 1), np.uint8)
+IMAGES[:, 0, 0, 0], IMAGES[:, 0, 1, 0] = np.arange(100), LABELS
+SPLIT = ArraySplit("train", tuple("abcd"), IMAGES, LABELS)
+RESAMPLED = SPLIT.resampled(sampling_rates(COUNTS))
+
+
+def drawn(split: ArraySplit, epoch: int = 0, start: int = 0, seed: int = 7) -> np.ndarray:
+    """Places, labels and numbers of a shuffled pass, `(3, images)`."""
+    rows = [tuple(map(int, row)) for row in split.dataset(seed, epoch, start).as_numpy_iterator()]
+    return np.array(rows).T
+
+
+def test_every_class_is_drawn_as_often() -> None:
+    times = np.zeros(100)
+    for epoch in range(40):
+        places, labels, numbers = drawn(RESAMPLED, epoch)
+        np.testing.assert_array_equal(labels, LABELS[places])
+        assert np.abs(np.bincount(labels) - 25).max() <= 1
+        assert sorted(numbers) == list(range(100 * epoch, 100 * epoch + 100))
+        counts = np.bincount(places, minlength=100)
+        for label, count in enumerate(COUNTS):
+            rate = 25 / count  # systematic sampling rounds it down or up for each image
+            assert set(counts[label == LABELS]) <= {int(rate), int(rate) + 1}
+        times += counts
+    # Over many passes all images of a class are drawn alike: 40 * 25 / 60 = 16.7 +- 3.1.
+    assert 5 < times[LABELS == 0].min() <= times[LABELS == 0].max() < 29
+
+
+def test_other_rates() -> None:
+    only = SPLIT.resampled([0, 0, 1, 0])
+    assert set(drawn(only)[1]) == {2}
+    once = SPLIT.resampled([1, 1, 1, 1])
+    assert sorted(drawn(once)[0]) == list(range(100))
+
+
+def test_passes_follow_from_seed_and_number_alone() -> None:
+    first, again = drawn(RESAMPLED), drawn(RESAMPLED)
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(drawn(RESAMPLED, start=37), first[:, 37:])
+    for other in (drawn(RESAMPLED, epoch=1), drawn(RESAMPLED, seed=8)):
+        assert (other[0] != first[0]).any()
+    assert (np.diff(first[1]) != 0).sum() > 50  # not class after class
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_stream_goes_on_at_any_step(cache: bool) -> None:
+    options = {"image_size": 4, "batch_size": 16, "training": True, "augment": "none"}
+    options |= {"repeat": True, "seed": 3, "channels": 1, "cache": cache}
+    whole = pipeline(RESAMPLED, **options).take(20).as_numpy_iterator()
+    batches = [(images.tobytes(), labels.tolist()) for images, labels in whole]
+    for step in (1, 6, 7, 19):  # within a pass, across its end, and in the third
+        images, labels = next(iter(pipeline(RESAMPLED, start_step=step, **options)))
+        assert (images.numpy().tobytes(), labels.numpy().tolist()) == batches[step]
+    labels = np.concatenate([labels for _, labels in batches])
+    assert np.abs(np.bincount(labels) - 80).max() < 12
+
+
+def test_an_image_that_is_drawn_twice_is_augmented_anew() -> None:
+    options = {"image_size": 4, "batch_size": 100, "training": True, "channels": 1}
+    noise = np.random.default_rng(1).integers(0, 256, (100, 32, 32, 1)).astype("uint8")
+    split = ArraySplit("train", tuple("abcd"), noise, LABELS).resampled(sampling_rates(COUNTS))
+    images, labels = next(iter(pipeline(split, **options)))
+    rare = images.numpy()[labels.numpy() == 3]
+    assert len({image.tobytes() for image in rare}) == len(rare) >= 24
+
+
+def test_what_is_not_shuffled_has_every_image_once() -> None:
+    rows = [int(place) for place, _, _ in RESAMPLED.dataset().as_numpy_iterator()]
+    assert rows == list(range(100))
+    labels = [labels for _, labels in pipeline(RESAMPLED, 4, 32, channels=1)]
+    np.testing.assert_array_equal(np.concatenate(labels), LABELS)
+
+
+def test_parts_and_copies_keep_the_rates() -> None:
+    assert SPLIT.sampling_rates is None
+    part = RESAMPLED.take(np.flatnonzero(LABELS > 0))
+    assert np.abs(np.bincount(drawn(part)[1])[1:] - 40 / 3).max() <= 1
+    decoded = DecodedSplit(RESAMPLED, 1)
+    np.testing.assert_array_equal(drawn(decoded), drawn(RESAMPLED))
+
+
+def test_rates_that_do_not_fit() -> None:
+    for rates in ([1, 1], [[1, 1, 1, 1]]):
+        with pytest.raises(ValueError, match="give one per class"):
+            SPLIT.resampled(rates)
+    for rates in ([1, 1, -1, 1], [0, 0, 0, 0], [1, 1, 1, np.inf]):
+        with pytest.raises(ValueError, match="must be at least 0, some of them above"):
+            SPLIT.resampled(rates)
+    several = ArraySplit("train", Multilabel(("a", "b")), IMAGES[:2], [["a"], ["b"]])
+    with pytest.raises(ValueError, match="for integer labels"):
+        several.resampled([1, 1])

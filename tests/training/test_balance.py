@@ -1,0 +1,190 @@
+"""`balance` of a recipe: in `fit`, resumed, in a probe, on the command line; groups held out."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data, evaluation
+from keras_vit.data.sources.array_splits import ArraySplit
+from keras_vit.tasks import Multilabel, Regression, Task
+from keras_vit.tasks.balance import class_weights, log_priors
+from keras_vit.training.compile_model import compile_model
+from keras_vit.training.fit import fit
+from keras_vit.training.probe_choice import balanced_accuracy, hold_out_to_choose
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.refinement import hold_out
+from keras_vit.training.resume import RunMismatchError
+
+pytest.importorskip("tensorflow")
+
+RECIPE = Recipe(source="", model={}, image_size=8, epochs=4, batch_size=8, learning_rate=3e-3)
+COUNTS = [40, 8, 2]
+SIZES = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 2, "input_shape": (8, 8, 1)}
+
+
+def splits_of(counts: list[int] = COUNTS) -> data.Splits:
+    """Images of a class are brighter than those of the one before, under noise."""
+    random, parts = np.random.default_rng(0), {}
+    for name, of_class in (("train", counts), ("val", [20] * 3)):
+        labels = random.permutation(np.repeat(range(3), of_class))
+        images = 60 * labels[:, None, None, None] + random.integers(0, 100, (len(labels), 8, 8, 1))
+        parts[name] = ArraySplit(name, tuple("abc"), images.astype("uint8"), labels, "none")
+    return data.Splits("arrays", tuple("abc"), parts)
+
+
+def build(task: Task | None = None) -> Any:
+    keras.utils.set_random_seed(0)
+    return keras_vit.VisionTransformer(**SIZES, num_classes=3, task=task)
+
+
+def train(folder: Path, balance: str, splits: data.Splits | None = None, **options: Any) -> Any:
+    model = build()
+    recipe = replace(RECIPE, balance=balance)
+    fit(model, recipe, splits or splits_of(), folder, print_fn=lambda line: None, **options)
+    return model
+
+
+class Stop(keras.callbacks.Callback):
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.at -= 1
+        if not self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("balance", ["weights", "logits", "sampling"])
+def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", balance)
+    if balance != "sampling":  # where the loss is the plain one
+        of_loss = {"weights": class_weights, "logits": log_priors}[balance](COUNTS)
+        stored = whole.loss.weights if balance == "weights" else whole.loss.log_priors
+        np.testing.assert_allclose(stored, of_loss)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "cut", balance, checkpoint_seconds=0, callbacks=[Stop(10)])
+    # A run with other classes, or another way, is not this one.
+    if balance != "sampling":
+        with pytest.raises(RunMismatchError, match="loss"):
+            train(tmp_path / "cut", balance, splits_of([38, 9, 3]))
+    with pytest.raises(RunMismatchError):
+        train(tmp_path / "cut", "none")
+    resumed = train(tmp_path / "cut", balance, checkpoint_seconds=0)
+    for ours, theirs in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_saved_model_has_its_loss(tmp_path: Path) -> None:
+    model = build()
+    compile_model(model, replace(RECIPE, balance="logits"), 9, targets=[0, 0, 1, 2])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.loss.log_priors, np.log([0.5, 0.25, 0.25]))
+    images = np.zeros((2, 8, 8, 1), "float32")
+    np.testing.assert_allclose(model.predict(images), loaded.predict(images), atol=1e-6)
+
+
+def test_what_cannot_be_balanced_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"targets=splits\.train\.labels\(\)"):
+        compile_model(build(), replace(RECIPE, balance="weights"), 9)
+    for task, balance, words in (
+        (Regression(size=3), "weights", "numbers, of which none is rare"),
+        (Multilabel(size=3), "logits", "give 'weights', or leave it out"),
+    ):
+        model, recipe = build(task), replace(RECIPE, balance=balance)
+        with pytest.raises(ValueError, match=words):
+            compile_model(model, recipe, 9, targets=np.zeros((4, 3)))
+    with pytest.raises(ValueError, match="balance='weight'"):
+        replace(RECIPE, balance="weight")
+
+
+def test_several_labels_start_at_the_mean_of_the_weighted_loss(tmp_path: Path) -> None:
+    """Where present labels weigh as much as absent ones, that is a probability of one half."""
+    task = Multilabel(("a", "b"))
+    labels = np.zeros((100, 2), "float32")
+    labels[:50, 0], labels[:2, 1] = 1, 1
+    images = np.zeros((100, 8, 8, 1), np.uint8)
+    split = ArraySplit("train", task, images, labels, "none")
+    splits = data.Splits("arrays", task.names, {"train": split, "val": split.take(range(4))})
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer(**SIZES, num_classes=2, task=task)
+    recipe = replace(RECIPE, balance="weights", learning_rate=1e-9)
+    fit(model, recipe.scaled(steps=2), splits, tmp_path, print_fn=lambda line: None)
+    # 98 absent ones are 93.4 effective ones, and one more of each side is counted.
+    bias = [0, np.log(3 / 99) + np.log((1 - 0.999**98) / (1 - 0.999**2))]
+    np.testing.assert_allclose(model.get_layer("head").bias, bias, atol=1e-5)
+
+
+def test_a_probe_is_balanced() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    random = np.random.default_rng(0)
+    y = np.repeat([0, 1], [200, 20])
+    x = random.normal(size=(220, 3)) + 0.8 * y[:, None]
+    test_y = np.repeat([0, 1], 500)
+    test_x = random.normal(size=(1000, 3)) + 0.8 * test_y[:, None]
+    probes = {
+        way: evaluation.linear_probe(x, y, test_x, test_y, balance=way)
+        for way in ("none", "weights", "logits", "sampling")
+    }
+    for way in ("weights", "logits", "sampling"):  # the test features are of classes alike
+        assert probes[way].accuracy > probes["none"].accuracy + 0.05
+    np.testing.assert_allclose(probes["logits"].kernel, probes["none"].kernel)
+    shift = probes["none"].bias - probes["logits"].bias
+    np.testing.assert_allclose(shift, np.log([200 / 220, 20 / 220]), rtol=1e-4)
+    probe = probes["sampling"]
+    scale, mean = x.std(axis=0), x.mean(axis=0)
+    theirs = linear_model.LogisticRegression(C=probe.strength, class_weight="balanced")
+    theirs.fit((x - mean) / scale, y)
+    np.testing.assert_array_equal(
+        theirs.predict((test_x - mean) / scale),
+        (test_x @ probe.kernel + probe.bias).argmax(1),
+    )
+
+
+def test_the_choice_between_probe_and_weights_counts_classes_alike() -> None:
+    split = splits_of().train
+    model = build()
+    labels, scores = evaluation.predict_split(model, split)
+    metrics = pytest.importorskip("sklearn.metrics")
+    expected = metrics.balanced_accuracy_score(labels, scores.argmax(1))
+    assert balanced_accuracy(model, split, 8) == pytest.approx(expected)
+
+
+def grouped(groups: np.ndarray) -> data.Splits:
+    splits = splits_of([60, 45, 30])
+    train: Any = splits.train.take(range(135))
+    train.groups = groups
+    train._per_example = (*train._per_example, "groups")
+    return replace(splits, splits={**splits.splits, "train": train})
+
+
+def test_groups_are_held_out_as_a_whole() -> None:
+    groups = np.random.default_rng(1).integers(0, 27, 135)
+    splits = grouped(groups)
+    for rest, part in (hold_out(splits, 0.2), hold_out(splits, 0.2, seed=1)):
+        assert part is not None
+        assert not set(rest.train.groups) & set(part.groups)
+        assert (len(part.groups), len(rest.train) + len(part)) == (len(part), 135)
+        assert 15 <= len(part) <= 40
+        assert np.bincount(part.labels(), minlength=3).min() >= 2
+    rest, part = hold_out_to_choose(splits)
+    assert part is not None
+    assert not set(rest.train.groups) & set(part.groups)
+    assert 15 <= len(part) <= 40
+
+
+def test_a_class_of_one_group_stays_in_training() -> None:
+    labels = splits_of([60, 45, 30]).train.labels()
+    splits = grouped(np.where(labels == 2, 0, 1 + np.arange(135) // 5))
+    for seed in range(5):
+        rest, _ = hold_out_to_choose(splits, seed)
+        assert set(rest.train.labels()) == {0, 1, 2}
+    one = grouped(np.where(labels == 2, 0, 1))
+    with pytest.raises(ValueError, match=r"all training images of (c|a, b): give another seed"):
+        hold_out(one, 0.3)
