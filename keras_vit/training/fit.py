@@ -95,8 +95,7 @@ def fit(
     settings, layers = _augmentation(augment, recipe, splits.task, print_fn)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
-    if not recipe.head_bias:  # which is for classes
-        _start_at_mean(network, recipe, labels)
+    _start_at_mean(network, recipe, labels)
     compile_model(model, recipe, updates, targets=labels)
     train, identity = _resampled(splits, recipe, identity)
     print_fn(
@@ -146,7 +145,8 @@ def fit(
 def _start_at_mean(network: Any, recipe: Recipe, labels: np.ndarray) -> None:
     """The bias of a head that does not answer classes: many steps would go into the mean alone."""
     task = getattr(network, "task", None)
-    if task is not None and task.kind != "classification":
+    # `recipe.head_bias` is for classes, too.
+    if task is not None and task.kind != "classification" and not recipe.head_bias:
         task.check_balance(recipe.balance, loss_name(task, recipe))
         targets = task.to_targets(labels)
         bias = task.initial_bias(targets)
