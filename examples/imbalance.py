@@ -43,9 +43,9 @@ parser.add_argument(
     "--weights", default="ViT-Ti/16:augreg_in21k_ft_in1k", help="a file, or MODEL:TAG"
 )
 parser.add_argument("--ratio", type=float, default=100.0, help="largest to smallest class")
-parser.add_argument("--image-size", type=int, default=96, help="pixels of the fine-tuning")
+parser.add_argument("--image-size", type=int, default=128, help="pixels of the fine-tuning")
 parser.add_argument("--blocks", type=int, default=2, help="last blocks that are fine-tuned")
-parser.add_argument("--epochs", type=int, default=6, help="of the fine-tuning")
+parser.add_argument("--epochs", type=int, default=8, help="of the fine-tuning")
 parser.add_argument("--seeds", type=int, default=5, help="how many draws of the images")
 parser.add_argument("--modes", nargs="+", default=[FROZEN, TUNED], choices=[FROZEN, TUNED])
 parser.add_argument("--out", type=Path, default=Path("runs/imbalance"))

@@ -134,11 +134,11 @@ def test_adjusted_logits_are_trained_to_those_of_equal_classes() -> None:
     loss = BalancedLoss(SoftmaxCrossentropy(reduction="sum"), log_priors=np.log(prior))
 
     def risk(x: Any) -> Any:
-        total = 0.0
-        for label in (0, 1):
-            each = keras.ops.stack([loss(np.array([label]), x[i : i + 1]) for i in range(2)])
-            total = total + keras.ops.sum(each * joint[:, label].astype("float32"))
-        return total
+        cells = [(i, label) for i in range(2) for label in range(2)]
+        parts = [
+            joint[cell] * loss(np.array([cell[1]]), x[cell[0] : cell[0] + 1]) for cell in cells
+        ]
+        return sum(parts[1:], parts[0])
 
     _, slope = value_and_gradient(risk, optimum.astype("float32"))
     np.testing.assert_allclose(slope, 0, atol=1e-6)

@@ -19,6 +19,8 @@ from keras_vit.training.probe_choice import balanced_accuracy, hold_out_to_choos
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import hold_out
 from keras_vit.training.resume import RunMismatchError
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.run import Run
 
 pytest.importorskip("tensorflow")
 
@@ -188,3 +190,28 @@ def test_a_class_of_one_group_stays_in_training() -> None:
     one = grouped(np.where(labels == 2, 0, 1))
     with pytest.raises(ValueError, match=r"all training images of (c|a, b): give another seed"):
         hold_out(one, 0.3)
+
+
+def test_the_command_counts_classes_and_refuses_what_does_not_suit(tmp_path: Path) -> None:
+    lines: list[str] = []
+    run = Run(Job("digits", tmp_path / "run"), lines.append)
+    run.splits = splits_of()
+    run.check_balance()
+    assert lines == [
+        "training images: a 40, b 8, c 2: 20 times as many of the largest as of the smallest",
+        "note: rare ones are predicted seldom; --balance (weights, logits, sampling) may help",
+    ]
+    run = Run(Job("digits", tmp_path / "run", balance="logits"), lines.append)
+    assert run.recipe.balance == "logits"
+    run.splits = splits_of()
+    run.check_balance()
+    assert len(lines) == 3  # the counts, and no hint
+    run.splits = splits_of([10, 9, 8])
+    run.check_balance()
+    assert len(lines) == 3
+    assert Job("d", tmp_path, balance="logits").identity != Job("d", tmp_path).identity
+    images, years = np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
+    ages = ArraySplit("train", Regression(("age",)), images, years)
+    run.splits = data.Splits("arrays", ("age",), {"train": ages, "val": ages})
+    with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
+        run.check_balance()
