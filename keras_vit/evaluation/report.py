@@ -90,9 +90,15 @@ class ClassificationReport:
 
     @cached_property
     def scores(self) -> dict[str, Score]:
-        """Accuracy, balanced accuracy and macro F1 with 95 % intervals."""
+        """Accuracy, balanced accuracy and macro F1 with 95 % intervals.
+
+        The accuracy is last where classes differ much.
+        """
         label, prediction, count = self.pairs.T
-        return self._scores(np.repeat(label, count), np.repeat(prediction, count))
+        scores = self._scores(np.repeat(label, count), np.repeat(prediction, count))
+        if self.differs_much:
+            scores["accuracy"] = scores.pop("accuracy")
+        return scores
 
     @property
     def constant(self) -> dict[str, Score]:
@@ -119,23 +125,21 @@ class ClassificationReport:
         return largest.name, largest.support / self.macro.support
 
     @property
-    def headline(self) -> dict[str, float]:
-        """The scores to read first: before the accuracy the macro scores where classes differ much.
-
-        They do by `keras_vit.tasks.balance.differs_much` of the examples per class.
-        """
-        macro = {"balanced accuracy": self.balanced_accuracy, "macro F1": self.macro.f1}
-        is_accuracy_enough = not differs_much([scores.support for scores in self.classes])
-        return {**({} if is_accuracy_enough else macro), "accuracy": self.accuracy}
+    def differs_much(self) -> bool:
+        """Whether the accuracy is mostly that of the largest classes."""
+        return differs_much([scores.support for scores in self.classes])
 
     @property
     def _lead(self) -> str:
-        """The headline as a line, where it is more than the accuracy; else empty."""
-        if len(self.headline) == 1:
+        """The scores to read first, where classes differ much; else empty."""
+        if not self.differs_much:
             return ""
-        scores = ", ".join(f"{name} {value:.3f}" for name, value in self.headline.items())
         times = imbalance([scores.support for scores in self.classes])
-        return f"{scores} (the largest class has {times:,.0f} times as many images as the smallest)"
+        return (
+            f"balanced accuracy {self.balanced_accuracy:.3f}, macro F1 {self.macro.f1:.3f}, "
+            f"accuracy {self.accuracy:.3f} (the largest class has {times:,.0f} times as many "
+            "images as the smallest)"
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -253,7 +257,7 @@ class ClassificationReport:
         if self.selection:
             parts.insert(0, f"Shown: {self.selection}; `report.json` has all.")
             parts.append(self._confusions_to_markdown())
-        return "\n\n".join(filter(None, [self._lead, *parts]))
+        return "\n\n".join(filter(None, parts))
 
     def _confusions_to_markdown(self) -> str:
         rows = self.confusions[:SHOWN_CONFUSIONS]

@@ -147,7 +147,7 @@ def _start_at_mean(network: Any, recipe: Recipe, labels: np.ndarray) -> None:
     task = getattr(network, "task", None)
     # `recipe.head_bias` is for classes, too.
     if task is not None and task.kind != "classification" and not recipe.head_bias:
-        task.check_balance(recipe.balance, loss_name(task, recipe))
+        task.check_balance(recipe.balance, loss_name(task, recipe.loss))
         targets = task.to_targets(labels)
         bias = task.initial_bias(targets)
         if recipe.balance == "weights":  # the mean is that of the weighted loss

@@ -199,7 +199,7 @@ class Run:
     def check_balance(self) -> None:
         """Refuses a balance that does not suit the task, and prints classes that differ much."""
         task, recipe = self.splits.task, self.recipe
-        task.check_balance(recipe.balance, loss_name(task, recipe))
+        task.check_balance(recipe.balance, loss_name(task, recipe.loss))
         counts = task.counts(task.to_targets(self.splits.train.labels()))
         if counts is not None and differs_much(counts):
             self.print(f"training images: {describe_counts(task.shown_names, counts)}")
