@@ -205,15 +205,19 @@ def main() -> None:
         "three rarest classes": "{rarest:}",
         "accuracy at the frequencies of training": "{frequent:}",
     }
+    trained = {
+        FROZEN: f"Frozen: a linear probe at {PROBE_SIZE} pixels.",
+        TUNED: f"Fine-tuned: the last {options.blocks} blocks and the head at {options.image_size} "
+        f"pixels for {options.epochs} epochs, without augmentation.",
+    }
+    about = " ".join(trained[mode] for mode in options.modes)
     text = (
         f"# Rare classes: {data_name(splits.source)}\n\n{verdict(lines)}\n\n"
         f"`{command_line()}`: {classes} classes of {counts.max()} to {counts.min()} training "
         f"images, {counts.sum():,} in all, {imbalance(counts):.0f} times as many of the largest; "
-        f"evaluated on {len(splits.val):,} other images. Frozen: a linear probe at {PROBE_SIZE} "
-        f"pixels. Fine-tuned: the last {options.blocks} blocks and the head at "
-        f"{options.image_size} pixels for {options.epochs} epochs, without augmentation. Means of "
-        f"{options.seeds} seeds, each with its own images and order of classes, and their "
-        "standard deviation; differences to no balance are paired by seed.\n\n"
+        f"evaluated on {len(splits.val):,} other images. {about} Means of {options.seeds} "
+        "seeds, each with its own images and order of classes, and their standard deviation; "
+        "differences to no balance are paired by seed.\n\n"
         f"{to_markdown(lines, columns)}\n"
     )
     print(f"\n{text}")
