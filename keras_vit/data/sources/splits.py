@@ -199,6 +199,7 @@ class IndexedSplit(Split):
             ValueError: labels are rows, or there is not a number of at least 0 per label.
 
         Example:
+            >>> from keras_vit.data.sources.array_splits import ArraySplit
             >>> split = ArraySplit("train", ("a", "b"), np.zeros((8, 8, 8, 1)).astype("uint8"),
             ...                    [0, 0, 0, 0, 0, 0, 1, 1])
             >>> images = split.resampled([1, 3]).dataset(shuffle_seed=0).as_numpy_iterator()
