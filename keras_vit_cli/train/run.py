@@ -178,7 +178,7 @@ class Run:
         return self.report
 
     def load(self) -> None:
-        """The teacher, the data, and the recipe that suits them."""
+        """The teacher, the data, the recipe that suits them; prints whether classes differ much."""
         if self.job.teacher is not None:
             self.teacher = load_teacher(self.job.teacher)  # an unsuitable one costs no loading
         self.splits = load_splits(self.job)
@@ -194,10 +194,6 @@ class Run:
                 "another answer, as an angle has, give --augment none or digits"
             )
         self.facts["recipe"] = name
-        self.check_balance()
-
-    def check_balance(self) -> None:
-        """Refuses a balance that does not suit the task, and prints classes that differ much."""
         task, recipe = self.splits.task, self.recipe
         task.check_balance(recipe.balance, loss_name(task, recipe.loss))
         counts = task.counts(task.to_targets(self.splits.train.labels()))
