@@ -11,6 +11,9 @@ from tests.xla_flags import QUICK_XLA
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("XLA_FLAGS", QUICK_XLA)
+# Each of two workers on two cores with two threads waits for the other's in loops: on torch, tests
+# of training took five times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import keras
 import pytest

@@ -22,7 +22,9 @@ SCORES = {
 }
 
 
-@pytest.fixture(params=SCORES)
+@pytest.fixture(
+    params=["pairs", *(pytest.param(n, marks=pytest.mark.slow) for n in SCORES if n != "pairs")]
+)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

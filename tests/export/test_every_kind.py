@@ -45,10 +45,11 @@ QUICK = ("token", "sincos2d", "learned_2d", "relative", "beit", "beit_shared", "
          "map", "merging_map", "hybrid", "mixer", "bit_v1", "two_channels")  # fmt: skip
 # To write ONNX takes seconds each, and torch's run has what these share with others.
 SLOW_ON_TENSORFLOW = ("token", "learned_2d", "beit_shared", "eva02", "map")
+SLOW_ELSEWHERE = ("sincos2d", "relative", "beit", "dinov3", "hybrid", "two_channels")
 
 
 def in_this_process() -> list[Any]:
-    slow = SLOW_ON_TENSORFLOW if BACKEND == "tensorflow" else ()
+    slow = SLOW_ON_TENSORFLOW if BACKEND == "tensorflow" else SLOW_ELSEWHERE
     return [pytest.param(k, marks=[pytest.mark.slow] * (k in slow)) for k in QUICK]
 
 

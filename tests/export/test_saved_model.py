@@ -84,18 +84,22 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 # The TensorFlow process that writes the file of another backend is the same for every kind.
 SERVED = [k for k in KINDS if k != "all_tokens"] if ON_TENSORFLOW else ["token"]
+QUICK = [k for k in ("token", "map", "hybrid", "mixer", "bit") if k in SERVED]
 
 
+@pytest.mark.parametrize(
+    "kinds", [QUICK, pytest.param(SERVED, marks=pytest.mark.slow)], ids=["some", "all"]
+)
 def test_serves_every_kind_as_predict_does(
-    photographs: list[Path], tmp_path: Path, run_python: Callable[..., str]
+    kinds: list[str], photographs: list[Path], tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
     """One process serves them all: to start one takes longer than to serve."""
     names = ["ant", "bee", "cat", "dog", "elk"]
     images = evaluation_images(photographs[:-1], (32, 32))
-    models = {kind: build(kind) for kind in SERVED}
+    models = {kind: build(kind) for kind in kinds}
     for kind, model in models.items():
         keras_vit.export_model(model, tmp_path / kind / "1", class_names=names, top_k=3)
-    folders = [tmp_path / kind for kind in SERVED]
+    folders = [tmp_path / kind for kind in kinds]
     answers = serve(folders, photographs, images, run_python)
     for (kind, model), (answer, pixels) in zip(models.items(), answers, strict=True):
         expected = softmax(model.predict(images, verbose=0))
