@@ -164,7 +164,9 @@ def survives(command: str, start: Path, folder: Path, numbers: Callable[[int], l
     return counted.seen
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=[pytest.mark.slow] * (c == "train")) for c in COMMANDS]
+)
 def test_some_faults(
     command: str, start: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -479,7 +479,7 @@ def start(model: Path, *words: str, **options: Any) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
+@pytest.mark.parametrize("format", ["csv", pytest.param("jsonl", marks=pytest.mark.slow)])
 def test_a_killed_run_leaves_whole_rows_and_is_resumed(
     format: str, models: dict[str, Path], tmp_path: Path
 ) -> None:

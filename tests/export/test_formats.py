@@ -153,7 +153,8 @@ def test_a_hundred_photographs(format: str, kind: str, shared: Path, tmp_path: P
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "format", ["tf_saved_model", pytest.param("onnx", marks=pytest.mark.slow), "torch"]
+    "format",
+    ["tf_saved_model", *(pytest.param(f, marks=pytest.mark.slow) for f in ("onnx", "torch"))],
 )
 def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path) -> None:
     model = build("token")

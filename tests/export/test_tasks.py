@@ -73,7 +73,9 @@ def test_a_file_answers_as_its_model(format: str, kind: str, tmp_path: Path) -> 
 
 
 @pytest.mark.once
-@EACH
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k == "classification")) for k in TASKS]
+)
 def test_the_outputs_by_name(kind: str, tmp_path: Path) -> None:
     """In the engines themselves: as programs without this package see them."""
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -163,7 +165,10 @@ def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("options", [{"num_classes": 0}, {"pooling": None, "num_classes": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"num_classes": 0}, pytest.param({"pooling": None, "num_classes": 0}, marks=pytest.mark.slow)],
+)
 def test_features_and_tokens_are_exported_without_a_warning(
     options: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
