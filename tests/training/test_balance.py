@@ -19,6 +19,7 @@ from keras_vit.training.probe_choice import balanced_accuracy, hold_out_to_choos
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import hold_out
 from keras_vit.training.resume import RunMismatchError
+from keras_vit_cli.train import run as run_module
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
 
@@ -192,26 +193,26 @@ def test_a_class_of_one_group_stays_in_training() -> None:
         hold_out(splits, 0.7)  # where most of every class is to be held out
 
 
-def test_the_command_counts_classes_and_refuses_what_does_not_suit(tmp_path: Path) -> None:
-    lines: list[str] = []
-    run = Run(Job("digits", tmp_path / "run"), lines.append)
-    run.splits = splits_of()
-    run.check_balance()
-    assert lines == [
-        "training images: a 40, b 8, c 2: 20 times as many of the largest as of the smallest",
+def test_the_command_counts_classes_and_refuses_what_does_not_suit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(splits: data.Splits, **options: Any) -> list[str]:
+        lines: list[str] = []
+        monkeypatch.setattr(run_module, "load_splits", lambda job: splits)
+        run = Run(Job("digits", tmp_path / "run", recipe="digits", **options), lines.append)
+        run.load()
+        return [line for line in lines if line.startswith(("training images", "note: rare"))]
+
+    counts = "training images: a 40, b 8, c 2: 20 times as many of the largest as of the smallest"
+    assert printed(splits_of()) == [
+        counts,
         "note: rare ones are predicted seldom; --balance (weights, logits, sampling) may help",
     ]
-    run = Run(Job("digits", tmp_path / "run", balance="logits"), lines.append)
-    assert run.recipe.balance == "logits"
-    run.splits = splits_of()
-    run.check_balance()
-    assert len(lines) == 3  # the counts, and no hint
-    run.splits = splits_of([10, 9, 8])
-    run.check_balance()
-    assert len(lines) == 3
+    assert printed(splits_of(), balance="logits") == [counts]
+    assert printed(splits_of([10, 9, 8]), balance="logits") == []
     assert Job("d", tmp_path, balance="logits").identity != Job("d", tmp_path).identity
     images, years = np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
     ages = ArraySplit("train", Regression(("age",)), images, years)
-    run.splits = data.Splits("arrays", ("age",), {"train": ages, "val": ages})
+    splits = data.Splits("arrays", ("age",), {"train": ages, "val": ages})
     with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
-        run.check_balance()
+        printed(splits, balance="logits")
