@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study import Row, command_line, mean_and_spread, to_markdown
+from study import Row, command_line, mean_and_spread, pages, to_markdown
 
 from keras_vit import data
 from keras_vit._base.files import write_text
@@ -140,8 +140,8 @@ def main() -> None:
         f"{to_markdown(rows, columns)}\n"
     )
     print(f"\n{text}")
-    for path in filter(None, (options.out / "table.md", options.markdown)):
-        write_text(path, text)
+    for page in pages(options):
+        write_text(page, text)
 
 
 if __name__ == "__main__":

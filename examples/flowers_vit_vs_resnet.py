@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 import keras
-from study import command_line, mean_and_spread
+from study import command_line, mean_and_spread, pages
 
 import keras_vit
 from keras_vit import data, evaluation, fit, recipes
@@ -103,7 +103,7 @@ def main() -> None:
             f"| {macro_f1:.3f} | {seconds / vit_seconds:.1f} |\n"
         )
     print(text)
-    for page in [options.out / "table.md", *([options.markdown] if options.markdown else [])]:
+    for page in pages(options):
         write_text(page, text + tables)
 
 

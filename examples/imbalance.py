@@ -24,7 +24,7 @@ from typing import Any
 import keras
 import numpy as np
 from scipy import stats
-from study import Row, command_line, data_name, mean_and_spread, to_markdown
+from study import Row, command_line, data_name, mean_and_spread, pages, to_markdown
 
 import keras_vit
 from keras_vit import data, evaluation, recipes
@@ -221,7 +221,7 @@ def main() -> None:
         f"{to_markdown(lines, columns)}\n"
     )
     print(f"\n{text}")
-    for page in filter(None, (options.out / "table.md", options.markdown)):
+    for page in pages(options):
         write_text(page, text)
 
 

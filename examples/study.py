@@ -393,6 +393,11 @@ def command_line() -> str:
     return shlex.join(["python", f"examples/{words[0]}", *words[1:]])
 
 
+def pages(options: argparse.Namespace) -> list[Path]:
+    """The Markdown files that a study writes: `table.md` in `--out`, and `--markdown` if given."""
+    return [options.out / "table.md", *([options.markdown] if options.markdown else [])]
+
+
 def write_study(
     options: argparse.Namespace, text: str, plot: Callable[[Path], None], title: str
 ) -> None:
@@ -405,8 +410,7 @@ def write_study(
         title: Alternative text of the plot.
     """
     print(f"\n{text}\n")
-    pages = [options.out / "table.md", *([options.markdown] if options.markdown else [])]
-    for page in pages:
+    for page in pages(options):
         image = page.with_suffix(".png")
         page.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(image) as temporary:

@@ -145,7 +145,7 @@ def linear_probe(
         return -log_loss(y, probabilities, sample_weight=weights[y], labels=classifier.classes_)
 
     folds = min(folds, check_classes(train_y))
-    of_classes = None if balance in ("none", "logits") else dict(enumerate(weights))
+    of_classes = dict(enumerate(weights)) if balance in ways else None
     regression = LogisticRegression(max_iter=2000, class_weight=of_classes)
     classifier = make_pipeline(StandardScaler(), regression)
     # A class of one example is in one fold alone: it is trained on, and does not choose.

@@ -52,9 +52,9 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
             "held_out=0 (--held-out 0), or fit the temperature yourself with "
             "keras_vit.evaluation.fit_temperature."
         )
-    labels, classes = train.labels(), splits.num_classes
     if splits.task.kind != "classification":
         return without(splits, train, grouped_part(splits, fraction, seed))
+    labels, classes = train.labels(), splits.num_classes
     from sklearn.model_selection import train_test_split
 
     count = round(fraction * len(train))
