@@ -5,12 +5,22 @@ from typing import Any
 
 from keras_vit._base.errors import did_you_mean
 from keras_vit.tasks.classification import Classification
+from keras_vit.tasks.conformal import PredictionSets
 from keras_vit.tasks.multilabel import Multilabel
 from keras_vit.tasks.ordinal import Ordinal
 from keras_vit.tasks.regression import Regression
 from keras_vit.tasks.task import Task
 
-__all__ = ["TASKS", "Classification", "Multilabel", "Ordinal", "Regression", "Task", "get"]
+__all__ = [
+    "TASKS",
+    "Classification",
+    "Multilabel",
+    "Ordinal",
+    "PredictionSets",
+    "Regression",
+    "Task",
+    "get",
+]
 
 TASKS: dict[str, type[Task]] = {
     cls.kind: cls for cls in (Classification, Multilabel, Regression, Ordinal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.tasks.balance import class_weights, log_priors
+from keras_vit.tasks.conformal import PredictionSets
 from keras_vit.tasks.distillation_losses import hard_distillation, soft_distillation
 from keras_vit.tasks.losses import (
     BalancedLoss,
@@ -28,6 +30,14 @@ class Classification(Task):
 
     Targets are integers or names `(examples,)`, or rows `(examples, classes)` in [0, 1], one-hot
     or mixed.
+
+    Attributes:
+        sets: Which classes an image may be of, with a guaranteed coverage: see
+            `keras_vit.tasks.PredictionSets`; None before `keras-vit calibrate`, or
+            `dataclasses.replace(task, sets=...)`.
+
+    Raises:
+        ValueError: There is not a threshold of the sets per class.
 
     Example:
 
@@ -53,8 +63,24 @@ class Classification(Task):
         "logits": ("softmax",),
         "sampling": ("softmax", "sigmoid"),
     }
-    answer_names = ("probabilities", "top_classes", "top_probabilities")
+    tensor_names = ("probabilities", "top_classes", "top_probabilities")
     index_answers = ("top_classes",)
+
+    sets: PredictionSets | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.sets, Mapping):
+            self._set(sets=PredictionSets.from_config(self.sets))
+        if self.sets is not None and len(self.sets.thresholds) != self.size:
+            raise ValueError(
+                f"sets of {len(self.sets.thresholds)} classes do not fit {self.size}: calibrate "
+                "them on answers of this task."
+            )
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        return self.tensor_names if self.sets is None else (*self.tensor_names, "in_set")
 
     def check_targets(self, targets: Any) -> np.ndarray:
         array = as_array(targets)
@@ -104,17 +130,41 @@ class Classification(Task):
 
     def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
         values, indices = ops.top_k(answers, min(top_k, self.size))
-        tensors = (answers, ops.cast(indices, "int32"), values)
+        tensors = [answers, ops.cast(indices, "int32"), values]
+        if self.sets is not None:
+            tensors.append(ops.cast(self.sets.contains_in_graph(answers), "int32"))
         return dict(zip(self.answer_names, tensors, strict=True))
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
         return class_scores(self._classes(targets), answers.argmax(axis=1), self.size)
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
-        return {"predictions": self._most_probable("class", answer, top)}
+        predictions = self._most_probable("class", answer, top)
+        if self.sets is None:
+            return {"predictions": predictions}
+        return {"set": self.names_in_set(answer), "predictions": predictions}
+
+    def names_in_set(self, answer: Any) -> list[str]:
+        """The classes that the image of an answer `(size,)` may be of, the most probable first.
+
+        Raises:
+            ValueError: The task does not have `sets`.
+        """
+        if self.sets is None:
+            raise ValueError(
+                "The task does not have prediction sets: calibrate them by keras-vit calibrate."
+            )
+        row, names = np.asarray(answer), self.shown_names
+        inside = self.sets.contains(row[None])[0]
+        return [names[i] for i in np.argsort(-row, kind="stable") if inside[i]]
 
     def to_text(self, answer: Any, top: int = 5) -> str:
-        return percentages(self.describe(answer, top)["predictions"])
+        return percentages(self._most_probable("class", answer, top))
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        sets = config.pop("sets")  # left out, so that earlier versions read what they know
+        return config if sets is None else {**config, "sets": sets.get_config()}
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -62,7 +62,7 @@ class Multilabel(Task):
         "an image has several labels, so that one that is drawn more often for one label changes "
         "the others, and a label's threshold is chosen afterwards"
     )
-    answer_names = ("probabilities", "labels")
+    tensor_names = ("probabilities", "labels")
 
     thresholds: tuple[float, ...] = ()
 

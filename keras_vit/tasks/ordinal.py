@@ -51,7 +51,7 @@ class Ordinal(Task):
     problem_type = "multi_label_classification"  # each output is a yes or no
     distillation: ClassVar = {"soft": grade_distillation}
     unbalanced = "they are in an order, and a weight of one grade moves the limits of the others"
-    answer_names = ("probabilities", "grade")
+    tensor_names = ("probabilities", "grade")
     index_answers = ("grade",)
 
     @property

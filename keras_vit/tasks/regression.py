@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -11,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import listed, printable, warn_at_caller
+from keras_vit.tasks.conformal import check_coverage, conformal_rank, fewest_examples
 from keras_vit.tasks.distillation_losses import number_distillation
 from keras_vit.tasks.losses import QuantileLoss, UnitError
 from keras_vit.tasks.scores import NamedScores, NumberScores
@@ -60,7 +60,7 @@ class Regression(Task):
     }
     problem_type = "regression"
     distillation: ClassVar = {"soft": number_distillation}
-    answer_names = ("values",)
+    tensor_names = ("values",)
 
     units: tuple[str, ...] = ()
     offset: tuple[float, ...] = ()
@@ -193,15 +193,14 @@ class Regression(Task):
         Raises:
             ValueError: The coverage is out of range, or there are too few examples for it.
         """
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage={coverage!r} must lie in (0, 1), such as 0.9.")
+        check_coverage(coverage)
         _, rows = self._pairs(targets, answers)
         errors = np.sort(np.abs(self.values(targets) - rows), axis=0)
-        rank = _rounded_up((len(rows) + 1) * coverage)
+        rank = conformal_rank(len(rows), coverage)
         if rank > len(rows):
             raise ValueError(
                 f"Prediction intervals of {coverage:.0%} need at least "
-                f"{_rounded_up(coverage / (1 - coverage))} examples, and there are {len(rows)}."
+                f"{fewest_examples(coverage)} examples, and there are {len(rows)}."
             )
         return replace(self, margins=tuple(errors[rank - 1].tolist()), coverage=coverage)
 
@@ -244,7 +243,3 @@ class Regression(Task):
             low_high = f" ({row['low']:.4g} to {row['high']:.4g})" if self.margins else ""
             parts.append(f"{name}{row['value']:.4g}{unit}{low_high}")
         return printable(", ".join(parts))
-
-
-def _rounded_up(value: float) -> int:
-    return math.ceil(round(value, 9))  # 100 * 0.95 is 95, and not a little more

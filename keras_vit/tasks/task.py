@@ -49,8 +49,8 @@ class Task:
     # The ways of `keras_vit.tasks.balance` that suit the task, with the losses for which they do.
     balances: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     unbalanced: ClassVar[str] = "they are numbers, of which none is rare"  # why not all of them
-    # The names of the tensors of an exported file, the one of `answers` first.
-    answer_names: ClassVar[tuple[str, ...]]
+    # The names of the tensors of every exported file, the one of `answers` first.
+    tensor_names: ClassVar[tuple[str, ...]]
     # Those of them that are places in `names`; other integers are one per name, 1 for predicted.
     index_answers: ClassVar[tuple[str, ...]] = ()
 
@@ -97,6 +97,11 @@ class Task:
     def shown_names(self) -> tuple[str, ...]:
         """The names, or `"0"`, `"1"`, ... where nobody gave any."""
         return self.names or tuple(map(str, range(self.size)))
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        """The names of the tensors of an exported file, the one of `answers` first."""
+        return self.tensor_names
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -1,0 +1,262 @@
+"""Prediction sets: all classes that an image may be of, by split conformal prediction.
+
+Thresholds come from images that the model was not trained on. Of new images like these, the true
+class is in the set for at least the chosen part, whatever the model is (Vovk et al. 2005;
+Angelopoulos and Bates 2021, "A Gentle Introduction to Conformal Prediction", theorem 1).
+
+Nothing here is random: an image has the same set each time. Scores that are not randomized cost a
+little in size and keep the guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from keras import ops
+
+from keras_vit._base.errors import check_arguments, check_choice, check_non_negative
+
+METHODS = ("lac", "aps", "raps")
+COVERAGE = 0.95
+# What RAPS takes off from the second class on. Fixed: to choose it takes images of its own.
+PENALTY, FREE_RANKS = 0.1, 1
+# The image that sets a threshold stays inside where another engine rounds its probability
+# differently: softmax in float32 differs by 1e-5 of a small probability.
+SLACK = 1e-4
+
+
+def conformal_rank(examples: int, coverage: float) -> int:
+    """Which of the sorted scores of calibration examples is the threshold, counted from 1.
+
+    More than `examples` where they are too few.
+
+    >>> conformal_rank(19, 0.95), conformal_rank(18, 0.95)
+    (19, 19)
+    """
+    return _rounded_up((examples + 1) * coverage)
+
+
+def fewest_examples(coverage: float) -> int:
+    """How many calibration examples a coverage needs at least.
+
+    >>> [fewest_examples(coverage) for coverage in (0.8, 0.9, 0.95, 0.99)]
+    [4, 9, 19, 99]
+    """
+    return _rounded_up(coverage / (1 - coverage))
+
+
+def check_coverage(coverage: float) -> float:
+    """The coverage; a ValueError where it is not in (0, 1)."""
+    if not 0 < coverage < 1:
+        raise ValueError(f"coverage={coverage!r} must lie in (0, 1), such as 0.9.")
+    return float(coverage)
+
+
+@dataclass(frozen=True)
+class PredictionSets:
+    """Which classes an image may be of: those with enough evidence, a threshold per class.
+
+    The evidence of a class is 1 minus its conformity score:
+
+    | method | evidence | source |
+    |---|---|---|
+    | `"lac"` | its probability | Sadinle et al. 2019: the smallest sets on average |
+    | `"aps"` | the sum of the probabilities below its own | Romano et al. 2020 |
+    | `"raps"` | that, less `penalty` per rank after `free_ranks` | Angelopoulos et al. 2021 |
+
+    A set of `"lac"` is empty where no class is probable enough. Those of the other two always have
+    the most probable class, as in the code of Angelopoulos et al. (`allow_zero_sets=False`): their
+    evidence, not randomized, is least where a model is surest, and would leave out its only class.
+
+    Attributes:
+        method: One of `METHODS`.
+        coverage: The part of new images whose class is in the set, in (0, 1).
+        thresholds: Per class, the least evidence of a class in the set.
+        images: How many images the thresholds come from.
+        conditional: The places of classes with a threshold from their own images alone, whose
+            coverage holds for each of them. The others share one, and their coverage holds for
+            them together.
+        penalty: Of `"raps"`.
+        free_ranks: Of `"raps"`.
+
+    Raises:
+        ValueError: A value is out of range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.tasks import PredictionSets
+    >>> probabilities = np.repeat([[0.9, 0.1], [0.4, 0.6]], 10, axis=0)
+    >>> labels = np.repeat([0, 1], 10)
+    >>> sets = PredictionSets.calibrated(labels, probabilities, coverage=0.9)
+    >>> sets.contains([[0.95, 0.05], [0.5, 0.5], [0.62, 0.38]]).tolist()
+    [[True, False], [False, False], [False, False]]
+    """
+
+    method: str
+    coverage: float
+    thresholds: tuple[float, ...]
+    images: int
+    conditional: tuple[int, ...] = ()
+    penalty: float = PENALTY
+    free_ranks: int = FREE_RANKS
+
+    def __post_init__(self) -> None:
+        check_choice(self.method, "method", METHODS)
+        check_coverage(self.coverage)
+        check_non_negative(images=self.images, free_ranks=self.free_ranks)
+        set_field = object.__setattr__  # frozen from here on
+        set_field(self, "thresholds", tuple(map(float, self.thresholds)))
+        set_field(self, "conditional", tuple(map(int, self.conditional)))
+        if not self.thresholds or not np.isfinite(self.thresholds).all():
+            raise ValueError(f"thresholds={self.thresholds} must be finite numbers, one per class.")
+        if not set(self.conditional) <= set(range(len(self.thresholds))):
+            raise ValueError(
+                f"conditional={self.conditional} must be places from 0 to "
+                f"{len(self.thresholds) - 1}."
+            )
+        if not (math.isfinite(self.penalty) and self.penalty >= 0):
+            raise ValueError(f"penalty={self.penalty!r} must be a number of at least 0.")
+
+    @classmethod
+    def calibrated(
+        cls,
+        labels: Any,
+        probabilities: Any,
+        coverage: float = COVERAGE,
+        method: str = METHODS[0],
+        *,
+        conditional: bool = True,
+        penalty: float = PENALTY,
+        free_ranks: int = FREE_RANKS,
+    ) -> Self:
+        """The sets whose thresholds come from images that the model was not trained on.
+
+        Args:
+            labels: Integer classes `(images,)`.
+            probabilities: `(images, classes)`, as `Classification.answers` returns them.
+            coverage: The part of new images whose class is in the set, in (0, 1).
+            method: One of `METHODS`.
+            conditional: Whether each class that has enough images has a threshold of its own, and
+                the coverage for itself. The other classes have one from their images together;
+                where these are too few, that of all images, and then nothing is promised for them.
+            penalty: Of `"raps"`.
+            free_ranks: Of `"raps"`.
+
+        Raises:
+            ValueError: There are too few images for the coverage, shapes or labels do not match,
+                probabilities are not finite, or an option is out of range.
+        """
+        labels, rows = np.asarray(labels), np.asarray(probabilities, np.float64)
+        least = fewest_examples(check_coverage(coverage))
+        if rows.ndim != 2 or labels.shape != rows.shape[:1] or labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"labels {labels.dtype} {labels.shape} do not go with probabilities {rows.shape}: "
+                "give one integer class per row."
+            )
+        if len(labels) < least:
+            raise ValueError(
+                f"Prediction sets of {coverage:.4g} coverage need at least {least:,} images that "
+                f"were not trained on, and there are {len(labels):,}: give more, or a lower "
+                "coverage."
+            )
+        size = rows.shape[1]
+        if not ((labels >= 0) & (labels < size)).all():
+            raise ValueError(
+                f"labels range from {labels.min()} to {labels.max()}, and there are {size} classes."
+            )
+        if not np.isfinite(rows).all():
+            raise ValueError("probabilities are not finite: the model's weights are damaged.")
+        draft = cls(method, coverage, (0.0,) * size, len(labels), (), penalty, free_ranks)
+        of_label = draft.evidence(rows)[np.arange(len(labels)), labels]
+        counts = np.bincount(labels, minlength=size)
+        alone = counts >= least if conditional else np.zeros(size, bool)
+        together = of_label[~alone[labels]]
+        shared = _threshold(together if len(together) >= least else of_label, coverage)
+        thresholds = [
+            _threshold(of_label[labels == c], coverage) if alone[c] else shared for c in range(size)
+        ]
+        places = tuple(np.flatnonzero(alone).tolist())
+        return cls(method, coverage, tuple(thresholds), len(labels), places, penalty, free_ranks)
+
+    def evidence(self, probabilities: Any) -> np.ndarray:
+        """How much speaks for each class, `(images, classes)`, float64: the table of the class.
+
+        Args:
+            probabilities: `(images, classes)`.
+        """
+        rows = np.asarray(probabilities, np.float64)
+        if self.method == "lac":
+            return rows
+        order = np.argsort(-rows, axis=1, kind="stable")
+        ordered = np.take_along_axis(rows, order, 1)
+        # Summed from the smallest one: 1 - cumsum would lose the digits of confident models.
+        below = np.cumsum(ordered[:, ::-1], 1)[:, ::-1] - ordered
+        evidence = np.empty_like(rows)
+        np.put_along_axis(evidence, order, below - self._penalties(rows.shape[1]), 1)
+        return evidence
+
+    def contains(self, probabilities: Any) -> np.ndarray:
+        """Which classes are in the set of each image, bool `(images, classes)`.
+
+        Args:
+            probabilities: `(images, classes)`.
+        """
+        inside = np.asarray(self.evidence(probabilities) >= np.array(self.thresholds))
+        if self.method != "lac":
+            inside[np.arange(len(inside)), np.argmax(probabilities, axis=1)] = True
+        return inside
+
+    def contains_in_graph(self, probabilities: Any) -> Any:
+        """`contains` by `keras.ops`, for exported graphs."""
+        thresholds = ops.convert_to_tensor(np.array(self.thresholds, np.float32))
+        if self.method == "lac":
+            return probabilities >= thresholds
+        order = ops.argsort(-probabilities, axis=-1)
+        ordered = ops.take_along_axis(probabilities, order, axis=-1)
+        below = ops.flip(ops.cumsum(ops.flip(ordered, axis=-1), axis=-1), axis=-1) - ordered
+        evidence = below - ops.cast(self._penalties(len(self.thresholds)), "float32")
+        rank = ops.argsort(order, axis=-1)
+        evidence = ops.take_along_axis(evidence, rank, axis=-1)
+        return ops.logical_or(evidence >= thresholds, ops.equal(rank, 0))
+
+    def _penalties(self, size: int) -> np.ndarray:
+        """What RAPS takes off by rank, the most probable class first."""
+        weight = self.penalty if self.method == "raps" else 0.0
+        return weight * np.maximum(np.arange(1, size + 1) - self.free_ranks, 0)
+
+    def get_config(self) -> dict[str, Any]:
+        """JSON values from which `from_config` makes the same sets."""
+        values = asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The inverse of `get_config`.
+
+        Raises:
+            ValueError: A value is missing, unknown or out of range.
+        """
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in config.items()
+        }
+        check_arguments(cls, values)
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(f"{dict(config)} are not prediction sets: {error}") from error
+
+
+def _threshold(evidence: np.ndarray, coverage: float) -> float:
+    """The least evidence that the given part of new examples has."""
+    rank = conformal_rank(len(evidence), coverage)
+    value = float(np.sort(evidence)[len(evidence) - rank])
+    return value - SLACK * abs(value)
+
+
+def _rounded_up(value: float) -> int:
+    return math.ceil(round(value, 9))  # 100 * 0.95 is 95, and not a little more

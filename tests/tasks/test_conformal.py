@@ -1,0 +1,197 @@
+"""Prediction sets against torchcp's, mapie's, and the exact distribution of their coverage.
+
+`golden/prediction_sets.npz` is of torchcp 1.2.1 and mapie 1.6.0, 300 rows of six logits:
+
+    labels, logits = rng.integers(0, 6, n), round(rng.normal(0, 1, (n, 6)) + 2 * eye(6)[labels], 3)
+    predictor = SplitPredictor(LAC(), alpha=alpha)      # or ClassConditionalPredictor;
+    predictor.calculate_threshold(logits, labels)       # APS(randomized=False) and
+    predictor.predict_with_logits(new)                  # RAPS(randomized=False, penalty=.1, kreg=1)
+    SplitConformalClassifier(fixed, level, "lac", prefit=True).conformalize(logits, labels)
+    score = APSConformityScore()                        # without its random part:
+    cumulated, _ = score.get_true_label_cumsum_proba(labels, probabilities, range(6))
+    score.quantiles_ = _compute_classification_quantile(cumulated, [alpha])
+    score.get_prediction_sets(of_new, cumulated, [alpha], "prefit", include_last_label=False)
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from scipy.stats import betabinom, kstest
+
+from keras_vit import tasks
+from keras_vit.tasks import Classification, PredictionSets
+from keras_vit.tasks.classification import softmax
+from keras_vit.tasks.conformal import METHODS, SLACK, fewest_examples
+
+GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "prediction_sets.npz"))
+LABELS, NEW = GOLDEN["labels"], softmax(GOLDEN["new"])
+PROBABILITIES = softmax(GOLDEN["logits"])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("coverage", [0.95, 0.9])
+@pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_sets_of_torchcp(method: str, conditional: bool, coverage: float) -> None:
+    sets = PredictionSets.calibrated(
+        LABELS, PROBABILITIES, coverage, method, conditional=conditional
+    )
+    kind = "conditional" if conditional else "marginal"
+    theirs = GOLDEN[f"torchcp/{method}/{kind}/{coverage}/sets"]
+    quantiles = GOLDEN[f"torchcp/{method}/{kind}/{coverage}/q"]
+    # float32 in theirs; the slack is ours.
+    np.testing.assert_allclose(sets.thresholds, 1 - quantiles, rtol=2 * SLACK, atol=1e-6)
+    np.testing.assert_array_equal(sets.evidence(NEW) >= np.array(sets.thresholds), theirs)
+    if method != "lac":  # and the most probable class
+        theirs = theirs | (NEW.max(axis=1, keepdims=True) == NEW)
+    np.testing.assert_array_equal(sets.contains(NEW), theirs)
+    assert sets.conditional == (tuple(range(6)) if conditional else ())
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("coverage", [0.95, 0.9])
+@pytest.mark.parametrize("method", ["lac", "aps"])
+def test_the_sets_of_mapie(method: str, coverage: float) -> None:
+    sets = PredictionSets.calibrated(LABELS, PROBABILITIES, coverage, method, conditional=False)
+    np.testing.assert_array_equal(
+        sets.contains(NEW), GOLDEN[f"mapie/{method}/marginal/{coverage}/sets"]
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_graph_has_the_same_sets(method: str) -> None:
+    sets = PredictionSets.calibrated(LABELS, PROBABILITIES, 0.9, method)
+    rows = keras.ops.convert_to_tensor(PROBABILITIES.astype("float32"))
+    inside = keras.ops.convert_to_numpy(sets.contains_in_graph(rows))
+    np.testing.assert_array_equal(inside, sets.contains(PROBABILITIES))
+
+
+@pytest.mark.once
+def test_coverage_over_random_splits_is_beta_binomial() -> None:
+    """Of a fixed pool, the number of covered images over random splits is beta-binomial, exactly.
+
+    (Where no two scores are equal; Angelopoulos and Bates 2021, section 3.2 and appendix C.)
+    """
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+
+    images, labels = load_digits(return_X_y=True)
+    probe = LogisticRegression(max_iter=50, C=1e-3).fit(images[:600] / 16, labels[:600])
+    pool, labels = probe.predict_proba(images[600:] / 16), labels[600:]
+    rng, calibration, coverage = np.random.default_rng(0), 300, 0.9
+    new = len(labels) - calibration
+    counts = []
+    for _ in range(200):
+        order = rng.permutation(len(labels))
+        some, rest = order[:calibration], order[calibration:]
+        sets = PredictionSets.calibrated(labels[some], pool[some], coverage, conditional=False)
+        counts.append(sets.contains(pool[rest])[np.arange(new), labels[rest]].sum())
+    excluded = int((calibration + 1) * (1 - coverage))
+    band = betabinom(new, calibration + 1 - excluded, excluded)
+    assert band.ppf(1e-5) <= min(counts) <= max(counts) <= band.ppf(1 - 1e-5)
+    # The steps of a discrete distribution only make the test milder.
+    assert kstest(counts, band.cdf).pvalue > 0.01
+
+
+@pytest.mark.once
+def test_each_class_with_enough_images_is_covered_and_the_others_together() -> None:
+    rng = np.random.default_rng(0)
+    shares = [0.5, 0.3, 0.15, *5 * [0.01]]  # of 400: about four images of each of the last five
+
+    def sample(count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = rng.choice(8, count, p=shares)
+        skill = np.array([4.0, 2.0, 1.0, *5 * [0.5]])[labels, None]  # the rare ones are hard
+        return labels, softmax(rng.normal(0, 1, (count, 8)) + skill * np.eye(8)[labels])
+
+    covered = np.zeros((60, 4))
+    for row in covered:
+        sets = PredictionSets.calibrated(*sample(400), 0.9)
+        assert set(range(3)) <= set(sets.conditional)
+        labels, new = sample(4000)
+        inside = sets.contains(new)[np.arange(len(new)), labels]
+        groups = [labels == 0, labels == 1, labels == 2, labels > 2]
+        row[:] = [inside[group].mean() for group in groups]
+    mean, error = covered.mean(axis=0), covered.std(axis=0) / np.sqrt(len(covered))
+    assert (mean >= 0.9 - 3 * error).all()
+    marginal = PredictionSets.calibrated(*sample(400), 0.9, conditional=False)
+    labels, new = sample(4000)
+    hard = labels == 2
+    assert marginal.contains(new)[hard, 2].mean() < 0.8  # what a threshold of its own is for
+
+
+@pytest.mark.once
+def test_too_few_images_for_the_others_leave_them_the_threshold_of_all() -> None:
+    keep = LABELS < 5
+    keep[np.flatnonzero(LABELS == 5)[:4]] = True
+    labels, rows = LABELS[keep], PROBABILITIES[keep]
+    sets = PredictionSets.calibrated(labels, rows, 0.9)
+    everything = PredictionSets.calibrated(labels, rows, 0.9, conditional=False)
+    assert sets.conditional == (0, 1, 2, 3, 4)
+    assert sets.thresholds[5] == everything.thresholds[0]
+
+
+@pytest.mark.once
+def test_confident_models_keep_their_class_and_their_digits() -> None:
+    """1 - cumsum in float32 is 0 for every one of these."""
+    rows = softmax(np.float32([[20, 0, -2], [18, 1, 0], [22, 3, 1]] * 10))
+    sets = PredictionSets.calibrated(np.zeros(30, int), rows, 0.9, "aps")
+    assert 0 < sets.thresholds[0] < 1e-6
+    assert sets.contains(rows)[:, 0].all()
+    inside = sets.contains_in_graph(keras.ops.convert_to_tensor(rows))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(inside), sets.contains(rows))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"coverage": 1.0}, "coverage=1.0 must lie in"),
+        ({"coverage": 0.99, "rows": 98}, "need at least 99 images .* there are 98"),
+        ({"method": "abc"}, "'lac', 'aps', 'raps'"),
+        ({"labels": LABELS + 1}, "labels range from 1 to 6, and there are 6"),
+        ({"labels": LABELS[:3]}, r"\(3,\) do not go with probabilities \(300, 6\)"),
+        ({"probabilities": np.full_like(PROBABILITIES, np.nan)}, "not finite"),
+        ({"penalty": -1.0}, "penalty=-1.0 must be"),
+    ],
+)
+def test_errors(options: dict, words: str) -> None:
+    rows = options.pop("rows", len(LABELS))
+    arguments = {"labels": LABELS[:rows], "probabilities": PROBABILITIES[:rows], **options}
+    with pytest.raises(ValueError, match=words):
+        PredictionSets.calibrated(**arguments)
+
+
+@pytest.mark.once
+def test_the_fewest_images_are_enough() -> None:
+    for coverage in (0.5, 0.8, 0.9, 0.95):
+        few = fewest_examples(coverage)
+        PredictionSets.calibrated(LABELS[:few], PROBABILITIES[:few], coverage)
+        with pytest.raises(ValueError, match=f"need at least {few} images"):
+            PredictionSets.calibrated(LABELS[: few - 1], PROBABILITIES[: few - 1], coverage)
+
+
+@pytest.mark.once
+def test_a_task_with_sets_is_saved_and_describes_them() -> None:
+    plain = Classification(tuple("abcdef"))
+    assert "sets" not in plain.get_config()
+    assert plain.answer_names == ("probabilities", "top_classes", "top_probabilities")
+    task = replace(plain, sets=PredictionSets.calibrated(LABELS, PROBABILITIES, 0.95, "raps"))
+    assert tasks.get(json.loads(json.dumps(task.get_config()))) == task
+    assert hash(task) != hash(plain)
+    assert task.answer_names[-1] == "in_set"
+    described = task.describe([0.4, 0.0, 0.0, 0.6, 0.0, 0.0], top=1)
+    assert described["set"] == ["d", "a"]
+    assert described["predictions"] == plain.describe([0.4, 0, 0, 0.6, 0, 0], top=1)["predictions"]
+    with pytest.raises(ValueError, match="does not have prediction sets"):
+        plain.names_in_set([1.0, 0, 0, 0, 0, 0])
+    with pytest.raises(ValueError, match="sets of 6 classes do not fit 2"):
+        Classification(("cat", "dog"), sets=task.sets)
+    damaged = task.get_config()["sets"] | {"thresholds": [float("nan")]}
+    with pytest.raises(ValueError, match="must be finite numbers"):
+        Classification(tuple("abcdef"), sets=damaged)
+    with pytest.raises(ValueError, match="are not prediction sets"):
+        Classification(tuple("abcdef"), sets={"method": "lac"})
