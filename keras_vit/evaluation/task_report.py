@@ -155,10 +155,10 @@ def _of_labels(task: Multilabel, targets: Any, answers: np.ndarray) -> tuple[Row
     present = task.check_targets(targets) >= 0.5
     predicted = answers >= np.array(task.thresholds, np.float32)
     f1 = f1_scores((present & predicted).sum(0), present.sum(0), predicted.sum(0))
+    precision = AveragePrecision(present, answers)(np.ones(len(answers)))
     rows: list[Row] = [("label", "average precision", "F1", "threshold", "images")]
     for i, name in enumerate(task.shown_names):
-        precision = AveragePrecision(present[:, i], answers[:, i])(np.ones(len(answers)))
-        numbers = (f"{precision:.3f}", f"{f1[i]:.3f}", f"{task.thresholds[i]:.3f}")
+        numbers = (f"{precision[i]:.3f}", f"{f1[i]:.3f}", f"{task.thresholds[i]:.3f}")
         rows.append((name, *numbers, str(int(present[:, i].sum()))))
     return tuple(rows)
 

@@ -84,7 +84,7 @@ def compare(model: Any, exported: ExportedModel, split: data.Split) -> Compariso
         scores[0][name].value,
         scores[1][name].value,
         float(is_same.mean()),
-        task.noun,
+        task.nouns[targets.ndim > 1],
         size_of(exported.path),
         4 * model.count_params(),
     )

@@ -390,7 +390,8 @@ def _check_classes(model: keras.Model, scores: Any, classes: list[Any]) -> np.nd
     for each in classes:
         if not 0 <= each < task.size:
             raise ValueError(
-                f"classes={each} is not a {task.noun} of {model.name!r}. Give 0 to {task.size - 1}."
+                f"classes={each} is not a {task.nouns[0]} of {model.name!r}. Give 0 to "
+                f"{task.size - 1}."
             )
     return np.asarray(classes)
 

@@ -52,7 +52,7 @@ class Classification(Task):
     """
 
     kind = "classification"
-    noun = "class"
+    nouns = ("class", "classes")
     fewest = 2  # the softmax of one output is 1, whatever it is
     distinct = False  # ImageNet has two kinds of cranes
     sums_to_one = True

@@ -49,7 +49,7 @@ class Multilabel(Task):
     """
 
     kind = "multilabel"
-    noun = "row of labels"
+    nouns = ("label", "labels")
     losses: ClassVar = {
         "binary_crossentropy": BinaryCrossentropy,
         "asymmetric": AsymmetricLoss,
@@ -155,17 +155,18 @@ class Multilabel(Task):
         return replace(self, thresholds=tuple(best))
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
-        present = targets >= 0.5
-        columns = [AveragePrecision(y, p) for y, p in zip(present.T, answers.T, strict=True)]
-        is_present, predicted = (x.astype(np.float64) for x in (present, self._predicted(answers)))
-        both = is_present * predicted
+        present, predicted = targets >= 0.5, self._predicted(answers)
+        precision = AveragePrecision(present, answers)
+        cells = [np.nonzero(x) for x in (present & predicted, present, predicted)]
 
         def score(weights: np.ndarray) -> list[float]:
-            counts = weights @ is_present
-            f1 = f1_scores(weights @ both, counts, weights @ predicted)
+            both, counts, answered = (
+                np.bincount(labels, weights[examples], self.size) for examples, labels in cells
+            )
             # A label that no example has does not count.
-            tested = np.flatnonzero(counts)
-            return [mean([columns[i](weights) for i in tested]), mean(f1[tested])]
+            tested = counts > 0
+            f1 = f1_scores(both, counts, answered)
+            return [mean(precision(weights)[tested]), mean(f1[tested])]
 
         return ("mean_average_precision", "macro_f1"), score
 

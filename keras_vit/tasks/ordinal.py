@@ -44,7 +44,7 @@ class Ordinal(Task):
     """
 
     kind = "ordinal"
-    noun = "grade"
+    nouns = ("grade", "grades")
     fewest = 2
     mixes = False  # there are not any half grades
     losses: ClassVar = {"cumulative_crossentropy": CumulativeCrossentropy}
@@ -120,7 +120,7 @@ class Ordinal(Task):
         def score(weights: np.ndarray) -> list[float]:
             error = np.average(np.abs(targets - predicted), weights=weights)
             accuracy = np.average(targets == predicted, weights=weights)
-            return [error, accuracy, quadratic_kappa(targets, predicted, weights, self.size)]
+            return [error, accuracy, quadratic_kappa(targets, predicted, weights)]
 
         return ("grade_mae", "accuracy", "quadratic_kappa"), score
 

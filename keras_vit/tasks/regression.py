@@ -52,7 +52,7 @@ class Regression(Task):
     """
 
     kind = "regression"
-    noun = "row of finite numbers"
+    nouns = ("number", "numbers")
     losses: ClassVar = {
         "squared_error": keras.losses.MeanSquaredError,
         "huber": keras.losses.Huber,

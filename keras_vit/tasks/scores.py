@@ -23,6 +23,7 @@ class Score(NamedTuple):
 # From weights of the examples `(examples,)` to the values of some scores.
 WeightedScores = Callable[[np.ndarray], Sequence[float]]
 NamedScores = tuple[Sequence[str], WeightedScores]
+_IN_CACHE = 2**17  # numbers of 8 bytes that a processor has at hand
 
 
 def bootstrap(
@@ -137,36 +138,74 @@ def class_scores(labels: np.ndarray, predicted: np.ndarray, size: int) -> NamedS
 
 
 class AveragePrecision:
-    """The area under the steps of precision over recall, as scikit-learn's.
+    """The area under the steps of precision over recall of each label, as scikit-learn's.
+
+    Only the steps at which an example has the label count. What lies between two of them is added
+    at once, for many labels in one call of NumPy: there may be thousands of labels.
 
     Args:
-        present: Bool `(examples,)`.
-        scores: The higher, the more likely the label is present, `(examples,)`.
+        present: Bool `(examples, labels)`.
+        scores: The higher, the more likely the label is present, `(examples, labels)`.
 
     Example:
 
     >>> import numpy as np
     >>> from keras_vit.tasks.scores import AveragePrecision
-    >>> precision = AveragePrecision(np.array([True, False, True]), np.array([0.9, 0.8, 0.7]))
-    >>> round(precision(np.ones(3)), 3)
-    0.833
+    >>> present, scores = np.array([[True], [False], [True]]), np.array([[0.9], [0.8], [0.7]])
+    >>> AveragePrecision(present, scores)(np.ones(3)).round(3).tolist()
+    [0.833]
     """
 
     def __init__(self, present: np.ndarray, scores: np.ndarray) -> None:
-        self.order = np.argsort(-scores, kind="stable")
-        self.present = present[self.order]
-        ordered = scores[self.order]
-        # Examples with one score are above a threshold together.
-        self.ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(scores) - 1)
+        examples, self.labels = present.shape
+        ranked = [_steps(y, x) for y, x in zip(present.T, scores.T, strict=True)]
+        self.label = np.repeat(np.arange(self.labels), [len(starts) for _, starts, *_ in ranked])
+        self.first = np.searchsorted(self.label, self.label)  # step of its label
+        self.true = _joined([pieces[2:] for pieces in ranked])
+        at_once = max(1, _IN_CACHE // examples)
+        blocks = [ranked[i : i + at_once] for i in range(0, self.labels, at_once)]
+        self.predicted = [_joined([pieces[:2] for pieces in block]) for block in blocks]
 
-    def __call__(self, weights: np.ndarray) -> float:
-        ordered = weights[self.order]
-        true = np.cumsum(ordered * self.present)[self.ends]
-        predicted = np.cumsum(ordered)[self.ends]
-        if not true[-1]:
-            return np.nan
+    def __call__(self, weights: np.ndarray) -> np.ndarray:
+        """The area per label `(labels,)` for weights of the examples; NaN where none has it."""
+        step = _sums(weights, *self.true)
+        true = self._up_to(step)
+        predicted = self._up_to(np.concatenate([_sums(weights, *b) for b in self.predicted]))
         precision = np.divide(true, predicted, out=np.zeros_like(true), where=predicted > 0)
-        return float(np.sum(np.diff(true, prepend=0) * precision) / true[-1])
+        area, total = (np.bincount(self.label, x, self.labels) for x in (step * precision, step))
+        return np.divide(area, total, out=np.full(self.labels, np.nan), where=total > 0)
+
+    def _up_to(self, steps: np.ndarray) -> np.ndarray:
+        """The sum of each step and those of its label before it."""
+        sums = np.append(0, np.cumsum(steps))
+        return sums[1:] - sums[self.first]
+
+
+Pieces = tuple[np.ndarray, np.ndarray]  # places of examples, and where each step begins in them
+
+
+def _steps(present: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Of one label, what each step adds: of all examples, then of those that have the label."""
+    order = np.argsort(-scores, kind="stable")
+    present, scores = present[order], scores[order]
+    # Examples with one score are above a threshold together.
+    ends = np.append(np.flatnonzero(scores[1:] != scores[:-1]), len(scores) - 1) + 1
+    true = np.append(0, np.cumsum(present))[ends]
+    counts = np.diff(true, prepend=0) > 0
+    starts, true = (np.append(0, x[counts]) for x in (ends, true))
+    return order[: starts[-1]], starts[:-1], order[present], true[:-1]
+
+
+def _joined(pieces: Sequence[Sequence[np.ndarray]]) -> Pieces:
+    places, starts = zip(*pieces, strict=True)
+    offsets = np.cumsum([0, *map(len, places)])
+    moved = [start + offset for start, offset in zip(starts, offsets, strict=False)]
+    return np.concatenate(places), np.concatenate(moved)
+
+
+def _sums(weights: np.ndarray, places: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    # `reduceat` does not take an empty array.
+    return np.add.reduceat(weights[places], starts) if len(starts) else np.zeros(0)
 
 
 def best_threshold(present: np.ndarray, scores: np.ndarray) -> float:
@@ -237,18 +276,17 @@ def _correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
     return float(xy / (xx * yy) ** 0.5) if xx * yy > 0 else np.nan
 
 
-def quadratic_kappa(
-    targets: np.ndarray, predicted: np.ndarray, weights: np.ndarray, grades: int
-) -> float:
+def quadratic_kappa(targets: np.ndarray, predicted: np.ndarray, weights: np.ndarray) -> float:
     """Cohen's kappa with quadratic weights (Cohen 1968): 1 for agreement, 0 for chance.
 
     >>> import numpy as np
-    >>> quadratic_kappa(np.array([0, 1, 2]), np.array([0, 1, 1]), np.ones(3), 3)
+    >>> quadratic_kappa(np.array([0, 1, 2]), np.array([0, 1, 1]), np.ones(3))
     0.6666666666666667
     """
-    distance = (np.arange(grades)[:, None] - np.arange(grades)) ** 2
-    true = np.bincount(targets, weights, grades)
-    answered = np.bincount(predicted, weights, grades)
-    by_chance = true @ distance @ answered / weights.sum()
-    observed = np.sum(weights * (targets - predicted) ** 2)
+    # Of all pairs of a target and an answer, without a matrix of all grades.
+    x, y = targets.astype(np.float64), predicted.astype(np.float64)
+    total, sum_x, sum_y = weights.sum(), np.sum(weights * x), np.sum(weights * y)
+    squares = np.sum(weights * (x**2 + y**2))
+    by_chance = squares - 2 * sum_x * sum_y / total
+    observed = np.sum(weights * (x - y) ** 2)
     return float(1 - observed / by_chance) if by_chance else np.nan

@@ -36,7 +36,7 @@ class Task:
     """
 
     kind: ClassVar[str]
-    noun: ClassVar[str]  # of a target
+    nouns: ClassVar[tuple[str, str]]  # what one of its names is, what several are
     fewest: ClassVar[int] = 1
     most: ClassVar[int] = 2**24  # more than this is a damaged file's
     mixes: ClassVar[bool] = True  # whether a mixture of two targets is a target
@@ -377,7 +377,7 @@ class Task:
         rows = np.flatnonzero(wrong)
         if rows.size:
             raise ValueError(
-                f"Target {_shown(targets[rows[0]])} of row {rows[0]} is not a {self.noun} "
+                f"Target {_shown(targets[rows[0]])} of row {rows[0]} does not suit {self.kind} "
                 f"({rows.size:,} of {len(targets):,} rows are not accepted): give {accepted}."
             )
 

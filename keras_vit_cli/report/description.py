@@ -25,13 +25,6 @@ _SIZES = (
 # Shown elsewhere, or not of the architecture; the grid of positions follows from the image size.
 _OTHERS = {field.name for field in fields(ModelConfig)} | {"position_grid"}
 _PREFIXES = ("records:", "tfds:")
-# What the names of a task are.
-NOUNS = {
-    "classification": ("class", "classes"),
-    "multilabel": ("label", "labels"),
-    "regression": ("number", "numbers"),
-    "ordinal": ("grade", "grades"),
-}
 
 
 def describe_model(model: ImageModel) -> str:
@@ -119,7 +112,7 @@ def describe_targets(split: data.Split) -> str:
     counts = np.bincount(targets, minlength=task.size) if targets.ndim == 1 else targets.sum(0)
     present = counts[counts > 0].astype(int)
     all_of_them = "" if len(present) == task.size else f"{len(present):,} of "
-    names = counted(task.size, *NOUNS[task.kind])
+    names = counted(task.size, *task.nouns)
     low, high = (present.min(), present.max()) if len(present) else (0, 0)
     each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return f"{images}: {all_of_them}{names}, {each} images each"
@@ -133,7 +126,7 @@ def describe_task(task: Task) -> str:
     'classification into 2 classes: cat, dog'
     """
     joint = {"classification": "into", "multilabel": "with any of", "ordinal": "into"}
-    counts = counted(task.size, *NOUNS[task.kind])
+    counts = counted(task.size, *task.nouns)
     names = ", ".join(task.shown_names[:20])
     more = f" and {task.size - 20:,} more" if task.size > 20 else ""
     of = joint.get(task.kind, "of")

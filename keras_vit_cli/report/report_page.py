@@ -16,7 +16,6 @@ from keras_vit.training.compile_model import loss_name
 from keras_vit.training.recipes import Recipe
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.report.description import (
-    NOUNS,
     as_text,
     describe_task,
     describe_weights,
@@ -115,7 +114,7 @@ def report_page(
         "Results": _scores(results, job),
         "Plots": "\n\n".join(map(_plot, others)),
         "Worst mistakes": _plot("mistakes.png") if "mistakes.png" in plots else "",
-        f"Per {NOUNS[results.task.kind][0]}": results.report.to_markdown(),
+        f"Per {results.task.nouns[0]}": results.report.to_markdown(),
         "Recipe": _recipe(results.task, facts, config),
         "Use and repeat": _commands(run or Path(name), config, beside),
     }

@@ -16,8 +16,9 @@ from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.report import ClassificationReport
 from keras_vit.evaluation.task_report import TaskReport, worst
 from keras_vit.tasks import Classification, Task
+from keras_vit_cli.report.contact_sheet import draw_contact_sheet, file_text
 from keras_vit_cli.report.run_plots import draw_calibration, draw_confusion, draw_mistakes
-from keras_vit_cli.report.task_plots import PLOTS, draw_worst, truth_text
+from keras_vit_cli.report.task_plots import PLOTS, truth_text
 
 THUMBNAIL = 480  # pixels: twice the width of a mistake's image in its plot
 
@@ -120,10 +121,27 @@ def results_of_task(
         file, draw = PLOTS[task.kind]
         plots[file] = partial(draw, task, targets, answers)
 
-    def draw_mistakes() -> Any:
-        places = worst(task, targets, answers)
-        lines = [(task.to_text(answers[i], 1), truth_text(task, targets[i])) for i in places]
-        return draw_worst(images_at(split, places, largest=THUMBNAIL), lines)
+    files = None if split.skips else split.files
+    places = worst(task, targets, answers, count=8)
+    mistakes: list[dict[str, Any]] = [
+        {
+            "index": i,
+            "file": None if files is None else str(files[i]),
+            "answer": task.to_text(answers[i], 1),
+            "truth": truth_text(task, targets[i]),
+        }
+        for i in places
+    ]
+    lines = [
+        (row["answer"], f"true: {row['truth']}", file_text(row["index"], row["file"]))
+        for row in mistakes
+    ]
 
-    plots["mistakes.png"] = draw_mistakes
-    return Results(task, report.examples, report, (), plots, {"report": report.to_dict()})
+    def draw_worst() -> Any:
+        images = images_at(split, places, largest=THUMBNAIL)
+        # Wider images than those of classes: several labels are a longer line.
+        return draw_contact_sheet("The answers farthest from the truth", images, lines, 2, 2.8)
+
+    plots["mistakes.png"] = draw_worst
+    record = {"report": report.to_dict(), "mistakes": mistakes}
+    return Results(task, report.examples, report, (), plots, record)

@@ -14,17 +14,22 @@ from keras_vit.evaluation.calibration import Calibration
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.report import ClassificationReport
 from keras_vit.tasks.scores import wilson_interval
-from keras_vit_cli.report.shortening import fits_in, shorten, shorten_apart, text_width
+from keras_vit_cli.report.contact_sheet import (
+    ANSWER,
+    SOFT,
+    TRUTH,
+    draw_contact_sheet,
+    file_text,
+    room,
+)
+from keras_vit_cli.report.shortening import fits_in, shorten_apart, text_width
 
 # With fewer images in a bin, chance moves its accuracy by up to 18 points (Wilson's 95 % interval).
 FEW_IMAGES = 30
-TILE = 2.0  # inches: width of an image among the mistakes
-ROOM = 72 * TILE - 14  # points: width of a line above or below it
 MOST_CLASSES = 50  # of a confusion matrix, of 3,000 x 3,000 pixels then
 MOST_MISTAKES = 60  # of a contact sheet
 NO_METRICS = ("loss", "learning_rate")
 MANY_EPOCHS = 40  # beyond that a dot per epoch would hide the line
-SOFT, FAINT = "0.4", "0.94"  # grays of what stands back: notes, and the tiles behind images
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
@@ -259,82 +264,21 @@ def draw_mistakes(
     if len(mistakes) > MOST_MISTAKES:
         heading = f"The {MOST_MISTAKES} most confident of {len(mistakes):,} mistakes"
         mistakes, images = mistakes[:MOST_MISTAKES], images[:MOST_MISTAKES]
-    rows = -(-len(mistakes) // columns)
-    columns = max(-(-len(mistakes) // rows), 2)  # rows of equal length; the heading needs two
-    figure = new_figure(TILE * columns, (TILE + 0.6) * rows + 0.5)
-    figure.suptitle(f"{heading}\n(bold: prediction)", fontsize=11)
-    files = [_file_name(mistake) for mistake in mistakes]
-    cells = figure.subplots(rows, columns, squeeze=False)
-    for axes in cells.flat:
-        axes.set(xticks=[], yticks=[], facecolor=FAINT, aspect="equal")
-        axes.spines[:].set_visible(False)
-    for axes in cells.flat[len(mistakes) :]:
-        axes.set_visible(False)
-    for axes, mistake, image, file in zip(cells.flat, mistakes, images, files, strict=False):
-        _show_in_square(axes, image)
-        _write_classes(axes, mistake, class_names)
-        style = {"fontsize": 9, "c": SOFT}
-        _write(axes, (0, -13), shorten(file, fits_in(ROOM, _font(style))), style)
-    return figure
+    lines = [
+        (*_shown_classes(mistake, class_names), file_text(mistake.index, mistake.file))
+        for mistake in mistakes
+    ]
+    return draw_contact_sheet(heading, images, lines, columns)
 
 
-def _write_classes(axes: Any, mistake: Mistake, class_names: Sequence[str]) -> None:
-    """The predicted class and, below it, the label: long names so that they differ."""
-    bold, plain = {"fontsize": 10, "weight": "bold"}, {"fontsize": 10}
+def _shown_classes(mistake: Mistake, class_names: Sequence[str]) -> tuple[str, str]:
+    """The predicted class and the label: long names so that they differ."""
     after, before = f" ({mistake.probability:.0%})", "labeled "
     prediction, label = shorten_apart(
         [class_names[mistake.prediction], class_names[mistake.label]],
-        [
-            fits_in(ROOM, _font(bold), after=after),
-            fits_in(ROOM, _font(plain), before=before),
-        ],
+        [fits_in(room(), ANSWER, after=after), fits_in(room(), TRUTH, before=before)],
     )
-    _write(axes, (1, 19), prediction + after, bold)
-    _write(axes, (1, 5), before + label, plain)
-
-
-def _font(style: Mapping[str, Any]) -> dict[str, Any]:
-    return {"size": style["fontsize"], "weight": style.get("weight")}
-
-
-def _write(
-    axes: Any,
-    position: tuple[int, int],
-    text: str,
-    style: Mapping[str, Any],
-) -> None:
-    """A line above an image (1 and points) or below it (0 and points)."""
-    edge, offset = position
-    axes.annotate(
-        text,
-        (0.5, edge),
-        (0, offset),  # of the baseline: the height of a line depends on the letters in it
-        xycoords="axes fraction",
-        textcoords="offset points",
-        ha="center",
-        parse_math=False,
-        **style,
-    )
-
-
-def _show_in_square(axes: Any, image: np.ndarray) -> None:
-    """An image in the middle of a square, so that titles stand at one height whatever its shape."""
-    height, width = image.shape[:2]
-    # A digit of 8 x 8 pixels should show its pixels, not a blur.
-    interpolation = "nearest" if max(height, width) < 64 else None
-    axes.imshow(image, "gray", interpolation=interpolation)
-    half = max(height, width) / 2
-    x, y = width / 2 - 0.5, height / 2 - 0.5  # pixels have their centers at integers
-    axes.set(xlim=(x - half, x + half), ylim=(y + half, y - half))
-
-
-def _file_name(mistake: Mistake) -> str:
-    """A mistake's file with its folder, or its number in the split where there are no files."""
-    return (
-        f"image {mistake.index}"
-        if mistake.file is None
-        else "/".join(Path(mistake.file).parts[-2:])
-    )
+    return prediction + after, before + label
 
 
 def _compact(count: int) -> str:

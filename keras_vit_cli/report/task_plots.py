@@ -1,6 +1,6 @@
-"""Plots of answers that are not classes: precision and recall, numbers, grades, worst images."""
+"""Plots of answers that are not classes: precision and recall, numbers, grades."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,12 @@ import numpy as np
 from keras_vit._base.errors import printable
 from keras_vit._base.figures import new_figure
 from keras_vit.tasks import Multilabel, Ordinal, Regression, Task
+from keras_vit_cli.report.contact_sheet import SOFT
 
 MOST_LABELS = 12  # of a plot, those with most images first
-SOFT, FAINT = "0.4", "0.94"
+MOST_NUMBERS = 6  # of a plot, the first ones
+MOST_GRADES = 50
+LARGEST = 12.0  # inches: a side of the grades
 
 
 def draw_precision_recall(task: Multilabel, targets: np.ndarray, answers: np.ndarray) -> Any:
@@ -30,7 +33,10 @@ def draw_precision_recall(task: Multilabel, targets: np.ndarray, answers: np.nda
         if at >= 0:
             axes.plot(recall[at], precision[at], "o", c=line.get_color())
     axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.02), ylim=(0, 1.02))
-    axes.set_title("precision and recall per label; dots: thresholds", loc="left", fontsize=11)
+    title = "precision and recall per label; dots: thresholds"
+    if task.size > MOST_LABELS:
+        title += f"\n{MOST_LABELS} of {task.size:,} labels: those of most images"
+    axes.set_title(title, loc="left", fontsize=11)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
@@ -40,7 +46,7 @@ def draw_precision_recall(task: Multilabel, targets: np.ndarray, answers: np.nda
 
 def draw_numbers(task: Regression, targets: np.ndarray, answers: np.ndarray) -> Any:
     """Predicted against true numbers as a matplotlib Figure, and below them the residuals."""
-    shown = min(task.size, MOST_LABELS)
+    shown = min(task.size, MOST_NUMBERS)
     figure = new_figure(max(3.4 * shown, 4.6), 6)
     panels = figure.subplots(2, shown, squeeze=False, height_ratios=(3, 1.4))
     true = task.values(targets)
@@ -59,23 +65,33 @@ def draw_numbers(task: Regression, targets: np.ndarray, answers: np.ndarray) -> 
         for axes in (above, below):
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
+    if shown < task.size:
+        figure.suptitle(f"the first {shown} of {task.size:,} numbers")
     return figure
 
 
 def draw_grades(task: Ordinal, targets: np.ndarray, answers: np.ndarray) -> Any:
-    """How often each grade is predicted for each, as a matplotlib Figure."""
-    true, predicted = task.check_targets(targets), task.grades(answers)
-    counts = np.zeros((task.size, task.size), int)
+    """How often each grade is predicted for each, as a matplotlib Figure.
+
+    Of more than `MOST_GRADES`, so many neighboring ones are a row or a column together that no more
+    remain.
+    """
+    together = -(-task.size // MOST_GRADES)
+    names = [printable(name)[:16] for name in task.shown_names[::together]]
+    true, predicted = (x // together for x in (task.check_targets(targets), task.grades(answers)))
+    counts = np.zeros((len(names), len(names)), int)
     np.add.at(counts, (true, predicted), 1)
-    side = max(3.6, 0.5 * task.size)
+    side = max(3.6, min(0.5 * len(names), LARGEST))
     figure = new_figure(side + 1, side)
     axes = figure.subplots()
     axes.imshow(counts / counts.sum(1, keepdims=True).clip(1), cmap="Blues", vmin=0, vmax=1)
-    names = [printable(name)[:16] for name in task.shown_names]
-    axes.set_xticks(range(task.size), names, rotation=45, ha="right")
-    axes.set_yticks(range(task.size), names)
+    slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(names)), names, **slant, parse_math=False)
+    axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set(xlabel="predicted", ylabel="true")
-    if task.size <= 20:
+    if together > 1:
+        axes.set_title(f"{together} grades per cell, from the one beside it on", loc="left")
+    if len(names) <= 20:
         for (row, column), count in np.ndenumerate(counts):
             dark = count > counts[row].sum() / 2
             color = "white" if dark else "black"
@@ -91,41 +107,12 @@ PLOTS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
-def draw_worst(images: Sequence[np.ndarray], lines: Sequence[tuple[str, str]]) -> Any:
-    """Images as a matplotlib Figure, above each the answer in bold and what is true."""
-    columns = min(3, max(len(images), 1))
-    rows = -(-len(images) // columns)
-    figure = new_figure(2.6 * columns, 2.9 * rows + 0.5)
-    figure.suptitle("The answers farthest from the truth\n(bold: prediction)", fontsize=11)
-    cells = figure.subplots(rows, columns, squeeze=False)
-    for axes in cells.flat:
-        axes.set(xticks=[], yticks=[], facecolor=FAINT)
-        axes.spines[:].set_visible(False)
-    for axes in cells.flat[len(images) :]:
-        axes.set_visible(False)
-    for axes, image, (answer, truth) in zip(cells.flat, images, lines, strict=False):
-        axes.imshow(image, cmap="gray" if image.shape[-1] == 1 else None, vmin=0, vmax=255)
-        style = {"ha": "center", "xycoords": "axes fraction", "textcoords": "offset points"}
-        for text, height, weight in ((answer, 17, "bold"), (truth, 5, "normal")):
-            axes.annotate(
-                text if len(text) <= 34 else text[:33] + "…",
-                (0.5, 1),
-                (0, height),
-                fontsize=8,
-                weight=weight,
-                parse_math=False,
-                **style,
-            )
-    return figure
-
-
 def truth_text(task: Task, target: Any) -> str:
     """A target as the line above an image has it."""
     checked = task.check_targets([target])
     if checked.ndim == 1:
-        return f"true: {printable(task.shown_names[int(checked[0])])}"
+        return printable(task.shown_names[int(checked[0])])
     if isinstance(task, Multilabel):
         names = [task.shown_names[i] for i in np.flatnonzero(checked[0] >= 0.5)]
-        return f"true: {printable(', '.join(names)) or 'none of the labels'}"
-    values = np.ravel(task.to_targets(checked))
-    return "true: " + ", ".join(f"{value:.4g}" for value in values)
+        return printable(", ".join(names)) or "none of the labels"
+    return ", ".join(f"{value:.4g}" for value in np.ravel(task.to_targets(checked)))

@@ -10,8 +10,12 @@ import pytest
 
 from keras_vit._base import fonts
 from keras_vit._base.fonts import without_glyph_warnings
+from keras_vit.data import ArraySplit
 from keras_vit.evaluation import calibration, classification_report
 from keras_vit.evaluation.mistakes import Mistake
+from keras_vit.evaluation.task_report import task_report
+from keras_vit.tasks import Multilabel, Ordinal, Regression, Task
+from keras_vit_cli.report.results import results_of_task
 from keras_vit_cli.report.run_plots import (
     draw_calibration,
     draw_confusion,
@@ -19,8 +23,11 @@ from keras_vit_cli.report.run_plots import (
     draw_mistakes,
     save_figure,
 )
+from keras_vit_cli.report.task_plots import draw_grades
 
 pytest.importorskip("matplotlib")
+
+RANDOM = np.random.default_rng(0)
 
 NAMES = ("daisy", "rose $a$", "W" * 60)
 SHAPES = ((20, 90, 3), (90, 20, 3), (40, 40, 3), (8, 8, 1), (30, 60, 3), (60, 30, 3), (9, 9, 3))
@@ -240,3 +247,61 @@ def test_names_in_any_script_give_one_warning(
     one, other = [str(warning.message) for warning in caught]
     assert "Set font.family in a file matplotlibrc" in one
     assert other == "of something else"
+
+
+@pytest.mark.parametrize(
+    ("task", "targets"),
+    [
+        (Multilabel(size=400), RANDOM.random((30, 400)) < 0.1),
+        (Regression(size=8), RANDOM.normal(size=(30, 8))),
+        (Ordinal(size=400), RANDOM.integers(0, 400, 30)),
+    ],
+)
+def test_plots_of_very_many_names_are_bounded(task: Task, targets: np.ndarray) -> None:
+    answers = task.answers(RANDOM.normal(size=(30, task.outputs)))
+    shown = results_of_task(
+        task_report(task, targets, answers),
+        task.check_targets(targets),
+        answers,
+        ArraySplit("val", task, np.zeros((30, 8, 8, 1), np.uint8), task.check_targets(targets)),
+    )
+    figure = next(iter(shown.plots.values()))()
+    renderer = drawn(figure)
+    assert max(renderer.width, renderer.height) <= 3000
+    if isinstance(task, Ordinal):
+        assert figure.axes[0].images[0].get_array().shape == (50, 50)
+        assert "8 grades per cell" in figure.axes[0].get_title("left")
+    else:
+        assert f"of {task.size} " in figure.axes[0].get_title("left") + figure.get_suptitle()
+
+
+def test_neighboring_grades_share_a_cell() -> None:
+    task = Ordinal(size=100)
+    answers = np.eye(100)[[0, 1, 1, 99]]
+    matrix = draw_grades(task, np.array([0, 0, 99, 99]), answers).axes[0].images[0].get_array()
+    assert matrix[0, 0] == 1
+    assert matrix[49].tolist() == [0.5, *48 * [0], 0.5]
+
+
+def test_the_worst_answers_of_any_task_name_their_files() -> None:
+    pytest.importorskip("tensorflow")
+    task = Multilabel(("sun", "sea"))
+    targets = np.array([[1, 0], [1, 1], [0, 0]], np.float32)
+    answers = np.array([[0.9, 0.2], [0.1, 0.2], [0.4, 0.1]], np.float32)
+    split = ArraySplit("val", task, np.zeros((3, 8, 8, 1), np.uint8), targets)
+    report = task_report(task, targets, answers)
+    for files, file in (
+        (None, "image 1"),
+        ([Path(f"beach/{i}.jpg") for i in range(3)], "beach/1.jpg"),
+    ):
+        split.files = files and tuple(files)
+        shown = results_of_task(report, targets, answers, split)
+        figure = shown.plots["mistakes.png"]()
+        lines = [text.get_text() for text in figure.axes[0].texts]
+        assert lines == ["none of the labels (sea 20.00%)", "true: sun, sea", file]
+    assert shown.record["mistakes"][0] == {
+        "index": 1,
+        "file": "beach/1.jpg",
+        "answer": "none of the labels (sea 20.00%)",
+        "truth": "sun, sea",
+    }
