@@ -13,7 +13,7 @@ from keras_vit._base.installation import check_backend
 if "keras" not in sys.modules:
     check_backend()  # Keras's own error does not say what to do
 
-from keras_vit import data, distribution, evaluation, inspection, layers, tasks
+from keras_vit import curation, data, distribution, evaluation, inspection, layers, tasks
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit._base.version import __version__
 from keras_vit.applications import (
@@ -113,6 +113,7 @@ __all__ = [
     "average_weights",
     "compile_model",
     "create",
+    "curation",
     "data",
     "distribution",
     "evaluation",

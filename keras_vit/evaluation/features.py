@@ -19,10 +19,8 @@ from keras_vit.models.image_model import ImageModel
 from keras_vit.models.layer_state import weights_digest
 
 # Arguments of a model that its pre-logits do not depend on: a new head has the same features.
-_ARGUMENTS_OF_THE_HEAD = (
-    *("num_classes", "task", "class_names", "classifier_activation"),
-    *("name", "frozen", "weights", "remat"),
-)
+_ARGUMENTS_OF_THE_HEAD = ("num_classes", "task", "class_names", "classifier_activation")
+_OTHER_ARGUMENTS = ("name", "frozen", "thawed", "trainable", "weights", "remat")
 
 
 def features(
@@ -106,12 +104,14 @@ def _compute(
     return np.concatenate(features), np.concatenate(labels or [split.labels()])
 
 
-def features_digest(model: ImageModel) -> str:
-    """SHA-256 of what a model computes its features with: the weights of the backbone and the
-    arguments that matter."""
-    config = model.get_config()
-    arguments = {k: v for k, v in config.items() if k not in _ARGUMENTS_OF_THE_HEAD}
-    weights = weights_digest(model.feature_model("pre_logits"))
+def features_digest(model: ImageModel, layer: str = "pre_logits", preparation: bool = True) -> str:
+    """SHA-256 of what a model computes the features of a layer with: the weights up to there, the
+    arguments that matter, and, unless the caller has it elsewhere, the preparation of files."""
+    others = {*_OTHER_ARGUMENTS, *(() if layer == "logits" else _ARGUMENTS_OF_THE_HEAD)}
+    if not preparation:
+        others.add("evaluation")
+    arguments = {k: v for k, v in model.get_config().items() if k not in others}
+    weights = weights_digest(model.feature_model(layer))
     identity = json.dumps([type(model).__name__, arguments, weights], sort_keys=True, default=str)
     return hashlib.sha256(identity.encode()).hexdigest()
 

@@ -116,6 +116,47 @@ def load_table(
     return Splits(str(folder), task.names, made, report, labels.reason)
 
 
+def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
+    """The images of a table: their names, labels and splits, None where these are not known.
+
+    Args:
+        path: A table with a column of files, relative to its folder. Another column has labels
+            where it is the only one besides `split` and `group`.
+
+    Raises:
+        ValueError: No column, or more than one, has files; or a file is not there.
+
+    Example:
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.jpg").write_bytes(b"...")
+    >>> _ = (folder / "photos.csv").write_text("file,label\\na.jpg,daisy\\n")
+    >>> read_file_table(folder / "photos.csv")
+    [('a.jpg', 'daisy', None)]
+    """
+    table, folder = read_table(path), path.parent
+    usual = {name.lower(): name for name in table.columns}
+    split, group = usual.get("split"), usual.get("group")
+    names = [name for name in table.columns if name not in (split, group)]
+    file = _guess_file_column(table, folder, names)
+    labels = [name for name in names if name != file]
+    columns = _Columns(file, labels, split, None)
+    bad = dict(table.broken)
+    files = _read_files(table.columns[file], folder, file, bad)
+    splits = _read_splits(table, columns, bad) if split else [None] * len(files)
+    cells = table.columns[labels[0]] if len(labels) == 1 else [""] * len(files)
+    _report_bad(table, bad, "error")
+    return [
+        (
+            file.relative_to(folder).as_posix(),
+            cell if isinstance(cell, str) and cell else None,
+            part,
+        )
+        for file, cell, part in zip(files, cells, splits, strict=True)
+    ]
+
+
 def _choose_columns(table: Table, folder: Path, options: TableOptions) -> _Columns:
     names, task = options.label_columns, options.task
     labels = [names] if isinstance(names, str) else list(names or ())

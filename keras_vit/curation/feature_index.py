@@ -1,0 +1,288 @@
+"""An index of features: a folder with a row of numbers per photograph, and what they are of.
+
+    index/
+      features.safetensors   one tensor, "features" (rows, dimension), float16 or float32
+      files.jsonl            a line per image file, sorted by name; those without an error have
+                             rows, in this order
+      index.json             what made the rows: weights, layer, preparation; counts, class names
+      modified.npy           when each file was modified, in nanoseconds: lets the next call skip
+                             files without reading them, and may differ between two copies
+      SHA256SUMS             the sums of all these
+
+The header of `features.safetensors` is filled up with blanks to `HEADER` bytes, so that rows can be
+written before their number is known, and mapped into memory from that byte on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._base.errors import printable
+from keras_vit._base.manifest import MANIFEST, Manifest, read_manifest, sha256
+from keras_vit.curation.curation_errors import DamagedIndexError, IndexMismatchError
+from keras_vit.curation.encoder import Encoder
+from keras_vit.models.image_model import ImageModel
+
+KIND, VERSION = "feature index", 1
+FEATURES, FILES, INFO, MODIFIED = (
+    "features.safetensors",
+    "files.jsonl",
+    "index.json",
+    "modified.npy",
+)
+HEADER = 256  # bytes before the first row
+_TENSOR_TYPES = {"float16": "F16", "float32": "F32"}
+# Keys of index.json whose values decide the rows; weights are last, as their sum says the least.
+IDENTITY = ("layer", "pooling", "dtype", "preparation", "weights")
+
+
+@dataclass(frozen=True)
+class FeatureIndex:
+    """The features of many photographs, as `keras_vit.curation.embed` writes them.
+
+    Attributes:
+        folder: Where it lies.
+        features: `(n, dimension)`, mapped from the file: a row is read when it is asked for.
+        files: Names of the `n` images, relative to `photos`, sorted.
+        labels: int32 `(n,)`, the class of each image as its place in `class_names`, -1 where it is
+            not known.
+        splits: `"train"`, `"val"`, `"test"` or None per image.
+        sizes: int64 `(n,)`, bytes of each file.
+        sums: SHA-256 of each file in hexadecimal.
+        class_names: Sorted.
+        unreadable: The reason for each file that cannot be decoded; those do not have a row.
+        info: The content of `index.json`.
+
+    Example:
+
+    >>> import tempfile, keras_vit, numpy as np
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from keras_vit.curation import FeatureIndex, embed
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / "photos").mkdir()
+    >>> Image.new("RGB", (8, 8), "red").save(folder / "photos/red.png")
+    >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=16, depth=1, num_heads=2,
+    ...     input_shape=(8, 8, 3))
+    >>> index = embed(model, folder / "photos", folder / "index")
+    >>> FeatureIndex.open(folder / "index").files, index.features.shape
+    (('red.png',), (1, 16))
+    """
+
+    folder: Path
+    features: np.ndarray = field(repr=False)
+    files: tuple[str, ...] = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    splits: tuple[str | None, ...] = field(repr=False)
+    sizes: np.ndarray = field(repr=False)
+    sums: tuple[str, ...] = field(repr=False)
+    class_names: tuple[str, ...]
+    unreadable: Mapping[str, str] = field(repr=False)
+    info: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], verify: bool = False) -> FeatureIndex:
+        """Reads an index, but for its features, which stay on the disk.
+
+        Args:
+            folder: What `embed` wrote.
+            verify: Whether to compare the sum of the features, too, which reads all of them. Their
+                size and the sums of the other files are always compared.
+
+        Raises:
+            DamagedIndexError: The folder is something else, or a file was cut off or changed.
+        """
+        folder = Path(folder)
+        manifest = _whole_manifest(folder)
+        for name in (INFO, FILES, *((FEATURES,) if verify else ())):
+            _check_sum(folder, manifest, name)
+        info = read_info(folder)
+        entries = list(read_entries(folder))
+        readable = [entry for entry in entries if entry["error"] is None]
+        if len(readable) != info["rows"]:
+            raise DamagedIndexError(
+                f"{folder / FILES} has {len(readable):,} images, and {INFO} says {info['rows']:,}: "
+                f"delete {folder}, and make it again."
+            )
+        number = {name: i for i, name in enumerate(info["class_names"])}
+        return cls(
+            folder,
+            map_features(folder, info),
+            tuple(entry["file"] for entry in readable),
+            np.array([number.get(entry["label"], -1) for entry in readable], np.int32),
+            tuple(entry["split"] for entry in readable),
+            np.array([entry["size"] for entry in readable], np.int64),
+            tuple(entry["sha256"] for entry in readable),
+            tuple(info["class_names"]),
+            {entry["file"]: entry["error"] for entry in entries if entry["error"] is not None},
+            info,
+        )
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def dimension(self) -> int:
+        """Numbers per image."""
+        return int(self.features.shape[1])
+
+    @property
+    def photos(self) -> Path:
+        """The folder that the names of files are relative to."""
+        return Path(os.path.normpath(self.folder / self.info["photos"]))
+
+    def path(self, row: int) -> Path:
+        """The file of a row."""
+        return self.photos / self.files[row]
+
+    def rows(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """float32 features `(stop - start, dimension)` of these rows; of all by default."""
+        return np.asarray(self.features[start:stop], np.float32)
+
+    def blocks(self, size: int = 8192) -> Iterator[np.ndarray]:
+        """All rows in order, float32, so many at a time."""
+        return (self.rows(start, start + size) for start in range(0, len(self), size))
+
+    def encoder(self, model: ImageModel, batch_size: int = 32) -> Encoder:
+        """The function that this index was made with, which `model` has to be the model of.
+
+        Raises:
+            IndexMismatchError: The index is of other weights or another preparation.
+        """
+        pixels = self.info["preparation"]["max_pixels"]
+        encoder = Encoder(model, self.info["layer"], self.info["pooling"], batch_size, pixels)
+        check_identity(self.folder, self.info, encoder.identity, model.name)
+        return encoder
+
+
+def check_identity(
+    folder: Path, info: Mapping[str, Any], identity: Mapping[str, Any], model: str
+) -> None:
+    """Raises an IndexMismatchError where an index was not made by what `identity` describes."""
+    for key in IDENTITY:
+        if key not in identity or info[key] == identity[key]:
+            continue
+        there, here = info[key], identity[key]
+        if key == "preparation":
+            differ = [name for name in here if there.get(name) != here[name]]
+            there = ", ".join(f"{name}={there.get(name)!r}" for name in differ)
+            here = ", ".join(f"{name}={here[name]!r}" for name in differ)
+        elif key == "weights":
+            there = f"{info['model']!r}, sum {there[:12]}"
+            here = f"{model!r}, sum {here[:12]}"
+        else:
+            there, here = repr(there), repr(here)
+        other = "other weights" if key == "weights" else f"another {key}"
+        raise IndexMismatchError(
+            f"{folder} was made with {other}: {there}, and this is {here}. Give another folder, or "
+            f"what {folder} was made with."
+        )
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """The content of `index.json`, or a DamagedIndexError."""
+    path = folder / INFO
+    try:
+        info: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if info["version"] != VERSION:
+            raise DamagedIndexError(
+                f"{folder} has version {info['version']!r} of the format, and {VERSION} is read: "
+                "it was written by a newer keras_vit. Install that, or make the index again."
+            )
+        if info["dtype"] not in _TENSOR_TYPES or not isinstance(info["rows"], int):
+            raise KeyError("dtype")
+        missing = {*IDENTITY, "class_names", "dimension", "model", "photos"} - set(info)
+        if missing:
+            raise KeyError(*missing)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, DamagedIndexError):
+            raise
+        raise _not_whole(path, error) from error
+    return info
+
+
+def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines of `files.jsonl`, one at a time, or a DamagedIndexError."""
+    path = folder / FILES
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                entry = json.loads(line)
+                entry["file"], entry["size"], entry["sha256"], entry["label"], entry["split"]
+                entry["error"]
+                yield entry
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _not_whole(path, error) from error
+
+
+def map_features(folder: Path, info: Mapping[str, Any]) -> np.ndarray:
+    """The features `(rows, dimension)`, mapped read-only, or a DamagedIndexError."""
+    path, shape = folder / FEATURES, (info["rows"], info["dimension"])
+    expected = features_header(info["dtype"], *shape)
+    size = HEADER + shape[0] * shape[1] * np.dtype(info["dtype"]).itemsize
+    try:
+        with path.open("rb") as file:
+            begin = file.read(HEADER)
+            actual = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise _not_whole(path, error) from error
+    if begin != expected or actual != size:
+        raise DamagedIndexError(
+            f"{path} is not the file of {shape[0]:,} rows of {shape[1]:,} numbers that {INFO} "
+            f"describes: it has {actual:,} bytes of {size:,}. Delete {folder}, and make it again."
+        )
+    if not shape[0]:
+        return np.zeros(shape, info["dtype"])
+    return np.memmap(path, np.dtype(info["dtype"]).newbyteorder("<"), "r", HEADER, shape)
+
+
+def features_header(dtype: str, rows: int, dimension: int) -> bytes:
+    """The first `HEADER` bytes of `features.safetensors`."""
+    end = rows * dimension * np.dtype(dtype).itemsize
+    tensor = {
+        "dtype": _TENSOR_TYPES[dtype],
+        "shape": [rows, dimension],
+        "data_offsets": [0, end],
+    }
+    text = json.dumps({"features": tensor}).encode()
+    return (HEADER - 8).to_bytes(8, "little") + text.ljust(HEADER - 8)
+
+
+def _whole_manifest(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    if manifest is None or manifest.kind != KIND or not manifest.complete:
+        raise DamagedIndexError(
+            f"{folder} is not an index of features: {MANIFEST} in it, as keras_vit.curation.embed "
+            "writes it, is missing, changed, or of something else. Make one with keras-vit embed "
+            f"PHOTOS --model MODEL --out {folder}."
+        )
+    return manifest
+
+
+def _check_sum(folder: Path, manifest: Manifest, name: str) -> None:
+    path = folder / name
+    try:
+        if sha256(path) == manifest.sums[name]:
+            return
+        reason = f"its sum is not that in {MANIFEST}"
+    except (OSError, KeyError) as error:
+        reason = str(error)
+    raise DamagedIndexError(
+        f"{path} was changed or cut off since it was written ({reason}): delete {folder}, and make "
+        "it again."
+    )
+
+
+def _not_whole(path: Path, error: Exception) -> DamagedIndexError:
+    reason = printable(" ".join(str(error).split())[:200])
+    return DamagedIndexError(
+        f"{path} is not a whole file of an index ({type(error).__name__}: {reason}): delete "
+        f"{path.parent}, and make it again."
+    )

@@ -1,0 +1,164 @@
+"""Which image files a folder, a table or a list has, with their labels and splits where known."""
+
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from keras_vit._base.errors import printable
+from keras_vit.data.decode.decoder import IMAGE_SUFFIXES
+from keras_vit.data.sources.label_table import read_file_table
+from keras_vit.data.sources.listings import read_listing
+from keras_vit.data.sources.other_formats import other_format
+from keras_vit.data.sources.table_files import SUFFIXES as TABLE_SUFFIXES
+
+# Folders and listings of each split, as `keras_vit.data.load` names them.
+_SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
+
+PhotoSource = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class Photo(NamedTuple):
+    """An image file.
+
+    Attributes:
+        name: Its path relative to the folder of its source, with forward slashes.
+        label: The name of its class; None where that is not known.
+        split: `"train"`, `"val"` or `"test"`; None where that is not known.
+    """
+
+    name: str
+    label: str | None
+    split: str | None
+
+
+@dataclass(frozen=True)
+class PhotoList:
+    """The image files of a source.
+
+    Attributes:
+        root: The folder that names are relative to.
+        walk: Lists them anew, sorted by name, without repetitions.
+        is_folder: Whether all that lies in `root` belongs to it.
+    """
+
+    root: Path
+    walk: Callable[[], Iterator[Photo]]
+    is_folder: bool = False
+
+
+def find_photos(source: PhotoSource) -> PhotoList:
+    """The image files that a source stands for.
+
+    Args:
+        source: One of
+
+            - a folder, with all folders in it but hidden ones. Files of `FOLDER/<class>/*` and of
+              `FOLDER/train/<class>/*` are labeled by their folder; `train.txt` and `val.txt` are
+              read as `keras_vit.data.load` reads them;
+            - a table, CSV, TSV, JSON lines or Parquet, with a column of files relative to its
+              folder, and perhaps one of labels, and `split`;
+            - a list of files.
+
+    Raises:
+        FileNotFoundError: There is no such folder or table.
+        ValueError: The source does not have an image, or the table cannot be used.
+
+    Example:
+
+    >>> from keras_vit.curation.photo_sources import find_photos
+    >>> [photo.name for photo in find_photos(["photos/b.jpg", "photos/a.jpg"]).walk()]
+    ['a.jpg', 'b.jpg']
+    """
+    if not isinstance(source, str | os.PathLike):
+        photos = _of_files(source)
+    else:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            photos = _of_folder(path)
+        elif path.suffix.lower() in TABLE_SUFFIXES:
+            rows = sorted({row[0]: Photo(*row) for row in read_file_table(path)}.items())
+            photos = PhotoList(path.parent, lambda: (photo for _, photo in rows))
+        elif path.exists():
+            raise ValueError(
+                f"{printable(path)} is neither a folder nor a table: give a folder of images, or "
+                f"a table of them, {', '.join(TABLE_SUFFIXES)}."
+            )
+        else:
+            raise FileNotFoundError(f"There is no folder or table {printable(path)}.")
+    if next(photos.walk(), None) is None:
+        shown = printable(source) if isinstance(source, str | os.PathLike) else "the list"
+        raise ValueError(f"No image is in {shown}: give some with {', '.join(IMAGE_SUFFIXES)}.")
+    return photos
+
+
+def _of_files(files: Sequence[str | os.PathLike[str]]) -> PhotoList:
+    paths = [os.path.abspath(os.path.expanduser(file)) for file in files]
+    root = Path(os.path.commonpath([os.path.dirname(path) for path in paths] or [os.getcwd()]))
+    names = sorted({Path(path).relative_to(root).as_posix() for path in paths})
+    return PhotoList(root, lambda: (Photo(name, None, None) for name in names))
+
+
+def _of_folder(folder: Path) -> PhotoList:
+    places = _class_places(folder)
+    split_of = _listed_splits(folder, places)
+
+    def walk() -> Iterator[Photo]:
+        for name in _image_names(folder, places):
+            parent = name.rpartition("/")[0]
+            label, split = places.get(parent, (None, None))
+            yield Photo(name, label, split or split_of.get(name))
+
+    return PhotoList(folder, walk, is_folder=True)
+
+
+def _class_places(folder: Path) -> dict[str, tuple[str, str | None]]:
+    """The class and the split of the images in each folder that stands for a class."""
+    inner = _folders(folder)
+    if "train" in inner and _folders(folder / "train"):
+        splits = {name: _SPLITS[name] for name in inner if name in _SPLITS}
+        return {
+            f"{part}/{name}": (name, split)
+            for part, split in splits.items()
+            for name in _folders(folder / part)
+        }
+    return {name: (name, None) for name in inner} if len(inner) > 1 else {}
+
+
+def _listed_splits(folder: Path, places: Iterable[str]) -> dict[str, str]:
+    listings = {_SPLITS[p.stem]: p for p in sorted(folder.glob("*.txt")) if p.stem in _SPLITS}
+    if "train" not in listings:
+        return {}
+    return {
+        file.relative_to(folder).as_posix(): split
+        for split, listing in listings.items()
+        for file, _ in read_listing(listing, list(places))
+    }
+
+
+def _folders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def _image_names(folder: Path, places: Container[str], prefix: str = "") -> Iterator[str]:
+    """The images below a folder in the order of their names, one folder in memory at a time.
+
+    Links to folders are followed where they stand for a class, as `keras_vit.data.load` does:
+    elsewhere they may lead in circles. A folder that cannot be opened is an error: its images
+    would seem to be gone.
+    """
+    with os.scandir(folder / prefix) as entries:
+        # With the slash, the order is that of the whole names: "a-1.jpg" comes before "a/1.jpg".
+        names = sorted(
+            entry.name
+            + ("/" if entry.is_dir(follow_symlinks=prefix + entry.name in places) else "")
+            for entry in entries
+            if not entry.name.startswith(".")
+        )
+    for name in names:
+        if name.endswith("/"):
+            yield from _image_names(folder, places, prefix + name)
+        elif Path(name).suffix.lower() in IMAGE_SUFFIXES or other_format(Path(name)):
+            yield prefix + name

@@ -1,0 +1,308 @@
+"""The format of an index, what is refused, and what a second or a killed call computes."""
+
+import json
+import os
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+from PIL import Image
+
+import keras_vit
+from keras_vit._base.manifest import MANIFEST
+from keras_vit.curation import DamagedIndexError, FeatureIndex, IndexMismatchError, embed, index_of
+from keras_vit.curation import embedding as module
+from keras_vit.curation.encoder import Encoder
+from keras_vit.evaluation.prediction import read_images
+
+FILES = ("features.safetensors", "files.jsonl", "index.json", "modified.npy", MANIFEST)
+
+
+def build(**changes: Any) -> keras_vit.VisionTransformer:
+    keras.utils.set_random_seed(3)
+    arguments = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
+    arguments |= {"input_shape": (8, 8, 3), "num_classes": 3}
+    return keras_vit.VisionTransformer(**{**arguments, **changes})
+
+
+@pytest.fixture(scope="module")
+def model() -> keras_vit.VisionTransformer:
+    return build()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """23 images of two classes, one of them damaged, none of them like another."""
+    folder = tmp_path_factory.mktemp("library")
+    random = np.random.default_rng(0)
+    for i in range(23):
+        path = folder / ("daisy" if i % 2 else "rose") / f"{i:02d}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (12, 10, 3), np.uint8)).save(path)
+    (folder / "rose/04.png").write_bytes(b"not an image")
+    (folder / "daisy/notes.txt").write_text("not an image, either")
+    return folder
+
+
+@pytest.fixture
+def photos(library: Path, tmp_path: Path) -> Path:
+    shutil.copytree(library, tmp_path / "photos")
+    return tmp_path / "photos"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of images in each batch that is computed from here on."""
+    batches: list[int] = []
+    call = Encoder.__call__
+
+    def count(self: Encoder, images: np.ndarray) -> np.ndarray:
+        batches.append(len(images))
+        return call(self, images)
+
+    monkeypatch.setattr(Encoder, "__call__", count)
+    return batches
+
+
+def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -> None:
+    index = embed(model, photos, photos.parent / "index", dtype="float32", batch_size=4)
+    names = sorted(p.relative_to(photos).as_posix() for p in photos.rglob("*.png"))
+    names.remove("rose/04.png")
+    assert list(index.files) == names
+    assert list(index.unreadable) == ["rose/04.png"]
+    assert index.class_names == ("daisy", "rose")
+    assert [index.class_names[label] for label in index.labels] == [n.split("/")[0] for n in names]
+    images, failed = read_images(model, [index.path(i) for i in range(len(index))])
+    assert not failed
+    expected = keras.ops.convert_to_numpy(model.feature_model("pre_logits")(images))
+    np.testing.assert_allclose(index.rows(), expected, atol=2e-6)
+    np.testing.assert_array_equal(np.concatenate(list(index.blocks(5))), index.features)
+    tensors = safetensors.numpy.load_file(index.folder / "features.safetensors")
+    np.testing.assert_array_equal(tensors["features"], index.features)
+    assert FeatureIndex.open(index.folder, verify=True).sums == index.sums
+    assert sorted(contents(index.folder)) == sorted(FILES)
+
+
+def test_a_second_call_computes_new_and_changed_files_alone(
+    model: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = photos.parent / "index"
+    before = embed(model, photos, out, batch_size=4)
+    batches = computed(monkeypatch)
+    assert embed(model, photos, out, batch_size=4).sums == before.sums
+    os.utime(photos / "daisy/01.png", ns=(0, 0))  # read, and not computed
+    assert embed(model, photos, out, batch_size=4).sums == before.sums
+    assert batches == []
+
+    (photos / "daisy/03.png").unlink()
+    shutil.copy(photos / "rose/00.png", photos / "daisy/aa.png")
+    shutil.copy(photos / "rose/02.png", photos / "rose/04.png")  # it was damaged
+    after = embed(model, photos, out, batch_size=4)
+    assert batches == [2]
+    assert not after.unreadable
+    assert "daisy/03.png" not in after.files
+    afresh = embed(model, photos, photos.parent / "afresh", batch_size=4)
+    assert after.files == afresh.files
+    # On every backend the same image in another place of a batch may have other last bits.
+    np.testing.assert_allclose(after.rows(), afresh.rows(), atol=2e-3)
+
+
+@pytest.mark.parametrize("keep_former", [False, True])
+def test_killed_anywhere_and_resumed_it_ends_with_the_same_bytes(
+    model: Any, photos: Path, monkeypatch: pytest.MonkeyPatch, keep_former: bool
+) -> None:
+    """Killed after any byte of the two files that grow, and before and after the manifest."""
+    out, spare = photos.parent / "index", photos.parent / "spare"
+    encoder = Encoder(model, batch_size=4)  # compiled once
+    monkeypatch.setattr(module, "Encoder", lambda *_: encoder)
+    if keep_former:
+        moved = [photos / f"rose/{i:02d}.png" for i in (0, 8, 14)]
+        for path in moved:
+            path.rename(photos.parent / path.name)
+        embed(model, photos, out, batch_size=4)
+        for path in moved:
+            (photos.parent / path.name).rename(path)
+        shutil.copytree(out, spare)
+    publish = module.OutputFolder.publish
+    monkeypatch.setattr(module.OutputFolder, "publish", lambda self: None)
+    with nullcontext() if keep_former else pytest.raises(DamagedIndexError):
+        embed(model, photos, out, batch_size=4)
+    workspace, whole = photos.parent / ".index.partial", photos.parent / "whole"
+    shutil.copytree(workspace, whole)
+    monkeypatch.setattr(module.OutputFolder, "publish", publish)
+    expected = contents(embed(model, photos, out, batch_size=4).folder)
+    assert sorted(expected) == sorted(FILES)
+
+    rows, log = (whole / "features.safetensors").read_bytes(), (whole / "log.jsonl").read_bytes()
+    manifest = (whole / MANIFEST).read_text().splitlines()[0].replace("true", "false", 1)
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        shutil.rmtree(out)
+        if keep_former:
+            shutil.copytree(spare, out)
+        shutil.copytree(whole, workspace)
+        (workspace / MANIFEST).write_text(manifest + "\n")
+        for name in ("files.jsonl", "modified.npy"):
+            (workspace / name).unlink()
+        (workspace / "log.jsonl").write_bytes(log[: random.integers(len(log) + 1)])
+        (workspace / "features.safetensors").write_bytes(rows[: random.integers(len(rows) + 1)])
+        assert contents(embed(model, photos, out, batch_size=4).folder) == expected
+
+
+def test_an_interrupted_call_goes_on_where_it_was(
+    model: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = photos.parent / "index"
+    expected = contents(embed(model, photos, out, batch_size=4).folder)
+    shutil.rmtree(out)
+
+    def stop(progress: module.Progress) -> None:
+        if progress.files >= 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed(model, photos, out, batch_size=4, report=stop)
+    batches = computed(monkeypatch)
+    assert contents(embed(model, photos, out, batch_size=4).folder) == expected
+    assert sum(batches) == 23 - 12 - 1  # the damaged one
+
+
+def test_another_model_layer_or_preparation_is_refused(model: Any, photos: Path) -> None:
+    out = photos.parent / "index"
+    embed(model, photos, out)
+    before = contents(out)
+    other, stretched = build(), build()
+    other.set_weights([1.5 * values for values in model.get_weights()])
+    stretched.set_weights(model.get_weights())
+    stretched.eval_transform = "stretch"
+    for made, options, words in (
+        (other, {}, "other weights"),
+        (stretched, {}, "mode='crop'.*mode='stretch'"),
+        (model, {"layer": "logits"}, "'pre_logits'.*'logits'"),
+        (model, {"dtype": "float32"}, "'float16'.*'float32'"),
+    ):
+        with pytest.raises(IndexMismatchError, match=words):
+            embed(made, photos, out, **options)
+    with pytest.raises(IndexMismatchError, match="other weights"):
+        index_of(other, out)
+    with pytest.raises(IndexMismatchError, match="photographs in"):
+        embed(model, photos / "rose", out)
+    assert contents(out) == before
+    head = model.with_classifier(7)  # another head has the same features
+    assert index_of(head, out).files == embed(head, photos, out).files
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("fate", ["cut off", "changed", "gone"])
+def test_a_damaged_file_is_named(
+    model: Any, library: Path, tmp_path: Path, name: str, fate: str
+) -> None:
+    if fate != "cut off" and name == "modified.npy":
+        pytest.skip("it may differ, and be missing")
+    index = embed(model, library, tmp_path / "index")
+    path = index.folder / name
+    content = path.read_bytes()
+    if fate == "cut off":
+        path.write_bytes(content[:-3] if name != MANIFEST else content[:9])
+    elif fate == "changed":
+        path.write_bytes(content[:12] + b"~" + content[13:])
+    else:
+        path.unlink()
+    if name == "modified.npy":  # then all files are read again
+        assert embed(model, library, index.folder).sums == index.sums
+        return
+    with pytest.raises(DamagedIndexError, match=name):
+        FeatureIndex.open(index.folder, verify=True)
+
+
+def test_what_it_did_not_write_stays(model: Any, photos: Path) -> None:
+    foreign = photos.parent / "foreign"
+    foreign.mkdir()
+    (foreign / "index.json").write_text("{}")
+    with pytest.raises(FileExistsError, match="did not write"):
+        embed(model, photos, foreign)
+    with pytest.raises(DamagedIndexError, match="is not an index of features"):
+        FeatureIndex.open(foreign)
+    with pytest.raises(ValueError, match="which is read"):
+        embed(model, photos, photos / "index")
+    index = embed(model, photos, photos.parent / "index")
+    (index.folder / "note.txt").write_text("mine")
+    (photos / "rose/00.png").unlink()
+    embed(model, photos, index.folder)
+    assert (index.folder / "note.txt").read_text() == "mine"
+
+
+def test_splits_and_labels_of_folders_tables_and_lists(model: Any, photos: Path) -> None:
+    out = photos.parent
+    (photos / "train.txt").write_text("daisy/01.png\nrose/00.png\n")
+    (photos / "val.txt").write_text("daisy/03.png\n")
+    index = embed(model, photos, out / "listed")
+    splits = dict(zip(index.files, index.splits, strict=True))
+    assert splits["daisy/01.png"] == "train"
+    assert splits["daisy/03.png"] == "val"
+    assert splits["daisy/05.png"] is None
+
+    table = photos / "table.csv"
+    table.write_text("file,kind,split\nrose/00.png,tulip,val\ndaisy/01.png,,train\n")
+    index = embed(model, table, out / "of_table")
+    assert index.files == ("daisy/01.png", "rose/00.png")
+    assert index.labels.tolist() == [-1, 0]
+    assert index.class_names == ("tulip",)
+    assert index.splits == ("train", "val")
+
+    parts = out / "parts"
+    for name in ("train/a", "train/b", "val/a"):
+        (parts / name).mkdir(parents=True)
+        shutil.copy(photos / "rose/00.png", parts / name / "1.png")
+    index = embed(model, parts, out / "of_parts")
+    assert index.splits == ("train", "train", "val")
+    assert index.labels.tolist() == [0, 1, 0]
+
+    index = embed(model, [parts / "val/a/1.png", parts / "train/b/1.png"], out / "of_list")
+    assert index.files == ("train/b/1.png", "val/a/1.png")
+    assert index.labels.tolist() == [-1, -1]
+
+
+def test_layers_with_a_vector_per_token_are_pooled(model: Any, photos: Path) -> None:
+    files = [photos / "rose/00.png"]
+    images, _ = read_images(model, files)
+    tokens = keras.ops.convert_to_numpy(model.feature_model("block_0")(images))
+    for pooling, expected in (("token", tokens[:, 0]), ("mean", tokens[:, 1:].mean(axis=1))):
+        index = embed(model, files, photos.parent / pooling, "block_0", "float32", pooling=pooling)
+        np.testing.assert_allclose(index.rows(), expected, atol=2e-6)
+    with pytest.raises(ValueError, match="pre_logits"):
+        embed(model, files, photos.parent / "none", "block_0")
+    with pytest.raises(ValueError, match="Leave it out"):
+        embed(model, files, photos.parent / "none", pooling="mean")
+
+
+def test_numbers_that_the_dtype_does_not_have_are_an_error(photos: Path) -> None:
+    model = build()
+    norm = model.get_layer("encoder_norm")
+    norm.set_weights([values * 0 + 1e5 for values in norm.get_weights()])
+    with pytest.raises(ValueError, match="float32"):
+        embed(model, photos, photos.parent / "index")
+    embed(model, photos, photos.parent / "index32", dtype="float32")
+    norm.set_weights([values * np.nan for values in norm.get_weights()])
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        embed(model, photos, photos.parent / "nan")
+
+
+def test_an_index_and_its_photographs_can_be_moved(model: Any, photos: Path) -> None:
+    index = embed(model, photos, photos.parent / "index")
+    there = photos.parent / "there"
+    there.mkdir()
+    photos.rename(there / "photos")
+    index.folder.rename(there / "index")
+    moved = FeatureIndex.open(there / "index")
+    assert moved.path(0).is_file()
+    assert embed(model, there / "photos", there / "index").sums == index.sums
+    assert json.loads((there / "index/index.json").read_text())["photos"] == "../photos"
