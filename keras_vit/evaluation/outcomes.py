@@ -19,7 +19,7 @@ from keras_vit.evaluation.checks import (
     check_scores,
     row_slices,
 )
-from keras_vit.tasks.classification import softmax
+from keras_vit.tasks.classification import most_probable, softmax
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,6 @@ class Outcomes:
         for rows in row_slices(scores):
             part, probabilities = labels[rows], to_probabilities(scores[rows].astype(np.float64))
             at = np.arange(len(part))
-            best = probabilities.argmax(axis=1)
+            best = most_probable(probabilities)
             parts.append(cls(part, best, probabilities[at, best], probabilities[at, part]))
         return cls.joined(parts)

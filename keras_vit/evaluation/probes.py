@@ -8,6 +8,7 @@ import numpy as np
 from keras_vit._base.errors import check_choice, check_non_negative, check_positive, counted
 from keras_vit.evaluation.checks import check_features
 from keras_vit.tasks.balance import BALANCES, class_weights, log_priors, sampling_rates
+from keras_vit.tasks.classification import most_probable
 
 # Candidates for the inverse strength of the L2 penalty, scikit-learn's C.
 STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
@@ -165,7 +166,7 @@ def linear_probe(
     if balance == "logits":
         bias[: len(counts)] -= log_priors(counts)
     return LinearProbe(
-        accuracy=float(((test_x @ kernel + bias).argmax(axis=1) == test_y).mean()),
+        accuracy=float((most_probable(test_x @ kernel + bias) == test_y).mean()),
         strength=search.best_params_["logisticregression__C"],
         kernel=kernel.astype(np.float32),
         bias=bias.astype(np.float32),

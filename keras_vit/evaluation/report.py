@@ -13,6 +13,7 @@ from keras_vit._base.errors import counted, listed, printable
 from keras_vit.evaluation.checks import check_labels, check_scores
 from keras_vit.evaluation.markdown import table
 from keras_vit.tasks.balance import differs_much, imbalance
+from keras_vit.tasks.classification import most_probable
 from keras_vit.tasks.scores import Score, class_scores, scores_with_intervals, wilson_interval
 
 _COLUMNS = ("class", "precision", "recall", "F1", "support")
@@ -305,7 +306,7 @@ def classification_report(
                 f"{len(class_names)} class names."
             )
         check_scores(predictions)
-        predictions = predictions.argmax(axis=-1)
+        predictions = most_probable(predictions)
     if labels.shape != predictions.shape or labels.ndim != 1 or not labels.size:
         raise ValueError(
             f"{labels.shape} labels do not match {predictions.shape} predictions. "

@@ -35,7 +35,7 @@ from keras_vit.models.geometry import (
     patch_grid,
     stages,
 )
-from keras_vit.tasks import Classification, Task
+from keras_vit.tasks import Task
 
 POOLINGS = ("token", "gap", "map", "token_gap", None)
 POSITION_EMBEDDINGS = (
@@ -89,8 +89,8 @@ class ModelConfig:
         """Brings `task` and `num_classes` in line."""
         size, task = self.num_classes, self.task
         if task is None:
-            is_known = size > 1 and self.classifier_activation in (None, "linear", "softmax")
-            self._set(task=Classification(size=size) if is_known and self.is_pooled else None)
+            head = tasks.of_head(size, self.classifier_activation) if self.is_pooled else None
+            self._set(task=head)
             return
         task = tasks.get(task, size=size) if isinstance(task, str) else tasks.get(task)
         if not self.is_pooled or size not in (task.outputs, task.size, ModelConfig.num_classes):

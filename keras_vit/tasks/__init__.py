@@ -61,6 +61,16 @@ def get(task: Any, **arguments: Any) -> Task:
     )
 
 
+def of_head(outputs: int, activation: Any) -> Task | None:
+    """The task of a head of which nobody said what it answers; None where it could be several.
+
+    >>> of_head(5, None), of_head(1, None), of_head(5, "sigmoid")
+    (Classification(names=(), size=5, sets=None), None, None)
+    """
+    is_known = outputs > 1 and activation in (None, "linear", "softmax")
+    return Classification(size=outputs) if is_known else None
+
+
 def of_class_names(names: Sequence[str]) -> Task:
     """The task of a file from before there were tasks, which has the names of classes alone.
 

@@ -97,7 +97,7 @@ class Classification(Task):
         return self._classes(self.check_targets(targets))
 
     def _classes(self, targets: np.ndarray) -> np.ndarray:
-        return targets if targets.ndim == 1 else targets.argmax(axis=1)
+        return targets if targets.ndim == 1 else most_probable(targets)
 
     def metrics(self) -> list[keras.metrics.Metric]:
         return [LabelAccuracy()]
@@ -136,7 +136,7 @@ class Classification(Task):
         return dict(zip(self.answer_names, tensors, strict=True))
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
-        return class_scores(self._classes(targets), answers.argmax(axis=1), self.size)
+        return class_scores(self._classes(targets), most_probable(answers), self.size)
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         predictions = self._most_probable("class", answer, top)
@@ -165,6 +165,11 @@ class Classification(Task):
         config = super().get_config()
         sets = config.pop("sets")  # left out, so that earlier versions read what they know
         return config if sets is None else {**config, "sets": sets.get_config()}
+
+
+def most_probable(scores: np.ndarray) -> np.ndarray:
+    """The class with the largest score in each row, the first of equal ones, int64."""
+    return scores.argmax(axis=-1)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from keras_vit._base.files import cache_folder
 from keras_vit.data import Split, Splits
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import predict_split
+from keras_vit.tasks.classification import most_probable
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import grouped_part, refine, set_head, some_images, without
 
@@ -159,4 +160,4 @@ def _right(model: Any, split: Split, batch_size: int) -> tuple[np.ndarray, np.nd
     """Whether each image's label is the most probable of those that occur, and the labels."""
     labels, scores = predict_split(model, split, batch_size)
     classes = np.unique(labels)
-    return classes[scores[:, classes].argmax(axis=1)] == labels, labels
+    return classes[most_probable(scores[:, classes])] == labels, labels
