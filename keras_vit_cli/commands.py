@@ -18,6 +18,7 @@ from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.average_command import average
+from keras_vit_cli.embed_command import embed
 from keras_vit_cli.evaluate.evaluate_command import evaluate
 from keras_vit_cli.exit_status import exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
@@ -39,6 +40,8 @@ from keras_vit_cli.printing import (
     print_text,
     short_warnings,
 )
+from keras_vit_cli.search.cluster_command import cluster
+from keras_vit_cli.search.search_command import search
 from keras_vit_cli.serve import serve
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import train
@@ -64,6 +67,9 @@ def run(options: dict[str, Any]) -> int:
         "predict": predict,
         "evaluate": evaluate,
         "inspect": _inspect,
+        "embed": embed,
+        "search": search,
+        "cluster": cluster,
         "export": _export,
         "serve": _serve,
         "convert": _convert,

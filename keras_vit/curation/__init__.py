@@ -1,10 +1,27 @@
 """What frozen features do for a folder of photographs: an index of them, and its uses.
 
-photographs ── embed ──► FeatureIndex ──► nearest neighbors, clusters
+photographs ── embed ──► FeatureIndex ──┬──► find_similar       photographs like another one
+                                        ├──► nearest_neighbors  of each row, exactly
+                                        └──► find_clusters      groups of similar ones
 """
 
+from keras_vit.curation.clusters import Clusters, find_clusters
 from keras_vit.curation.curation_errors import DamagedIndexError, IndexMismatchError
 from keras_vit.curation.embedding import embed, index_of
 from keras_vit.curation.feature_index import FeatureIndex
+from keras_vit.curation.nearest import Nearest, nearest_neighbors
+from keras_vit.curation.photo_search import SearchResult, find_similar
 
-__all__ = ["DamagedIndexError", "FeatureIndex", "IndexMismatchError", "embed", "index_of"]
+__all__ = [
+    "Clusters",
+    "DamagedIndexError",
+    "FeatureIndex",
+    "IndexMismatchError",
+    "Nearest",
+    "SearchResult",
+    "embed",
+    "find_clusters",
+    "find_similar",
+    "index_of",
+    "nearest_neighbors",
+]

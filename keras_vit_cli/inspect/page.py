@@ -116,7 +116,7 @@ def _maps(image: InspectedImage) -> dict[str, Any]:
 
 def _card(index: int, image: InspectedImage) -> str:
     name, (height, width) = escape(printable(image.name)), image.pixels.shape[:2]
-    heading = _breakable(printable(image.name))
+    heading = breakable(printable(image.name))
     rows = "".join(map(_prediction, image.prediction))
     return (
         f"<article class=card><h2>{heading}</h2>"
@@ -137,12 +137,12 @@ def _prediction(row: dict[str, Any]) -> str:
         text = f"{probability:.1%}"
         bar = f'<span class=bar style="width:{text}"></span>' if probability > 0.01 else ""
     return (
-        f"<li><span class=class>{_breakable(printable(name))}</span>"
+        f"<li><span class=class>{breakable(printable(name))}</span>"
         f"<span class=probability>{text}</span>{bar}</li>"
     )
 
 
-def _breakable(name: str) -> str:
+def breakable(name: str) -> str:
     """A name as HTML that breaks after its marks, or anywhere but within its last letters."""
     head, end = name[:-_END], name[-_END:]
     parts = re.split(r"(?<=[-_ ./])", head)

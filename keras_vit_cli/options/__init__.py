@@ -5,7 +5,9 @@ An option is stated once, as a field: its type, default, help and range. Standar
 
 from keras_vit_cli.options.augment import AUGMENT
 from keras_vit_cli.options.average import AVERAGE
+from keras_vit_cli.options.cluster import CLUSTER
 from keras_vit_cli.options.convert import CONVERT
+from keras_vit_cli.options.embed import EMBED
 from keras_vit_cli.options.evaluate import EVALUATE
 from keras_vit_cli.options.export import EXPORT
 from keras_vit_cli.options.inspect import INSPECT
@@ -13,6 +15,7 @@ from keras_vit_cli.options.list import LIST
 from keras_vit_cli.options.option import Command
 from keras_vit_cli.options.plan import PLAN
 from keras_vit_cli.options.predict import PREDICT
+from keras_vit_cli.options.search import SEARCH
 from keras_vit_cli.options.serve import SERVE
 from keras_vit_cli.options.train import TRAIN
 
@@ -21,6 +24,9 @@ COMMANDS: dict[str, Command] = {
     "predict": PREDICT,
     "evaluate": EVALUATE,
     "inspect": INSPECT,
+    "embed": EMBED,
+    "search": SEARCH,
+    "cluster": CLUSTER,
     "export": EXPORT,
     "serve": SERVE,
     "convert": CONVERT,

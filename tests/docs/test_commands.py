@@ -60,6 +60,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, layout in (("ViT-B_16.npz", "google"), ("model.safetensors", "timm")):
             keras_vit.save_weights(keras_vit.ViTB16(num_classes=5), name, layout=layout)
         keras_vit.save_weights(keras_vit.ViTB16(), "FOLDER", layout="huggingface")
+        _run(("embed", "photos", "--model", "runs/photos", "--out", "index"))
     return folder
 
 

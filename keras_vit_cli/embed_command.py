@@ -1,0 +1,99 @@
+"""`keras-vit embed`: the features of a folder of photographs, once, as an index."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import TextColumn
+
+from keras_vit import load_model
+from keras_vit._base.errors import counted, printable
+from keras_vit.curation import embed as compute
+from keras_vit.curation.embedding import Progress
+from keras_vit_cli.options.embed import EmbedOptions
+from keras_vit_cli.printing import print_next, print_text
+
+_MOST_REASONS = 10
+
+
+def embed(options: EmbedOptions) -> int:
+    """Writes or updates an index; the exit status is 1 where files cannot be decoded.
+
+    Raises:
+        IndexMismatchError: There is an index by another model, layer or preparation.
+        ValueError: There is no image.
+    """
+    model = load_model(options.model)
+    if options.decoder is not None:
+        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
+    began, last = time.monotonic(), Progress(0, 0, 0)
+    with _progress() as show:
+
+        def report(progress: Progress) -> None:
+            nonlocal last
+            last = progress
+            show(progress)
+
+        index = compute(
+            model,
+            options.photos,
+            options.out,
+            options.layer,
+            options.dtype,
+            options.batch_size,
+            pooling=options.pooling,
+            max_pixels=options.max_pixels,
+            source=_source(options.model, options.out),
+            report=report,
+        )
+    for file, reason in list(index.unreadable.items())[:_MOST_REASONS]:
+        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
+    if (more := len(index.unreadable) - _MOST_REASONS) > 0:
+        print(f"keras-vit: and {more:,} more, listed in {options.out}/files.jsonl", file=sys.stderr)
+    seconds = time.monotonic() - began
+    images = counted(len(index), "image")
+    rate = f", {last.computed / seconds:.1f}/s" if last.computed else ""
+    failed = f", {len(index.unreadable):,} cannot be read" if index.unreadable else ""
+    print_text(
+        f"written to {options.out}: {images} of {index.dimension} numbers, {last.computed:,} "
+        f"read now{rate}{failed}"
+    )
+    print_next("search", options.out, "photo.jpg", "--out", "similar.html")
+    return 1 if index.unreadable else 0
+
+
+def _source(model: Path, out: Path) -> str:
+    """Where the model is, from the index; or the name of released weights."""
+    if not model.exists():
+        return str(model)
+    try:
+        return Path(os.path.relpath(model.absolute(), out.absolute())).as_posix()
+    except ValueError:  # another drive
+        return str(model.absolute())
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """Shows how far it is, on a terminal; how many files there are is known at the end alone."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    console, began = Console(stderr=True), time.monotonic()
+    column = TextColumn("{task.description}")
+    with Bar(column, console=console, redirect_stdout=False, transient=True) as bar:
+        task = bar.add_task("looking for images")
+
+        def show(progress: Progress) -> None:
+            rate = progress.computed / (time.monotonic() - began)
+            failed = f", {progress.unreadable:,} cannot be read" if progress.unreadable else ""
+            text = f"{progress.files:,} images, {rate:.1f}/s{failed}"
+            bar.update(task, description=text)
+
+        yield show

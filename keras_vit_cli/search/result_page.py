@@ -1,0 +1,160 @@
+"""A page of photographs in groups: one HTML file with thumbnails that needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from urllib.parse import quote
+
+from keras_vit._base.errors import printable
+from keras_vit._base.files import atomic_write, begins_with_mark
+from keras_vit.data import BadImageError
+from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit_cli.inspect.page import breakable
+
+MARK = b'content="keras_vit search"'
+SIDE = 240  # pixels of a thumbnail's longer side
+_AHEAD = 64  # thumbnails that are in memory at once
+
+
+@dataclass(frozen=True)
+class Card:
+    """A photograph: its name, its file, and a line on it."""
+
+    name: str
+    path: Path
+    facts: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """Photographs under a heading; `query` is the one that they are like, if there is one."""
+
+    title: str
+    note: str
+    cards: Sequence[Card]
+    query: Path | None = None
+
+
+def check_page(out: Path, overwrite: bool) -> None:
+    """Refuses a page that would replace a file, before any work.
+
+    Raises:
+        ValueError: `out` does not end in .html.
+        FileExistsError: There is a page, and `overwrite` is False; or a file that this package did
+            not write.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out {printable(out)} must end in .html: a CSV file is put beside it.")
+    if not os.path.lexists(out):
+        if os.path.lexists(table := out.with_suffix(".csv")):
+            raise FileExistsError(
+                f"{printable(table)} would be replaced, and there is no page beside it that would "
+                "show who wrote it. Give another --out."
+            )
+    elif not begins_with_mark(out, MARK):
+        raise FileExistsError(
+            f"{printable(out)} was not written by keras-vit search or cluster, and would be "
+            "replaced. Give another --out."
+        )
+    elif not overwrite:
+        raise FileExistsError(f"{printable(out)} exists. Give another --out, or --overwrite.")
+
+
+def write_result_page(
+    out: Path,
+    title: str,
+    facts: str,
+    sections: Iterable[Section],
+    failed: Mapping[Path, str],
+) -> None:
+    """Writes the page from the template `results.html` beside this file, a thumbnail at a time.
+
+    Names of files and classes may be any text, even bytes that are not UTF-8: they are escaped.
+    """
+    template = Template(files("keras_vit_cli.search").joinpath("results.html").read_text("utf-8"))
+    page = template.substitute(
+        title=escape(printable(title)),
+        facts=escape(printable(facts)),
+        failed=_failed(failed),
+        sections="\0",
+    )
+    begin, end = page.split("\0")
+    with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(begin)
+        for section in sections:
+            file.writelines(_section(section, out.parent))
+        file.write(end)
+
+
+def _section(section: Section, folder: Path) -> Iterator[str]:
+    yield "<section><div class=head>"
+    if section.query is not None:
+        source = _thumbnail(section.query)
+        yield (
+            f'<img class=query src="{source}" alt="The photograph searched for">' if source else ""
+        )
+    note = escape(printable(section.note))
+    yield f"<div><h2>{breakable(printable(section.title))}</h2><p class=note>{note}</p></div></div>"
+    yield '<ul class="cards">\n'
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+        for start in range(0, len(section.cards), _AHEAD):
+            cards = section.cards[start : start + _AHEAD]
+            sources = threads.map(_thumbnail, (card.path for card in cards))
+            for card, source in zip(cards, sources, strict=True):
+                yield _card(card, source, folder)
+    yield "</ul></section>\n"
+
+
+def _card(card: Card, source: str | None, folder: Path) -> str:
+    name = printable(card.name)
+    if source is None:
+        image = "<span class=gone>the file is gone, or cannot be read</span>"
+    else:
+        image = f'<img src="{source}" alt="{escape(name)}" loading="lazy">'
+    # Bytes, as the file system has them: a name need not be UTF-8.
+    link = quote(os.fsencode(_beside(card.path, folder)))
+    return (
+        f'<li><a href="{link}">{image}</a><p>{breakable(name)}</p>'
+        f"<p class=facts>{escape(printable(card.facts))}</p></li>\n"
+    )
+
+
+def _beside(path: Path, folder: Path) -> str:
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:  # another drive
+        return path.absolute().as_posix()
+
+
+def _thumbnail(path: Path) -> str | None:
+    """A small JPEG file as a URI; None for a file that is gone or cannot be read."""
+    from PIL import Image
+
+    try:
+        image = Image.fromarray(decode_with_pillow(read_contents(path)))
+    except (OSError, BadImageError):
+        return None
+    image.thumbnail((SIDE, SIDE))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=80)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _failed(failed: Mapping[Path, str]) -> str:
+    if not failed:
+        return ""
+    rows = "".join(
+        f"<li>{escape(printable(file))}: {escape(printable(why))}</li>"
+        for file, why in failed.items()
+    )
+    return f"<div class=failed>Not read:<ul>{rows}</ul></div>"

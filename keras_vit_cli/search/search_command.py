@@ -1,0 +1,97 @@
+"""`keras-vit search`: the photographs of an index that are like other ones."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from keras_vit import load_model
+from keras_vit._base.errors import counted, printable
+from keras_vit.curation import FeatureIndex, SearchResult, find_similar
+from keras_vit.models import ImageModel
+from keras_vit_cli.options.search import SearchOptions
+from keras_vit_cli.printing import print_table, print_text
+from keras_vit_cli.search.result_page import Card, Section, check_page, write_result_page
+from keras_vit_cli.search.result_table import label_of, write_csv
+
+
+def search(options: SearchOptions) -> int:
+    """Prints or writes the most similar; the exit status is 1 where files cannot be read.
+
+    Raises:
+        DamagedIndexError: `index` is something else, or damaged.
+        IndexMismatchError: The model is not that of the index.
+        FileExistsError: See `check_page`.
+        ValueError: No file can be read.
+    """
+    out = options.out
+    if out is not None:
+        check_page(out, options.overwrite)
+    index = FeatureIndex.open(options.index)
+    model = options.model
+    result = find_similar(index, options.files, options.top, lambda: _load(index, model))
+    for file, reason in result.failed.items():
+        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
+    if not result.files:
+        raise ValueError("No photograph could be read: see the reasons above.")
+    if out is None:
+        print_table(_table(index, result))
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        title = f"Like {result.files[0].name}" if len(result.files) == 1 else "Similar photographs"
+        write_result_page(out, title, facts_of(index), _sections(index, result), result.failed)
+        table = out.with_suffix(".csv")
+        write_csv(table, ("query", "rank", "file", "similarity", "label"), _rows(index, result))
+        print_text(f"written to {out} and {table}\nnext: open {out} in a browser")
+    return 1 if result.failed else 0
+
+
+def facts_of(index: FeatureIndex) -> str:
+    """What an index is, in a line."""
+    info = index.info
+    pooling = f", {info['pooling']} of its tokens" if info["pooling"] else ""
+    return (
+        f"{counted(len(index), 'photograph')} of {index.photos}, by {info['layer']} of "
+        f"{info['model']}{pooling}"
+    )
+
+
+def _load(index: FeatureIndex, model: Path | None) -> ImageModel:
+    """The model of an index: the one on the command line, or where the index notes that it is."""
+    source = index.info.get("source")
+    if model is not None:
+        return load_model(model)
+    if source is None:
+        raise ValueError(f"{index.folder} does not note where its model is: give --model.")
+    beside = index.folder / source
+    return load_model(beside if beside.exists() else source)
+
+
+def _rows(index: FeatureIndex, result: SearchResult) -> Iterator[tuple[str | int | float, ...]]:
+    for i, file in enumerate(result.files):
+        rows, similarities = result.nearest.rows[i], result.nearest.similarities[i]
+        for rank, (row, cosine) in enumerate(zip(rows, similarities, strict=True), 1):
+            cells = (index.files[row], round(float(cosine), 6), label_of(index, row))
+            yield (str(file), rank, *cells)
+
+
+def _sections(index: FeatureIndex, result: SearchResult) -> Iterator[Section]:
+    for i, file in enumerate(result.files):
+        rows, similarities = result.nearest.rows[i], result.nearest.similarities[i]
+        cards = []
+        for row, cosine in zip(rows, similarities, strict=True):
+            label = label_of(index, row)
+            facts = f"{cosine:.3f}" + (f" · {label}" if label else "")
+            cards.append(Card(index.files[row], index.path(row), facts))
+        note = "The most similar first, with the cosine of their features: 1 is the same."
+        yield Section(str(file), note, cards, query=file)
+
+
+def _table(index: FeatureIndex, result: SearchResult) -> Table:
+    table = Table("query", "file", "similarity", "label")
+    for query, rank, file, cosine, label in _rows(index, result):
+        cells = (query if rank == 1 else "", file, f"{cosine:.3f}", label)
+        table.add_row(*(Text(printable(str(cell))) for cell in cells))
+    return table
