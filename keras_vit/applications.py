@@ -1,6 +1,5 @@
 """Models by name, with random or released weights: `create`, and a function per named size."""
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -87,13 +86,18 @@ class Constructor(Protocol[M]):
 def _named(name: str, model: type[M]) -> Constructor[M]:
     """The constructor of one row of the table: `ViTB16` for `"ViT-B/16"`."""
 
-    def constructor(*positional: Any, **arguments: Any) -> M:
+    def constructor(
+        *positional: Any,
+        weights: str | Path | None = None,
+        sha256: str | None = None,
+        **arguments: Any,
+    ) -> M:
         if positional:
             raise ValueError(
                 f"{constructor.__name__} takes named arguments only: "
                 f"{constructor.__name__}(num_classes={positional[0]!r})?"
             )
-        return create(name, **arguments)  # type: ignore[return-value]
+        return create(name, weights=weights, sha256=sha256, **arguments)  # type: ignore[return-value]
 
     sizes = ", ".join(f"{k}={v}" for k, v in model_arguments(name).items())
     constructor.__name__ = constructor.__qualname__ = constructor_name(name)
@@ -102,11 +106,6 @@ def _named(name: str, model: type[M]) -> Constructor[M]:
         f"Takes every argument of `{model.__name__}`, by name, and `weights` and `sha256` as "
         f"`keras_vit.create`.\n\n    {model.__init__.__doc__}"
     )
-    # What help() shows: the arguments of the class, and those of `create`.
-    shown = inspect.signature(create).parameters
-    arguments = [*inspect.signature(model).parameters.values(), shown["weights"], shown["sha256"]]
-    by_name = [a.replace(kind=inspect.Parameter.KEYWORD_ONLY) for a in arguments]
-    constructor.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
     return constructor
 
 

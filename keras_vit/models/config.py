@@ -1,7 +1,6 @@
 """What defines a model: every argument, its default and its range, one dataclass per family."""
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -18,6 +17,7 @@ from keras_vit._base.errors import (
     check_positive,
     check_rate,
     counted,
+    warn_at_caller,
 )
 from keras_vit.layers.attention import check_heads
 from keras_vit.layers.conv_stem import conv_stages
@@ -56,10 +56,11 @@ class ModelConfig:
             `BiTResNet` take `(None, None, channels)` for images of any size; a ViT then resamples
             its position embeddings inside the graph.
         classifier_activation: None for logits, or an activation such as `"softmax"`.
-        include_preprocessing: True: the model takes pixels 0..255 and scales them to [-1, 1]
-            itself; `"imagenet"`, `"clip"`: it normalizes them by ImageNet's or CLIP's mean and
-            standard deviation, and a single channel by those of each channel, as RGB; False: it
-            takes normalized images, as the authors' code does.
+        include_preprocessing: Whether the model takes pixels 0..255 and normalizes them itself;
+            False: it takes normalized images, as the authors' code does.
+        normalization: The mean and standard deviation of the pixels that the weights are for:
+            `"inception"`, 0.5 and 0.5, which scales to [-1, 1]; `"imagenet"` or `"clip"`, by which
+            a single channel is normalized as RGB.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
         name: Name of the model.
         dtype: Dtype policy of all layers but normalization and head, such as `"mixed_bfloat16"`.
@@ -72,7 +73,8 @@ class ModelConfig:
     num_classes: int = 1000
     input_shape: ImageShape | None = None
     classifier_activation: str | None = None
-    include_preprocessing: bool | str = True
+    include_preprocessing: bool = True
+    normalization: str = "inception"
     data_format: str | None = None
     name: str | None = None
     dtype: Any = None
@@ -83,7 +85,23 @@ class ModelConfig:
         input_shape, data_format = image_layout(self.input_shape, self.data_format)
         dtype = keras.dtype_policies.get(self.dtype)
         self._set(input_shape=input_shape, data_format=data_format, dtype=dtype)
+        self._check_preprocessing()
         self._set_task()
+
+    def _check_preprocessing(self) -> None:
+        kind = self.include_preprocessing
+        if isinstance(kind, str):
+            warn_at_caller(
+                f"include_preprocessing={kind!r} is now normalization={kind!r}: "
+                "include_preprocessing=True or False is whether the model normalizes pixels.",
+                DeprecationWarning,
+            )
+            self._set(include_preprocessing=True, normalization=kind)
+        elif not isinstance(kind, bool):
+            raise ValueError(
+                f"include_preprocessing={kind!r} must be True, for pixels 0..255, or False, for "
+                "normalized images."
+            )
 
     def _set_task(self) -> None:
         """Brings `task` and `num_classes` in line."""
@@ -421,6 +439,19 @@ class ResNetConfig(ModelConfig):
         check_choice(self.version, "version", VERSIONS)
 
 
+def of_earlier_files(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a file, of before there was `normalization`, as they are now.
+
+    >>> of_earlier_files({"include_preprocessing": "clip"})
+    {'include_preprocessing': True, 'normalization': 'clip'}
+    """
+    kind = arguments.get("include_preprocessing", False)
+    if "normalization" in arguments or kind is False:
+        return dict(arguments)
+    name = "inception" if kind is True else kind
+    return {**arguments, "include_preprocessing": True, "normalization": name}
+
+
 P = ParamSpec("P")
 C = TypeVar("C", bound=ModelConfig)
 
@@ -441,19 +472,15 @@ def arguments_of(
     256
     """
 
-    # Positional as well: a constructor of keywords alone is, to Keras before 3.14, that of a plain
-    # functional model, and `clone_model` would call it with inputs and outputs.
-    first, *others = inspect.signature(config).parameters.values()
-    first = first.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
     def decorate(build: Callable[[Any, C], None]) -> Any:
-        @functools.wraps(build)
+        # Documentation and editors see what is wrapped: the arguments of the configuration.
+        @functools.wraps(config.__init__)  # type: ignore[misc]
+        # Not keywords alone: to Keras before 3.14 that is the constructor of a plain functional
+        # model, and `clone_model` would call it with inputs and outputs.
         def constructor(self: Any, num_classes: int = 1000, **arguments: Any) -> None:
             build(self, config(num_classes=num_classes, **arguments))  # type: ignore[arg-type,call-arg]
 
-        receiver, *_ = inspect.signature(build).parameters.values()
-        signature = inspect.Signature([receiver, first, *others])
-        constructor.__signature__ = signature  # type: ignore[attr-defined]
+        constructor.__qualname__, constructor.__module__ = build.__qualname__, build.__module__
         constructor.__doc__ = f"{config.__doc__}\n    {ModelConfig.__doc__}"
         return constructor
 

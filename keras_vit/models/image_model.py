@@ -14,7 +14,7 @@ from keras_vit import tasks
 from keras_vit._base.errors import check_arguments, check_choice, did_you_mean, listed
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.layers import TokensToGrid, UnmergeTokens
-from keras_vit.models.config import ModelConfig
+from keras_vit.models.config import ModelConfig, of_earlier_files
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
 from keras_vit.models.head import HEADS
 from keras_vit.models.layer_state import (
@@ -54,7 +54,8 @@ class ImageModel(CompiledModel):
     load_report: Any
     num_classes: int
     classifier_activation: str | None
-    include_preprocessing: bool | str
+    include_preprocessing: bool
+    normalization: str
     data_format: str
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -174,7 +175,7 @@ class ImageModel(CompiledModel):
 
     @classmethod
     def from_config(cls, config: Arguments, custom_objects: Any = None) -> Self:
-        config = dict(config)
+        config = of_earlier_files(config)
         config.pop("weights", None)  # an argument of the class before `keras_vit.create` had it
         state = {key: config.pop(key) for key in STATE if key in config}
         if isinstance(config.get("dtype"), dict):

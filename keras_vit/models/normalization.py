@@ -8,9 +8,9 @@ import numpy as np
 from keras_vit._base.errors import check_choice
 from keras_vit.models.config import ModelConfig
 
-# Mean and standard deviation of pixels 0..1 by `include_preprocessing`; True: to [-1, 1].
-NORMALIZATIONS: dict[bool | str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    True: ((0.5,), (0.5,)),
+# Mean and standard deviation of pixels 0..1.
+NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "inception": ((0.5,), (0.5,)),  # to [-1, 1]
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
@@ -23,18 +23,19 @@ def normalize(images: Any, config: ModelConfig) -> Any:
     channel, and the kernel stays as it was trained. So logits equal those of the gray image given
     as RGB, bit for bit, also where no bias could take the difference (CLIP, a ResNet's stem).
     """
-    kind, data_format = config.include_preprocessing, config.data_format
-    if kind is False:
+    kind, data_format = config.normalization, config.data_format
+    check_choice(kind, "normalization", NORMALIZATIONS)
+    if not config.include_preprocessing:
         return images
-    check_choice(kind, "include_preprocessing", [False, *NORMALIZATIONS])
     means, stds = NORMALIZATIONS[kind]
     axis = -1 if data_format == "channels_last" else 1
     channels = images.shape[axis]
-    if len(means) not in (1, normalized_channels(kind, channels)):
+    if len(means) not in (1, normalized_channels(config, channels)):
         raise ValueError(
-            f"include_preprocessing={kind!r} is for {len(means)} channels, or 1 for gray, not "
-            f"{channels}. Give False and normalize the images yourself; or, for weights that are "
-            "to be trained anew, True, which scales any number of channels to [-1, 1]."
+            f"normalization={kind!r} is for {len(means)} channels, or 1 for gray, not {channels}. "
+            "Give include_preprocessing=False and normalize the images yourself; or, for weights "
+            'that are to be trained anew, "inception", which scales any number of channels to '
+            "[-1, 1]."
         )
     if channels < len(means):
         repeat = keras.layers.Concatenate(axis=axis, dtype="float32", name="gray_to_rgb")
@@ -47,13 +48,20 @@ def normalize(images: Any, config: ModelConfig) -> Any:
     return keras.layers.Rescaling(scale, offset, dtype="float32", name="normalize")(images)
 
 
-def normalized_channels(kind: bool | str, channels: int) -> int:
+def normalized_channels(config: Any, channels: int) -> int:
     """The channels of the normalized images, which the weights are for.
 
-    >>> normalized_channels("imagenet", 1), normalized_channels(True, 1)
-    (3, 1)
+    Args:
+        config: A configuration, or a model, which has its fields.
+        channels: Of the images.
+
+    >>> normalized_channels(ModelConfig(normalization="imagenet"), 1)
+    3
+    >>> normalized_channels(ModelConfig(), 1)
+    1
     """
-    return len(NORMALIZATIONS[kind][0]) if kind and channels == 1 else channels
+    is_gray = config.include_preprocessing and channels == 1
+    return len(NORMALIZATIONS[config.normalization][0]) if is_gray else channels
 
 
 def channels_last(images: Any, data_format: str | None) -> Any:

@@ -68,7 +68,7 @@ MIXER = {"s": "S", "b": "B", "l": "L"}
 # Arguments in which models of these packages differ from ours by default.
 TIMM = {"activation": "gelu"}
 HUGGINGFACE = {"activation": "gelu", "norm_epsilon": 1e-12}
-IMAGENET = {"include_preprocessing": "imagenet"}
+IMAGENET = {"normalization": "imagenet"}
 FEATURES = {"num_classes": 0}
 IN21K = {"num_classes": 21_843}
 # DINOv2's giant has a gated MLP: 4096 is the width behind the gate.
@@ -82,7 +82,7 @@ VIT_TAGS: dict[str, Arguments] = {
 }
 # Options of models that differ from a plain ViT, as `ViTConfig` explains them.
 CLIP = {
-    **{"include_preprocessing": "clip", "pre_norm": True},
+    **{"normalization": "clip", "pre_norm": True},
     **{"activation": "quick_gelu", "norm_epsilon": 1e-5},
 }
 SIGLIP = {**FEATURES, "pooling": "map", "class_token": False}
@@ -192,7 +192,7 @@ _TIMM_RULES = (
         Rule(
             rf"eva02_(?P<size>{size})_patch(?P<patch>14)_{_PIXELS}",
             "ViT-{size}/{patch}",
-            {**EVA02, "mlp_dim": mlp_dim, "include_preprocessing": "clip"},
+            {**EVA02, "mlp_dim": mlp_dim, "normalization": "clip"},
             VIT,
             tags={"mim_in22k_ft_in1k": {}},
             examples=(f"eva02_{size}_patch14_336",),

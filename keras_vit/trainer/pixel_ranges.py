@@ -126,8 +126,7 @@ NOT_NORMALIZED: tuple[PixelRange, ...] = (
         0,
         255 * (1 + OVERSHOOT),
         "like pixels 0..255",
-        "build the model with include_preprocessing=True, which takes them ('imagenet' or 'clip' "
-        "for weights that were trained so), or normalize them: "
+        "build the model with include_preprocessing=True, which takes them, or normalize them: "
         "keras.layers.Rescaling(1 / 127.5, offset=-1)(images) for [-1, 1]",
     ),
     PixelRange(

@@ -347,7 +347,7 @@ def _check_pair(student: ImageModel, teacher: keras.Model) -> None:
             f"{student.name} of {channels[1]}. Give models of the same number."
         )
     kinds = getattr(teacher, "include_preprocessing", None), student.include_preprocessing
-    if kinds[0] is not None and (kinds[0] is False) != (kinds[1] is False):
+    if kinds[0] is not None and kinds[0] != kinds[1]:
         raise ValueError(
             f"The teacher has include_preprocessing={kinds[0]!r} and the student {kinds[1]!r}: one "
             "takes pixels, the other normalized images. Build both to take pixels; the weights "

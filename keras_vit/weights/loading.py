@@ -152,6 +152,7 @@ INHERITED_ARGUMENTS = (
     "activation",
     "norm_epsilon",
     "include_preprocessing",
+    "normalization",
     "pooling",
     "class_token",
     "num_registers",

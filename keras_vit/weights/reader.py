@@ -156,9 +156,12 @@ def _differences(model: ImageModel, checkpoint: Checkpoint) -> list[str]:
     arguments = {**checkpoint.stated, **checkpoint.arguments.get("keras", {})}
     config = model.get_config()
     notes = []
-    for name in ("activation", "norm_epsilon", "include_preprocessing", "num_heads"):
+    for name in ("activation", "norm_epsilon", "normalization", "num_heads"):
         value = config.get(name, arguments.get(name))
-        is_free = value == "swiglu" or value is False  # follows from shapes, or is asked for
+        # Follows from shapes; or is the business of whoever normalizes the images.
+        is_free = value == "swiglu" or (
+            name == "normalization" and not config["include_preprocessing"]
+        )
         if name in arguments and arguments[name] != value and not is_free:
             notes.append(f"the weights are for {name}={arguments[name]!r}, the model has {value!r}")
     heads = config.get("num_heads")

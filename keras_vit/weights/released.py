@@ -61,8 +61,8 @@ class Weights:
     @property
     def preprocessing(self) -> str:
         """The mean and standard deviation that pixels are normalized with."""
-        kind = LAYOUTS[self.layout].conventions.include_preprocessing
-        return {"imagenet": "ImageNet mean/std", "clip": "CLIP mean/std"}.get(str(kind), "0.5/0.5")
+        kind = LAYOUTS[self.layout].conventions.normalization
+        return {"imagenet": "ImageNet mean/std", "clip": "CLIP mean/std"}.get(kind, "0.5/0.5")
 
     @property
     def file_name(self) -> str:

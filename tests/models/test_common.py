@@ -26,7 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "clip": {
         "pre_norm": True,
         "activation": "quick_gelu",
-        "include_preprocessing": "clip",
+        "normalization": "clip",
         "distilled": True,
     },
     "dinov3": {

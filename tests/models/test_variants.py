@@ -7,6 +7,7 @@ import keras
 import pytest
 
 import keras_vit
+from keras_vit.models.families import family_of
 
 # 224 px, 1000 classes. Source: models_test.py of the official code, timm for g and G, big_vision's
 # modules for BiT and for the Mixers that vit_jax does not list.
@@ -105,7 +106,9 @@ def test_parameter_count_with_21843_classes(name: str, count: int) -> None:
 def test_every_model_has_a_python_name(name: str) -> None:
     constructor = getattr(keras_vit, name.replace("-", "").replace("/", "").replace("+", ""))
     assert name in constructor.__doc__
-    assert "num_classes" in inspect.signature(constructor).parameters
+    assert "num_classes: Number of classes" in constructor.__doc__
+    of_class = inspect.signature(family_of(name).model).parameters
+    assert {"num_classes", "normalization"} < set(of_class)
 
 
 def test_names_make_the_model_they_say() -> None:

@@ -111,12 +111,10 @@ def test_imagenet_preprocessing_equals_its_definition(data_format: str) -> None:
     if data_format == "channels_first":
         images, wanted = images.transpose(0, 3, 1, 2), wanted.transpose(0, 3, 1, 2)
         shape = (3, 32, 32)
-    model = build(
-        "token", include_preprocessing="imagenet", data_format=data_format, input_shape=shape
-    )
+    model = build("token", normalization="imagenet", data_format=data_format, input_shape=shape)
     np.testing.assert_allclose(predict(model.feature_model("images"), images), wanted, atol=1e-5)
     with pytest.raises(ValueError, match="5"):
-        build("token", include_preprocessing="imagenet", input_shape=(32, 32, 5))
+        build("token", normalization="imagenet", input_shape=(32, 32, 5))
 
 
 def test_weights_for_other_channels_are_not_resized() -> None:

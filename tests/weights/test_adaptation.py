@@ -315,7 +315,7 @@ def test_torch_files(tmp_path: Path) -> None:
     assert model.load_report.ignored == ("mask_token",)
     assert "4 x 4 -> 6 x 6, bicubic_offset" in str(model.load_report)
     assert (model.activation, model.num_registers) == ("swiglu", 2)
-    assert model.include_preprocessing == "imagenet"
+    assert model.normalization == "imagenet"
 
 
 def test_torch_files_in_half_precision(tmp_path: Path) -> None:

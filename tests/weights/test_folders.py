@@ -132,7 +132,7 @@ def test_timm_rounds_the_center_as_its_mode_does(tmp_path: Path, photograph: Pat
         {"position_embedding": "none"},
         {"mlp_dim": 45, "activation": "silu"},
         {"input_shape": (32, 48, 3), "patch_size": (8, 16)},
-        {"include_preprocessing": "imagenet"},
+        {"normalization": "imagenet"},
     ],
     ids=str,
 )

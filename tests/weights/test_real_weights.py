@@ -100,7 +100,7 @@ def test_the_configuration_beside_the_file_is_read(
     assert twin.class_names[281] == "tabby, tabby cat"
     imagenet = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(imagenet))
-    assert from_checkpoint(file).include_preprocessing == "imagenet"
+    assert from_checkpoint(file).normalization == "imagenet"
 
 
 def test_a_named_model_follows_its_weights(folder: Path) -> None:

@@ -36,7 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "map": {"pooling": "map"},
     "all_tokens": {"pooling": None, "num_classes": 0},
     "pre_logits": {"representation_size": 24},
-    "exact": {"activation": "gelu", "norm_epsilon": 1e-12, "include_preprocessing": "imagenet"},
+    "exact": {"activation": "gelu", "norm_epsilon": 1e-12, "normalization": "imagenet"},
     "not_square": {"input_shape": (16, 64, 3)},
     "giant": {"layer_scale": 0.5, "activation": "swiglu", "num_registers": 4, "num_classes": 0},
     "sincos2d": {"position_embedding": "sincos2d", "pooling": "gap"},

@@ -101,7 +101,7 @@ def _checkpoint(source: Any, tensors: dict[str, Tensor], grid: Any) -> Checkpoin
     conventions = SourceConventions(
         config.get("activation", ""),
         config.get("norm_epsilon", 0.0),
-        source.include_preprocessing,
+        source.normalization,
         "zoom",
     )
     return Checkpoint(

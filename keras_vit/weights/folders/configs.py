@@ -323,19 +323,17 @@ def _names(model: VisionTransformer) -> list[str]:
 
 def _mean_and_std(model: VisionTransformer) -> tuple[list[float], list[float]]:
     """Of each channel of the pixels in 0..1 that the weights are for."""
-    kind = model.include_preprocessing
-    if kind is False:
+    if not model.include_preprocessing:
         warnings.warn(
-            "The model has include_preprocessing=False, so that it does not show how its pixels "
-            "are normalized: this folder normalizes them to [-1, 1].",
+            "The model has include_preprocessing=False and does not normalize pixels itself: this "
+            f"folder normalizes them as normalization={model.normalization!r} of the model says.",
             stacklevel=3,
         )
-        kind = True
-    mean, std = NORMALIZATIONS[kind]
+    mean, std = NORMALIZATIONS[model.normalization]
     channels = _channels(model)
     return list(mean) * (channels // len(mean)), list(std) * (channels // len(std))
 
 
 def _channels(model: VisionTransformer) -> int:
     """The channels that the weights are for: three for gray images under ImageNet's statistics."""
-    return normalized_channels(model.include_preprocessing, model.channels)
+    return normalized_channels(model, model.channels)

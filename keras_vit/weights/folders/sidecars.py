@@ -161,7 +161,8 @@ def _normalization(path: Path, mean: Any, std: Any) -> Arguments:
             "the images yourself.",
             stacklevel=3,
         )
-    return {"include_preprocessing": matching[0] if matching else False}
+        return {"include_preprocessing": False}
+    return {"include_preprocessing": True, "normalization": matching[0]}
 
 
 def _of_channels(values: tuple[float, ...], like: Any) -> list[float]:

@@ -18,7 +18,7 @@ from keras_vit.weights.tables.layout import SAME, Layout, Row, SourceConventions
 
 # Linen: every kind of module counts on its own.
 NUMBERS = {"LayerNorm": (0, 1), "MultiHeadDotProductAttention": (0,), "MlpBlock": (0,)}
-CONVENTIONS = SourceConventions("gelu_tanh", 1e-6, True, "zoom", EvalTransform("big_vision"))
+CONVENTIONS = SourceConventions("gelu_tanh", 1e-6, "inception", "zoom", EvalTransform("big_vision"))
 
 ROWS: tuple[Row, ...] = (
     *COMMON_ROWS,

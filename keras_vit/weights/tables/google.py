@@ -14,7 +14,7 @@ from keras_vit.weights.tables.layout import SAME, Layout, Row, SourceConventions
 from keras_vit.weights.tables.resnet_names import SCALE_4D, stem_rows, unit_rows
 
 # vit_jax evaluates on a plain resize, see reference: input_pipeline.py.
-RELEASED_CODE = SourceConventions("gelu_tanh", 1e-6, True, "zoom", EvalTransform("stretch"))
+RELEASED_CODE = SourceConventions("gelu_tanh", 1e-6, "inception", "zoom", EvalTransform("stretch"))
 
 BLOCK = "Transformer/encoderblock_{}/"
 # Numbers of each kind of module in a block, in the order of the data.

@@ -25,7 +25,9 @@ from keras_vit.weights.tables.layout import (
 )
 
 # What ViTConfig and ViTImageProcessor do unless config.json beside the file differs.
-CONVENTIONS = SourceConventions("gelu", 1e-12, True, "bicubic", EvalTransform("stretch_bicubic"))
+CONVENTIONS = SourceConventions(
+    "gelu", 1e-12, "inception", "bicubic", EvalTransform("stretch_bicubic")
+)
 
 ROWS: tuple[Row, ...] = (
     ("embeddings.cls_token", ("class_token",), SAME),
@@ -82,7 +84,7 @@ HUGGINGFACE_DISTILLED = replace(
     signature=r"distillation_token$",
     conventions=replace(
         CONVENTIONS,
-        include_preprocessing="imagenet",
+        normalization="imagenet",
         eval_transform=EvalTransform("crop", 0.875),
     ),
     rows=(
@@ -248,7 +250,7 @@ HUGGINGFACE_SIGLIP = Layout(
     name="huggingface_siglip",
     suffix=".safetensors",
     conventions=SourceConventions(
-        "gelu_tanh", 1e-6, True, "bicubic", EvalTransform("stretch_bicubic")
+        "gelu_tanh", 1e-6, "inception", "bicubic", EvalTransform("stretch_bicubic")
     ),
     signature=r"^encoder\.layers\.0\.layer_norm1\.weight$",
     absent="layrnorm|class_embedding",

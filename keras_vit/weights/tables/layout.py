@@ -61,7 +61,7 @@ class SourceConventions:
     Attributes:
         activation: Of the MLPs.
         norm_epsilon: Of the layer norms.
-        include_preprocessing: How pixels are normalized.
+        normalization: The mean and standard deviation of pixels, as of `ModelConfig`.
         resampling: The rule that resamples position embeddings, a key of
             `keras_vit.weights.resampling.RULES`.
         eval_transform: How images are resized for evaluation: see `ImageModel.eval_transform`.
@@ -69,7 +69,7 @@ class SourceConventions:
 
     activation: str
     norm_epsilon: float
-    include_preprocessing: bool | str
+    normalization: str
     resampling: str
     eval_transform: EvalTransform = field(default_factory=EvalTransform)
 

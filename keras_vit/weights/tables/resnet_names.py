@@ -17,8 +17,8 @@ DENSE_4D = Codec(lambda x: x.reshape(x.shape[-2:]), lambda x, _: x[None, None])
 
 # A ResNet has one activation and no positions. big_transfer evaluates on a plain resize, see its
 # bit_pytorch/train.py.
-BIG_TRANSFER = SourceConventions("", 0.0, True, "zoom", EvalTransform("stretch"))
-BIG_VISION = SourceConventions("", 0.0, True, "zoom", EvalTransform("big_vision"))
+BIG_TRANSFER = SourceConventions("", 0.0, "inception", "zoom", EvalTransform("stretch"))
+BIG_VISION = SourceConventions("", 0.0, "inception", "zoom", EvalTransform("big_vision"))
 
 
 def unit_rows(codec: Codec, with_norm: bool) -> tuple[Row, ...]:

@@ -23,7 +23,7 @@ from keras_vit.weights.tables.layout import (
 
 # Google's weights, converted: pixels in [-1, 1], images squeezed to the square.
 CONVENTIONS = SourceConventions(
-    "gelu", 1e-6, True, "bicubic_antialias", EvalTransform("stretch_bicubic")
+    "gelu", 1e-6, "inception", "bicubic_antialias", EvalTransform("stretch_bicubic")
 )
 # Facebook's: ImageNet's mean and standard deviation, the center cropped.
 IMAGENET_CONVENTIONS = SourceConventions(
@@ -134,7 +134,7 @@ TIMM_BEIT = replace(
     name="timm_beit",
     signature=r"^(blocks\.\d+\.attn|rel_pos_bias)\.relative_position_bias_table$",
     conventions=SourceConventions(
-        "gelu", 1e-6, True, "bicubic_antialias", EvalTransform("crop", crop_fraction=0.9)
+        "gelu", 1e-6, "inception", "bicubic_antialias", EvalTransform("crop", crop_fraction=0.9)
     ),
     rows=(*ROWS, ("rel_pos_bias.relative_position_bias_table", ("relative_table",), SAME)),
     block_rows=OTHER_BLOCK_ROWS,

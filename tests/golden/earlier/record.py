@@ -33,7 +33,7 @@ MODELS = {
     },
     "clip_pixels": {
         "depth": 1,
-        "include_preprocessing": "clip",
+        "normalization": "clip",
         "classifier_activation": "softmax",
     },
 }
