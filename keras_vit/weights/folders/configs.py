@@ -326,7 +326,7 @@ def _mean_and_std(model: VisionTransformer) -> tuple[list[float], list[float]]:
     if not model.include_preprocessing:
         warnings.warn(
             "The model has include_preprocessing=False and does not normalize pixels itself: this "
-            f"folder normalizes them as normalization={model.normalization!r} of the model says.",
+            f"folder normalizes them by its normalization={model.normalization!r}.",
             stacklevel=3,
         )
     mean, std = NORMALIZATIONS[model.normalization]
