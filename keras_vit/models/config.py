@@ -349,6 +349,43 @@ class ViTConfig(ModelConfig):
         return BlockConfig(**{**same, **of_block})
 
 
+class ViTAttributes:
+    """The fields of a `ViTConfig` as a model has them, for editors and type checkers.
+
+    Each has one type here, where the argument may be given in several.
+    """
+
+    patch_size: tuple[int, int]
+    resnet: tuple[int, ...] | None
+    resnet_width: int
+    conv_stem: tuple[tuple[int, int], ...] | None
+    hidden_dim: int
+    depth: int
+    num_heads: int
+    mlp_dim: int
+    pooling: str | None
+    class_token: bool
+    num_registers: int
+    distilled: bool
+    representation_size: int | None
+    position_embedding: str
+    rotary: str | None
+    position_grid: tuple[int, int]
+    dropout: float
+    attention_dropout: float
+    stochastic_depth: float
+    activation: str
+    norm_epsilon: float
+    layer_scale: float | None
+    pre_norm: bool
+    norm_after_pooling: bool
+    key_bias: bool
+    mlp_norm: bool
+    remat: bool
+    token_merging: int | tuple[int, ...]
+    patch_dropout: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class MixerConfig(ModelConfig):
     """Arguments of an `MLPMixer`; the defaults are Mixer-B/16 as its authors released it.

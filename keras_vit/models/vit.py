@@ -33,7 +33,7 @@ from keras_vit.layers import (
 )
 from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.first_tokens import only_first_tokens
-from keras_vit.models.config import ViTConfig, arguments_of
+from keras_vit.models.config import ViTAttributes, ViTConfig, arguments_of
 from keras_vit.models.geometry import ImageShape, feature_stride, image_size
 from keras_vit.models.head import classify
 from keras_vit.models.image_model import ImageModel
@@ -278,7 +278,7 @@ def layer_norm(config: ViTConfig, name: str) -> keras.layers.Layer:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class VisionTransformer(ImageModel):
+class VisionTransformer(ImageModel, ViTAttributes):
     """A Vision Transformer of any size; its defaults are ViT-B/16 as its authors released it.
 
     Takes images `(batch, height, width, channels)` with pixels 0..255, uint8 or float, and
@@ -298,36 +298,6 @@ class VisionTransformer(ImageModel):
     """
 
     config_class = ViTConfig
-    # The arguments, which `ImageModel` makes attributes: here for editors and type checkers.
-    patch_size: tuple[int, int]
-    resnet: tuple[int, ...] | None
-    resnet_width: int
-    conv_stem: tuple[tuple[int, int], ...] | None
-    hidden_dim: int
-    depth: int
-    num_heads: int
-    mlp_dim: int
-    pooling: str | None
-    class_token: bool
-    num_registers: int
-    distilled: bool
-    representation_size: int | None
-    position_embedding: str
-    rotary: str | None
-    position_grid: tuple[int, int]
-    dropout: float
-    attention_dropout: float
-    stochastic_depth: float
-    activation: str
-    norm_epsilon: float
-    layer_scale: float | None
-    pre_norm: bool
-    norm_after_pooling: bool
-    key_bias: bool
-    mlp_norm: bool
-    remat: bool
-    token_merging: int | tuple[int, ...]
-    patch_dropout: float
 
     @arguments_of(ViTConfig)
     def __init__(self, config: ViTConfig) -> None:

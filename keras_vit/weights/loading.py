@@ -15,6 +15,7 @@ from keras_vit.models import ImageModel
 from keras_vit.models.geometry import feature_stride, patch_grid
 from keras_vit.weights.adaptation import Grid
 from keras_vit.weights.cache import resolve
+from keras_vit.weights.canonical_names import SHOWN_OPTIONS
 from keras_vit.weights.catalog import find_for_model, find_named
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.claims import check_claims
@@ -159,11 +160,7 @@ INHERITED_ARGUMENTS = (
     "layer_scale",
     "position_embedding",
     "rotary",
-    "distilled",
-    "pre_norm",
-    "norm_after_pooling",
-    "key_bias",
-    "mlp_norm",
+    *SHOWN_OPTIONS,
     "mlp_dim",
     "num_heads",
     "tokens_mlp_dim",

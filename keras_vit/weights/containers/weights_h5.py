@@ -14,6 +14,7 @@ import keras
 import ml_dtypes
 import numpy as np
 
+from keras_vit.weights.canonical_names import TOP
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.tensors import (
     Array,
@@ -22,7 +23,7 @@ from keras_vit.weights.containers.tensors import (
     TensorShape,
     checked_float32,
 )
-from keras_vit.weights.variables import TOP, bindings
+from keras_vit.weights.variables import bindings
 
 
 def named_tensors(
