@@ -18,6 +18,7 @@ from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.average_command import average
+from keras_vit_cli.calibrate_command import calibrate
 from keras_vit_cli.embed_command import embed
 from keras_vit_cli.evaluate.evaluate_command import evaluate
 from keras_vit_cli.exit_status import exit_status
@@ -64,6 +65,7 @@ def run(options: dict[str, Any]) -> int:
     """Runs one command, from the options that `parse` returns."""
     commands: dict[str, Callable[[Any], int | None]] = {
         "train": _train,
+        "calibrate": calibrate,
         "predict": predict,
         "evaluate": evaluate,
         "inspect": _inspect,

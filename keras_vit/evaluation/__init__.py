@@ -7,6 +7,7 @@ from keras_vit.evaluation.mistakes import Mistake, worst_mistakes
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.probes import LinearProbe, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
+from keras_vit.evaluation.set_report import SetReport, set_report
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
 from keras_vit.evaluation.task_report import TaskReport, task_report
 from keras_vit.evaluation.temperature import divide_logits, fit_temperature
@@ -18,6 +19,7 @@ __all__ = [
     "FewShot",
     "LinearProbe",
     "Mistake",
+    "SetReport",
     "TaskProbe",
     "TaskReport",
     "calibration",
@@ -30,6 +32,7 @@ __all__ = [
     "knn_accuracy",
     "linear_probe",
     "predict_split",
+    "set_report",
     "task_probe",
     "task_report",
     "worst_mistakes",

@@ -7,7 +7,7 @@ times. So rows are checked and reduced a few at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from keras_vit.evaluation.checks import (
     row_slices,
 )
 from keras_vit.tasks.classification import most_probable, softmax
+from keras_vit.tasks.conformal import PredictionSets
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,16 @@ class Outcomes:
         predictions: The most probable class of each `(examples,)`.
         probability: Its probability `(examples,)`, float64.
         label_probability: The probability of the label `(examples,)`, float64.
+        set_sizes: Classes in the prediction set of each, int `(examples,)`; None without sets.
+        in_set: Whether the label is one of them, bool `(examples,)`; None without sets.
     """
 
     labels: np.ndarray
     predictions: np.ndarray
     probability: np.ndarray
     label_probability: np.ndarray
+    set_sizes: np.ndarray | None = None
+    in_set: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -59,11 +64,19 @@ class Outcomes:
         return cls._of(labels, np.asarray(logits), softmax)
 
     @classmethod
-    def of_scores(cls, labels: Any, scores: Any, activation: str | None) -> Outcomes:
-        """Outcomes of what a model with this `classifier_activation` returns; None: logits."""
-        if activation is None:
-            return cls.of_logits(labels, scores)
-        return cls._of(labels, np.asarray(scores), lambda rows: rows)
+    def of_scores(
+        cls, labels: Any, scores: Any, activation: str | None, sets: PredictionSets | None = None
+    ) -> Outcomes:
+        """Outcomes of what a model with this `classifier_activation` returns; None: logits.
+
+        Args:
+            labels: Integer classes `(examples,)`.
+            scores: `(examples, classes)`.
+            activation: Of the model.
+            sets: The prediction sets of its task, or None.
+        """
+        to_probabilities = softmax if activation is None else lambda rows: rows
+        return cls._of(labels, np.asarray(scores), to_probabilities, sets)
 
     @classmethod
     def of_probabilities(cls, labels: Any, probabilities: Any) -> Outcomes:
@@ -77,12 +90,21 @@ class Outcomes:
     @classmethod
     def joined(cls, parts: list[Outcomes]) -> Outcomes:
         """All examples of some parts, in order."""
-        columns = ("labels", "predictions", "probability", "label_probability")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+        columns: dict[str, Any] = {
+            field.name: [getattr(part, field.name) for part in parts] for field in fields(cls)
+        }
+        joined: dict[str, Any] = {
+            k: None if x[0] is None else np.concatenate(x) for k, x in columns.items()
+        }
+        return cls(**joined)
 
     @classmethod
     def _of(
-        cls, labels: Any, scores: np.ndarray, to_probabilities: Callable[[np.ndarray], np.ndarray]
+        cls,
+        labels: Any,
+        scores: np.ndarray,
+        to_probabilities: Callable[[np.ndarray], np.ndarray],
+        sets: PredictionSets | None = None,
     ) -> Outcomes:
         labels = np.asarray(labels)
         check_label_shape(labels, scores)
@@ -93,5 +115,15 @@ class Outcomes:
             part, probabilities = labels[rows], to_probabilities(scores[rows].astype(np.float64))
             at = np.arange(len(part))
             best = most_probable(probabilities)
-            parts.append(cls(part, best, probabilities[at, best], probabilities[at, part]))
+            inside = None if sets is None else sets.contains(probabilities)
+            parts.append(
+                cls(
+                    part,
+                    best,
+                    probabilities[at, best],
+                    probabilities[at, part],
+                    None if inside is None else inside.sum(axis=1),
+                    None if inside is None else inside[at, part],
+                )
+            )
         return cls.joined(parts)

@@ -183,9 +183,10 @@ def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32
     360
     """
     activation, row_bytes = model.classifier_activation, 4 * model.num_classes
+    sets = getattr(getattr(model, "task", None), "sets", None)
     # Several processes predict together, in `predict` alone.
     if row_bytes * len(split) <= MOST_SCORE_BYTES or current_processes() is not None:
-        return Outcomes.of_scores(*predict_split(model, split, batch_size), activation)
+        return Outcomes.of_scores(*predict_split(model, split, batch_size), activation, sets)
     batch_size = min(batch_size, max(MOST_SCORE_BYTES // row_bytes, 1))
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
     averaged, parts = average_views(model), []
@@ -193,7 +194,7 @@ def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32
         # The last batch is padded: another size would be compiled again.
         outputs = averaged.predict_on_batch(_padded(images, batch_size))
         scores = keras.ops.convert_to_numpy(outputs)[: len(images)]
-        parts.append(Outcomes.of_scores(labels, scores, activation))
+        parts.append(Outcomes.of_scores(labels, scores, activation, sets))
     return Outcomes.joined(parts)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit.tasks.balance import class_weights, log_priors
-from keras_vit.tasks.conformal import PredictionSets
+from keras_vit.tasks.conformal import METHODS, PredictionSets
 from keras_vit.tasks.distillation_losses import hard_distillation, soft_distillation
 from keras_vit.tasks.losses import (
     BalancedLoss,
@@ -33,8 +33,7 @@ class Classification(Task):
 
     Attributes:
         sets: Which classes an image may be of, with a guaranteed coverage: see
-            `keras_vit.tasks.PredictionSets`; None before `keras-vit calibrate`, or
-            `dataclasses.replace(task, sets=...)`.
+            `keras_vit.tasks.PredictionSets`; None by default. `with_coverage` computes them.
 
     Raises:
         ValueError: There is not a threshold of the sets per class.
@@ -143,6 +142,29 @@ class Classification(Task):
         if self.sets is None:
             return {"predictions": predictions}
         return {"set": self.names_in_set(answer), "predictions": predictions}
+
+    def with_coverage(
+        self,
+        targets: Any,
+        answers: Any,
+        coverage: float,
+        method: str = METHODS[0],
+        conditional: bool = True,
+    ) -> Self:
+        """The task with prediction sets: see `PredictionSets.calibrated`, also for the options.
+
+        Example:
+
+        >>> from keras_vit.tasks import Classification
+        >>> targets, answers = ["cat", "dog"] * 5, [[0.9, 0.1], [0.3, 0.7]] * 5
+        >>> task = Classification(("cat", "dog")).with_coverage(targets, answers, 0.9)
+        >>> task.describe([0.8, 0.2])["set"], task.describe([0.95, 0.05])["set"]
+        ([], ['cat'])
+        """
+        checked, rows = self._pairs(targets, answers)
+        labels = self._classes(checked)
+        sets = PredictionSets.calibrated(labels, rows, coverage, method, conditional=conditional)
+        return replace(self, sets=sets)
 
     def names_in_set(self, answer: Any) -> list[str]:
         """The classes that the image of an answer `(size,)` may be of, the most probable first.

@@ -177,6 +177,9 @@ class Regression(Task):
             return self
         return self.with_intervals(targets, answers)
 
+    def with_coverage(self, targets: Any, answers: Any, coverage: float) -> Self:
+        return self.with_intervals(targets, answers, coverage)
+
     def with_intervals(self, targets: Any, answers: Any, coverage: float = COVERAGE) -> Self:
         """The task with prediction intervals: an answer plus and minus `margins`.
 

@@ -262,6 +262,26 @@ class Task:
         """
         return self
 
+    def with_coverage(self, targets: Any, answers: Any, coverage: float) -> Self:
+        """The task with answers that hold the truth for a part of new images: `PredictionSets` of
+        classes, prediction intervals of numbers.
+
+        Args:
+            targets: As `check_targets` takes them.
+            answers: `(examples, size)`, as `answers` returns them, of images that the model has
+                not been trained on.
+            coverage: That part, in (0, 1).
+
+        Raises:
+            ValueError: The coverage is out of range, there are too few examples for it, or the
+                task has neither.
+        """
+        raise ValueError(
+            f"coverage={coverage} is for classification, whose answers become sets of classes, and "
+            f"for regression, whose answers become intervals; {self.kind} has neither: leave it "
+            "out."
+        )
+
     def scores(
         self, targets: Any, answers: Any, resamples: int = 1000, seed: int = 0
     ) -> dict[str, Score]:

@@ -18,9 +18,11 @@ from keras_vit.models import MLPMixer
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import image_shape
 from keras_vit.models.head import HEADS
+from keras_vit.tasks.conformal import check_coverage, fewest_examples
 from keras_vit.training.averaging import toward_start
 from keras_vit.training.recipes import Recipe
 
+CALIBRATION = 0.1  # of the training images, for prediction sets, intervals and thresholds
 # Below this, a temperature says more about the few images than about the model.
 LEAST_HELD_OUT = 20
 
@@ -77,6 +79,44 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
     stratify = labels if np.bincount(labels).min() > 1 else None
     _, part = train_test_split(places, test_size=count, random_state=seed, stratify=stratify)
     return without(splits, train, np.sort(part))
+
+
+def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tuple[Splits, Split]:
+    """Keeps a tenth of the training images from training, or as many more as a coverage needs.
+
+    Nothing else may be decided on them: thresholds of images that have already set the temperature
+    or chosen the weights would promise more than they hold.
+
+    Args:
+        splits: What `keras_vit.data.load` returned.
+        coverage: Of the sets or intervals, in (0, 1).
+        seed: Decides which images.
+
+    Returns:
+        The splits with the other training images, and the part.
+
+    Raises:
+        ValueError: The images are records, or too few.
+    """
+    least, train = fewest_examples(check_coverage(coverage)), splits.train
+    if not isinstance(train, IndexedSplit):
+        raise ValueError(
+            f"coverage={coverage} holds out training images, which needs a folder of images, and "
+            f"{splits.source} has records: train without it, then keras-vit calibrate on others."
+        )
+    few = (
+        f"coverage={coverage} needs at least {least:,} training images that are not trained on, "
+        f"and half of {len(train):,} may be held out: give {2 * least:,} or more training images, "
+        "a lower coverage, or train without it and keras-vit calibrate on other images."
+    )
+    if 2 * least > len(train):
+        raise ValueError(few)
+    # Rounded per class: a little more than needed.
+    fraction = max(CALIBRATION, min((least + splits.task.size) / len(train), 0.5))
+    part = grouped_part(splits, fraction, seed)
+    if len(part) < least:
+        raise ValueError(few)
+    return without(splits, train, part)
 
 
 def grouped_part(splits: Splits, fraction: float, seed: int) -> np.ndarray:

@@ -40,7 +40,10 @@ def evaluate(options: EvaluateOptions) -> int:
         print_text(own_answers(classifier, splits[options.split], options.batch_size))
         return 0
     if not on_features:
-        print_text(own_classes(classifier, splits[options.split], options.batch_size))
+        scores, sets = own_classes(classifier, splits[options.split], options.batch_size)
+        print_text(scores)
+        if sets is not None:
+            print_text(f"\n{sets}")
         return 0
     rows = Table("on frozen features", "accuracy", "")
     for row in transfer_rows(classifier, splits, options):

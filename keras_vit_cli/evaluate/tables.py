@@ -11,6 +11,7 @@ from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split
 from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
+from keras_vit.evaluation.set_report import SetReport, set_report_of
 from keras_vit.evaluation.task_report import TaskReport, task_report
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit_cli.evaluate import vtab_tasks
@@ -20,12 +21,22 @@ from keras_vit_cli.options.evaluate import EvaluateOptions
 Row = tuple[str, str, str]
 
 
-def own_classes(model: Any, split: data.Split, batch_size: int = 32) -> ClassificationReport:
-    """The report of a classifier on a split with the same classes.
+def own_classes(
+    model: Any, split: data.Split, batch_size: int = 32
+) -> tuple[ClassificationReport, SetReport | None]:
+    """The report of a classifier on a split with the same classes, and that of its sets.
 
     Raises:
         ValueError: The model does not have the classes of the split.
     """
+    check_same_classes(model, split)
+    outcomes = predict_outcomes(model, split, batch_size)
+    report = classification_report(outcomes.labels, outcomes.predictions, split.class_names)
+    return report, set_report_of(outcomes, task_of(model))
+
+
+def check_same_classes(model: Any, split: data.Split) -> None:
+    """Raises a ValueError where a model does not have the classes of a split."""
     classes = len(split.class_names)
     named = model.class_names is not None
     if model.num_classes != classes or (named and tuple(model.class_names) != split.class_names):
@@ -35,8 +46,6 @@ def own_classes(model: Any, split: data.Split, batch_size: int = 32) -> Classifi
             f"({_shorten(split.class_names)}). Evaluate its features instead: --probe, --knn or "
             "--fewshot."
         )
-    outcomes = predict_outcomes(model, split, batch_size)
-    return classification_report(outcomes.labels, outcomes.predictions, split.class_names)
 
 
 def own_answers(model: Any, split: data.Split, batch_size: int = 32) -> TaskReport:
@@ -46,15 +55,24 @@ def own_answers(model: Any, split: data.Split, batch_size: int = 32) -> TaskRepo
         ValueError: The labels of the split mean something else.
     """
     task, asked = task_of(model), split.task
+    check_same_task(model, split)
+    labels, outputs = predict_split(model, split, batch_size)
+    # The scale of numbers is that of the model's training images, and not of these.
+    return task_report(task, asked.to_targets(labels), answers_of(model, outputs))
+
+
+def check_same_task(model: Any, split: data.Split) -> None:
+    """Raises a ValueError where the labels of a split mean something else than a model answers."""
+    task, asked = task_of(model), split.task
+    if task.kind == asked.kind == "classification":
+        check_same_classes(model, split)
+        return
     if (asked.kind, asked.shown_names) != (task.kind, task.shown_names):
         raise ValueError(
             f"{model.name} answers {task.kind} of {_shorten(task.shown_names)}, and the data has "
             f"{asked.kind} of {_shorten(asked.shown_names)}: give its labels (--labels, --task, "
             "--label-columns)."
         )
-    labels, outputs = predict_split(model, split, batch_size)
-    # The scale of numbers is that of the model's training images, and not of these.
-    return task_report(task, asked.to_targets(labels), answers_of(model, outputs))
 
 
 def transfer_rows(model: Any, splits: data.Splits, options: EvaluateOptions) -> list[Row]:

@@ -5,6 +5,7 @@ An option is stated once, as a field: its type, default, help and range. Standar
 
 from keras_vit_cli.options.augment import AUGMENT
 from keras_vit_cli.options.average import AVERAGE
+from keras_vit_cli.options.calibrate import CALIBRATE
 from keras_vit_cli.options.cluster import CLUSTER
 from keras_vit_cli.options.convert import CONVERT
 from keras_vit_cli.options.embed import EMBED
@@ -21,6 +22,7 @@ from keras_vit_cli.options.train import TRAIN
 
 COMMANDS: dict[str, Command] = {
     "train": TRAIN,
+    "calibrate": CALIBRATE,
     "predict": PREDICT,
     "evaluate": EVALUATE,
     "inspect": INSPECT,

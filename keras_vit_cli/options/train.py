@@ -18,6 +18,7 @@ from keras_vit_cli.options.option import (
 from keras_vit_cli.options.shared import (
     BALANCES,
     BATCH,
+    COVERAGE,
     DATA_HELP,
     DISTRIBUTIONS,
     EPOCHS,
@@ -148,6 +149,13 @@ class TrainOptions:
         "fifth)",
         None,
         Numbers(0, 1, or_low=True, metavar="FRACTION"),
+    )
+    coverage: float | None = in_recipe(
+        "answer with the set of classes, or the interval of a number, that holds the truth for "
+        "this part of new images, such as 0.95; holds out a tenth of the training images for it "
+        "(default: none)",
+        None,
+        COVERAGE,
     )
     views: str | None = in_recipe(VIEWS_HELP, None, choices=VIEWS)
     checkpoint_seconds: float = in_run(

@@ -83,7 +83,8 @@ def report_page(
         facts: Results of the run: `model` (its description), `parameters`, `pixels` (height, width,
             channels), `seconds`, `epochs`, `data` (split name to size), `targets` (split name to
             its description), `bad_files` (pairs of file and reason), `recipe` (its name),
-            `held_out` (how many training images set thresholds or the `temperature`), `choice`.
+            `held_out` (how many training images set thresholds or the `temperature`), `choice`,
+            `calibrated_on` (how many set prediction sets or intervals).
             All optional, as are the keys of `config`.
         plots: PNG files beside the page.
         run: The folder of the run as a reader would type it; None for the folder `name`.
@@ -144,6 +145,10 @@ def _trained(task: Task, facts: Mapping[str, Any], job: Mapping[str, Any]) -> st
         **{PARTS.get(part, part): targets.get(part, size) for part, size in sizes.items()},
         "held out": f"{counted(facts['held_out'], 'training image')}, not trained on{purpose}"
         if "held_out" in facts
+        else "",
+        "calibrated on": f"{counted(facts['calibrated_on'], 'training image')}, used for nothing "
+        "else"
+        if "calibrated_on" in facts
         else "",
         "model": facts.get("model", ""),
         "parameters": f"{facts['parameters']:,}" if "parameters" in facts else "",

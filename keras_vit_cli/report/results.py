@@ -14,6 +14,7 @@ from keras_vit.evaluation.markdown import inline
 from keras_vit.evaluation.mistakes import Mistake, images_at, mistakes_of
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.report import ClassificationReport
+from keras_vit.evaluation.set_report import set_report_of
 from keras_vit.evaluation.task_report import TaskReport, worst
 from keras_vit.tasks import Classification, Task
 from keras_vit_cli.report.contact_sheet import draw_contact_sheet, file_text
@@ -46,7 +47,10 @@ class Results:
 
 
 def results_of_classes(
-    report: ClassificationReport, outcomes: Outcomes, split: data.Split | None = None
+    report: ClassificationReport,
+    outcomes: Outcomes,
+    split: data.Split | None = None,
+    task: Task | None = None,
 ) -> Results:
     """Of a classifier.
 
@@ -54,6 +58,7 @@ def results_of_classes(
         report: Scores of the predictions.
         outcomes: What `predict_outcomes` returned.
         split: The examples in the same order, to show the images of the most confident mistakes.
+        task: That of the model, whose prediction sets are reported; None for one without.
     """
     calibration = calibration_of(outcomes)
     files = None if split is None or split.skips else split.files
@@ -73,9 +78,13 @@ def results_of_classes(
         "calibration": calibration.to_dict(),
         "mistakes": [asdict(mistake) for mistake in mistakes],
     }
-    notes = tuple(_notes_of_classes(report, calibration, mistakes))
+    notes = _notes_of_classes(report, calibration, mistakes)
+    sets = set_report_of(outcomes, task)
+    if sets is not None:
+        record["sets"] = sets.to_dict()
+        notes.insert(0, str(sets))
     task = Classification(names)
-    return Results(task, report.macro.support, report, notes, plots, record)
+    return Results(task, report.macro.support, report, tuple(notes), plots, record)
 
 
 def _notes_of_classes(

@@ -36,7 +36,14 @@ from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.fit import History, fit
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.probe_choice import choose, hold_out_to_choose
-from keras_vit.training.refinement import hold_out, refine, set_head
+from keras_vit.training.refinement import (
+    CALIBRATION,
+    hold_out,
+    hold_out_for_coverage,
+    refine,
+    set_head,
+    some_images,
+)
 from keras_vit.weights import load_model
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
@@ -49,7 +56,6 @@ from keras_vit_cli.train.record import Report, begin, config_of, note_of_probe, 
 
 Features = tuple[np.ndarray, np.ndarray]  # of images, and what stands for their labels
 K_NEIGHBORS = 20
-CALIBRATION = 0.1  # of the training images, for thresholds and prediction intervals
 
 
 def train(job: Job, print_fn: Callable[[str], None] = print) -> Report | None:
@@ -160,6 +166,8 @@ class Run:
         self.print(f"\n{report}\n")
         if note := note_of_probe(report, facts):
             self.print(note)
+        if "sets" in facts:
+            self.print(str(evaluation.SetReport.from_dict(facts["sets"])))
         self.print(
             f"{facts['seconds']:.0f} s; written to {job.out}: "
             + ", ".join(sorted(path.name for path in job.out.iterdir()))
@@ -195,6 +203,8 @@ class Run:
             )
         self.facts["recipe"] = name
         task, recipe = self.splits.task, self.recipe
+        if self.job.coverage is not None and task.kind not in ("classification", "regression"):
+            task.with_coverage((), (), self.job.coverage)  # says why not
         task.check_balance(recipe.balance, loss_name(task, recipe.loss))
         counts = task.counts(task.to_targets(self.splits.train.labels()))
         if counts is not None and differs_much(counts):
@@ -213,12 +223,17 @@ class Run:
         self.fit()
         self.choose()
         self.refine()
+        self.calibrate()
 
     def hold_out(self) -> None:
         """Keeps images from training: to set the temperature, and to decide about the probe."""
         job, recipe = self.job, self.recipe
+        if job.coverage is not None:
+            self.splits, self.calibrating = hold_out_for_coverage(
+                self.splits, job.coverage, job.seed
+            )
         fraction = recipe.held_out
-        if not self.classifies and job.held_out is None:
+        if not self.classifies and job.held_out is None and job.coverage is None:
             fraction = fraction or CALIBRATION  # thresholds and intervals are of unseen images
         self.trained_on, self.held_out = hold_out(self.splits, fraction, job.seed)
         probes = recipe.probe_first and self.classifies
@@ -326,6 +341,16 @@ class Run:
                 "images that were not trained on"
             )
 
+    def calibrate(self) -> None:
+        """Prediction sets or intervals, from training images that were used for nothing else."""
+        if self.job.coverage is None:
+            return
+        images = some_images(self.calibrating)
+        labels, outputs = predict_split(self.model, images, self.recipe.batch_size)
+        task, answers = self.model.task, answers_of(self.model, outputs)
+        self.model.task = task.with_coverage(task.to_targets(labels), answers, self.job.coverage)
+        self.facts["calibrated_on"] = len(images)
+
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""
         if self.classifies:
@@ -353,7 +378,7 @@ class Run:
         report, split = self.report, self.splits.val
         if isinstance(report, evaluation.TaskReport):
             return results_of_task(report, self.targets, self.answers, split)
-        return results_of_classes(report, self.outcomes, split)
+        return results_of_classes(report, self.outcomes, split, self.model.task)
 
     def write(self, started: float) -> None:
         """Writes the trained model, its report and its SavedModel."""

@@ -1,0 +1,118 @@
+"""`keras-vit calibrate`: prediction sets or intervals, from images that were not trained on."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit import load_model, save_weights
+from keras_vit._base.errors import counted, listed
+from keras_vit.data import Splits, load
+from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_split
+from keras_vit.models.answers import answers_of, task_of
+from keras_vit.tasks import Classification, Task
+from keras_vit.tasks.conformal import fewest_examples
+from keras_vit_cli.evaluate.tables import check_same_task
+from keras_vit_cli.options.calibrate import CalibrateOptions
+from keras_vit_cli.printing import print_next, print_text
+from keras_vit_cli.table_options import table_options
+
+
+def calibrate(options: CalibrateOptions) -> None:
+    """Writes the model with prediction sets or intervals in its task.
+
+    Raises:
+        ValueError: There are too few images, they are those of the model's training, or its task
+            has neither sets nor intervals; or `out` is not a .keras file.
+        FileExistsError: `out` is there, and `overwrite` is False.
+    """
+    out = options.out or _beside(options.model)
+    if out.suffix != ".keras":
+        raise ValueError(f"--out {out} must end in .keras, such as {out.with_suffix('.keras')}.")
+    if out.exists() and not options.overwrite:
+        raise FileExistsError(f"{out} exists. Give --overwrite, or another --out.")
+    _check_unseen(options)
+    model = load_model(options.model)
+    check_takes_pixels_to_answers(model)
+    splits = load(
+        options.data,
+        **table_options(options, task_of(model).kind),
+        data_dir=options.data_dir,
+        max_pixels=options.max_pixels,
+    )
+    targets, answers = _targets_and_answers(model, splits, options)
+    task = _calibrated(task_of(model), targets, answers, options)
+    model.task = task
+    print_text(
+        f"calibrated on {counted(len(answers), 'image')} for a coverage of {options.coverage:.4g}"
+    )
+    print_text(_described(task))
+    save_weights(model, out, overwrite=options.overwrite)
+    print_text(f"written to {out}")
+    print_next("predict", out, "photo.jpg")
+
+
+def _beside(model: Path) -> Path:
+    """A file beside the model's file or folder."""
+    path = Path(os.path.abspath(model))
+    return path.with_name(f"{path.stem if path.is_file() else path.name}-calibrated.keras")
+
+
+def _check_unseen(options: CalibrateOptions) -> None:
+    """Refuses the images that a run was trained on, as far as its folder says so."""
+    path = options.model if options.model.is_dir() else options.model.parent
+    try:
+        job = json.loads((path / "config.json").read_text("utf-8"))["job"]
+        trained_on = str(job["data"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # not a run
+    same = trained_on == options.data or Path(trained_on).resolve() == Path(options.data).resolve()
+    if same and options.split == "all":
+        raise ValueError(
+            f"{options.model} was trained on images of {options.data}, and thresholds of images "
+            "that a model has seen promise too much: give other images, or --split val."
+        )
+
+
+def _targets_and_answers(
+    model: Any, splits: Splits, options: CalibrateOptions
+) -> tuple[np.ndarray, np.ndarray]:
+    names = tuple(splits) if options.split == "all" else (options.split,)
+    if missing := set(names) - set(splits):
+        raise ValueError(f"{options.data} does not have {listed(sorted(missing))}.")
+    parts = []
+    for name in names:
+        split = splits[name]
+        check_same_task(model, split)
+        labels, outputs = predict_split(model, split, options.batch_size)
+        parts.append((split.task.to_targets(labels), answers_of(model, outputs)))
+    targets, answers = map(np.concatenate, zip(*parts, strict=True))
+    return targets, answers
+
+
+def _calibrated(
+    task: Task, targets: np.ndarray, answers: np.ndarray, options: CalibrateOptions
+) -> Task:
+    if isinstance(task, Classification):
+        conditional = not options.marginal
+        return task.with_coverage(targets, answers, options.coverage, options.method, conditional)
+    return task.with_coverage(targets, answers, options.coverage)
+
+
+def _described(task: Task) -> str:
+    """Which thresholds there are, and for whom the coverage holds."""
+    if not isinstance(task, Classification) or task.sets is None:
+        margins = zip(task.shown_names, getattr(task, "margins", ()), strict=True)
+        return "\n".join(f"{name}: plus and minus {margin:.4g}" for name, margin in margins)
+    sets = task.sets
+    others = [name for i, name in enumerate(task.shown_names) if i not in set(sets.conditional)]
+    if not sets.conditional:
+        return "one threshold for all classes: the coverage holds for all images together"
+    classes = counted(len(sets.conditional), "class", "classes")
+    text = f"{classes} with a threshold and a coverage of its own"
+    if not others:
+        return text
+    least = fewest_examples(sets.coverage)
+    return f"{text}; with fewer than {least} images, and one threshold together: {listed(others)}"

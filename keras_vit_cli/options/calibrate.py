@@ -1,0 +1,60 @@
+"""The options of `keras-vit calibrate`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_vit_cli.options import shared
+from keras_vit_cli.options.option import Command, in_data, in_run
+from keras_vit_cli.options.shared import BATCH, COVERAGE, DATA_HELP
+
+METHODS = ("lac", "aps", "raps")  # as in keras_vit.tasks.conformal
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """The options of `keras-vit calibrate`."""
+
+    model: Path = shared.model()
+    data: str = in_data(f"images that the model was not trained on; {DATA_HELP}")
+    labels: str | None = shared.labels()
+    task: str | None = shared.task()
+    file_column: str | None = shared.file_column()
+    label_columns: str | None = shared.label_columns()
+    separator: str | None = shared.separator()
+    on_bad_row: str = shared.on_bad_row()
+    data_dir: str | None = shared.data_dir()
+    max_pixels: int = shared.max_pixels()
+    split: str = in_data(
+        "all images of --data, or one of its splits: val for the validation images of the data "
+        "that the model was trained on",
+        "all",
+        choices=("all", "val", "test"),
+    )
+    coverage: float = in_run(
+        "part of new images whose class is to be in the set, or whose number in the interval",
+        0.95,
+        COVERAGE,
+    )
+    method: str = in_run(
+        "which classes are in a set: those that are probable enough (lac, the smallest sets), or "
+        "the most probable ones up to a sum of probabilities (aps; raps, with a penalty on many)",
+        METHODS[0],
+        choices=METHODS,
+    )
+    marginal: bool = in_run(
+        "one threshold for all classes, where each class with enough images has its own by default",
+        False,
+    )
+    out: Path | None = in_run(
+        ".keras file to write (default: MODEL-calibrated.keras)", None, metavar="FILE"
+    )
+    overwrite: bool = in_run("replace a file that calibrate wrote earlier", False)
+    batch_size: int = in_run("images per batch", 32, BATCH)
+
+
+CALIBRATE = Command(
+    CalibrateOptions,
+    "make a model answer with sets of classes, or intervals, that hold the truth for a chosen part "
+    "of new images",
+    "keras-vit calibrate runs/photos --data photos/ --split val --coverage 0.95",
+)

@@ -1,0 +1,114 @@
+"""`keras-vit calibrate` and `train --coverage`: from held-out images to sets in every answer."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data, tasks
+from keras_vit.evaluation import predict_split
+from keras_vit.models.answers import answers_of
+from keras_vit.tasks import PredictionSets
+from keras_vit_cli import commands as cli
+from tests.data.image_fixtures import plain, write
+
+pytestmark = pytest.mark.once
+DIGITS = tuple("0123456789")
+
+
+def saved(folder: Path, task: Any) -> Path:
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer(
+        patch_size=4, hidden_dim=16, depth=1, num_heads=1, input_shape=(8, 8, 1), task=task
+    )
+    head = model.get_layer("head")
+    head.kernel.assign(np.random.default_rng(0).normal(0, 0.5, head.kernel.shape))
+    model.save(path := folder / "model.keras")
+    return path
+
+
+def run(*words: object) -> int:
+    return cli.main(list(map(str, words)))
+
+
+def test_calibrate_predict_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = saved(tmp_path, tasks.Classification(DIGITS)), tmp_path / "model-calibrated.keras"
+    assert run("calibrate", path, "--data", "digits", "--split", "val", "--coverage", 0.9) == 0
+    printed = capsys.readouterr().out
+    assert "calibrated on 360 images for a coverage of 0.9" in printed
+    assert "10 classes with a threshold and a coverage of its own" in printed
+    model = keras_vit.load_model(out)
+    labels, outputs = predict_split(model, data.load("digits").val)
+    answers = answers_of(model, outputs)
+    assert model.task.sets == PredictionSets.calibrated(labels, answers, 0.9)
+    sizes, inside = np.bincount(labels), model.task.sets.contains(answers)
+    covered = np.bincount(labels, inside[np.arange(360), labels])
+    np.testing.assert_array_equal(covered, np.ceil((sizes + 1) * 0.9))
+
+    assert run("evaluate", out, "--data", "digits") == 0
+    assert "Prediction sets of 0.9 coverage, from 360 images" in capsys.readouterr().out
+    folder = write(tmp_path / "images", {f"{i}.png": plain(60 * i) for i in range(5)})
+    table, lines = tmp_path / "a.csv", tmp_path / "a.jsonl"
+    for file in (table, lines):
+        assert run("predict", out, folder, "--top", 10, "--out", file) == 0
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    for row, record in zip(rows, records, strict=True):
+        number = {row[f"class_{i}"]: float(row[f"probability_{i}"]) for i in range(1, 11)}
+        names = model.task.names_in_set([number[name] for name in DIGITS])
+        assert row["set"] == ";".join(names)
+        assert record["set"] == names
+    assert any(row["set"] for row in rows)
+
+
+def test_numbers_have_intervals(tmp_path: Path) -> None:
+    task = tasks.Regression(("weight",))
+    labels, answers = np.arange(40.0)[:, None], np.arange(40.0)[:, None] + 0.5
+    covered = task.with_coverage(labels, answers, 0.95)
+    assert (covered.coverage, covered.margins) == (0.95, (0.5,))
+    with pytest.raises(ValueError, match="ordinal has neither"):
+        tasks.Ordinal(DIGITS).with_coverage([0], np.eye(10)[:1], 0.9)
+
+
+def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, tasks.Classification(DIGITS))
+    (tmp_path / "config.json").write_text(json.dumps({"job": {"data": "digits"}}))
+    (tmp_path / "others").mkdir()
+    others = saved(tmp_path / "others", tasks.Classification(("a", "b")))
+    for words, message in (
+        ((path,), "give other images, or --split val"),
+        ((path, "--split", "val", "--coverage", 0.999), "at least 999 images"),
+        ((path, "--split", "test"), "does not have test"),
+        ((path, "--out", tmp_path / "a.h5"), "must end in .keras"),
+        ((path, "--out", others), "exists. Give --overwrite"),
+        ((others,), "predicts 2 classes"),
+    ):
+        assert run("calibrate", *words, "--data", "digits") == 2
+        assert message in capsys.readouterr().err
+
+
+def test_train_with_a_coverage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights, out = saved(tmp_path, tasks.Classification(DIGITS)), tmp_path / "run"
+    words = ("train", "--data", "digits", "--weights", weights, "--freeze-backbone")
+    words += ("--image-size", 8, "--out", out, "--recipe", "finetune")
+    assert run(*words, "--coverage", 0.999) == 2
+    assert "needs at least 999 training images" in capsys.readouterr().err
+    assert run(*words, "--coverage", 0.9, "--overwrite") == 0
+    facts = json.loads((out / "report.json").read_text())
+    count = facts["calibrated_on"]
+    assert facts["data"] == {"train": 1437 - count, "val": 360}
+    assert count == pytest.approx(144, abs=10)
+    assert f"Prediction sets of 0.9 coverage, from {count} images" in capsys.readouterr().out
+    assert facts["sets"]["calibrated_on"] == count
+    page = (out / "report.md").read_text()
+    assert f"| calibrated on | {count} training images, used for nothing else |" in page
+    assert "Answered with one class: " in page
+    task = keras_vit.load_model(out).task
+    exported = keras_vit.export.load_exported(out / "saved_models" / "run" / "1").task
+    assert exported.sets == task.sets
+    assert task.sets.coverage == 0.9
