@@ -27,6 +27,7 @@ PENALTY, FREE_RANKS = 0.1, 1
 # The image that sets a threshold stays inside where another engine rounds its probability
 # differently: softmax in float32 differs by 1e-5 of a small probability.
 SLACK = 1e-4
+MOST_COMPARED = 2048  # classes whose pairs a graph compares: 16 MB per image
 
 
 def conformal_rank(examples: int, coverage: float) -> int:
@@ -216,18 +217,35 @@ class PredictionSets:
         thresholds = ops.convert_to_tensor(np.array(self.thresholds, np.float32))
         if self.method == "lac":
             return probabilities >= thresholds
-        order = ops.argsort(-probabilities, axis=-1)
-        ordered = ops.take_along_axis(probabilities, order, axis=-1)
-        below = ops.flip(ops.cumsum(ops.flip(ordered, axis=-1), axis=-1), axis=-1) - ordered
-        evidence = below - ops.cast(self._penalties(len(self.thresholds)), "float32")
-        rank = ops.argsort(order, axis=-1)
-        evidence = ops.take_along_axis(evidence, rank, axis=-1)
-        return ops.logical_or(evidence >= thresholds, ops.equal(rank, 0))
+        if len(self.thresholds) > MOST_COMPARED:
+            raise ValueError(
+                f"A graph compares each pair of {len(self.thresholds):,} classes for "
+                f"method={self.method!r}, and {MOST_COMPARED:,} is the most: calibrate with "
+                "method='lac'."
+            )
+        # In pairs: not every engine sorts back, and torch fixes the batch where indices are sorted.
+        first, second = probabilities[:, :, None], probabilities[:, None, :]
+        before = np.tri(len(self.thresholds), dtype="float32")  # of equal ones the first counts
+        is_equal = ops.cast(ops.equal(first, second), "float32")
+        is_below = ops.cast(second < first, "float32") + is_equal * ops.convert_to_tensor(
+            1 - before
+        )
+        is_above = ops.cast(second > first, "float32") + is_equal * ops.convert_to_tensor(
+            before - np.eye(len(before), dtype="float32")
+        )
+        rank = ops.sum(is_above, axis=-1) + 1
+        evidence = ops.sum(is_below * second, axis=-1) - self._weight * ops.maximum(
+            rank - self.free_ranks, 0.0
+        )
+        return ops.logical_or(evidence >= thresholds, ops.equal(rank, 1.0))
 
     def _penalties(self, size: int) -> np.ndarray:
         """What RAPS takes off by rank, the most probable class first."""
-        weight = self.penalty if self.method == "raps" else 0.0
-        return weight * np.maximum(np.arange(1, size + 1) - self.free_ranks, 0)
+        return self._weight * np.maximum(np.arange(1, size + 1) - self.free_ranks, 0)
+
+    @property
+    def _weight(self) -> float:
+        return self.penalty if self.method == "raps" else 0.0
 
     def get_config(self) -> dict[str, Any]:
         """JSON values from which `from_config` makes the same sets."""

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import tasks
 from keras_vit.export import FORMATS, load_exported
 from keras_vit.export.agreement import check_agreement, check_images
 from keras_vit.export.comparison import compare
 from keras_vit.export.contract import KEY, Contract
 from keras_vit.models.answers import answers_of
+from keras_vit.tasks import PredictionSets
 from keras_vit.weights import CheckpointError
 from tests.export.test_formats import PATHS, _contract
 from tests.models.test_task import SIZES, TASKS, images, vit
@@ -45,6 +47,9 @@ def near(kind: str, model: Any) -> float:
 # Each format and each task in turn; the other pairs are slow.
 PAIRS = {("onnx", "multilabel"), ("litert", "regression"), ("openvino", "ordinal"),
          ("torch", "multilabel"), ("tf_saved_model", "ordinal")}  # fmt: skip
+
+
+WITH_SETS = ("tf_saved_model", "torch")  # what the others are made from, and torch
 
 
 @pytest.mark.once
@@ -124,6 +129,27 @@ def test_a_saved_model_has_names_for_integers(kind: str, tmp_path: Path) -> None
         texts = answer[model.task.answer_names[1]].numpy().reshape(2, -1)
         assert [text.decode() for text in texts[0] if text] == expected[kind]()
         assert not any(texts[1])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "format", [pytest.param(f, marks=[pytest.mark.slow] * (f not in WITH_SETS)) for f in FORMATS]
+)
+def test_every_format_has_the_same_sets(format: str, tmp_path: Path) -> None:
+    """RAPS, whose graph compares classes in pairs; LAC compares each with a number."""
+    thresholds = (0.05, 0.2, -0.05, 0.3, 0.01, 0.1)
+    sets = PredictionSets("raps", 0.9, thresholds, 100, penalty=0.05)
+    model = vit(task=tasks.Classification(tuple("abcdef"), sets=sets))
+    inside = sets.contains(answers(model))
+    assert 8 < inside.sum() < 40
+    path = keras_vit.export_model(model, tmp_path / PATHS[format], format)
+    exported = load_exported(path)
+    assert exported.task.sets == sets
+    assert exported.contract.outputs[-1] == "in_set"
+    found = FORMATS[format].implementation().runner(path, "in_set")(PIXELS)
+    if format == "tf_saved_model":
+        found = found != b""
+    np.testing.assert_array_equal(found.astype(bool), inside)
 
 
 @pytest.mark.once
