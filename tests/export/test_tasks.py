@@ -49,7 +49,7 @@ PAIRS = {("onnx", "multilabel"), ("litert", "regression"), ("openvino", "ordinal
          ("torch", "multilabel"), ("tf_saved_model", "ordinal")}  # fmt: skip
 
 
-WITH_SETS = ("tf_saved_model", "torch")  # what the others are made from, and torch
+WITH_SETS = ("tf_saved_model",)  # what three others are made from
 
 
 @pytest.mark.once
