@@ -1,4 +1,4 @@
-"""How many functions of ours a reader passes from `keras-vit train` to the loss."""
+"""How many functions of ours a reader passes: from the command to the loss, from a file to weights."""
 
 import sys
 import traceback
@@ -7,18 +7,33 @@ from types import FrameType
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import parse
 
 OURS = str(Path(__file__).parents[2] / "keras_vit")  # and keras_vit_cli
 APPLICATION = f"{OURS}_cli"
-MOST = 30
+MOST_TO_THE_LOSS, MOST_TO_A_VARIABLE = 30, 14
 
 
 class AtTheLossError(Exception):
     """Stops the training where its loss is computed."""
+
+
+def name(frame: FrameType) -> str:
+    """A function of ours, without the comprehensions in it; empty for those of others."""
+    file = frame.f_code.co_filename
+    function = frame.f_code.co_qualname.split(".<locals>.<")[0]
+    return f"{file.removeprefix(OURS)}:{function}" if file.startswith(OURS) else ""
+
+
+def waiting(frame: FrameType) -> dict[str, None]:
+    """The functions that wait for this one, which is the last."""
+    frames = [each for each, _ in traceback.walk_stack(frame)]
+    return dict.fromkeys(filter(None, map(name, reversed(frames))))
 
 
 @pytest.mark.once
@@ -29,19 +44,13 @@ def test_few_functions_lie_between_the_command_and_the_loss(
     pytest.importorskip("tensorflow")
     walk: dict[str, None] = {}
 
-    def name(frame: FrameType) -> str:
-        file = frame.f_code.co_filename
-        function = frame.f_code.co_qualname.split(".<locals>.<")[0]  # without comprehensions
-        return f"{file.removeprefix(OURS)}:{function}" if file.startswith(OURS) else ""
-
     def enter(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(APPLICATION):
             walk[name(frame)] = None
 
     def stop(*_: Any, **__: Any) -> None:
         sys.setprofile(None)
-        frames = [frame for frame, _ in traceback.walk_stack(sys._getframe())]
-        walk.update(dict.fromkeys(filter(None, map(name, reversed(frames)))))
+        walk.update(waiting(sys._getframe()))
         raise AtTheLossError
 
     monkeypatch.setattr(keras.losses.Loss, "__call__", stop)
@@ -53,4 +62,29 @@ def test_few_functions_lie_between_the_command_and_the_loss(
     finally:
         sys.setprofile(None)
     assert any("Run.fit" in function for function in walk)
-    assert len(walk) <= MOST, "\n".join(walk)
+    assert len(walk) <= MOST_TO_THE_LOSS, "\n".join(walk)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("file", "layout"), [("x.safetensors", "timm"), ("x.npz", "google")])
+def test_few_functions_lie_between_a_file_and_a_variable(
+    file: str, layout: str, tmp_path: Path
+) -> None:
+    """Those that return values of the file, and those that wait for them."""
+    model = keras_vit.VisionTransformer(
+        patch_size=4, hidden_dim=16, depth=1, num_heads=2, num_classes=2, input_shape=(16, 16, 3)
+    )
+    keras_vit.save_weights(model, tmp_path / file, layout)
+    walk: dict[str, None] = {}
+
+    def leave(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "return" and isinstance(argument, np.ndarray) and name(frame):
+            walk.update(waiting(frame))
+
+    sys.setprofile(leave)
+    try:
+        keras_vit.load_weights(model, tmp_path / file)
+    finally:
+        sys.setprofile(None)
+    assert any("checked_float32" in function for function in walk)
+    assert len(walk) <= MOST_TO_A_VARIABLE, "\n".join(walk)
