@@ -1,4 +1,4 @@
-"""Exceptions about data, and the reasons why files cannot be decoded."""
+"""Exceptions about data, and what is wrong with the bytes of a JPEG, PNG or other known file."""
 
 import re
 

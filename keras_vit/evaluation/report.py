@@ -1,4 +1,4 @@
-"""Precision, recall and F1 per class, and the confusion matrix."""
+"""Precision, recall and F1 per class, and the confusion matrix; their tables in `report.md`."""
 
 from __future__ import annotations
 

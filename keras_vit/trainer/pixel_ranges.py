@@ -1,4 +1,4 @@
-"""What the values of images and labels probably are, judged by their range, and the fix.
+"""Warnings of images and labels in another range (0..1, 16 levels, 12 bits), with the fix.
 
 A model cannot see that its images were scaled twice, or hold another unit: it trains, and its
 accuracy falls to chance. So the first batch is looked at, and one warning names what is seen, what

@@ -1,4 +1,4 @@
-"""The page `report.md` of a training run: one skeleton for every task."""
+"""The page `report.md` of a training run: the sections around the tables of the task's report."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""How many functions of ours a reader passes: from the command to the loss, from a file to weights."""
+"""How many functions of ours a reader passes to the loss, and from a file to a variable."""
 
 import sys
 import traceback

@@ -1,4 +1,4 @@
-"""PNG files of 16 bits per channel, of which the decoders read the high 8 bits alone.
+"""PNG files of 16 bits per channel, which are warned of: of these the high 8 bits are decoded.
 
 Nothing is lost of images that fill all 16 bits, but what has 12, such as X-rays, becomes nearly
 black: 0..4095 is read as 0..15. So whoever reads such files is warned, once per call.

@@ -1,4 +1,4 @@
-"""What users have instead of a folder of JPEG and PNG files, and the way from there to one."""
+"""Image formats that are not decoded, such as JPEG 2000 and HEIC, and the way to one that is."""
 
 from __future__ import annotations
 
