@@ -1,0 +1,144 @@
+"""Which images are none of the training images' kind, by their features.
+
+`fit_novelty` is what models use. `knn_scores` and `energy_scores` are what it was compared with
+(docs/coverage.md): they need all training features, or find less.
+"""
+
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from keras_vit._base.errors import check_positive
+from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
+from keras_vit.tasks.conformal import conformal_rank, fewest_examples
+
+FALSE_ALARMS = 0.05
+# Rows whose distances to all training features are held at once.
+BLOCK = 1024
+
+
+def fit_novelty(features: Any, held_out: Any, false_alarms: float = FALSE_ALARMS) -> NoveltyScore:
+    """The score of how far images are from the training images; above 1 they are taken for others.
+
+    Labels are not needed. Of new images like those held out, at most the given part is above 1
+    (split conformal prediction, as for `keras_vit.tasks.PredictionSets`).
+
+    Args:
+        features: Of training images `(images, dimension)`, as `keras_vit.evaluation.features`
+            returns them.
+        held_out: Of images that neither the model nor the score was fitted on.
+        false_alarms: That part, in (0, 1).
+
+    Returns:
+        A layer from features `(batch, dimension)` to scores `(batch,)`, for a model's graph;
+        its method `scores` computes them in NumPy.
+
+    Raises:
+        ValueError: Shapes do not match, features are not finite or all the same, or there are too
+            few of them.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.evaluation import fit_novelty
+    >>> rng = np.random.default_rng(0)
+    >>> near, far = rng.normal(5, 1, (500, 4)), rng.normal(-5, 1, (100, 4))
+    >>> novelty = fit_novelty(near[:300], near[300:])
+    >>> bool((novelty.scores(near[300:]) > 1).mean() <= 0.05)
+    True
+    >>> bool((novelty.scores(far) > 1).all())
+    True
+    """
+    if not 0 < false_alarms < 1:
+        raise ValueError(f"false_alarms={false_alarms!r} must lie in (0, 1), such as 0.05.")
+    train, others = _feature_rows(features, "features"), _feature_rows(held_out, "held_out")
+    if train.shape[1] != others.shape[1]:
+        raise ValueError(
+            f"features {train.shape} and held_out {others.shape} are not of one model: give rows "
+            "of the same length."
+        )
+    least = fewest_examples(1 - false_alarms)
+    if len(others) < least:
+        raise ValueError(
+            f"A false alarm for {false_alarms:.4g} of new images takes at least {least} held-out "
+            f"images, and there are {len(others)}: give more, or another false_alarms."
+        )
+    rows = unit_rows(train)
+    mean, factor = rows.mean(axis=0), _inverse_factor(shrunk_covariance(rows))
+    distances = np.square((unit_rows(others) - mean) @ factor).sum(axis=1)
+    threshold = np.sort(distances)[conformal_rank(len(others), 1 - false_alarms) - 1]
+    layer = NoveltyScore(name="novelty")
+    layer.build((None, train.shape[1]))
+    # The image that sets the threshold stays below 1 where another engine rounds it differently.
+    layer.set_weights([mean, factor / np.sqrt(threshold * (1 + 1e-4))])
+    return layer
+
+
+def shrunk_covariance(rows: np.ndarray) -> np.ndarray:
+    """The covariance of rows `(examples, dimension)`, drawn toward a multiple of the identity.
+
+    So that it can be inverted with fewer rows than dimensions: Ledoit and Wolf 2004, "A
+    well-conditioned estimator for large-dimensional covariance matrices", with their optimal part.
+
+    Raises:
+        ValueError: All rows are the same.
+    """
+    count, dimension = rows.shape
+    centered = rows - rows.mean(axis=0)
+    covariance = centered.T @ centered / count
+    scale = np.trace(covariance) / dimension
+    if not scale > np.finfo(np.float64).eps * np.square(rows).mean():  # what rounding leaves
+        raise ValueError("The features of all training images are the same: the model is damaged.")
+    distance = np.square(covariance).sum() - dimension * scale**2
+    error = (np.square(np.square(centered).sum(axis=1)).sum() / count) / count
+    error -= np.square(covariance).sum() / count
+    part = 1.0 if distance <= 0 else float(np.clip(error / distance, 0, 1))
+    return (1 - part) * covariance + part * scale * np.eye(dimension)
+
+
+def _inverse_factor(covariance: np.ndarray) -> np.ndarray:
+    """A matrix whose product with its transpose is the inverse of a covariance."""
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors / np.sqrt(np.maximum(values, 1e-12 * values.max()))
+
+
+def knn_scores(features: Any, others: Any, k: int = 10) -> np.ndarray:
+    """The distance of unit features to the `k`-th nearest training one, float64 `(images,)`.
+
+    Sun et al. 2022, "Out-of-Distribution Detection with Deep Nearest Neighbors".
+
+    Args:
+        features: Of training images `(images, dimension)`.
+        others: Of the images to score.
+        k: From 1 to the number of training images.
+
+    Raises:
+        ValueError: `k` is out of range, or shapes do not match.
+    """
+    check_positive(k=k)
+    train, rows = unit_rows(features), unit_rows(others)
+    if k > len(train):
+        raise ValueError(f"k={k} is more than the {len(train)} training images.")
+    parts = [
+        np.partition(2 - 2 * rows[i : i + BLOCK] @ train.T, k - 1, axis=1)[:, k - 1]
+        for i in range(0, len(rows), BLOCK)
+    ]
+    return np.sqrt(np.maximum(np.concatenate(parts or [np.zeros(0)]), 0))
+
+
+def energy_scores(logits: Any) -> np.ndarray:
+    """Minus the log of the sum of exponentials of logits `(images, classes)`, float64 `(images,)`.
+
+    Liu et al. 2020, "Energy-based Out-of-distribution Detection".
+    """
+    return -logsumexp(np.asarray(logits, np.float64), axis=1)
+
+
+def _feature_rows(values: Any, what: str) -> np.ndarray:
+    rows = np.asarray(values, np.float64)
+    if rows.ndim != 2 or len(rows) < 2:
+        raise ValueError(f"{what} {rows.shape} are not (images, dimension) of at least two images.")
+    if not np.isfinite(rows).all():
+        raise ValueError(f"{what} are not finite: the model's weights are damaged.")
+    return rows

@@ -1,0 +1,90 @@
+"""Novelty against pytorch-ood's scores and scikit-learn's Ledoit-Wolf.
+
+`golden/novelty.npz` is of pytorch-ood 0.4.0 on 200 and 40 rows of features (its package without
+torchvision), with one class for all:
+
+    unit = lambda z: z / z.norm(dim=1, keepdim=True)
+    Mahalanobis(f).fit_features(unit(train), zeros).predict_features(unit(new))
+    KNN(f, k=10).fit_features(train, zeros).predict_features(new)
+    EnergyBased.score(new)
+"""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.evaluation import fit_novelty
+from keras_vit.evaluation.novelty import energy_scores, knn_scores, shrunk_covariance
+from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
+
+GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
+TRAIN, NEW = GOLDEN["train"], GOLDEN["new"]
+
+
+@pytest.mark.once
+def test_the_scores_of_pytorch_ood() -> None:
+    rows = unit_rows(TRAIN)
+    centered = rows - rows.mean(axis=0)
+    precision = np.linalg.inv(centered.T @ centered + 1e-6 * np.eye(8))  # theirs, not over N
+    layer = NoveltyScore()
+    layer.build((None, 8))
+    layer.set_weights([rows.mean(axis=0), np.linalg.cholesky(precision)])
+    # Theirs is half of the squared distance.
+    np.testing.assert_allclose(layer.scores(NEW) / 2, GOLDEN["mahalanobis"], rtol=1e-5)
+    np.testing.assert_allclose(knn_scores(TRAIN, NEW), GOLDEN["knn_10"], rtol=1e-5)
+    np.testing.assert_allclose(energy_scores(NEW), GOLDEN["energy"], rtol=1e-5)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("count", [5, 20, 200])
+def test_the_covariance_of_ledoit_and_wolf(count: int) -> None:
+    from sklearn.covariance import ledoit_wolf
+
+    rows = TRAIN[:count].astype("float64")
+    np.testing.assert_allclose(shrunk_covariance(rows), ledoit_wolf(rows)[0])
+
+
+@pytest.mark.once
+def test_false_alarms_of_new_images() -> None:
+    """Over many draws, those of images that set nothing are as rare as asked for."""
+    rng, above = np.random.default_rng(0), []
+    mixing = rng.normal(0, 1, (8, 8))
+    for _ in range(60):
+        rows = rng.normal(0, 1, (700, 8)) @ mixing + 2
+        novelty = fit_novelty(rows[:100], rows[100:200], 0.1)
+        above.append((novelty.scores(rows[200:]) > 1).mean())
+    assert 0.08 < np.mean(above) < 0.1 + 3 * np.std(above) / np.sqrt(60)
+
+
+def test_the_layer_is_its_definition_and_is_saved(tmp_path: Path) -> None:
+    novelty = fit_novelty(TRAIN[:150], TRAIN[150:])
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, novelty(inputs))
+    expected = novelty.scores(NEW)
+    np.testing.assert_allclose(model.predict(NEW, verbose=0), expected, rtol=1e-4)
+    assert not model.trainable_variables
+    model.save(tmp_path / "novelty.keras")
+    loaded = keras.saving.load_model(tmp_path / "novelty.keras")
+    np.testing.assert_array_equal(loaded.predict(NEW, verbose=0), model.predict(NEW, verbose=0))
+    assert novelty.compute_output_shape((None, 8)) == (None,)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"held_out": TRAIN[:18]}, "takes at least 19 held-out images, and there are 18"),
+        ({"held_out": TRAIN[:50, :3]}, "are not of one model"),
+        ({"features": TRAIN[0]}, r"features \(8,\) are not \(images, dimension\)"),
+        ({"features": TRAIN * np.nan}, "features are not finite"),
+        ({"features": np.ones((30, 8))}, "are the same: the model is damaged"),
+        ({"false_alarms": 1.0}, "false_alarms=1.0 must lie in"),
+    ],
+)
+def test_errors(options: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        fit_novelty(**{"features": TRAIN, "held_out": TRAIN[:50], **options})
+    with pytest.raises(ValueError, match="k=201 is more than the 200"):
+        knn_scores(TRAIN, NEW, k=201)
