@@ -155,11 +155,8 @@ def all_files(folder: Path) -> list[str]:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(2**18):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _inside(name: Any) -> str:

@@ -3,8 +3,8 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,23 @@ class SharedRead:
         self._remaining = (self._remaining or self._users) - 1
         self._values = values if self._remaining else None
         return values
+
+
+def parts_of(tensor: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    """The tensors that are side by side in one, along its last axis, each of the same width."""
+    if len(names) == 1:
+        return {names[0]: tensor}
+    if not tensor.shape or tensor.shape[-1] % len(names):
+        raise CheckpointError(
+            f"Tensor {tensor.name!r} has shape {tensor.shape}, whose last axis is not "
+            f"{len(names)} of one size: {', '.join(names)}."
+        )
+    width = tensor.shape[-1] // len(names)
+    tensor = replace(tensor, read=SharedRead(tensor.read, len(names)))
+    return {
+        name: tensor.then(lambda x, i=i: x[..., i * width : (i + 1) * width])  # type: ignore[misc]
+        for i, name in enumerate(names)
+    }
 
 
 @dataclass(frozen=True)

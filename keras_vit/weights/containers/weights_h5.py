@@ -5,6 +5,7 @@ groups in it are the layer's attributes, and the arrays `vars/0`, `vars/1` its v
 Of these files, Keras's own reader takes those of a model of the very same sizes alone.
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from keras_vit.weights.canonical_names import TOP
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.tensors import (
     Array,
-    SharedRead,
     Tensor,
     TensorShape,
     checked_float32,
+    parts_of,
 )
 from keras_vit.weights.variables import bindings
 
@@ -53,7 +54,8 @@ def named_tensors(
         _check_order(path, dataset, shapes)
         variable = _variable(layers.get(name), attributes, index)
         names = names_of.get(id(variable)) or _names_without_model(name, attributes, index)
-        tensors |= _split(path, dataset, shape, names)
+        whole = Tensor(dataset, shape, "float32", partial(_read, path, dataset))
+        tensors |= {n: replace(part, name=n) for n, part in parts_of(whole, names).items()}
     return tensors
 
 
@@ -100,29 +102,6 @@ def _names_without_model(layer: str, attributes: list[str], index: str) -> tuple
     if index.isdecimal() and int(index) < len(of_layer):
         return of_layer[int(index)]
     return ("/".join([layer, *attributes, index]),)
-
-
-def _split(
-    path: Path, dataset: str, shape: TensorShape, names: tuple[str, ...]
-) -> dict[str, Tensor]:
-    """The canonical tensors that are joined in an array along its last axis."""
-    if len(names) == 1:
-        return {names[0]: Tensor(names[0], shape, "float32", partial(_read, path, dataset))}
-    whole = SharedRead(partial(_read, path, dataset), len(names))
-    if not shape or shape[-1] % len(names):
-        raise CheckpointError(
-            f"Tensor {dataset!r} has shape {shape}, whose last axis is not {len(names)} of one "
-            f"size: {', '.join(names)}."
-        )
-    part_shape = (*shape[:-1], shape[-1] // len(names))
-
-    def read(part: int) -> Array:
-        return np.split(whole(), len(names), axis=-1)[part]
-
-    return {
-        name: Tensor(name, part_shape, "float32", partial(read, part))
-        for part, name in enumerate(names)
-    }
 
 
 def _read(path: Path, dataset: str) -> Array:

@@ -6,7 +6,7 @@ the table in docs/extending.md.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.checkpoint_error import CheckpointError
-from keras_vit.weights.containers.tensors import Array, SharedRead, Tensor
+from keras_vit.weights.containers.tensors import Array, Tensor, parts_of
 
 Tensors = dict[str, Tensor]
 
@@ -179,7 +179,7 @@ class Layout:
                 ignored[name] = tensor
                 continue
             names, codec = self._canonical_names(name, tensor)
-            canonical.update(_split(tensor.then(codec.read), names))
+            canonical.update(parts_of(tensor.then(codec.read), names))
         return Checkpoint(
             self.name,
             self.family,
@@ -273,22 +273,6 @@ def _numbered(template: str) -> re.Pattern[str]:
     """Matches a name that begins like the template: its numbers, and the rest of the name."""
     literal = re.split(r"\{.*?\}", template)
     return re.compile(r"(\d{1,4})".join(map(re.escape, literal)) + "(.+)")
-
-
-def _split(tensor: Tensor, names: list[str]) -> Tensors:
-    if len(names) == 1:
-        return {names[0]: tensor}
-    if not tensor.shape or tensor.shape[-1] % len(names):
-        raise CheckpointError(
-            f"Tensor {tensor.name!r} holds {len(names)} parts side by side and cannot have "
-            f"{tensor.shape[-1] if tensor.shape else 'no'} columns."
-        )
-    width = tensor.shape[-1] // len(names)
-    tensor = replace(tensor, read=SharedRead(tensor.read, len(names)))
-    return {
-        name: tensor.then(lambda x, i=i: x[..., i * width : (i + 1) * width])  # type: ignore[misc]
-        for i, name in enumerate(names)
-    }
 
 
 def _gates_joined(tensors: Tensors) -> Tensors:
