@@ -210,10 +210,10 @@ class Regression(Task):
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
         """MAE and RMSE in units; the scores of several numbers are called `mae_NAME` and so on."""
         values = targets.astype(np.float64) * self.scale + self.offset
-        columns = [NumberScores(y, p) for y, p in zip(values.T, answers.T, strict=True)]
+        scores = NumberScores(values, answers)
         ends = [f"_{name}" for name in self.shown_names] if self.size > 1 else [""]
         names = [f"{score}{end}" for end in ends for score in NumberScores.names]
-        return names, lambda weights: [value for column in columns for value in column(weights)]
+        return names, lambda weights: scores(weights).ravel().tolist()
 
     def explained(self, answers: Any) -> np.ndarray:
         if self.size > 1:

@@ -173,7 +173,7 @@ class AveragePrecision:
         predicted = self._up_to(np.concatenate([_sums(weights, *b) for b in self.predicted]))
         precision = np.divide(true, predicted, out=np.zeros_like(true), where=predicted > 0)
         area, total = (np.bincount(self.label, x, self.labels) for x in (step * precision, step))
-        return np.divide(area, total, out=np.full(self.labels, np.nan), where=total > 0)
+        return _quotient(area, total, total > 0)
 
     def _up_to(self, steps: np.ndarray) -> np.ndarray:
         """The sum of each step and those of its label before it."""
@@ -230,50 +230,68 @@ def best_threshold(present: np.ndarray, scores: np.ndarray) -> float:
 
 
 class NumberScores:
-    """MAE, RMSE, R2 and Spearman's rank correlation of one number.
+    """MAE, RMSE, R2 and Spearman's rank correlation of each of some numbers.
 
     Args:
-        targets: `(examples,)`.
-        values: The answers `(examples,)`.
+        targets: `(examples, numbers)`.
+        values: The answers `(examples, numbers)`.
 
     Example:
 
     >>> import numpy as np
     >>> from keras_vit.tasks.scores import NumberScores
-    >>> scores = NumberScores(np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 5.0]))
-    >>> [round(score, 3) for score in scores(np.ones(3))]
-    [0.667, 0.816, 0.571, 1.0]
+    >>> scores = NumberScores(np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [3.0], [5.0]]))
+    >>> scores(np.ones(3)).round(3).tolist()
+    [[0.667, 0.816, 0.571, 1.0]]
     """
 
     names = ("mae", "rmse", "r2", "spearman")
 
     def __init__(self, targets: np.ndarray, values: np.ndarray) -> None:
-        self.targets, self.errors = targets, values - targets
-        self.places = [np.unique(x, return_inverse=True)[1] for x in (targets, values)]
+        # A row per number, side by side in memory.
+        self.targets = np.ascontiguousarray(targets.T)
+        self.errors = np.ascontiguousarray((values - targets).T)
+        self.places = [_places(x.T) for x in (targets, values)]
 
-    def __call__(self, weights: np.ndarray) -> list[float]:
-        # Not by `@`, whose threads cost more than they bring where others have the cores.
+    def __call__(self, weights: np.ndarray) -> np.ndarray:
+        """The scores `(numbers, 4)` for weights of the examples; NaN where one is not defined."""
         mae, mse, center = (
-            float(np.average(x, weights=weights))
+            np.average(x, axis=1, weights=weights)
             for x in (np.abs(self.errors), self.errors**2, self.targets)
         )
-        variance = np.average((self.targets - center) ** 2, weights=weights)
-        varies = np.ptp(self.targets[weights > 0]) > 0  # the variance of equal ones may round
-        r2 = float(1 - mse / variance) if varies else np.nan
-        x, y = (_ranks(place, weights) for place in self.places)
-        return [mae, mse**0.5, r2, _correlation(x, y, weights)]
+        variance = np.average((self.targets - center[:, None]) ** 2, axis=1, weights=weights)
+        drawn = self.targets[:, weights > 0]
+        varies = np.ptp(drawn, axis=1) > 0  # the variance of equal ones may round
+        r2 = 1 - _quotient(mse, variance, varies)
+        x, y = (_ranks(places, weights) for places in self.places)
+        return np.stack([mae, np.sqrt(mse), r2, _correlation(x, y, weights)], axis=1)
+
+
+def _places(rows: np.ndarray) -> np.ndarray:
+    """The place of each value among the different ones of all rows, row after row."""
+    places, end = [], 0
+    for row in rows:
+        unique, inverse = np.unique(row, return_inverse=True)
+        places.append(end + inverse)
+        end += len(unique)
+    return np.stack(places)
 
 
 def _ranks(places: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The mean rank of each value among examples that occur `weights` times."""
-    counts = np.bincount(places, weights)
-    return (np.cumsum(counts) - (counts - 1) / 2)[places]
+    """The mean rank of each value in its row among examples that occur `weights` times."""
+    counts = np.bincount(places.ravel(), np.tile(weights, len(places)))
+    before = np.arange(len(places))[:, None] * weights.sum()  # all of the rows above
+    return (np.cumsum(counts) - (counts - 1) / 2)[places] - before
 
 
-def _correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
-    x, y = x - np.average(x, weights=weights), y - np.average(y, weights=weights)
-    xx, yy, xy = (np.sum(weights * product) for product in (x * x, y * y, x * y))
-    return float(xy / (xx * yy) ** 0.5) if xx * yy > 0 else np.nan
+def _correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    x, y = (z - np.average(z, axis=1, weights=weights)[:, None] for z in (x, y))
+    xx, yy, xy = (np.sum(weights * product, axis=1) for product in (x * x, y * y, x * y))
+    return _quotient(xy, np.sqrt(xx * yy), xx * yy > 0)
+
+
+def _quotient(x: np.ndarray, y: np.ndarray, defined: np.ndarray) -> np.ndarray:
+    return np.divide(x, y, out=np.full(len(x), np.nan), where=defined)
 
 
 def quadratic_kappa(targets: np.ndarray, predicted: np.ndarray, weights: np.ndarray) -> float:

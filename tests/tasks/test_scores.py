@@ -109,7 +109,7 @@ def test_weights_are_numbers_of_copies() -> None:
         metrics.average_precision_score(targets[many], answers[many], average=None),
     )
     numbers = x + rng(3).normal(size=EXAMPLES).round(1)
-    mae, rmse, r2, spearman = NumberScores(numbers, x)(weights)
+    ((mae, rmse, r2, spearman),) = NumberScores(numbers[:, None], x[:, None])(weights)
     assert mae == pytest.approx(metrics.mean_absolute_error(numbers[many], x[many]))
     assert rmse == pytest.approx(metrics.root_mean_squared_error(numbers[many], x[many]))
     assert r2 == pytest.approx(metrics.r2_score(numbers[many], x[many]))
