@@ -66,10 +66,10 @@ def compare(model: Any, exported: ExportedModel, split: data.Split) -> Compariso
         ValueError: The split does not have the targets of the model's task, or there is no task.
     """
     task = task_of(model)
-    if len(split.class_names) != task.size:
+    if split.num_classes != task.size:
         raise ValueError(
             f"{exported.name} predicts {task.kind} of {task.size}, and the data has "
-            f"{len(split.class_names)}: give the data that it was trained for."
+            f"{split.num_classes}: give the data that it was trained for."
         )
     labels, outputs = predict_split(model, split)
     _, exported_outputs = predict_split(exported, split)

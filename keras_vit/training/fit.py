@@ -122,7 +122,7 @@ def fit(
             augment=[settings, *layers],
             # Mixed labels are rows. Others stay integers: the loss makes rows of a batch, where a
             # queue of batches of 4,096 rows of 21,843 classes would hold 358 MB in each.
-            num_classes=len(splits.class_names) if mixed and labels.ndim == 1 else None,
+            num_classes=splits.num_classes if mixed and labels.ndim == 1 else None,
             repeat=True,
             start_step=start_step,
         )

@@ -69,7 +69,7 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
     if train.groups is not None:
         part = grouped_part(splits, fraction, seed)
         if missing := set(labels.tolist()) - set(np.delete(labels, part).tolist()):
-            names = listed([splits.class_names[label] for label in sorted(missing)])
+            names = listed([splits.task.shown_names[label] for label in sorted(missing)])
             raise ValueError(
                 f"held_out={fraction} holds out the groups that have all training images of "
                 f"{printable(names)}: give another seed (--seed), or held_out=0 (--held-out 0)."
@@ -135,7 +135,7 @@ def without(splits: Splits, train: IndexedSplit, part: np.ndarray) -> tuple[Spli
 
 def some_images(held_out: Split) -> Split:
     """Images to fit or compare a number on: of very many, as many as have scores of 64 MiB."""
-    most = max(MOST_SCORE_BYTES // (4 * len(held_out.class_names)), LEAST_HELD_OUT)
+    most = max(MOST_SCORE_BYTES // (4 * held_out.num_classes), LEAST_HELD_OUT)
     if len(held_out) <= most or not isinstance(held_out, IndexedSplit):
         return held_out
     return held_out.take(np.linspace(0, len(held_out) - 1, most).astype(int))

@@ -7,6 +7,7 @@ import pytest
 
 from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, pipeline, plot_augmentations
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
+from keras_vit.training.refinement import some_images
 from tests.data.image_fixtures import plain, write
 
 pytestmark = pytest.mark.once
@@ -163,3 +164,12 @@ def test_a_split_of_one_class_is_read_though_no_task_has_one() -> None:
     assert labels.numpy().tolist() == [[1.0]] * 4
     with pytest.raises(ValueError, match="at least 2 names"):
         _ = split.task
+
+
+@pytest.mark.parametrize("task", [Classification(size=3), Multilabel(size=3)])
+def test_a_task_without_names_has_as_many_classes(task) -> None:
+    targets = task.check_targets(np.eye(3)[[0, 1, 2, 0]])
+    split = ArraySplit("val", task, np.zeros((4, 8, 8, 3), np.uint8), targets)
+    assert (split.class_names, split.num_classes) == ((), 3)
+    assert len(some_images(split)) == 4
+    assert "3" in repr(split)

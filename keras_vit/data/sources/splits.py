@@ -62,6 +62,11 @@ class Split(ABC):
         self.meaning = tuple(names)
 
     @property
+    def num_classes(self) -> int:
+        """How many classes, labels, numbers or grades there are, whether they have names or not."""
+        return self.meaning.size if isinstance(self.meaning, Task) else len(self.meaning)
+
+    @property
     def label_shape(self) -> tuple[int, ...]:
         """`()` of an integer, or `(columns,)` of a row of numbers."""
         return ()
@@ -160,7 +165,7 @@ def _size(split: Split) -> str:
     """What the labels are in two or three words: "10 classes", "multilabel of 6"."""
     if isinstance(split.meaning, Task) and not isinstance(split.meaning, Classification):
         return f"{split.meaning.kind} of {split.meaning.size}"
-    return counted(len(split.class_names), "class", "classes")
+    return counted(split.num_classes, "class", "classes")
 
 
 class IndexedSplit(Split):
@@ -344,7 +349,7 @@ class Splits(Mapping[str, Split]):
 
     @property
     def num_classes(self) -> int:
-        return len(self.class_names)
+        return self.train.num_classes
 
     def __getitem__(self, name: str) -> Split:
         if name not in self.splits:
