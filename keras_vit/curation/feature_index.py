@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,24 +106,36 @@ class FeatureIndex:
         for name in (INFO, FILES, *((FEATURES,) if verify else ())):
             _check_sum(folder, manifest, name)
         info = read_info(folder)
-        entries = list(read_entries(folder))
-        readable = [entry for entry in entries if entry["error"] is None]
-        if len(readable) != info["rows"]:
+        number = {name: i for i, name in enumerate(info["class_names"])}
+        files: list[str] = []
+        sums: list[str] = []
+        splits: list[str | None] = []
+        labels, sizes = array("i"), array("q")
+        unreadable: dict[str, str] = {}
+        for entry in read_entries(folder):  # a million dictionaries would take a gigabyte
+            if entry["error"] is not None:
+                unreadable[entry["file"]] = entry["error"]
+                continue
+            files.append(entry["file"])
+            sums.append(entry["sha256"])
+            splits.append(entry["split"] and sys.intern(entry["split"]))
+            labels.append(number.get(entry["label"], -1))
+            sizes.append(entry["size"])
+        if len(files) != info["rows"]:
             raise DamagedIndexError(
-                f"{folder / FILES} has {len(readable):,} images, and {INFO} says {info['rows']:,}: "
+                f"{folder / FILES} has {len(files):,} images, and {INFO} says {info['rows']:,}: "
                 f"delete {folder}, and make it again."
             )
-        number = {name: i for i, name in enumerate(info["class_names"])}
         return cls(
             folder,
             map_features(folder, info),
-            tuple(entry["file"] for entry in readable),
-            np.array([number.get(entry["label"], -1) for entry in readable], np.int32),
-            tuple(entry["split"] for entry in readable),
-            np.array([entry["size"] for entry in readable], np.int64),
-            tuple(entry["sha256"] for entry in readable),
+            tuple(files),
+            np.array(labels, np.int32),
+            tuple(splits),
+            np.array(sizes, np.int64),
+            tuple(sums),
             tuple(info["class_names"]),
-            {entry["file"]: entry["error"] for entry in entries if entry["error"] is not None},
+            unreadable,
             info,
         )
 

@@ -86,7 +86,8 @@ def nearest_neighbors(
         start += len(unit)
     if not rows:
         return Nearest(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))
-    return Nearest(np.concatenate(rows), np.concatenate(similarities))
+    # Rounding makes the cosine of equal rows a little more than 1.
+    return Nearest(np.concatenate(rows), np.concatenate(similarities).clip(-1, 1))
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:
