@@ -15,15 +15,17 @@ os.environ.setdefault("KERAS_BACKEND", "jax")  # or "tensorflow", "torch"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["TERM"] = "dumb"  # no colors
 
+import io
 import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
-from PIL import Image
+from IPython.display import Image as JPEG
+from IPython.display import display
+from PIL import Image, ImageOps
 
 work = Path(tempfile.mkdtemp())
 weights = os.environ.get("KERAS_VIT_TI16", "ViT-Ti/16:augreg_in21k_ft_in1k")
@@ -82,7 +84,7 @@ nothing_read = ", 0 read now" in again
 from sklearn.datasets import load_sample_image
 
 Image.fromarray(load_sample_image("flower.jpg")).save(work / "dahlia.jpg")
-run("keras-vit search index dahlia.jpg --top 6 --out similar.html")
+search_output = run("keras-vit search index dahlia.jpg --top 6 --out similar.html")
 
 # %% [markdown]
 # In Python, an index is an object. Its features lie on the disk until they are asked for.
@@ -98,18 +100,20 @@ model = keras_vit.load_model(work / weights if (work / weights).exists() else we
 result = find_similar(index, [work / "dahlia.jpg"], k=6, model=model)
 
 
-def show(files: list[Path], titles: list[str]) -> None:
-    """Photographs side by side."""
-    _, axes = plt.subplots(1, len(files), figsize=(10, 2.1), layout="constrained")
-    for axis, file, title in zip(axes, files, titles, strict=True):
-        axis.imshow(Image.open(file).convert("RGB"))
-        axis.set_title(title, fontsize=9)
-        axis.axis("off")
-    plt.show()
+def show(*rows: list[Path], side: int = 130) -> None:
+    """Rows of photographs as one small JPEG file."""
+    sheet = Image.new("RGB", (side * max(map(len, rows)), side * len(rows)), "white")
+    for i, files in enumerate(rows):
+        for j, file in enumerate(files):
+            photo = ImageOps.fit(Image.open(file).convert("RGB"), (side - 4, side - 4))
+            sheet.paste(photo, (j * side, i * side))
+    sheet.save(buffer := io.BytesIO(), "JPEG", quality=80)
+    display(JPEG(buffer.getvalue()))
 
 
 rows, cosines = (each[0] for each in result.nearest)
-show([work / "dahlia.jpg", *map(index.path, rows)], ["searched", *(f"{c:.2f}" for c in cosines)])
+print("cosines:", *(f"{cosine:.2f}" for cosine in cosines))
+show([work / "dahlia.jpg", *map(index.path, rows)])
 
 # %% [markdown]
 # How often is a result of the same class? Each photograph is searched among all others.
@@ -120,15 +124,12 @@ same = index.labels[near] == index.labels[:, None]
 print(f"same flower: the nearest {same[:, 0].mean():.1%}, of the nearest 12 {same.mean():.1%}")
 
 # %% [markdown]
-# The nearest pairs of all are duplicates, or nearly so:
+# The nearest pairs of all, one above the other, are duplicates, or nearly so:
 
 # %%
-first = [row for row in np.argsort(-similarity[:, 0], kind="stable") if near[row, 0] > row][:3]
-pairs = [(row, near[row, 0]) for row in first]
-show(
-    [index.path(row) for pair in pairs for row in pair],
-    [f"{index.class_names[index.labels[row]]}" for pair in pairs for row in pair],
-)
+first = [row for row in np.argsort(-similarity[:, 0], kind="stable") if near[row, 0] > row][:6]
+print("cosines:", *(f"{similarity[row, 0]:.3f}" for row in first))
+show([index.path(row) for row in first], [index.path(near[row, 0]) for row in first])
 
 # %% [markdown]
 # ## Which groups are there?
@@ -149,12 +150,12 @@ for group in range(len(groups.centers)):
     print(f"group {group + 1}:", ", ".join(parts))
 
 # %% [markdown]
-# The first photographs of each group, as its page shows them:
+# A row per group, the nearest to its center first, as the page shows them:
 
 # %%
-for group in range(len(groups.centers)):
-    members = groups.members(group)[:6]
-    show(list(map(index.path, members)), [index.files[row].partition("/")[0] for row in members])
+show(
+    *([index.path(row) for row in groups.members(group)[:8]] for group in range(len(groups.sizes)))
+)
 
 # %% [markdown]
 # What an index costs, and what is in its files: [what is in a folder](../curation.md).

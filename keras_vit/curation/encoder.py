@@ -122,8 +122,9 @@ class Encoder:
         if not len(images):
             return np.zeros((0, self.dimension), np.float32)
         # The last batch is padded: of another shape, the same image may have other last bits.
-        missing = self.batch_size - len(images)
-        batch = np.pad(images, ((0, missing), *3 * [(0, 0)]), mode="edge")
+        batch = images
+        if missing := self.batch_size - len(images):
+            batch = np.pad(images, ((0, missing), *3 * [(0, 0)]), mode="edge")
         if self.model.data_format == "channels_first":
             batch = np.moveaxis(batch, -1, 1)
         if self.layer in ("pooled", "pre_logits", "logits"):

@@ -126,9 +126,8 @@ def test_a_second_call_computes_new_and_changed_files_alone(
     assert not after.unreadable
     assert "daisy/03.png" not in after.files
     afresh = embed(model, photos, photos.parent / "afresh", batch_size=4)
-    assert after.files == afresh.files
-    # On every backend the same image in another place of a batch may have other last bits.
-    np.testing.assert_allclose(after.rows(), afresh.rows(), atol=2e-3)
+    # The numbers of an image do not depend on its place in a batch, or on the other images there.
+    assert contents(after.folder) == contents(afresh.folder)
 
 
 @pytest.mark.parametrize("keep_former", [False, True])
