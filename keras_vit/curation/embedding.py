@@ -30,7 +30,6 @@ from keras_vit._base.manifest import read_manifest
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit._base.version import __version__
 from keras_vit.curation.curation_errors import IndexMismatchError
-from keras_vit.curation.encoder import DTYPES, Encoder
 from keras_vit.curation.feature_index import (
     FEATURES,
     FILES,
@@ -46,6 +45,7 @@ from keras_vit.curation.feature_index import (
     read_entries,
     read_info,
 )
+from keras_vit.curation.photo_encoder import DTYPES, Encoder
 from keras_vit.curation.photo_sources import Photo, PhotoList, PhotoSource, find_photos
 from keras_vit.data import MAX_PIXELS, BadImageError
 from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits

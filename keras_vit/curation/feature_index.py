@@ -29,7 +29,7 @@ import numpy as np
 from keras_vit._base.errors import printable
 from keras_vit._base.manifest import MANIFEST, Manifest, read_manifest, sha256
 from keras_vit.curation.curation_errors import DamagedIndexError, IndexMismatchError
-from keras_vit.curation.encoder import Encoder
+from keras_vit.curation.photo_encoder import Encoder
 from keras_vit.models.image_model import ImageModel
 
 KIND, VERSION = "feature index", 1

@@ -32,7 +32,7 @@ class EmbedOptions:
         "what becomes of a layer with a vector per token: the mean of the patches, or the class "
         "token",
         None,
-        choices=("mean", "token"),  # as in keras_vit.curation.encoder
+        choices=("mean", "token"),  # as in keras_vit.curation.photo_encoder
     )
     out: Path = in_run(
         "folder of the index; where there is one, new and changed files are added, and files that "

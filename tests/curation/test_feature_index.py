@@ -19,7 +19,7 @@ import keras_vit
 from keras_vit._base.manifest import MANIFEST
 from keras_vit.curation import DamagedIndexError, FeatureIndex, IndexMismatchError, embed, index_of
 from keras_vit.curation import embedding as module
-from keras_vit.curation.encoder import Encoder
+from keras_vit.curation.photo_encoder import Encoder
 from keras_vit.evaluation.prediction import read_images
 
 FILES = ("features.safetensors", "files.jsonl", "index.json", "modified.npy", MANIFEST)
