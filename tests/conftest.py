@@ -33,12 +33,27 @@ def shared() -> Path:
     return SHARED
 
 
+# Rooms of which a backend changes little: their tests, and the examples of docstrings, run once,
+# but for those that are marked `every_backend`.
+ONCE = (
+    "keras_vit/",
+    "keras_vit_cli/",
+    *(f"tests/{r}/" for r in ("cli", "curation", "data", "evaluation")),
+)
+
+
+def _runs_once(item: pytest.Item) -> bool:
+    if item.get_closest_marker("every_backend"):
+        return False
+    return item.nodeid.startswith(ONCE) or item.get_closest_marker("once") is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves what is marked `once` to the run on TensorFlow."""
+    """Leaves what runs once to the run on TensorFlow."""
     if keras.backend.backend() != "tensorflow":
         skip = pytest.mark.skip(reason="the same on every backend: tested in the run on TensorFlow")
         for item in items:
-            if item.get_closest_marker("once"):
+            if _runs_once(item):
                 item.add_marker(skip)
 
 

@@ -76,6 +76,7 @@ def run(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.every_backend
 def test_train_writes_everything(run: Path, photographs: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert names == {
@@ -275,6 +276,7 @@ def interrupt(words: list[str], function: str, monkeypatch: pytest.MonkeyPatch) 
         assert cli.main(words) == 130
 
 
+@pytest.mark.every_backend
 @once
 @pytest.mark.usefixtures("_no_export")
 def test_an_interrupted_run_is_resumed(
@@ -339,6 +341,7 @@ def test_an_augmentation_of_a_run_belongs_to_it(
     assert config["job"]["augment"] == ["tiny"]
 
 
+@pytest.mark.every_backend
 def test_predict(run: Path, photographs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(photographs / "green/0.jpg"), str(photographs / "red/3.jpg")]
     assert cli.main(["predict", str(run), *files, "--top", "1"]) == 0

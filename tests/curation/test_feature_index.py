@@ -88,6 +88,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return batches
 
 
+@pytest.mark.every_backend
 def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -> None:
     index = embed(model, photos, photos.parent / "index", dtype="float32", batch_size=4)
     names = sorted(p.relative_to(photos).as_posix() for p in photos.rglob("*.png"))
@@ -291,6 +292,7 @@ def test_splits_and_labels_of_folders_tables_and_lists(model: Any, photos: Path)
     assert index.labels.tolist() == [-1, -1]
 
 
+@pytest.mark.every_backend
 def test_layers_with_a_vector_per_token_are_pooled(model: Any, photos: Path) -> None:
     files = [photos / "rose/00.png"]
     images, _ = read_images(model, files)

@@ -43,6 +43,7 @@ def plain(split: ArraySplit) -> np.ndarray:
     return split.as_arrays()[0].astype("float32")
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("make", [keras.layers.AutoContrast, keras.layers.RandomGrayscale])
 def test_images_equal_those_of_the_layer_itself(split: ArraySplit, make: Any) -> None:
     layer = make() if make is keras.layers.AutoContrast else make(factor=1.0)
@@ -135,6 +136,7 @@ def test_the_policy_changes_nothing(split: ArraySplit) -> None:
         np.testing.assert_array_equal(value, former)
 
 
+@pytest.mark.every_backend
 def test_a_callable_of_two_arguments_gets_batches(split: ArraySplit) -> None:
     def blend(images: Any, labels: Any) -> tuple[Any, Any]:
         return (images + images[::-1]) / 2, (labels + labels[::-1]) / 2
@@ -142,6 +144,7 @@ def test_a_callable_of_two_arguments_gets_batches(split: ArraySplit) -> None:
     _check_mixed(split, *batches(split, ["none", blend]))
 
 
+@pytest.mark.every_backend
 def test_python_conditions_on_tensors_work(split: ArraySplit) -> None:
     def brighten(image: Any) -> Any:
         if tf.reduce_mean(image) > 300:  # AutoGraph, as in `Dataset.map`
@@ -218,6 +221,7 @@ def test_layers_replace_all_but_the_crop() -> None:
     assert resolve_augment(["tiny"], everything)[0].shift == 4
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_keras_cv(split: ArraySplit, policy: str) -> None:
     keras_cv = pytest.importorskip("keras_cv")

@@ -1,6 +1,10 @@
 """Importing `keras_vit.data` costs nothing, and a missing package is named with its remedy."""
 
+import pytest
+
 from keras_vit._base.version import install_command
+
+pytestmark = pytest.mark.every_backend
 
 
 def test_import_is_light_and_a_missing_package_is_explained(run_python) -> None:

@@ -222,6 +222,7 @@ def test_unchecked_files_that_are_broken_are_skipped(tmp_path: Path, capfd) -> N
     assert 'bad.png" cannot be decoded and is skipped.' in capfd.readouterr().err
 
 
+@pytest.mark.every_backend
 def test_fits_on_every_backend(folder_split) -> None:
     model = keras.Sequential(
         [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2, activation="softmax")]

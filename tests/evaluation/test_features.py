@@ -56,6 +56,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
+@pytest.mark.every_backend
 def test_features_are_the_pooled_pre_logits(model: keras_vit.VisionTransformer) -> None:
     split = split_of()
     images, labels = split.as_arrays()
@@ -82,6 +83,7 @@ def test_images_are_prepared_by_eval_transform(model: keras_vit.VisionTransforme
         np.testing.assert_allclose(features(changed, split)[0], expected, atol=2e-6)
 
 
+@pytest.mark.every_backend
 def test_channels_first() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 12, 20, 3), np.uint8)
     split = data.ArraySplit("val", ("a", "b"), images, np.arange(5) % 2)
@@ -192,6 +194,7 @@ def test_errors(model: keras_vit.VisionTransformer) -> None:
         features(model, split_of(), batch_size=0)
 
 
+@pytest.mark.every_backend
 def test_mixed_precision_gives_float32(model: keras_vit.VisionTransformer) -> None:
     x, _ = features(build(dtype="mixed_bfloat16"), split_of())
     reference = model.feature_model("pre_logits")(split_of().as_arrays()[0].astype("float32"))

@@ -58,6 +58,7 @@ def test_false_alarms_of_new_images() -> None:
     assert 0.08 < np.mean(above) < 0.1 + 3 * np.std(above) / np.sqrt(60)
 
 
+@pytest.mark.every_backend
 def test_the_layer_is_its_definition_and_is_saved(tmp_path: Path) -> None:
     novelty = fit_novelty(TRAIN[:150], TRAIN[150:])
     inputs = keras.Input((8,))

@@ -16,6 +16,8 @@ from keras_vit.evaluation.prediction import predict_files
 from keras_vit.tasks import Multilabel, Ordinal, Regression, Task
 from tests.data.image_fixtures import IMAGE, encode, write
 
+pytestmark = pytest.mark.every_backend
+
 SIZES: dict[str, Any] = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 
 

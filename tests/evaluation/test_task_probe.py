@@ -27,6 +27,7 @@ def test_labels_are_logistic_regressions() -> None:
         np.testing.assert_allclose(probe.outputs(X)[:, i], expected, atol=0.02)
 
 
+@pytest.mark.every_backend
 def test_classes_are_a_logistic_regression() -> None:
     labels = SCORES.argmax(axis=1)
     task = Classification(("a", "b", "c"))
@@ -36,6 +37,7 @@ def test_classes_are_a_logistic_regression() -> None:
     np.testing.assert_allclose(task.answers(probe.outputs(X)), expected, atol=2e-3)
 
 
+@pytest.mark.every_backend
 def test_numbers_are_a_ridge_regression() -> None:
     task = Regression(("x", "y")).fitted(SCORES[:, :2])
     targets = task.check_targets(SCORES[:, :2])

@@ -56,6 +56,7 @@ def test_errors(labels, logits, words: list[str]) -> None:
         assert word in str(error.value)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("options", [{}, {"distilled": True}, {"classifier_activation": "softmax"}])
 def test_dividing_the_head_divides_the_logits_and_is_saved(options: dict, tmp_path) -> None:
     model = keras_vit.VisionTransformer(

@@ -28,6 +28,7 @@ def both_towers(transformers: Any, kind: str) -> Any:
     ).eval()
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 def test_as_transformers(kind: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

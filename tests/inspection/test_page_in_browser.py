@@ -13,6 +13,8 @@ from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests.inspection.models import model_of
 from tests.inspection.pages import page_data, write_images
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("matplotlib")
 image = pytest.importorskip("PIL.Image")
 playwright = pytest.importorskip("playwright.sync_api")

@@ -19,6 +19,7 @@ from tests.models.test_task import TASKS, vit
 from tests.models.test_task import images as some_images
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
 def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Path) -> None:
     options = {"data_format": data_format}
