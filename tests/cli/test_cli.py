@@ -299,6 +299,7 @@ def test_an_interrupted_run_is_resumed(
     assert "nothing to resume" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.usefixtures("_no_export")
 def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
@@ -321,6 +322,7 @@ def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
     assert not config["job"]["resume"]
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.usefixtures("_no_export")
 def test_an_augmentation_of_a_run_belongs_to_it(

@@ -70,6 +70,7 @@ def test_train_evaluate_and_predict(
     assert first.get("class", first.get("label", first.get("name", first.get("grade"))))
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_frozen_backbone_and_a_teacher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

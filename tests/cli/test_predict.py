@@ -545,6 +545,7 @@ print((resident() - before) // 2**20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
 def test_memory_does_not_grow_with_the_number_of_files(

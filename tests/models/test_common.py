@@ -176,8 +176,14 @@ def test_mixed_precision_is_near_float32(kind: str) -> None:
     assert np.abs(found - wanted).max() < 0.05 * max(1, np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        *((kind, "mixed_bfloat16") for kind in TRAINED),
+        ("token", "mixed_float16"),
+        *(pytest.param(kind, "mixed_float16", marks=pytest.mark.slow) for kind in OTHERS),
+    ],
+)
 def test_mixed_precision_trains(kind: str, policy: str) -> None:
     if policy == "mixed_float16" and (keras.backend.backend() == "jax" or kind not in FAMILIES):
         pytest.skip("one of a family will do; XLA has no float16 attention on CPUs (a GPU feature)")

@@ -155,12 +155,12 @@ FLOAT16, BFLOAT16 = TOLERANCE
 CASES = [
     *((FLOAT16, way, "plain", compile_by_hand) for way in WAYS),
     (FLOAT16, "a name", "all", compile_by_hand),
-    (FLOAT16, "the command line", "all", compile_by_recipe),
     (BFLOAT16, "the program's policy", "plain", compile_by_hand),
     (BFLOAT16, "a name", "all", compile_by_hand),
 ]
 # Combinations of the above, and the parts of "all".
 SLOW_CASES = [
+    (FLOAT16, "the command line", "all", compile_by_recipe),
     *((FLOAT16, way, "all", compile_by_hand) for way in WAYS if way != "a name"),
     *((FLOAT16, "a name", extra, compile_by_hand) for extra in ("SAM", "accumulation", "EMA")),
     (FLOAT16, "a name", "all", compile_by_recipe),

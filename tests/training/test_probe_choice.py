@@ -67,6 +67,7 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
     return [*words, "--augment", "none", *options]
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_the_probe_is_kept_where_fine_tuning_is_worse(
     folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -95,6 +95,7 @@ def process(folder: Path, step: int, milliseconds: float) -> subprocess.Complete
     )
 
 
+@pytest.mark.skipif(BACKEND != "jax", reason="test_twenty_kills runs on every backend")
 def test_a_killed_vit_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """Dropout, stochastic depth, Mixup, EMA, accumulation, shuffling, validation, CSV log."""
     total = resumable.EPOCHS * resumable.STEPS

@@ -23,6 +23,7 @@ def test_load_kill_and_restart(shared: Path) -> None:
     assert figures["memory_growth"] <= 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_two_seconds_of_load(tmp_path: Path) -> None:
     for seed in range(4):

@@ -427,7 +427,13 @@ def batched(port: int) -> float:
     return float(re.search(r"^keras_vit_batch_images_sum (\S+)$", metrics(port), re.M)[1])
 
 
-@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(k, marks=[pytest.mark.slow] * (k in ("classification", "ordinal")))
+        for k in TASKS
+    ],
+)
 def test_each_task_in_each_way_and_nothing_logged_unasked(kind: str, tmp_path: Path) -> None:
     model = vit(task=TASKS[kind])
     path = save(model, tmp_path / "photos.keras")
@@ -448,6 +454,7 @@ def test_each_task_in_each_way_and_nothing_logged_unasked(kind: str, tmp_path: P
     assert not any(line.startswith("{") for line in server.lines)
 
 
+@pytest.mark.slow
 def test_a_model_with_an_odd_name_is_asked_by_what_is_printed(tmp_path: Path) -> None:
     name = NAMES[-1]  # bytes that are not UTF-8
     server = serving.start_server(save(tiny_model(), tmp_path / f"{name}.keras"))
