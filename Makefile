@@ -11,10 +11,12 @@ VERSION ?= dev
 digits: .venv/train
 	.venv/bin/python examples/digits.py --out runs/digits --overwrite
 
+# A file's tests stay in one process: what they share, such as a trained run, is made once.
 test: .venv/dev
 	for backend in tensorflow jax torch; do \
 		echo "== tests on $$backend"; \
-		KERAS_BACKEND=$$backend .venv/bin/python -m pytest -q --numprocesses auto $(PYTEST) || exit 1; \
+		KERAS_BACKEND=$$backend .venv/bin/python -m pytest -q --numprocesses auto \
+			--dist loadfile --no-loadscope-reorder $(PYTEST) || exit 1; \
 	done
 
 check: .venv/dev

@@ -117,7 +117,9 @@ print(openvino_telemetry.Telemetry().consent, os.environ.get("CI"))
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "format", ["onnx", *(pytest.param(f, marks=pytest.mark.slow) for f in FORMATS if f != "onnx")]
+)
 def test_weights_stand_once(format: str, tmp_path: Path) -> None:
     arguments = {"hidden_dim": 256, "mlp_dim": 1024, "num_heads": 4, "depth": 2}
     model = build("token", **arguments)
@@ -177,11 +179,16 @@ def test_mixed_precision_is_written_in_float32(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("format", ["onnx", "litert", "openvino"])
-@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize(
+    ("format", "calibrated"),
+    [
+        ("onnx", False),
+        ("openvino", True),  # the others' quantizers need no images
+        pytest.param("litert", False, marks=pytest.mark.slow),
+        pytest.param("openvino", False, marks=pytest.mark.slow),
+    ],
+)
 def test_int8(format: str, calibrated: bool, tmp_path: Path) -> None:
-    if calibrated and format != "openvino":
-        pytest.skip("its quantizer needs no images")
     model = build("token", hidden_dim=128, mlp_dim=512, num_heads=2, depth=2)
     calibration = IMAGES if calibrated else None
     file = exported(tmp_path, model, format, quantize="int8", calibration=calibration)
