@@ -260,8 +260,8 @@ class NumberScores:
             for x in (np.abs(self.errors), self.errors**2, self.targets)
         )
         variance = np.average((self.targets - center[:, None]) ** 2, axis=1, weights=weights)
-        drawn = self.targets[:, weights > 0]
-        varies = np.ptp(drawn, axis=1) > 0  # the variance of equal ones may round
+        sampled = self.targets[:, weights > 0]
+        varies = np.ptp(sampled, axis=1) > 0  # the variance of equal ones may round
         r2 = 1 - _quotient(mse, variance, varies)
         x, y = (_ranks(places, weights) for places in self.places)
         return np.stack([mae, np.sqrt(mse), r2, _correlation(x, y, weights)], axis=1)
