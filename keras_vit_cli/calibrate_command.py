@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_vit import load_model, save_weights
 from keras_vit._base.errors import counted, listed
-from keras_vit.data import Splits, load
+from keras_vit.data import Split, Splits, load
+from keras_vit.evaluation import features, fit_novelty
 from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_split
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Task
@@ -42,13 +43,15 @@ def calibrate(options: CalibrateOptions) -> None:
         data_dir=options.data_dir,
         max_pixels=options.max_pixels,
     )
-    targets, answers = _targets_and_answers(model, splits, options)
+    parts = _parts(splits, options)
+    targets, answers = _targets_and_answers(model, parts, options)
     task = _calibrated(task_of(model), targets, answers, options)
     model.task = task
     print_text(
         f"calibrated on {counted(len(answers), 'image')} for a coverage of {options.coverage:.4g}"
     )
     print_text(_described(task))
+    print_text(_fit_novelty(model, parts, options))
     save_weights(model, out, overwrite=options.overwrite)
     print_text(f"written to {out}")
     print_next("predict", out, "photo.jpg")
@@ -76,20 +79,34 @@ def _check_unseen(options: CalibrateOptions) -> None:
         )
 
 
-def _targets_and_answers(
-    model: Any, splits: Splits, options: CalibrateOptions
-) -> tuple[np.ndarray, np.ndarray]:
+def _parts(splits: Splits, options: CalibrateOptions) -> list[Split]:
     names = tuple(splits) if options.split == "all" else (options.split,)
     if missing := set(names) - set(splits):
         raise ValueError(f"{options.data} does not have {listed(sorted(missing))}.")
+    return [splits[name] for name in names]
+
+
+def _targets_and_answers(
+    model: Any, splits: list[Split], options: CalibrateOptions
+) -> tuple[np.ndarray, np.ndarray]:
     parts = []
-    for name in names:
-        split = splits[name]
+    for split in splits:
         check_same_task(model, split)
         labels, outputs = predict_split(model, split, options.batch_size)
         parts.append((split.task.to_targets(labels), answers_of(model, outputs)))
     targets, answers = map(np.concatenate, zip(*parts, strict=True))
     return targets, answers
+
+
+def _fit_novelty(model: Any, splits: list[Split], options: CalibrateOptions) -> str:
+    """Fits the novelty on half of the images, and its threshold on the others; what it did."""
+    rows = np.concatenate([features(model, split, None, options.batch_size)[0] for split in splits])
+    alarms = 1 - options.coverage
+    least = 2 * fewest_examples(options.coverage)
+    if len(rows) < least:
+        return f"novelty: left out, as it takes {least} images"
+    model.set_novelty(fit_novelty(rows[::2], rows[1::2], alarms))
+    return f"novelty: above 1 for at most {alarms:.4g} of new images like these"
 
 
 def _calibrated(

@@ -20,7 +20,7 @@ from keras_vit.models.layer_state import weights_digest
 
 # Arguments of a model that its pre-logits do not depend on: a new head has the same features.
 _ARGUMENTS_OF_THE_HEAD = ("num_classes", "task", "class_names", "classifier_activation")
-_OTHER_ARGUMENTS = ("name", "frozen", "thawed", "trainable", "weights", "remat")
+_OTHER_ARGUMENTS = ("name", "frozen", "thawed", "trainable", "weights", "remat", "novelty")
 
 
 def features(

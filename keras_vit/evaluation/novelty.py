@@ -1,4 +1,4 @@
-"""Which images are none of the training images' kind, by their features.
+"""Novelty: how far an image is from the training images, by its features.
 
 `fit_novelty` is what models use. `knn_scores` and `energy_scores` are what it was compared with
 (docs/coverage.md): they need all training features, or find less.

@@ -15,8 +15,9 @@ from keras_vit.data._imports import tf
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_file, sixteen_bit_files
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.models.answers import answers_of, task_of
+from keras_vit.models.answers import task_of
 from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.models.views import average_views, eval_transform_of
 from keras_vit.ops import current_processes
 
@@ -42,7 +43,8 @@ def predict_files(
     Yields:
         Every file in order, with its answer `(size,)` by the model's task, such as a probability
         per class, which `model.task.describe` and `to_text` put into words; or with the reason why
-        it cannot be decoded.
+        it cannot be decoded. Of a model with a `novelty`, an answer is `(size + 1,)`, the novelty
+        last: above 1, the image is unlike those of the training.
 
     Raises:
         ValueError: `batch_size` is below 1, or see `check_takes_pixels_to_answers`.
@@ -59,7 +61,7 @@ def predict_files(
     """
     check_positive(batch_size=batch_size)
     check_takes_pixels_to_answers(model)
-    averaged = average_views(model)
+    scoring = scoring_model(model)
     remaining, looked_at, size = iter(files), 0, 0
     deep: list[Path] = []
     while paths := [Path(file) for file in islice(remaining, batch_size)]:
@@ -69,16 +71,16 @@ def predict_files(
         if backend.compiles_per_shape() and len(paths) == batch_size:
             size = batch_size  # also of batches with broken files, and of the last one
         images, failed = read_images(model, paths, max_pixels)
-        answers = iter(_answers(model, averaged, images, size))
+        answers = iter(_answers(model, scoring, images, size))
         for path in paths:
             yield path, failed[path] if path in failed else next(answers)
 
 
-def _answers(model: keras.Model, averaged: Any, images: np.ndarray, size: int) -> np.ndarray:
-    """The answers `(images, size of the task)` to a batch, which is padded to `size` images."""
+def _answers(model: keras.Model, scoring: Any, images: np.ndarray, size: int) -> np.ndarray:
+    """The rows of answers to a batch, which is padded to `size` images."""
     if not len(images):
         return images
-    return answers_of(model, averaged.predict_on_batch(_padded(images, size)))[: len(images)]
+    return answer_rows(model, scoring.predict_on_batch(_padded(images, size)))[: len(images)]
 
 
 def _padded(images: np.ndarray, size: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from keras_vit import tasks
 from keras_vit._base.errors import check_positive
 from keras_vit._base.version import __version__
 from keras_vit.data.eval_transform import EvalTransform
-from keras_vit.models.answers import RAW_OUTPUTS
+from keras_vit.models.answers import NOVELTY, RAW_OUTPUTS
 from keras_vit.tasks import Task
 
 # Under this name the text stands in the file's metadata.
@@ -40,6 +40,7 @@ class Contract:
         max_pixels: Height times width that a photograph may have.
         quantize: None, or `"int8"`.
         raw_shape: Without a task, the shape of the outputs for one image.
+        novelty: Whether the last output is `novelty`.
         version: Of the package that wrote the file.
     """
 
@@ -52,12 +53,14 @@ class Contract:
     max_pixels: int
     quantize: str | None = None
     raw_shape: tuple[int, ...] = ()
+    novelty: bool = False
     version: str = __version__
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of the outputs, the answers first."""
-        return (RAW_OUTPUTS,) if self.task is None else self.task.answer_names
+        names = (RAW_OUTPUTS,) if self.task is None else self.task.answer_names
+        return (*names, NOVELTY) if self.novelty else names
 
     @property
     def answer_shape(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from keras_vit._base.errors import check_positive
 from keras_vit.export.contract import Contract
 from keras_vit.export.format_table import FORMATS
 from keras_vit.models import ImageModel
+from keras_vit.models.answers import NOVELTY
 from keras_vit.trainer.pixel_ranges import check_pixels
 from keras_vit.weights import load_model
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
@@ -40,7 +41,7 @@ class ExportedModel:
     include_preprocessing = True
 
     def __init__(
-        self, path: Path, contract: Contract, run: Callable[[np.ndarray], np.ndarray]
+        self, path: Path, contract: Contract, run: Callable[[np.ndarray], list[np.ndarray]]
     ) -> None:
         self.path, self.contract, self._run = path, contract, run
         self.name = path.name
@@ -80,6 +81,13 @@ class ExportedModel:
 
     def predict_on_batch(self, images: Any) -> np.ndarray:
         """The answers for one batch, as `predict`."""
+        return self._outputs(images)[0]
+
+    def scoring(self) -> Any:
+        """What `keras_vit.models.scoring.scoring_model` returns for a model."""
+        return _Scoring(self) if self.contract.novelty else self
+
+    def _outputs(self, images: Any) -> list[np.ndarray]:
         images = np.asarray(images)
         if images.ndim != 4 or images.shape[1:] != self.input_shape[1:]:
             raise ValueError(
@@ -89,6 +97,13 @@ class ExportedModel:
         if self._looks:
             self._looks = not check_pixels(images, self.name)
         return self._run(images.astype("float32"))
+
+
+class _Scoring:
+    """An exported file whose batches have a novelty beside the answers."""
+
+    def __init__(self, file: ExportedModel) -> None:
+        self.predict_on_batch = file._outputs
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
@@ -116,8 +131,9 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     contract = read_contract(path)
     row = FORMATS[contract.format]
     row.require(row.runs_with)
+    names = [contract.outputs[0], *([NOVELTY] if contract.novelty else [])]
     try:
-        run = row.implementation().runner(path, contract.outputs[0], "float32")
+        run = row.implementation().runner(path, names, "float32")
     except Exception as error:  # every engine has errors of its own
         raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
     return ExportedModel(path, contract, run)

@@ -68,6 +68,10 @@ def export_model(
     | none | `outputs`, float32, as the model returns them: features, tokens, or what nobody said |
     | | the meaning of, with a warning |
 
+    A classifier with prediction sets also returns `in_set`, int32 `(batch, classes)`, 1 for the
+    classes that the image may be of; a model with a `novelty` returns `novelty`, float32
+    `(batch,)`, above 1 for an image unlike those of the training.
+
     It carries the task, the size and the preparation of photographs, which
     `keras_vit.export.load_exported` reads. It is written in float32, whatever the model's dtype
     policy, and run once in its own engine: a file that does not predict what the model does is
@@ -150,6 +154,7 @@ def export_model(
         top_k=min(top_k, task.size) if task else top_k,
         max_pixels=max_pixels,
         quantize=quantize,
+        novelty=model.novelty is not None,
     )
     _check_calibration(calibration, contract)
     if row.suffix is None:

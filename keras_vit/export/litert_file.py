@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +51,10 @@ def read_contract(path: Path) -> Contract:
         return Contract.from_text(archive.read(DESCRIPTION))
 
 
-def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to the output of a name."""
+def runner(
+    path: Path, outputs: Sequence[str], dtype: str = "uint8"
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """From pixels of a dtype to the outputs of these names."""
     from ai_edge_litert.interpreter import Interpreter
 
     # Its own default is one thread.
@@ -61,9 +63,10 @@ def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarra
     signature = interpreter.get_signature_runner(name)
     size = interpreter.get_input_details()[0]["shape"][1:]
 
-    def run(images: np.ndarray) -> np.ndarray:
+    def run(images: np.ndarray) -> list[np.ndarray]:
         if images.shape[1:] != tuple(size):  # or it would take them for a new size
             raise ValueError(f"images {images.shape} must be (batch, {', '.join(map(str, size))})")
-        return np.asarray(signature(**{name: images})[output])
+        named = signature(**{name: images})
+        return [np.asarray(named[output]) for output in outputs]
 
     return run

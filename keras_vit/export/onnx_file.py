@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,10 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text({prop.key: prop.value for prop in proto.metadata_props}[KEY])
 
 
-def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to the output of a name."""
+def runner(
+    path: Path, outputs: Sequence[str], dtype: str = "uint8"
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """From pixels of a dtype to the outputs of these names."""
     import onnx
     import onnxruntime
 
@@ -83,7 +85,7 @@ def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarra
         file, options, providers=onnxruntime.get_available_providers()
     )
 
-    def run(images: np.ndarray) -> np.ndarray:
-        return np.asarray(session.run([output], {IMAGES: images})[0])
+    def run(images: np.ndarray) -> list[np.ndarray]:
+        return [np.asarray(each) for each in session.run(list(outputs), {IMAGES: images})]
 
     return run

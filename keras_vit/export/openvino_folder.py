@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,10 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text(model.get_rt_info([KEY]).astype(str))
 
 
-def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to the output of a name, in float32: its default may be bfloat16."""
+def runner(
+    path: Path, outputs: Sequence[str], dtype: str = "uint8"
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """From pixels of a dtype to the outputs of these names, in float32 (its default may differ)."""
     openvino = quietly_imported()
     model = openvino.Core().read_model(path / MODEL_FILES[0])
     if dtype == "float32":  # the graph casts its input to float32 at once: nothing else changes
@@ -85,8 +87,9 @@ def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarra
     options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", options)
 
-    def run(images: np.ndarray) -> np.ndarray:
+    def run(images: np.ndarray) -> list[np.ndarray]:
         # A copy: the array that it returns is its own memory, which the next images overwrite.
-        return np.array(compiled({IMAGES: images})[output])
+        named = compiled({IMAGES: images})
+        return [np.array(named[output]) for output in outputs]
 
     return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,16 +106,19 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text((path / DESCRIPTION).read_text("utf-8"))
 
 
-def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to the output of a name."""
+def runner(
+    path: Path, outputs: Sequence[str], dtype: str = "uint8"
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """From pixels of a dtype to the outputs of these names."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(path))
     name = PIXELS if dtype == "float32" else IMAGES
     signature = loaded.signatures[name]
 
-    def run(images: np.ndarray) -> np.ndarray:
+    def run(images: np.ndarray) -> list[np.ndarray]:
         assert loaded  # what owns the variables
-        return np.asarray(signature(**{name: tf.constant(images)})[output])
+        named = signature(**{name: tf.constant(images)})
+        return [np.asarray(named[output]) for output in outputs]
 
     return run

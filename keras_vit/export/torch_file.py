@@ -6,7 +6,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +78,18 @@ def _check_members(path: Path) -> None:
                 torch.load(io.BytesIO(archive.read(name)), weights_only=True)
 
 
-def runner(path: Path, output: str, dtype: str = "uint8") -> Callable[[np.ndarray], np.ndarray]:
-    """From pixels of a dtype to the output of a name."""
+def runner(
+    path: Path, outputs: Sequence[str], dtype: str = "uint8"
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """From pixels of a dtype to the outputs of these names."""
     import torch
 
     _check_members(path)
     program = torch.export.load(path).module()
 
-    def run(images: np.ndarray) -> np.ndarray:
+    def run(images: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():
-            return np.asarray(program(**{IMAGES: torch.from_numpy(images)})[output])
+            named = program(**{IMAGES: torch.from_numpy(images)})
+            return [np.asarray(named[output]) for output in outputs]
 
     return run

@@ -13,7 +13,7 @@ from keras_vit.export.agreement import check_agreement
 from keras_vit.export.contract import Contract
 from keras_vit.export.failure import failure_reason
 from keras_vit.export.format_table import FORMATS
-from keras_vit.models.views import average_views
+from keras_vit.models.scoring import scoring_model
 
 # What the process reads, in the folder that it is given.
 MODEL_FILE, CONTRACT_FILE, CHECK_FILE = "model.keras", "contract.json", "check.npz"
@@ -35,9 +35,9 @@ def write_and_check(
         RuntimeError: It does not predict what the model does, or cannot be written.
     """
     implementation = FORMATS[contract.format].implementation()
-    implementation.write(average_views(model), path, contract, calibration)
-    run = implementation.runner(path, contract.outputs[0])
-    check_agreement(run, images, expected, contract)
+    implementation.write(scoring_model(model), path, contract, calibration)
+    run = implementation.runner(path, contract.outputs[:1])
+    check_agreement(lambda batch: run(batch)[0], images, expected, contract)
 
 
 def main(folder: Path, path: Path) -> None:

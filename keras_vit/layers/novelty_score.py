@@ -1,4 +1,4 @@
-"""How far features are from those of training images: above 1, an image is none of these."""
+"""How far features are from those of training images: above 1, an image is of another kind."""
 
 from typing import Any
 

@@ -11,6 +11,8 @@ from keras_vit.tasks import Task
 OF_LOGITS = (None, "linear")
 # What an exported file calls outputs that no task describes.
 RAW_OUTPUTS = "outputs"
+# And how far an image is from the training images, where a model has a score of it.
+NOVELTY = "novelty"
 
 
 def task_of(model: keras.Model) -> Task:
@@ -55,8 +57,11 @@ def outputs_in_graph(model: keras.Model, answers: Any) -> Any:
 def named_answers(model: keras.Model, outputs: Any, top_k: int = 5) -> dict[str, Any]:
     """The named tensors of an exported file, by `keras.ops`, the one of `answers_of` first.
 
-    Without a task, the outputs as they are.
+    Without a task, the outputs as they are. With a novelty beside the outputs, it is the last one.
     """
+    if isinstance(outputs, list | tuple):
+        outputs, novelty = outputs
+        return {**named_answers(model, outputs, top_k), NOVELTY: keras.ops.cast(novelty, "float32")}
     outputs = keras.ops.cast(outputs, "float32")
     task = getattr(model, "task", None)
     if task is None:

@@ -14,6 +14,7 @@ from keras_vit import tasks
 from keras_vit._base.errors import check_arguments, check_choice, did_you_mean, listed
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.layers import TokensToGrid, UnmergeTokens
+from keras_vit.layers.novelty_score import NoveltyScore
 from keras_vit.models.config import ModelConfig, of_earlier_files
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
 from keras_vit.models.head import HEADS
@@ -47,6 +48,9 @@ class ImageModel(CompiledModel):
         eval_transform: How images are resized for evaluation: a `keras_vit.data.EvalTransform`, to
             which its mode or its arguments as a dictionary may be assigned. Saved with the model,
             so that `keras-vit predict` and `export_model` resize as the training's evaluation did.
+        novelty: How far features are from those of the training images, a
+            `keras_vit.layers.novelty_score.NoveltyScore` of `keras_vit.evaluation.fit_novelty`, or
+            None; `set_novelty` gives it one. Saved with the model.
         load_report: How each tensor of the weights that it was made with was handled, or None.
     """
 
@@ -120,6 +124,31 @@ class ImageModel(CompiledModel):
             )
 
     @property
+    def novelty(self) -> NoveltyScore | None:
+        # Not set before there is one: on torch an attribute that was None would hide the layer.
+        return getattr(self, "_novelty", None)
+
+    def set_novelty(self, layer: NoveltyScore) -> None:
+        """Gives the model the novelty score that `keras_vit.evaluation.fit_novelty` returned.
+
+        Its weights are copied. (A property would not do: Keras and torch keep every layer that is
+        assigned to a model, whatever its setter does.)
+
+        Raises:
+            ValueError: It is of features of another length, or the model does not pool its tokens.
+        """
+        shape = self._features["pre_logits"].shape
+        if len(shape) != 2 or layer.mean.shape != shape[1:]:
+            raise ValueError(
+                f"{self.name} has features of shape {tuple(shape[1:])} per image, which a novelty "
+                f"of {tuple(layer.mean.shape)} does not fit: fit it on features of this model."
+            )
+        if self.novelty is None:
+            self._novelty = NoveltyScore(name="novelty")
+            self._novelty.build(shape)
+        self._novelty.set_weights(layer.get_weights())
+
+    @property
     def eval_transform(self) -> EvalTransform:
         return self._eval_transform
 
@@ -144,6 +173,7 @@ class ImageModel(CompiledModel):
             "thawed": [path for path, trainable in trainable_changes(self) if trainable],
             "trainable": None if self.trainable else False,
             "quantizers": self._quantizers_config(),
+            "novelty": True if self.novelty is not None else None,
         }
         return {**config, **{key: value for key, value in optional.items() if value not in EMPTY}}
 
@@ -193,6 +223,10 @@ class ImageModel(CompiledModel):
         if state.get("class_names") and model.task is not None:  # of a file before there were tasks
             model.class_names = state["class_names"]
         model.eval_transform = EvalTransform.of(state.get("evaluation"))
+        if state.get("novelty"):  # its weights follow
+            layer = NoveltyScore(name="novelty")
+            layer.build(model._features["pre_logits"].shape)
+            model.set_novelty(layer)
         return model
 
     def quantize(self, mode: str | None = None, *args: Any, **options: Any) -> Any:
@@ -423,6 +457,7 @@ class ImageModel(CompiledModel):
             "trainable": True,
             "frozen": [path for path in config["frozen"] if path.split("/")[0] not in HEADS],
             "dtype": self._policy_config(new_head=True),
+            "novelty": None,  # other classes, other training images
         }
         self._check_overrides(overrides)
         return self._copy_with({**changes, **overrides}, fresh=HEADS)
@@ -471,7 +506,7 @@ class ImageModel(CompiledModel):
 
 
 # What `get_config` has besides the constructor's arguments.
-STATE = ("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation")
+STATE = ("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation", "novelty")
 EMPTY: tuple[Any, ...] = (None, [], {})
 # Arguments whose names are attributes of every functional model.
 OF_KERAS = ("name", "input_shape", "task")

@@ -136,9 +136,14 @@ def without(splits: Splits, train: IndexedSplit, part: np.ndarray) -> tuple[Spli
 def some_images(held_out: Split) -> Split:
     """Images to fit or compare a number on: of very many, as many as have scores of 64 MiB."""
     most = max(MOST_SCORE_BYTES // (4 * held_out.num_classes), LEAST_HELD_OUT)
-    if len(held_out) <= most or not isinstance(held_out, IndexedSplit):
-        return held_out
-    return held_out.take(np.linspace(0, len(held_out) - 1, most).astype(int))
+    return some_of(held_out, most)
+
+
+def some_of(split: Split, most: int) -> Split:
+    """The split, or of a longer one that many images at equal distances; records are all taken."""
+    if len(split) <= most or not isinstance(split, IndexedSplit):
+        return split
+    return split.take(np.linspace(0, len(split) - 1, most).astype(int))
 
 
 def set_head(model: Any, probe: evaluation.LinearProbe | TaskProbe) -> None:

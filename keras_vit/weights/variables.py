@@ -47,6 +47,9 @@ def bindings(model: keras.Model) -> list[Binding]:
                 for attribute, names in table.items():
                     bound += _bind(layer, attribute, tuple(prefix + n for n in names))
     known = {id(binding.variable) for binding in bound}
+    # The novelty is not of the network: other packages do not have it, nor does a file of theirs.
+    novelty = getattr(model, "novelty", None)
+    known |= {id(weight) for weight in (novelty.weights if novelty is not None else ())}
     for weight in model.weights:
         is_seed = "int" in weight.dtype and "seed" in weight.path
         if not is_seed and (id(weight) not in known or not weight.dtype.startswith(("fl", "bf"))):

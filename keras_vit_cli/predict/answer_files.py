@@ -216,6 +216,8 @@ def parquet_writer(path: Path, schema: Schema) -> Iterator[Write]:
 
 def _arrow_type(pa: Any, value: Any) -> Any:
     """The type of a JSON value: `error` is None where there is an answer, and a text elsewhere."""
+    if isinstance(value, bool):
+        return pa.bool_()
     if isinstance(value, float):
         return pa.float64()
     if isinstance(value, list):

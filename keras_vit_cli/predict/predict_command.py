@@ -16,6 +16,7 @@ from rich.text import Text
 from keras_vit._base.errors import counted, printable
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import task_of
+from keras_vit.models.scoring import has_novelty
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.predict import PredictOptions
 from keras_vit_cli.predict.answer_files import (
@@ -48,7 +49,7 @@ def predict(options: PredictOptions) -> int:
         raise FileExistsError(f"{printable(out)} exists. Give{more} another --out, or delete it.")
     paths = image_paths(options.files)
     model = open_classifier(options.model, options.decoder, options.views)
-    schema = Schema(task_of(model), options.top)
+    schema = Schema(task_of(model), options.top, has_novelty(model))
     done = None
     if out is not None and options.resume:
         done = answered(out, options.format, schema)
@@ -152,8 +153,10 @@ def _table(schema: Schema, rows: Sequence[Row]) -> Table:
 
 
 def _text(key: str, value: Any) -> Text:
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
     if isinstance(value, float):
-        return Text(f"{value:.4g}" if key == "value" else f"{value:.2%}")
+        return Text(f"{value:.4g}" if key in ("value", "novelty") else f"{value:.2%}")
     return Text(printable(", ".join(value) if isinstance(value, list) else value))
 
 

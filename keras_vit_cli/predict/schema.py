@@ -50,6 +50,8 @@ class Schema:
     Attributes:
         task: What the answers mean.
         top: How many rows `predictions` has at most, where they are ranked.
+        novelty: Whether answers have one more number, the novelty: rows have `novel`, whether it is
+            above 1, and `novelty`.
 
     Example:
 
@@ -63,19 +65,24 @@ class Schema:
 
     task: Task
     top: int
+    novelty: bool = False
 
     def row(self, file: Path | str, answer: np.ndarray | str) -> Row:
-        """The row of a file, from its answer `(size,)` or the reason why there is none."""
+        """The row of a file, from its answer or the reason why there is none."""
         if not isinstance(answer, str) and not is_finite(answer):
             answer = f"{NOT_FINITE}{answer[~np.isfinite(answer)][0]}, which is not an answer"
         if isinstance(answer, str):
             return {"file": name_of(file), "error": answer}
-        return {"file": name_of(file), "error": None, **self.task.describe(answer, self.top)}
+        begin: Row = {"file": name_of(file), "error": None}
+        if self.novelty:
+            answer, novelty = answer[:-1], float(answer[-1])
+            begin |= {"novel": novelty > 1, "novelty": novelty}
+        return {**begin, **self.task.describe(answer, self.top)}
 
     @cached_property
     def example(self) -> Row:
         """A row with every key that rows have."""
-        return self.row(Path("example.jpg"), np.ones(self.task.size, "float32"))
+        return self.row(Path("example.jpg"), np.ones(self.task.size + self.novelty, "float32"))
 
     @cached_property
     def decided(self) -> tuple[str, ...]:
@@ -131,7 +138,7 @@ class Schema:
 
     def agrees(self, row: Row, answer: np.ndarray) -> bool:
         """Whether a row was made of this answer, but for the rounding of another batch."""
-        rows = self.task.describe(answer, self.task.size)["predictions"]
+        rows = self.task.describe(answer[: self.task.size], self.task.size)["predictions"]
         return all(any(_agree(old, new) for new in rows) for old in row["predictions"])
 
     def _prediction_cells(self, predictions: list[Row]) -> dict[str, Any]:
@@ -147,6 +154,8 @@ class Schema:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()  # as in JSON
     return SEPARATOR.join(value) if isinstance(value, list) else value
 
 

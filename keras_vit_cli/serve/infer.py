@@ -183,7 +183,7 @@ def infer_answer(
     values = np.zeros((len(rows), model.task.size))
     for i, answer in enumerate(answers):
         if valid[i]:
-            values[i] = answer
+            values[i] = answer[: model.task.size]
     data = (values.ravel().tolist(), valid, [json.dumps(row) for row in rows])
     outputs = {
         tensor["name"]: {**tensor, "shape": [len(rows), *tensor["shape"][1:]], "data": each}

@@ -22,9 +22,9 @@ from keras_vit.evaluation.prediction import (
 from keras_vit.export import ExportedModel, load_classifier
 from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models import ImageModel
-from keras_vit.models.answers import answers_of, task_of
+from keras_vit.models.answers import task_of
 from keras_vit.models.layer_state import weights_digest
-from keras_vit.models.views import average_views
+from keras_vit.models.scoring import answer_rows, has_novelty, scoring_model
 from keras_vit.tasks import Task
 from keras_vit_cli.inspect.looks import look
 
@@ -62,6 +62,7 @@ class ServedModel:
         explain: From the pixels of one image `(1, height, width, channels)`, a method,
             `"attribution"` or `"rollout"`, and the name of a class or None for the predicted one,
             to an `Explanation`; None for a model without attention.
+        novelty: Whether answers are `(batch, size + 1)`, the last of which is the novelty.
     """
 
     task: Task
@@ -72,6 +73,7 @@ class ServedModel:
     sha256: str
     predict: Callable[[np.ndarray], np.ndarray]
     explain: Callable[[np.ndarray, str, str | None], Explanation] | None = None
+    novelty: bool = False
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -102,7 +104,8 @@ def _from_exported(model: ExportedModel) -> ServedModel:
         evaluation=contract.evaluation,
         format=contract.format,
         sha256=_files_sum(model.path),
-        predict=model.predict_on_batch,
+        predict=lambda images: answer_rows(model, model.scoring().predict_on_batch(images)),
+        novelty=has_novelty(model),
     )
 
 
@@ -123,7 +126,7 @@ def warm_up(model: ServedModel, batch_size: int) -> None:
     for size in sorted({1, 2, *_sizes(batch_size)}):
         shape = (size, *model.image_size, model.channels)
         answers = model.predict(np.zeros(shape, "float32"))
-        if answers.shape != (size, model.task.size):
+        if answers.shape != (size, model.task.size + model.novelty):
             raise ValueError(
                 f"The model returns {answers.shape} for {size} images, which is not "
                 f"{model.task.kind} of {model.task.size}."
@@ -142,7 +145,7 @@ def _sizes(batch_size: int) -> list[int]:
 
 def _from_keras(model: ImageModel) -> ServedModel:
     check_takes_pixels_to_answers(model)
-    averaged = average_views(model)
+    scoring = scoring_model(model)
     size, channels = size_and_channels(model)
     task = _printable(task_of(model))
     printed = task.names
@@ -154,7 +157,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
         count = len(images)
         if backend.compiles_per_shape():
             images = np.pad(images, [(0, _power_of_two(count) - count), (0, 0), (0, 0), (0, 0)])
-        return answers_of(model, averaged.predict_on_batch(arranged(images)))[:count]
+        return answer_rows(model, scoring.predict_on_batch(arranged(images)))[:count]
 
     def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
         number = None if class_name is None else printed.index(class_name)
@@ -170,6 +173,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
         format="keras",
         sha256=weights_digest(model),
         predict=predict,
+        novelty=has_novelty(model),
         explain=explain if _has_attention(model) else None,
     )
 

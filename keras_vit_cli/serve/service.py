@@ -162,7 +162,7 @@ class Service:
                 part = uploads[first : first + self.limits.batch_size]
                 work = asyncio.gather(*(self._answer_one(model, upload) for upload in part))
                 answers += await _unless_gone(request, work)
-        schema, rows = Schema(model.task, self.limits.top), []
+        schema, rows = Schema(model.task, self.limits.top, model.novelty), []
         for upload, answer in zip(uploads, answers, strict=True):
             row = schema.row(upload.name, answer)
             rows.append({**row, **self._warning(upload.contents)})

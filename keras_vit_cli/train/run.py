@@ -43,6 +43,7 @@ from keras_vit.training.refinement import (
     refine,
     set_head,
     some_images,
+    some_of,
 )
 from keras_vit.weights import load_model
 from keras_vit_cli.report.description import describe_model, describe_targets
@@ -56,6 +57,7 @@ from keras_vit_cli.train.record import Report, begin, config_of, note_of_probe, 
 
 Features = tuple[np.ndarray, np.ndarray]  # of images, and what stands for their labels
 K_NEIGHBORS = 20
+MOST_FITTED = 4096  # training images whose features the novelty is fitted on
 
 
 def train(job: Job, print_fn: Callable[[str], None] = print) -> Report | None:
@@ -350,6 +352,16 @@ class Run:
         task, answers = self.model.task, answers_of(self.model, outputs)
         self.model.task = task.with_coverage(task.to_targets(labels), answers, self.job.coverage)
         self.facts["calibrated_on"] = len(images)
+        self.fit_novelty(images, 1 - self.job.coverage)
+
+    def fit_novelty(self, images: data.Split, false_alarms: float) -> None:
+        """How far an image is from the training images, with its threshold from the same images.
+
+        False alarms are as rare as sets without the true class.
+        """
+        seen = evaluation.features(self.model, some_of(self.trained_on.train, MOST_FITTED))[0]
+        held_out = evaluation.features(self.model, images)[0]
+        self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms))
 
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""

@@ -42,6 +42,7 @@ def test_calibrate_predict_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "calibrated on 360 images for a coverage of 0.9" in printed
     assert "10 classes with a threshold and a coverage of its own" in printed
+    assert "novelty: above 1 for at most 0.1 of new images like these" in printed
     model = keras_vit.load_model(out)
     labels, outputs = predict_split(model, data.load("digits").val)
     answers = answers_of(model, outputs)
@@ -63,6 +64,9 @@ def test_calibrate_predict_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFi
         names = model.task.names_in_set([number[name] for name in DIGITS])
         assert row["set"] == ";".join(names)
         assert record["set"] == names
+        assert row["novel"] == str(record["novel"]).lower()
+        assert float(row["novelty"]) == pytest.approx(record["novelty"], rel=1e-4)
+        assert record["novel"] is (record["novelty"] > 1)
     assert any(row["set"] for row in rows)
 
 
@@ -109,6 +113,9 @@ def test_train_with_a_coverage(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"| calibrated on | {count} training images, used for nothing else |" in page
     assert "Answered with one class: " in page
     task = keras_vit.load_model(out).task
-    exported = keras_vit.export.load_exported(out / "saved_models" / "run" / "1").task
+    contract = keras_vit.export.load_exported(out / "saved_models" / "run" / "1").contract
+    exported = contract.task
     assert exported.sets == task.sets
+    assert contract.novelty
+    assert keras_vit.load_model(out).novelty is not None
     assert task.sets.coverage == 0.9

@@ -18,6 +18,7 @@ RESULTS = {
     "digits": {"accuracy": 0.97},
     "finetune_folder": {"accuracy": 0.94},
     "report": {"accuracy": 0.93, "agrees_with_scikit_learn": 1, "evaluate_agrees": 1},
+    "coverage": {"coverage": 0.945, "right_answers": 0.97, "noise_found": 0.9},
     "weights": {"comparisons_that_agree": 1, "damaged_files_refused": 1},
     "resolutions": {"worst accuracy at a new size": 0.8},
     "dense": {"mean_iou": 0.75, "f1": 0.85},

@@ -365,7 +365,7 @@ def test_comparison_and_calibration() -> None:
     model = build("token", num_classes=10, input_shape=(8, 8, 1), patch_size=4)
     images = calibration_images(model, digits.train, 50)
     assert (images.shape, images.dtype) == ((50, 8, 8, 1), np.uint8)
-    file = ExportedModel(Path(__file__), _contract(), lambda x: probabilities(model, x))
+    file = ExportedModel(Path(__file__), _contract(), lambda x: [probabilities(model, x)])
     compared = compare(model, file, digits.val)
     assert (compared.images, compared.agreement) == (360, 1.0)
     assert compared.score == compared.exported_score

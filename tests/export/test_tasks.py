@@ -11,11 +11,13 @@ import pytest
 
 import keras_vit
 from keras_vit import tasks
+from keras_vit.evaluation import fit_novelty
 from keras_vit.export import FORMATS, load_exported
 from keras_vit.export.agreement import check_agreement, check_images
 from keras_vit.export.comparison import compare
 from keras_vit.export.contract import KEY, Contract
 from keras_vit.models.answers import answers_of
+from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.tasks import PredictionSets
 from keras_vit.weights import CheckpointError
 from tests.export.test_formats import PATHS, _contract
@@ -135,21 +137,29 @@ def test_a_saved_model_has_names_for_integers(kind: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "format", [pytest.param(f, marks=[pytest.mark.slow] * (f not in WITH_SETS)) for f in FORMATS]
 )
-def test_every_format_has_the_same_sets(format: str, tmp_path: Path) -> None:
+def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path) -> None:
     """RAPS, whose graph compares classes in pairs; LAC compares each with a number."""
     thresholds = (0.05, 0.2, -0.05, 0.3, 0.01, 0.1)
     sets = PredictionSets("raps", 0.9, thresholds, 100, penalty=0.05)
     model = vit(task=tasks.Classification(tuple("abcdef"), sets=sets))
+    rows = model.feature_model("pre_logits").predict(PIXELS, verbose=0)
+    model.set_novelty(fit_novelty(rows[::2], rows[1::2], 0.4))
+    novelty = model.novelty.scores(rows)
     inside = sets.contains(answers(model))
     assert 8 < inside.sum() < 40
     path = keras_vit.export_model(model, tmp_path / PATHS[format], format)
     exported = load_exported(path)
     assert exported.task.sets == sets
-    assert exported.contract.outputs[-1] == "in_set"
-    found = FORMATS[format].implementation().runner(path, "in_set")(PIXELS)
+    assert exported.contract.outputs[-2:] == ("in_set", "novelty")
+    run = FORMATS[format].implementation().runner(path, ["in_set", "novelty"])
+    found, scores = run(PIXELS)
+    np.testing.assert_allclose(scores, novelty, rtol=1e-3)
     if format == "tf_saved_model":
         found = found != b""
     np.testing.assert_array_equal(found.astype(bool), inside)
+    both = answer_rows(exported, scoring_model(exported).predict_on_batch(PIXELS))
+    np.testing.assert_allclose(both[:, :-1], answers(model), atol=1e-5)
+    np.testing.assert_allclose(both[:, -1], novelty, rtol=1e-3)
 
 
 @pytest.mark.once
@@ -251,7 +261,7 @@ def test_agreement_is_in_the_scale_of_the_answers() -> None:
 
 def test_a_comparison_wants_the_data_of_the_task(tmp_path: Path) -> None:
     digits, model = keras_vit.data.load("digits"), vit(task=TASKS["regression"])
-    file = keras_vit.export.ExportedModel(tmp_path, _contract(model.task), answers_of)
+    file = keras_vit.export.ExportedModel(tmp_path, _contract(model.task), lambda x: [x])
     with pytest.raises(ValueError, match="predicts regression of 1, and the data has 10"):
         compare(model, file, digits.val)
 

@@ -9,7 +9,9 @@ import pytest
 
 import keras_vit
 from keras_vit import tasks
+from keras_vit.evaluation import fit_novelty
 from keras_vit.models.answers import answers_in_graph, answers_of, task_of
+from keras_vit.models.scoring import scoring_model
 
 SIZES: dict[str, Any] = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 TASKS = {
@@ -142,3 +144,38 @@ def test_views_average_the_answers(kind: str) -> None:
     mean = np.mean([TASKS[kind].answers(outputs) for outputs in each], axis=0)
     found = answers_of(both, both.predict(pixels, verbose=0))
     np.testing.assert_allclose(found, mean, atol=1e-4)
+
+
+def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path) -> None:
+    model = vit(num_classes=3)
+    assert model.novelty is None
+    plain = model.get_config()
+    assert "novelty" not in plain
+    rows = model.feature_model("pre_logits").predict(images(40), verbose=0)
+    model.set_novelty(fit_novelty(rows[:20], rows[20:]))
+    expected = model.novelty.scores(rows[:3])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    of_weights = model.copy()
+    of_weights.novelty.set_weights([0 * w for w in model.novelty.get_weights()])
+    of_weights.load_weights(tmp_path / "model.weights.h5")
+    for each in (loaded, model.copy(), of_weights, model.copy(dtype="mixed_bfloat16")):
+        np.testing.assert_allclose(each.novelty.scores(rows[:3]), expected)
+    for seen in (model, loaded):
+        outputs, novelty = scoring_model(seen).predict_on_batch(images())
+        np.testing.assert_allclose(novelty, model.novelty.scores(rows_of(model)), rtol=1e-3)
+        np.testing.assert_allclose(outputs, model.predict(images(), verbose=0), atol=1e-5)
+    assert model.with_classifier(5).novelty is None
+    assert model.predict(images(), verbose=0).shape == (3, 3)  # the model itself is as it was
+    keras_vit.save_weights(model, tmp_path / "model.safetensors", layout="timm")
+    assert keras_vit.from_checkpoint(tmp_path / "model.safetensors").novelty is None
+    with pytest.raises(ValueError, match="does not fit: fit it on features of this model"):
+        model.set_novelty(fit_novelty(rows[:20, :5], rows[20:, :5]))
+    model.eval_transform = {"views": "flip"}
+    outputs, novelty = scoring_model(model).predict_on_batch(images())
+    np.testing.assert_allclose(novelty, model.novelty.scores(rows_of(model)), rtol=1e-3)
+
+
+def rows_of(model: Any) -> np.ndarray:
+    return model.feature_model("pre_logits").predict(images(), verbose=0)

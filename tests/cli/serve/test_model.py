@@ -89,7 +89,9 @@ def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         evaluation={"mode": "stretch"}, top_k=2, format="onnx",
     )  # fmt: skip
     (tmp_path / "model.onnx").write_bytes(b"")
-    exported = ExportedModel(tmp_path / "model.onnx", contract, lambda x: np.full((len(x), 2), 0.5))
+    exported = ExportedModel(
+        tmp_path / "model.onnx", contract, lambda x: [np.full((len(x), 2), 0.5)]
+    )
     monkeypatch.setattr("keras_vit_cli.serve.model.load_classifier", lambda path: exported)
     served = load_served(tmp_path / "model.onnx")
     assert (served.class_names, served.explain) == (("a\\n", "b"), None)

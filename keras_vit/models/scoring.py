@@ -1,0 +1,59 @@
+"""A model with its novelty score: from images to outputs, and how far they are from training."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.models.answers import answers_of
+from keras_vit.models.shared_model import SharedModel
+from keras_vit.models.views import average_views
+
+
+def scoring_model(model: Any) -> Any:
+    """A model from the same images to `[outputs, novelty]`, outputs as of `average_views`.
+
+    The novelty `(images,)` is that of the image itself, whatever the views.
+
+    Returns:
+        A `keras.Model` that shares the weights; without a `novelty`, what `average_views` returns.
+    """
+    if hasattr(model, "scoring"):  # an exported file
+        return model.scoring()
+    averaged = average_views(model)
+    layer = getattr(model, "novelty", None)
+    if layer is None:
+        return averaged
+    backbone = model.feature_model("pre_logits")
+    if averaged is model:
+        images, outputs, features = model.inputs[0], model.outputs[0], backbone.outputs[0]
+    else:
+        images = keras.Input(model.inputs[0].shape[1:], name="images")
+        outputs, features = averaged(images), backbone(images)
+    scored = SharedModel.of(model, images, [outputs, layer(features)], model.name)
+    scored.classifier_activation, scored.task = model.classifier_activation, model.task
+    return scored
+
+
+def answer_rows(model: Any, outputs: Any) -> np.ndarray:
+    """What a `scoring_model` predicts as rows of answers, with the novelty as one more column.
+
+    Args:
+        model: The model itself.
+        outputs: Of a batch: `(images, outputs)`, or a list of that and the novelty `(images,)`.
+
+    Returns:
+        `(images, size)`, or `(images, size + 1)`.
+    """
+    if not isinstance(outputs, list | tuple):
+        return answers_of(model, outputs)
+    outputs, novelty = outputs
+    column = keras.ops.convert_to_numpy(novelty)[:, None]
+    return np.concatenate([answers_of(model, outputs), column], axis=1)
+
+
+def has_novelty(model: Any) -> bool:
+    """Whether a model, or an exported file, scores how far images are from the training images."""
+    if hasattr(model, "contract"):
+        return bool(model.contract.novelty)
+    return getattr(model, "novelty", None) is not None
