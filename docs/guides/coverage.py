@@ -154,9 +154,9 @@ for axis, (name, x) in zip(axes, others.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# What looks like digits is not found: half a digit above another half has the features of digits.
-# Measure on images like those that you expect. How the score was chosen, and how both are stored,
-# is on [the page about it](../coverage.md).
+# What looks like digits is found less often: half of the digits that are mixed or turned. Measure
+# on images like those that you expect. How the score was chosen, and how both are stored, is on
+# [the page about it](../coverage.md).
 
 # %%
 result = {

@@ -81,13 +81,14 @@ class ExportedModel:
 
     def predict_on_batch(self, images: Any) -> np.ndarray:
         """The answers for one batch, as `predict`."""
-        return self._outputs(images)[0]
+        return self.outputs_on_batch(images)[0]
 
     def scoring(self) -> Any:
         """What `keras_vit.models.scoring.scoring_model` returns for a model."""
         return _Scoring(self) if self.contract.novelty else self
 
-    def _outputs(self, images: Any) -> list[np.ndarray]:
+    def outputs_on_batch(self, images: Any) -> list[np.ndarray]:
+        """The answers for one batch, and the novelty where the file has one."""
         images = np.asarray(images)
         if images.ndim != 4 or images.shape[1:] != self.input_shape[1:]:
             raise ValueError(
@@ -103,7 +104,7 @@ class _Scoring:
     """An exported file whose batches have a novelty beside the answers."""
 
     def __init__(self, file: ExportedModel) -> None:
-        self.predict_on_batch = file._outputs
+        self.predict_on_batch = file.outputs_on_batch
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
