@@ -158,7 +158,7 @@ class Classification(Task):
         >>> from keras_vit.tasks import Classification
         >>> targets, answers = ["cat", "dog"] * 5, [[0.9, 0.1], [0.3, 0.7]] * 5
         >>> task = Classification(("cat", "dog")).with_coverage(targets, answers, 0.9)
-        >>> task.describe([0.8, 0.2])["set"], task.describe([0.95, 0.05])["set"]
+        >>> task.describe([0.6, 0.4])["set"], task.describe([0.95, 0.05])["set"]
         ([], ['cat'])
         """
         checked, rows = self._pairs(targets, answers)

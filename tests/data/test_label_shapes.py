@@ -136,7 +136,7 @@ def test_a_broken_file_in_a_batch(tmp_path) -> None:
 
 
 def test_labels_that_the_task_does_not_accept(source, tmp_path) -> None:
-    with pytest.raises(ValueError, match="Target 7 of row 0 is not a grade"):
+    with pytest.raises(ValueError, match="Target 7 of row 0 does not suit ordinal"):
         source(Ordinal(("low", "high")), np.full(COUNT, 7), tmp_path)
     with pytest.raises(ValueError, match="3 labels for 22"):
         source(Multilabel(("a", "b")), [["a"], [], ["b"]], tmp_path)
