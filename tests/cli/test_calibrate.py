@@ -17,7 +17,6 @@ from keras_vit.tasks import PredictionSets
 from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import plain, write
 
-pytestmark = pytest.mark.once
 DIGITS = tuple("0123456789")
 
 

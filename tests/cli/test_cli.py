@@ -111,13 +111,6 @@ def test_train_writes_everything(run: Path, photographs: Path) -> None:
     assert not model.compiled  # the optimizer would triple the file
 
 
-# The fixture `run` trains and exports on each backend; these train again, for what is printed.
-once = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="tested in the run on TensorFlow"
-)
-
-
-@once
 @pytest.mark.usefixtures("_no_export")
 def test_a_disorderly_folder_trains_to_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
@@ -135,7 +128,6 @@ def test_a_disorderly_folder_trains_to_the_end(
     assert facts["data"] == {"train": 59, "val": 8}
 
 
-@once
 def test_evaluation_lists_the_files_that_it_leaves_out(
     tmp_path: Path, photographs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +149,6 @@ def test_evaluation_lists_the_files_that_it_leaves_out(
     assert "commands.py" not in noted
 
 
-@once
 @pytest.mark.usefixtures("_no_export")
 @pytest.mark.parametrize("options", [["--lora", "2", "--epochs", "1"], ["--freeze-backbone"]])
 def test_lora_and_frozen_backbone_start_from_weights(
@@ -185,7 +176,6 @@ def test_lora_and_frozen_backbone_start_from_weights(
     assert json.loads((out / "report.json").read_text())["accuracy"] >= 0.9
 
 
-@once
 @pytest.mark.slow
 def test_recipe_auto_starts_from_a_probe_where_images_are_few(
     run: Path,
@@ -226,7 +216,6 @@ def test_recipe_auto_starts_from_a_probe_where_images_are_few(
     assert cli.main([*evaluation, "--views", "one"]) == 0
 
 
-@once
 def test_average(
     run: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,8 +265,6 @@ def interrupt(words: list[str], function: str, monkeypatch: pytest.MonkeyPatch) 
         assert cli.main(words) == 130
 
 
-@pytest.mark.every_backend
-@once
 @pytest.mark.usefixtures("_no_export")
 def test_an_interrupted_run_is_resumed(
     photographs: Path,
@@ -300,7 +287,6 @@ def test_an_interrupted_run_is_resumed(
 
 
 @pytest.mark.slow
-@once
 @pytest.mark.usefixtures("_no_export")
 def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
     photographs: Path,
@@ -323,7 +309,6 @@ def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
 
 
 @pytest.mark.slow
-@once
 @pytest.mark.usefixtures("_no_export")
 def test_an_augmentation_of_a_run_belongs_to_it(
     photographs: Path,
@@ -374,7 +359,6 @@ def test_predict_leaves_large_images_out(
     assert cli.main([*words, "2000"]) == 0
 
 
-@pytest.mark.once
 def test_commands_that_write_end_with_the_next_command(
     run: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -404,7 +388,6 @@ def test_commands_that_write_end_with_the_next_command(
     assert cli.main(["evaluate", str(soup), "--data", str(photographs)]) == 0
 
 
-@pytest.mark.once
 def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "saved_models" / "colors" / "2"
     assert cli.main(["export", str(run), "--out", str(target)]) == 0
@@ -422,7 +405,6 @@ def test_a_run_is_not_overwritten_by_accident(
     assert (run / "model.keras").is_file()
 
 
-@pytest.mark.once
 def test_list_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "ViT-B*"]) == 0
     printed = capsys.readouterr().out
@@ -434,7 +416,6 @@ def test_list_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "GMACs" in printed
 
 
-@pytest.mark.once
 def test_list_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "--weights", "dinov2"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
@@ -475,7 +456,6 @@ def test_errors_are_one_line(
     assert "Traceback" not in error
 
 
-@pytest.mark.once
 def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--help"], ["train", "--help"], ["predict", "--help"]):
         with pytest.raises(SystemExit) as stop:

@@ -125,7 +125,6 @@ def test_yaml_without_pyyaml_says_what_to_do(
         parse(["train", "--config", written(tmp_path, "data: x", "run.yml")])
 
 
-@pytest.mark.once
 def test_to_print_options_imports_no_backend(tmp_path: Path) -> None:
     for name in ("keras", "numpy", "yaml", "rich"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")

@@ -29,7 +29,6 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.once
 def test_train_evaluate_and_predict(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,7 +70,6 @@ def test_train_evaluate_and_predict(
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_a_frozen_backbone_and_a_teacher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +108,6 @@ def test_a_frozen_backbone_and_a_teacher(
     assert "learns from " in capsys.readouterr().out
 
 
-@pytest.mark.once
 def test_the_loss_of_another_task_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,7 +166,6 @@ def test_printed_answers_are_whole_in_a_pipe(
         assert printed == (tmp_path / f"a.{format}").read_text("utf-8")
 
 
-@pytest.mark.once
 def test_long_tables_are_printed_in_parts(
     models: dict[str, Path],
     tmp_path: Path,
@@ -213,7 +212,6 @@ def _pyarrow_parquet() -> Any:
     return parquet
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
 def test_resume_completes_what_was_cut_anywhere(
     format: str, models: dict[str, Path], tmp_path: Path
@@ -241,7 +239,6 @@ def test_resume_completes_what_was_cut_anywhere(
         assert [row["error"] for row in rows] == [row["error"] for row in expected]
 
 
-@pytest.mark.once
 def test_resume_refuses_files_of_others(
     models: dict[str, Path], photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,7 +254,6 @@ def test_resume_refuses_files_of_others(
             assert (tmp_path / name).read_text() == content
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
 def test_resume_refuses_another_model_or_another_task(
     format: str,
@@ -281,7 +277,6 @@ def test_resume_refuses_another_model_or_another_task(
     assert "1 image, besides 1 that were there" in capsys.readouterr().out
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -300,7 +295,6 @@ def test_options_that_do_not_go_together(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.once
 def test_parquet_without_pyarrow_says_what_to_install(
     models: dict[str, Path],
     photographs: Path,
@@ -315,7 +309,6 @@ def test_parquet_without_pyarrow_says_what_to_install(
     assert not out.exists()
 
 
-@pytest.mark.once
 def test_parquet_appears_whole_or_not_at_all(
     models: dict[str, Path],
     photographs: Path,
@@ -395,7 +388,6 @@ def test_a_model_whose_outputs_nobody_explained_is_refused(
 # Which files
 
 
-@pytest.mark.once
 def test_words_that_stand_for_files(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -423,7 +415,6 @@ def test_words_that_stand_for_files(
         assert paths("-") == expected
 
 
-@pytest.mark.once
 def test_large_folders_are_not_sorted_and_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,14 +424,12 @@ def test_large_folders_are_not_sorted_and_not_held(
     assert sorted(images) == sorted(p for p in tmp_path.rglob("*") if p.is_file())
 
 
-@pytest.mark.once
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
 def test_links_to_folders_are_not_followed(photographs: Path) -> None:
     (photographs / "deep/circle").symlink_to(photographs)
     assert len(list(image_paths.image_paths([photographs]))) == 4
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("word", "message"),
     [
@@ -478,7 +467,6 @@ def start(model: Path, *words: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, **options)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("format", ["csv", pytest.param("jsonl", marks=pytest.mark.slow)])
 def test_a_killed_run_leaves_whole_rows_and_is_resumed(
     format: str, models: dict[str, Path], tmp_path: Path
@@ -506,7 +494,6 @@ def test_a_killed_run_leaves_whole_rows_and_is_resumed(
     assert sorted(files) == sorted(map(str, photos.rglob("*.png")))
 
 
-@pytest.mark.once
 def test_standard_input_and_a_pipe(
     models: dict[str, Path], photographs: Path, tmp_path: Path
 ) -> None:
@@ -546,7 +533,6 @@ print((resident() - before) // 2**20)
 
 
 @pytest.mark.slow
-@pytest.mark.once
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
 def test_memory_does_not_grow_with_the_number_of_files(
     models: dict[str, Path], tmp_path: Path, run_python: Any
@@ -560,7 +546,6 @@ def test_memory_does_not_grow_with_the_number_of_files(
     assert len(read_csv(tmp_path / "all.csv")) == 3100
 
 
-@pytest.mark.once
 def test_paths_are_taken_as_they_are_needed(models: dict[str, Path], tmp_path: Path) -> None:
     """A list of a million files is read a block at a time, and answered before its end."""
     write(tmp_path, {"a.png": plain(1)})
@@ -578,7 +563,6 @@ def test_paths_are_taken_as_they_are_needed(models: dict[str, Path], tmp_path: P
     assert taken == 12
 
 
-@pytest.mark.once
 def test_a_terminal_shows_progress(
     models: dict[str, Path], photographs: Path, tmp_path: Path
 ) -> None:

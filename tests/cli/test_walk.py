@@ -36,7 +36,6 @@ def waiting(frame: FrameType) -> dict[str, None]:
     return dict.fromkeys(filter(None, map(name, reversed(frames))))
 
 
-@pytest.mark.once
 def test_few_functions_lie_between_the_command_and_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +64,6 @@ def test_few_functions_lie_between_the_command_and_the_loss(
     assert len(walk) <= MOST_TO_THE_LOSS, "\n".join(walk)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("file", "layout"), [("x.safetensors", "timm"), ("x.npz", "google")])
 def test_few_functions_lie_between_a_file_and_a_variable(
     file: str, layout: str, tmp_path: Path

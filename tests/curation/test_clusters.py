@@ -8,8 +8,6 @@ from sklearn.metrics import adjusted_rand_score
 
 from keras_vit.curation import clusters, find_clusters, nearest
 
-pytestmark = pytest.mark.once
-
 
 def blobs(sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)

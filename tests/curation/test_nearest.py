@@ -6,7 +6,6 @@ from sklearn.neighbors import NearestNeighbors
 
 from keras_vit.curation import nearest, nearest_neighbors
 
-pytestmark = pytest.mark.once
 ENGINES = ("numpy", "faiss")
 
 

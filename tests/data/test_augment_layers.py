@@ -211,7 +211,6 @@ def test_mixing_needs_classes(split: ArraySplit) -> None:
         pipeline(split, SIZE, 4, training=True, augment=keras.layers.MixUp())
 
 
-@pytest.mark.once
 def test_layers_replace_all_but_the_crop() -> None:
     everything = Augmentation(min_area=0.3, rand_augment=(2, 10), mixup=0.2, erasing=0.1)
     flip = keras.layers.RandomFlip()
@@ -237,7 +236,6 @@ def test_keras_cv(split: ArraySplit, policy: str) -> None:
     np.testing.assert_array_equal(labels.sum(-1), 1)
 
 
-@pytest.mark.once
 def test_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
@@ -255,7 +253,6 @@ def test_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert titles[1] == "resize, flip, shift by up to 4 px"
 
 
-@pytest.mark.once
 def test_the_option_of_train(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

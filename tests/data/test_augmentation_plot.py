@@ -14,8 +14,6 @@ from keras_vit.training import recipes
 from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import flat_folder
 
-pytestmark = pytest.mark.once
-
 pytest.importorskip("matplotlib")
 
 

@@ -58,7 +58,6 @@ def test_files_that_cannot_be_read_are_left_to_their_reader(tmp_path: Path) -> N
     assert sixteen_bit_files(files) == [tmp_path / "a.png"]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("verify", [True, False])
 def test_a_folder_is_one_warning(verify: bool, folder: Path) -> None:
     (message,) = deep_warnings(lambda: load(folder, verify=verify))
@@ -72,7 +71,6 @@ def test_a_folder_is_one_warning(verify: bool, folder: Path) -> None:
     assert deep_warnings(lambda: load(folder, verify=verify)) == []
 
 
-@pytest.mark.once
 def test_records_are_one_warning(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
 
@@ -105,7 +103,6 @@ def test_predictions_of_many_files_are_one_warning(folder: Path) -> None:
     assert "deep1.png (2 of 8 looked at)" in messages[0]
 
 
-@pytest.mark.once
 def test_an_inspection_is_one_warning(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = sorted(folder.glob("b/deep*.png"))
@@ -132,7 +129,6 @@ for name in sys.argv[5:]:
 """
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "commands", [["predict", "evaluate"], pytest.param(["train"], marks=pytest.mark.slow)]
 )
@@ -146,7 +142,6 @@ def test_the_commands(
     assert answers == [f"{name} 0 1 True" for name in commands]
 
 
-@pytest.mark.once
 def test_a_training_does_not_hide_it_among_what_its_report_lists(folder: Path) -> None:
     job = Job(data=str(folder), out=folder / "run")
     assert len(deep_warnings(lambda: load_splits(job))) == 1

@@ -14,8 +14,6 @@ from keras_vit.data.decode.decoder import decode_and_orientation, decode_upright
 from keras_vit.data.decode.pillow import decode_with_pillow
 from tests.data.image_fixtures import IMAGE, PIXELS, encode
 
-pytestmark = pytest.mark.once
-
 tf = pytest.importorskip("tensorflow")
 
 TRANSPARENT = IMAGE.copy()

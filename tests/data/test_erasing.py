@@ -5,8 +5,6 @@ import pytest
 
 from keras_vit.data import random_erasing
 
-pytestmark = pytest.mark.once
-
 tf = pytest.importorskip("tensorflow")
 
 

@@ -10,8 +10,6 @@ from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Tas
 from keras_vit.training.refinement import some_images
 from tests.data.image_fixtures import plain, write
 
-pytestmark = pytest.mark.once
-
 tf = pytest.importorskip("tensorflow")
 
 COUNT = 22
@@ -155,7 +153,6 @@ def test_repr(tmp_path) -> None:
     )
 
 
-@pytest.mark.once
 def test_a_split_of_one_class_is_read_though_no_task_has_one() -> None:
     split = ArraySplit("train", ("a",), np.zeros((4, 8, 8, 1), np.uint8), np.zeros(4, int))
     assert repr(split) == "ArraySplit('train', 4 images, 1 class)"

@@ -8,8 +8,6 @@ import tensorflow as tf
 
 from keras_vit import data
 
-pytestmark = pytest.mark.once
-
 
 def test_images_and_labels_are_mixed_alike() -> None:
     images = np.zeros((4, 2, 2, 1), "float32") + np.arange(4, dtype="float32").reshape(4, 1, 1, 1)

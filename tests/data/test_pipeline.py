@@ -59,7 +59,6 @@ def passes(batches: tf.data.Dataset, count: int = 1) -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.once
 def test_shapes_types_and_number(split) -> None:
     batches = pipeline(split, (8, 6), 6)
     assert batches.element_spec == (
@@ -70,7 +69,6 @@ def test_shapes_types_and_number(split) -> None:
     assert pipeline(split, 8, 6, channels=1).element_spec[0].shape == (None, 8, 8, 1)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_the_policy_changes_nothing(folder_split, policy: str) -> None:
     options = {**EVERYTHING, "training": True}
@@ -81,7 +79,6 @@ def test_the_policy_changes_nothing(folder_split, policy: str) -> None:
     np.testing.assert_array_equal(passes(batches)[0], expected)
 
 
-@pytest.mark.once
 def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: bool) -> None:
     images, labels = array_split.as_arrays()
     for batches in [pipeline(array_split, 8, 7, channels=1, cache=cache)] * 2:
@@ -95,7 +92,6 @@ def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: boo
         np.testing.assert_array_equal(images[:, -1], folder_split.labels())
 
 
-@pytest.mark.once
 def test_training_follows_from_the_seed(folder_split, cache: bool) -> None:
     def train(seed: int) -> list[np.ndarray]:
         return passes(pipeline(folder_split, 8, 10, training=True, seed=seed, cache=cache), 2)
@@ -106,7 +102,6 @@ def test_training_follows_from_the_seed(folder_split, cache: bool) -> None:
     assert (first[0] != other[0]).any()
 
 
-@pytest.mark.once
 def test_threads_do_not_change_the_batches(folder_split) -> None:
     def with_threads(count: int) -> list[np.ndarray]:
         batches = pipeline(folder_split, 8, 6, training=True, repeat=True).take(10)
@@ -117,7 +112,6 @@ def test_threads_do_not_change_the_batches(folder_split) -> None:
     np.testing.assert_array_equal(with_threads(1), with_threads(8))
 
 
-@pytest.mark.once
 def test_every_pass_is_a_permutation(folder_split) -> None:
     orders = [images[:, 0] for images in passes(pipeline(folder_split, 8, 10, training=True), 2)]
     for order in orders:
@@ -125,7 +119,6 @@ def test_every_pass_is_a_permutation(folder_split) -> None:
     assert (orders[0] != orders[1]).any()
 
 
-@pytest.mark.once
 def test_augmentation_differs_between_images_and_passes() -> None:
     # The same image 64 times: only the augmentation differs.
     noise = np.random.default_rng(0).integers(0, 256, (1, 90, 90, 3), np.uint8)
@@ -137,7 +130,6 @@ def test_augmentation_differs_between_images_and_passes() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["plain", "everything"])
-@pytest.mark.once
 def test_a_stopped_run_goes_on_bit_by_bit(split, options: dict, cache: bool) -> None:
     def stream(start_step: int, count: int) -> list[np.ndarray]:
         batches = pipeline(
@@ -152,14 +144,12 @@ def test_a_stopped_run_goes_on_bit_by_bit(split, options: dict, cache: bool) -> 
         np.testing.assert_array_equal(stream(start, 12 - start), whole[6 * start :])
 
 
-@pytest.mark.once
 def test_passes_are_numbered(split, cache: bool) -> None:
     endless = passes(pipeline(split, 8, 5, True, repeat=True, cache=cache).take(12))[0]
     finite = passes(pipeline(split, 8, 5, True, cache=cache), 3)
     np.testing.assert_array_equal(np.concatenate(finite), endless)
 
 
-@pytest.mark.once
 def test_what_is_skipped_is_not_gone_through(split) -> None:
     started = time.monotonic()
     far = pipeline(split, 8, 5, True, repeat=True, start_step=10**15)
@@ -167,7 +157,6 @@ def test_what_is_skipped_is_not_gone_through(split) -> None:
     assert time.monotonic() - started < 60  # a nanosecond for each would be 57 days
 
 
-@pytest.mark.once
 def test_unchecked_files_are_gone_through(tmp_path: Path) -> None:
     flat_folder(tmp_path)
     (tmp_path / "a" / "bad.png").write_bytes(b"not an image")
@@ -180,7 +169,6 @@ def test_unchecked_files_are_gone_through(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stream(6, 3), stream(0, 9)[30:])
 
 
-@pytest.mark.once
 def test_a_broken_file_leaves_the_others_as_they_are(folder_split) -> None:
     batches = pipeline(folder_split, 8, 6, True, repeat=True).take(3)
     (before,) = passes(batches)
@@ -193,7 +181,6 @@ def test_a_broken_file_leaves_the_others_as_they_are(folder_split) -> None:
     assert after[place, -1] == before[place, -1] == 0
 
 
-@pytest.mark.once
 def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd) -> None:
     folder_split.files[3].write_bytes(plain(6)[:40])
     folder_split.files[5].unlink()
@@ -208,7 +195,6 @@ def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd)
     assert len(passes(pipeline(folder_split, 8, 6, training=True))[0]) == 20
 
 
-@pytest.mark.once
 def test_unchecked_files_that_are_broken_are_skipped(tmp_path: Path, capfd) -> None:
     flat_folder(tmp_path)
     (tmp_path / "a" / "bad.png").write_bytes(b"not an image")
@@ -248,7 +234,6 @@ def test_fits_on_every_backend(folder_split) -> None:
         ({"channels": 4}, "channels=4 must be 3"),
     ],
 )
-@pytest.mark.once
 def test_errors(array_split, arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pipeline(array_split, **{"image_size": 8, "batch_size": 4, **arguments})
@@ -263,13 +248,11 @@ def test_errors(array_split, arguments: dict, message: str) -> None:
         (np.zeros((2, 8, 8, 1), np.uint8), [0, 2], "labels run from 0 to 2, but the 2 class"),
     ],
 )
-@pytest.mark.once
 def test_array_errors(images: np.ndarray, labels: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ArraySplit("train", ("a", "b"), images, np.array(labels))
 
 
-@pytest.mark.once
 def test_an_augmentation_object_is_used(array_split) -> None:
     augment = Augmentation("resize", shift=3, flip=False)
     shifted = pipeline(array_split, 8, 20, training=True, augment=augment)
@@ -277,7 +260,6 @@ def test_an_augmentation_object_is_used(array_split) -> None:
     assert sum(black) > 0  # rows that came in from outside
 
 
-@pytest.mark.once
 def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch) -> None:
     split = load("digits").train
     module = importlib.import_module("keras_vit.data.input_pipeline")

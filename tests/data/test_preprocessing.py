@@ -18,8 +18,6 @@ from keras_vit.data import (
 from keras_vit.data.eval_transform import MODES
 from tests.data.image_fixtures import IMAGE, PIXELS
 
-pytestmark = pytest.mark.once
-
 tf = pytest.importorskip("tensorflow")
 
 

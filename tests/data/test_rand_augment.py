@@ -7,8 +7,6 @@ from PIL import Image, ImageEnhance, ImageOps
 from keras_vit.data import OPERATIONS, Augmentation, rand_augment, training_image
 from keras_vit.data.augment.rand_augment import _gray
 
-pytestmark = pytest.mark.once
-
 tf = pytest.importorskip("tensorflow")
 
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 48, 3), np.uint8)

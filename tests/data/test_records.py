@@ -14,8 +14,6 @@ from keras_vit.data.sources.records import Records, Shard
 from tests.data.image_fixtures import plain
 from tests.examples import load_example
 
-pytestmark = pytest.mark.once
-
 tf = pytest.importorskip("tensorflow")
 array_record = pytest.importorskip("array_record.python.array_record_module")
 

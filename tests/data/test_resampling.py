@@ -9,8 +9,6 @@ from keras_vit.tasks import Multilabel
 from keras_vit.tasks.balance import sampling_rates
 
 pytest.importorskip("tensorflow")
-pytestmark = pytest.mark.once
-
 COUNTS = [60, 30, 8, 2]
 LABELS = np.random.default_rng(0).permutation(np.repeat(range(4), COUNTS))
 # An image's first pixel is its place, and the second its label.

@@ -17,7 +17,6 @@ def folder(tmp_path_factory) -> Path:
     return disorderly_folder(tmp_path_factory.mktemp("wüst"))
 
 
-@pytest.mark.once
 def test_faults_are_left_out_and_reported(folder: Path) -> None:
     with (
         pytest.warns(UserWarning, match="4 of 72 files cannot be decoded and are skipped"),
@@ -46,7 +45,7 @@ def test_faults_are_left_out_and_reported(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:4 of 72 files", "ignore:2 classes")
-@pytest.mark.parametrize("verify", [True, pytest.param(False, marks=pytest.mark.once)])
+@pytest.mark.parametrize("verify", [True, False])
 def test_it_is_iterated_to_the_end(folder: Path, verify: bool, capfd) -> None:
     splits = load(folder, verify=verify)
     training = pipeline(splits.train, 16, 8, True, augment=Augmentation(mixup=0.2), num_classes=3)

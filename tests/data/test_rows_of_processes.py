@@ -8,8 +8,6 @@ import pytest
 
 from keras_vit.data import ArraySplit, Augmentation, Split, load, pipeline
 
-pytestmark = pytest.mark.once
-
 tf = pytest.importorskip("tensorflow")
 
 COUNT, BATCH = 22, 8

@@ -16,8 +16,6 @@ from keras_vit.data import BadImageError, load, pipeline, read_image
 from keras_vit.data.sources.splits import FileReport
 from tests.data.image_fixtures import IMAGE, encode, flat_folder, plain, write
 
-pytestmark = pytest.mark.once
-
 pytest.importorskip("tensorflow")
 
 

@@ -14,8 +14,6 @@ from keras_vit.data import Splits, load, pipeline
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from tests.data.image_fixtures import plain, write
 
-pytestmark = pytest.mark.once
-
 pytest.importorskip("tensorflow")
 
 COUNT = 30

@@ -10,8 +10,6 @@ import pytest
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
 from tests.examples import load_example
 
-pytestmark = pytest.mark.once
-
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
 

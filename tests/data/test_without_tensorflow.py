@@ -16,8 +16,6 @@ from keras_vit.data.decode.pillow import decode_with_pillow, evaluation_array
 from keras_vit.data.eval_transform import INTERPOLATIONS, PILLOW_MODES, EvalTransform
 from tests.conftest import REPOSITORY
 
-pytestmark = pytest.mark.once
-
 # TensorFlow decodes JPEG files with a fast transform, Pillow with an exact one. Measured over 61
 # photographs, four modes, 96 and 224 pixels: at most 8.4 of 255 levels, and 1.16 in the mean of an
 # image.

@@ -93,14 +93,12 @@ def needs_linux() -> None:
     pytest.importorskip("tensorflow")
 
 
-@pytest.mark.once
 def test_a_report_of_1000_classes_takes_less_than_1_gib(run_python: Callable[..., str]) -> None:
     needs_linux()
     assert float(run_python(LIMITED + OF_LOGITS, None, "1000", "4000").split()[-1]) < 1
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_a_report_of_21843_classes_takes_less_than_1_gib(run_python: Callable[..., str]) -> None:
     needs_linux()
     assert float(run_python(LIMITED + OF_A_MODEL, None, "21843", "21843").split()[-1]) < 1

@@ -23,7 +23,6 @@ GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
 TRAIN, NEW = GOLDEN["train"], GOLDEN["new"]
 
 
-@pytest.mark.once
 def test_the_scores_of_pytorch_ood() -> None:
     rows = unit_rows(TRAIN)
     centered = rows - rows.mean(axis=0)
@@ -37,7 +36,6 @@ def test_the_scores_of_pytorch_ood() -> None:
     np.testing.assert_allclose(energy_scores(NEW), GOLDEN["energy"], rtol=1e-5)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("count", [5, 20, 200])
 def test_the_covariance_of_ledoit_and_wolf(count: int) -> None:
     from sklearn.covariance import ledoit_wolf
@@ -46,7 +44,6 @@ def test_the_covariance_of_ledoit_and_wolf(count: int) -> None:
     np.testing.assert_allclose(shrunk_covariance(rows), ledoit_wolf(rows)[0])
 
 
-@pytest.mark.once
 def test_false_alarms_of_new_images() -> None:
     """Over many draws, those of images that set nothing are as rare as asked for."""
     rng, above = np.random.default_rng(0), []
@@ -72,7 +69,6 @@ def test_the_layer_is_its_definition_and_is_saved(tmp_path: Path) -> None:
     assert novelty.compute_output_shape((None, 8)) == (None,)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -80,7 +80,6 @@ def numbers(label: Any, values: Sequence[Any]) -> list[int]:
     return [int(label.read(value)) for value in values]
 
 
-@pytest.mark.once
 def test_label_maps_against_numpy() -> None:
     assert numbers(TURN, range(40)) == [int(np.floor(v / 2.5)) for v in range(40)]
     assert numbers(SPRITES_X, range(32)) == [v // 2 for v in range(32)]
@@ -114,7 +113,6 @@ def test_street_without_vehicles_is_a_separate_class() -> None:
 MOCKED = ("cifar100", "retinopathy", "dsprites_orientation", "norb_elevation")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", MOCKED)
 def test_mocked_records(name: str) -> None:
     row = task(name)
@@ -141,7 +139,6 @@ def test_two_valued_pixels_become_black_and_white() -> None:
     np.testing.assert_array_equal(image, np.repeat(stored * 255, 3, axis=-1))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["clevr_count", "clevr_distance", "kitti_distance"])
 def test_mocked_records_of_many_objects(name: str) -> None:
     objects = {
@@ -193,7 +190,6 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OURS = VtabTask("ours", "natural", "kv_vtab", 2, val=("train", 70), test=("train", 90))
 
 
-@pytest.mark.once
 def test_prepared_splits_are_disjoint(data_dir: Path) -> None:
     splits = task_splits(OURS, data_dir)
     sizes = {"train800": 800, "val200": 200, "train800val200": 1000, "test": 130}
@@ -383,7 +379,6 @@ def test_an_invalid_accuracy_is_refused(accuracy: float, calls: list, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.once
 def test_command_line(
     data_dir: Path,
     tmp_path: Path,

@@ -10,8 +10,6 @@ import pytest
 
 from keras_vit_cli.serve.batching import Batcher, FullError, Places
 
-pytestmark = pytest.mark.once
-
 
 class Model:
     """Doubles what it is given, once it is let go."""

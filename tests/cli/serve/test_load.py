@@ -11,7 +11,6 @@ serving = pytest.importorskip("benchmarks.serving")
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_load_kill_and_restart(shared: Path) -> None:
     weights = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k" / "model.safetensors"
     files = sorted((shared / "photos" / "flowers").rglob("*.jpg"))[::40]
@@ -24,7 +23,6 @@ def test_load_kill_and_restart(shared: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_two_seconds_of_load(tmp_path: Path) -> None:
     for seed in range(4):
         (tmp_path / f"{seed}.jpg").write_bytes(jpeg(seed))

@@ -11,8 +11,6 @@ from tests.cli.serve.helpers import jpeg, save, tiny_model
 from tests.inspection.test_page_in_browser import browser  # noqa: F401
 
 serving = pytest.importorskip("benchmarks.serving")
-pytestmark = pytest.mark.once
-
 DROP = """([content, name]) => {
   const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
   const data = new DataTransfer();

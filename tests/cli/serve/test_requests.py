@@ -29,8 +29,6 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 serving = pytest.importorskip("benchmarks.serving")
 load = pytest.importorskip("benchmarks._load")
-pytestmark = pytest.mark.once
-
 MAX_BYTES, MAX_IMAGES = 400_000, 10
 BROKEN = jpeg()[:-200]
 INFER, PREDICT = "/v2/models/photos/infer", "/v1/models/photos:predict"

@@ -29,8 +29,6 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 serving = pytest.importorskip("benchmarks.serving")
 load = pytest.importorskip("benchmarks._load")
-pytestmark = pytest.mark.once
-
 MAX_BYTES = 100_000
 # A server whose model takes a second per batch of two.
 SLOW = """
