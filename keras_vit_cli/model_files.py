@@ -1,10 +1,14 @@
 """The classifiers that commands are given: models, and files that `keras-vit export` wrote."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 from keras_vit.export import ExportedModel, load_classifier
 from keras_vit.models import ImageModel
+
+# What an `EvalTransform` that does not say it does.
+UNSAID = {"decoder": "tensorflow", "views": "one"}
 
 
 def open_classifier(
@@ -16,6 +20,8 @@ def open_classifier(
         ValueError: An exported file sees what its model saw, and `views` are others.
     """
     model = load_classifier(path)
+    if model.is_calibrated and (decoder, views) != (None, None):
+        _warn_of_other_images(model, decoder, views)
     if decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=decoder)
     if views is None or (isinstance(model, ExportedModel) and views == "one"):
@@ -27,3 +33,21 @@ def open_classifier(
         )
     model.eval_transform = replace(model.eval_transform, views=views)
     return model
+
+
+def _warn_of_other_images(
+    model: ImageModel | ExportedModel, decoder: str | None, views: str | None
+) -> None:
+    asked = {"decoder": decoder, "views": views}
+    changed = {
+        f"--{name} {value}"
+        for name, value in asked.items()
+        if value is not None and value != (getattr(model.eval_transform, name) or UNSAID[name])
+    }
+    if changed:
+        warnings.warn(
+            f"{model.name} has sets, intervals or a novelty score that were calibrated without "
+            f"{' '.join(sorted(changed))}: their coverage may be another. keras-vit evaluate shows "
+            "it on labeled images.",
+            stacklevel=3,
+        )

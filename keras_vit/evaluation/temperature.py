@@ -1,6 +1,5 @@
 """Temperature scaling (Guo et al. 2017): probabilities that are as sure as they are right."""
 
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -9,7 +8,6 @@ import numpy as np
 from keras_vit._base.errors import check_above_zero
 from keras_vit.evaluation.checks import check_labels, check_scores, row_slices
 from keras_vit.models.head import HEADS
-from keras_vit.tasks import Classification
 
 # Temperatures that are searched: beyond them, images are too few or labels are wrong.
 RANGE = (0.05, 20.0)
@@ -100,6 +98,5 @@ def divide_logits(model: keras.Model, temperature: float) -> None:
     for head in heads:
         for variable in head.weights:
             variable.assign(keras.ops.divide(variable, temperature))
-    task = getattr(model, "task", None)
-    if isinstance(task, Classification) and task.sets is not None:
-        model.task = replace(task, sets=None)
+    if task := getattr(model, "task", None):
+        model.task = task.uncalibrated()

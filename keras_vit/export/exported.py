@@ -83,6 +83,12 @@ class ExportedModel:
         """The answers for one batch, as `predict`."""
         return self.outputs_on_batch(images)[0]
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the task has prediction sets or intervals, or the file a novelty."""
+        promises = self.task is not None and self.task != self.task.uncalibrated()
+        return promises or self.contract.novelty
+
     def scoring(self) -> Any:
         """What `keras_vit.models.scoring.scoring_model` returns for a model."""
         return _Scoring(self) if self.contract.novelty else self

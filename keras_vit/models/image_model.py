@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
@@ -11,7 +12,13 @@ import keras
 import numpy as np
 
 from keras_vit import tasks
-from keras_vit._base.errors import check_arguments, check_choice, did_you_mean, listed
+from keras_vit._base.errors import (
+    check_arguments,
+    check_choice,
+    did_you_mean,
+    listed,
+    warn_at_caller,
+)
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.layers.novelty_score import NoveltyScore
@@ -147,6 +154,42 @@ class ImageModel(CompiledModel):
             self._novelty = NoveltyScore(name="novelty")
             self._novelty.build(shape)
         self._novelty.set_weights(layer.get_weights())
+
+    def uncalibrated(self) -> Self:
+        """A copy without what was calibrated for these weights; the model itself without such.
+
+        That is the prediction sets or intervals of its task, and `novelty`.
+
+        Example:
+
+        >>> import keras_vit
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+        >>> model.uncalibrated() is model
+        True
+        """
+        if not self.is_calibrated:
+            return self
+        copy = self._copy_with({"novelty": None})
+        if copy.task is not None:
+            copy.task = copy.task.uncalibrated()
+        return copy
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the task has prediction sets or intervals, or the model has `novelty`."""
+        promises = self._task is not None and self._task != self._task.uncalibrated()
+        return promises or self.novelty is not None
+
+    @functools.wraps(CompiledModel.fit)
+    def fit(self, *args: Any, **options: Any) -> Any:
+        if self.is_calibrated:
+            warn_at_caller(
+                f"{self.name} has prediction sets, intervals or a novelty score, which hold for "
+                "the weights that they were calibrated with. Train model.uncalibrated(), and "
+                "calibrate again with images that it was not trained on: keras-vit calibrate."
+            )
+        return super().fit(*args, **options)
 
     @property
     def eval_transform(self) -> EvalTransform:

@@ -143,6 +143,9 @@ class Classification(Task):
             return {"predictions": predictions}
         return {"set": self.names_in_set(answer), "predictions": predictions}
 
+    def uncalibrated(self) -> Self:
+        return replace(self, sets=None)
+
     def with_coverage(
         self,
         targets: Any,

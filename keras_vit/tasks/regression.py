@@ -177,6 +177,9 @@ class Regression(Task):
             return self
         return self.with_intervals(targets, answers)
 
+    def uncalibrated(self) -> Self:
+        return replace(self, margins=())
+
     def with_coverage(self, targets: Any, answers: Any, coverage: float) -> Self:
         return self.with_intervals(targets, answers, coverage)
 

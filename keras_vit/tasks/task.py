@@ -262,6 +262,10 @@ class Task:
         """
         return self
 
+    def uncalibrated(self) -> Self:
+        """The task without sets and intervals, whose coverage holds for one model's answers."""
+        return self
+
     def with_coverage(self, targets: Any, answers: Any, coverage: float) -> Self:
         """The task with answers that hold the truth for a part of new images: `PredictionSets` of
         classes, prediction intervals of numbers.

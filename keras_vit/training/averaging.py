@@ -23,7 +23,8 @@ def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None
         shares: How much each counts; None for all alike. Their sum must be 1.
 
     Returns:
-        A copy of the first one, not compiled, with the mean of the weights.
+        A copy of the first one, not compiled, with the mean of the weights, and without what was
+        calibrated for one of them: see `uncalibrated`.
 
     Raises:
         ValueError: There is no model, their weights have different names or shapes, or the shares
@@ -39,6 +40,8 @@ def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None
     >>> float(soup.get_layer("head").bias[0])
     0.5
     """
+    # Sets, intervals and novelty are of the answers of one.
+    models = [model.uncalibrated() for model in models]
     _check_alike(models)
     if shares is None:
         shares = [1 / len(models)] * len(models)
@@ -66,7 +69,7 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
         models: Two or more fine-tuned models.
 
     Returns:
-        A copy of the first one, not compiled, with the average.
+        A copy of the first one, not compiled nor calibrated, with the average.
 
     Raises:
         ValueError: There are fewer than two models, or their weights differ in name or shape.
@@ -81,6 +84,7 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
     """
     if len(models) < 2:
         raise ValueError(f"Model Stock needs two or more fine-tuned models, not {len(models)}.")
+    start, *models = (model.uncalibrated() for model in (start, *models))
     _check_alike([start, *models])
     stock = models[0].copy()
     tuned = [model.get_weights() for model in models]

@@ -15,9 +15,12 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.evaluation import fit_novelty
 from keras_vit.evaluation.novelty import energy_scores, knn_scores, shrunk_covariance
 from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
+from keras_vit.tasks import Classification
+from keras_vit_cli.model_files import open_classifier
 
 GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
 TRAIN, NEW = GOLDEN["train"], GOLDEN["new"]
@@ -53,6 +56,41 @@ def test_false_alarms_of_new_images() -> None:
         novelty = fit_novelty(rows[:100], rows[100:200], 0.1)
         above.append((novelty.scores(rows[200:]) > 1).mean())
     assert 0.08 < np.mean(above) < 0.1 + 3 * np.std(above) / np.sqrt(60)
+
+
+def calibrated() -> keras_vit.VisionTransformer:
+    model = keras_vit.VisionTransformer(
+        patch_size=4, hidden_dim=8, depth=1, num_heads=1, input_shape=(8, 8, 3), num_classes=2
+    )
+    answers = [[0.9, 0.1], [0.3, 0.7]] * 10
+    model.task = Classification(("cat", "dog")).with_coverage(["cat", "dog"] * 10, answers, 0.9)
+    model.set_novelty(fit_novelty(TRAIN[:150], TRAIN[150:]))
+    return model
+
+
+@pytest.mark.every_backend
+def test_what_was_calibrated_is_of_these_weights(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """An average has other weights, and so has a model after `fit`."""
+    model, plain = calibrated(), calibrated().uncalibrated()
+    assert model.is_calibrated
+    assert not plain.is_calibrated
+    assert plain.task.names == ("cat", "dog")
+    for average in (
+        keras_vit.average_weights([model, plain]),
+        keras_vit.model_stock(plain, [model, calibrated()]),
+    ):
+        assert not average.is_calibrated
+        assert average.task.names == ("cat", "dog")
+    model.save(tmp_path / "model.keras")
+    open_classifier(tmp_path / "model.keras", views="one")
+    assert not [w for w in recwarn if "calibrated" in str(w.message)]
+    with pytest.warns(UserWarning, match=r"calibrated without --views flip"):
+        open_classifier(tmp_path / "model.keras", views="flip")
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.warns(UserWarning, match=r"Train model\.uncalibrated\(\)"):
+        model.fit(np.full((2, 8, 8, 3), 99.0, "float32"), np.array([0, 1]), verbose=0)
 
 
 @pytest.mark.every_backend
