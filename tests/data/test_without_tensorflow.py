@@ -184,7 +184,7 @@ print("tensorflow" in sys.modules)
     assert (tmp_path / "out" / "index.html").is_file()
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
 def test_commands_read_the_data_of_other_backends_in_silence(backend: str, tmp_path: Path) -> None:
     """The library leaves its host's standard error alone, whatever TensorFlow writes to it."""
     pytest.importorskip(backend)
