@@ -19,6 +19,7 @@ from keras_vit.training import recipes
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.average_command import average
 from keras_vit_cli.calibrate_command import calibrate
+from keras_vit_cli.choose.choose_command import choose
 from keras_vit_cli.embed_command import embed
 from keras_vit_cli.evaluate.evaluate_command import evaluate
 from keras_vit_cli.exit_status import exit_status
@@ -72,6 +73,7 @@ def run(options: dict[str, Any]) -> int:
         "embed": embed,
         "search": search,
         "cluster": cluster,
+        "choose": choose,
         "export": _export,
         "serve": _serve,
         "convert": _convert,

@@ -103,6 +103,19 @@ def find_named(name: str) -> Weights | None:
     )
 
 
+def license_of(name: str) -> str | None:
+    """The license of released weights, by `"MODEL:TAG"` or the name of their file in the cache.
+
+    None where it is not known.
+
+    >>> license_of("ViT-Ti/16:augreg_in21k"), license_of("mine.safetensors")
+    ('Apache-2.0', None)
+    """
+    names = (name.lower(), Path(name).name.lower())
+    rows = (row for row in RELEASED if {row.name.lower(), row.file_name.lower()} & {*names})
+    return next((row.license for row in rows), None)
+
+
 def _looks_like_file(name: str) -> bool:
     return name.lower().endswith(FILE_SUFFIXES) or Path(name).is_absolute()
 

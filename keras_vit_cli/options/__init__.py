@@ -6,6 +6,7 @@ An option is stated once, as a field: its type, default, help and range. Standar
 from keras_vit_cli.options.augment import AUGMENT
 from keras_vit_cli.options.average import AVERAGE
 from keras_vit_cli.options.calibrate import CALIBRATE
+from keras_vit_cli.options.choose import CHOOSE
 from keras_vit_cli.options.cluster import CLUSTER
 from keras_vit_cli.options.convert import CONVERT
 from keras_vit_cli.options.embed import EMBED
@@ -29,6 +30,7 @@ COMMANDS: dict[str, Command] = {
     "embed": EMBED,
     "search": SEARCH,
     "cluster": CLUSTER,
+    "choose": CHOOSE,
     "export": EXPORT,
     "serve": SERVE,
     "convert": CONVERT,

@@ -1,0 +1,293 @@
+"""How much the features of an index know of labels: every image answered by all the others.
+
+    features, targets ──┬──► neighbors_answers   the nearest neighbors vote
+                        └──► ridge_answers       a linear probe, in closed form
+                                    └──► judge_features: scores with intervals, by the task
+
+Both leave one image out at a time, exactly and without a second fit, so that no image is held out
+and nothing is drawn: the same features have the same scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit.curation.feature_index import FeatureIndex
+from keras_vit.curation.nearest import feature_blocks, nearest_neighbors, unit_rows
+from keras_vit.tasks import Ordinal, Regression, Task
+from keras_vit.tasks.balance import differs_much
+from keras_vit.tasks.scores import NumberScores, Score, bootstrap
+
+NEIGHBORS, TEMPERATURE = 20, 0.07  # DINO's, as in `keras_vit.evaluation.knn_accuracy`
+# Multiples of the features' mean variance times the number of images: from next to no penalty to
+# one that leaves only the directions of largest variance.
+PENALTIES = tuple(float(p) for p in np.logspace(-4, 2, 13))
+_BLOCK = 8192  # rows that are in float64 at once
+
+
+class RidgeAnswers(NamedTuple):
+    """What a ridge regression answers for each example when it is fitted to all others.
+
+    Attributes:
+        answers: float64 `(n, outputs)`.
+        penalty: The one of `penalties` with the smallest error.
+        errors: Mean squared error of the left-out answers per penalty, `(penalties,)`.
+        penalties: Those that were compared, `(penalties,)`.
+    """
+
+    answers: np.ndarray
+    penalty: float
+    errors: np.ndarray
+    penalties: np.ndarray
+
+
+@dataclass(frozen=True)
+class FeatureScores:
+    """What features know of labels.
+
+    Attributes:
+        measure: The score to compare by, the higher the better: `"accuracy"`, or
+            `"balanced_accuracy"` where classes differ much; `"mean_average_precision"`; `"r2"`, of
+            several numbers the mean; `"quadratic_kappa"` of grades.
+        knn: The scores of the nearest neighbors' vote, each with a 95 % interval.
+        probe: Those of the linear probe.
+        penalty: The probe's.
+        examples: How many images there are.
+    """
+
+    measure: str
+    knn: dict[str, Score]
+    probe: dict[str, Score]
+    penalty: float
+    examples: int
+
+
+def judge_features(
+    features: FeatureIndex | np.ndarray,
+    targets: Any,
+    task: Task,
+    neighbors: int = NEIGHBORS,
+    resamples: int = 1000,
+) -> FeatureScores:
+    """Scores of the nearest neighbors and of a linear probe, each image answered by all others.
+
+    Features are scaled to length 1, as the cosine of the neighbors does.
+
+    Args:
+        features: An index, or an array `(n, dimension)`.
+        targets: One per row, as `task.check_targets` takes them.
+        task: What they mean: any of `keras_vit.tasks`; numbers are scored in their units.
+        neighbors: How many vote, by exp(cosine / 0.07); fewer where there are fewer images.
+        resamples: Of the bootstrap that intervals are from; that of an accuracy is Wilson's.
+
+    Raises:
+        ValueError: Rows and targets do not match, there are fewer than three, a target is not
+            accepted, or a number is not finite.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.curation import judge_features
+    >>> from keras_vit.tasks import Classification
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.arange(60) % 2
+    >>> features = rng.normal(size=(60, 4)) + 5 * np.eye(4)[labels]
+    >>> scores = judge_features(features, labels, Classification(("cat", "dog")))
+    >>> scores.probe[scores.measure].value
+    1.0
+    """
+    if isinstance(task, Regression):
+        task = task.fitted(targets)
+    checked = task.check_targets(targets)
+    wanted = _as_answers(task, checked)
+    rows = np.concatenate([unit_rows(block) for block in feature_blocks(features, _BLOCK)])
+    answers = {
+        "knn": neighbors_answers(rows, wanted, neighbors),
+        "probe": (ridge := ridge_answers(rows, wanted)).answers,
+    }
+    if isinstance(task, Regression):
+        answers = {name: task.answers(outputs) for name, outputs in answers.items()}
+    scores = {name: task.scores(targets, each, resamples) for name, each in answers.items()}
+    if isinstance(task, Regression) and task.size > 1:
+        values = task.values(targets)
+        for name, each in answers.items():
+            scores[name] |= _mean_r2(values, each, resamples)
+    measure = _measure(task, targets)
+    return FeatureScores(measure, scores["knn"], scores["probe"], ridge.penalty, len(rows))
+
+
+def neighbors_answers(
+    features: FeatureIndex | np.ndarray,
+    answers: Any,
+    k: int = NEIGHBORS,
+    temperature: float = TEMPERATURE,
+) -> np.ndarray:
+    """The mean answer of each row's nearest other rows, weighted by exp(cosine / temperature).
+
+    Args:
+        features: An index, or an array `(n, dimension)`.
+        answers: What is right for each row, `(n, outputs)`: of classes, rows of one-hot.
+        k: Rows that vote, by cosine; fewer where there are fewer.
+        temperature: A small value lets the nearest ones decide; with `float("inf")` all votes
+            weigh the same.
+
+    Returns:
+        float64 `(n, outputs)`.
+
+    Raises:
+        ValueError: See `ridge_answers`; or the temperature is not above 0.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.curation import neighbors_answers
+    >>> features = [[1, 0], [1, 0.1], [0, 1], [0.1, 1]]
+    >>> neighbors_answers(np.array(features), [[1], [1], [0], [0]], k=1).ravel().tolist()
+    [1.0, 1.0, 0.0, 0.0]
+    """
+    right = _check_pairs(features, answers)
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature!r} must be greater than 0, such as 0.07.")
+    rows, cosines = nearest_neighbors(features, k=k)
+    # Less the largest, so that the nearest row's weight is 1 whatever the temperature.
+    weights = np.exp((cosines - cosines.max(axis=1, keepdims=True)) / temperature, dtype=np.float64)
+    weights /= weights.sum(axis=1, keepdims=True)
+    votes = np.zeros_like(right)
+    for near, weight in zip(rows.T, weights.T, strict=True):  # a neighbor at a time, in rows' order
+        votes += weight[:, None] * right[near]
+    return votes
+
+
+def ridge_answers(
+    features: FeatureIndex | np.ndarray, answers: Any, penalties: Sequence[float] | None = None
+) -> RidgeAnswers:
+    """The answer for each row of a ridge regression on all other rows, for the best penalty.
+
+    Not a fit per row: with the hat matrix H of the fit to all rows, intercept included, the
+    left-out residual of row i is its residual divided by 1 - H[i, i] (Allen 1974, "The relationship
+    between variable selection and data augmentation and a method for prediction"). One
+    decomposition of the covariance serves all penalties. The intercept is not penalized. All in
+    float64, a block of rows at a time.
+
+    Args:
+        features: An index, or an array `(n, dimension)`; they are not scaled.
+        answers: What is right for each row, `(n, outputs)`.
+        penalties: L2 penalties to compare by the left-out squared error, scikit-learn's `alpha`;
+            None for 13 from 0.0001 to 100 times the features' mean variance times n.
+
+    Raises:
+        ValueError: Rows and answers do not match, there are fewer than three, a number is not
+            finite, or a penalty is not above 0.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.curation import ridge_answers
+    >>> x = np.random.default_rng(0).normal(size=(50, 3))
+    >>> left_out = ridge_answers(x, x @ [[1.0], [2.0], [0.0]] + 5, penalties=[1e-6, 1.0])
+    >>> left_out.penalty, bool(left_out.errors[0] < 1e-9)
+    (1e-06, True)
+    """
+    right = _check_pairs(features, answers)
+    count = len(right)
+    center = sum(block.sum(axis=0) for block in _blocks(features)) / count
+    if not np.isfinite(center).all():
+        raise ValueError("A feature is NaN or infinite: take its image out, or compute it again.")
+    mean = right.mean(axis=0)
+    covariance = np.zeros((len(center), len(center)))
+    moments = np.zeros((len(center), right.shape[1]))
+    for start, block in _centered(features, center):
+        covariance += block.T @ block
+        moments += block.T @ (right[start : start + len(block)] - mean)
+    values, vectors = np.linalg.eigh(covariance)
+    values = values.clip(0)  # rounding makes those of directions without variance negative
+    grid = _check_penalties(penalties, values)
+    moments = vectors.T @ moments
+
+    def left_out(penalty: float) -> Iterator[tuple[slice, np.ndarray]]:
+        shrunk = 1 / (values + penalty)
+        for start, block in _centered(features, center):
+            place = slice(start, start + len(block))
+            rotated = block @ vectors
+            leverage = 1 / count + rotated**2 @ shrunk
+            residual = right[place] - mean - rotated @ (shrunk[:, None] * moments)
+            yield place, right[place] - residual / (1 - leverage)[:, None]
+
+    errors = np.array(
+        [
+            sum(((right[place] - rows) ** 2).sum() for place, rows in left_out(penalty))
+            / right.size
+            for penalty in grid
+        ]
+    )
+    best = float(grid[int(errors.argmin())])
+    return RidgeAnswers(np.concatenate([rows for _, rows in left_out(best)]), best, errors, grid)
+
+
+def _check_penalties(penalties: Sequence[float] | None, values: np.ndarray) -> np.ndarray:
+    if penalties is None:
+        # Features that are all the same have no variance: any penalty has the mean as its answer.
+        return np.array(PENALTIES) * (values.mean() or 1.0)
+    grid = np.asarray(penalties, np.float64)
+    if grid.ndim != 1 or not grid.size or not ((grid > 0) & np.isfinite(grid)).all():
+        raise ValueError(
+            f"penalties={penalties!r} must be one or more numbers above 0, such as [0.1, 1, 10]."
+        )
+    return grid
+
+
+def _check_pairs(features: FeatureIndex | np.ndarray, answers: Any) -> np.ndarray:
+    """Answers as float64 `(n, outputs)`."""
+    right = np.asarray(answers, np.float64)
+    if right.ndim != 2 or len(right) != len(features) or not right.shape[1]:
+        raise ValueError(
+            f"Answers of shape {right.shape} do not match {len(features):,} rows of features: give "
+            "(rows, outputs)."
+        )
+    if len(right) < 3:
+        raise ValueError(
+            f"There are {len(right)} images, and each is answered by all others: give at least 3."
+        )
+    if not np.isfinite(right).all():
+        raise ValueError("An answer is NaN or infinite: leave its image out.")
+    return right
+
+
+def _blocks(features: FeatureIndex | np.ndarray) -> Iterator[np.ndarray]:
+    return (np.asarray(block, np.float64) for block in feature_blocks(features, _BLOCK))
+
+
+def _centered(
+    features: FeatureIndex | np.ndarray, center: np.ndarray
+) -> Iterator[tuple[int, np.ndarray]]:
+    start = 0
+    for block in _blocks(features):
+        yield start, block - center
+        start += len(block)
+
+
+def _as_answers(task: Task, checked: np.ndarray) -> np.ndarray:
+    """Checked targets as the answers that are right, `(n, size)`; numbers stay scaled."""
+    if checked.ndim == 2:
+        return checked
+    return np.eye(task.size)[checked]
+
+
+def _mean_r2(values: np.ndarray, answers: np.ndarray, resamples: int) -> dict[str, Score]:
+    """Of several numbers, the mean of their R2, by which features are compared."""
+    scores = NumberScores(values, answers)
+    return bootstrap(lambda w: [float(scores(w)[:, 2].mean())], ["r2"], len(values), resamples)
+
+
+def _measure(task: Task, targets: Any) -> str:
+    if isinstance(task, Regression):
+        return "r2"
+    if isinstance(task, Ordinal):
+        return "quadratic_kappa"
+    if task.kind == "multilabel":
+        return "mean_average_precision"
+    return "balanced_accuracy" if differs_much(task.counts(targets)) else "accuracy"

@@ -1,0 +1,1 @@
+"""`keras-vit choose`: which weights are worth fine-tuning on a folder."""

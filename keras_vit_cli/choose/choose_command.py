@@ -1,0 +1,235 @@
+"""`keras-vit choose`: which weights, layer, pooling and image size are worth fine-tuning.
+
+labeled images ──► for each of the weights, sizes and layers: index ──► scores, time, memory
+                                                                 └──► table, choice.csv, choice.png
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit import load_model
+from keras_vit._base.errors import counted, printable
+from keras_vit._base.output_folder import OutputFolder
+from keras_vit.curation import FeatureIndex, index_of, judge_features
+from keras_vit.curation.photo_encoder import Encoder
+from keras_vit.data import load
+from keras_vit.data.decode.image_files import read_contents
+from keras_vit.models import ImageModel
+from keras_vit.models.cost import cost_of
+from keras_vit.tasks import Task
+from keras_vit.weights.catalog import license_of
+from keras_vit_cli.choose.choice_files import PLOT, TABLE, Choice, draw, table_of, write_table
+from keras_vit_cli.options.choose import ChooseOptions
+from keras_vit_cli.printing import print_next, print_table, print_text
+from keras_vit_cli.report.run_plots import save_figure
+from keras_vit_cli.table_options import table_options
+
+_ROUNDS = 5  # batches that are timed
+_MOST_REASONS = 10
+
+
+@dataclass(frozen=True)
+class Labeled:
+    """The images to compare on.
+
+    Attributes:
+        files: Absolute paths.
+        targets: One per file, as `task.check_targets` takes them.
+        task: What they mean.
+        source: What is embedded: the whole folder, whose index other calls can use and add to, or
+            the files that were drawn.
+    """
+
+    files: list[str]
+    targets: np.ndarray
+    task: Task
+    source: Path | list[Path]
+
+
+class Candidate(NamedTuple):
+    """Weights up to a layer, for images of a size."""
+
+    weights: str
+    model: ImageModel
+    layer: str
+    pooling: str | None
+
+
+def choose(options: ChooseOptions) -> int:
+    """Prints and writes the comparison; the exit status is 1 where images cannot be read.
+
+    Raises:
+        FileExistsError: `out` has other files, or an earlier comparison without `overwrite`.
+        ValueError: The folder does not have labeled images, or a layer, pooling or size does not
+            suit a model.
+    """
+    output = OutputFolder(
+        options.out,
+        "choice",
+        f".{Path(os.path.abspath(options.out)).name}.partial",
+        results=(TABLE, PLOT),
+        protected=[options.photos],
+    )
+    output.check(overwrite=options.overwrite)
+    _check_candidates(options)
+    labeled = _labeled_images(options)
+    choices, unreadable = [], {}
+    for weights in options.among:
+        for candidate in _candidates(weights, options):
+            choice, failed = _judge(candidate, labeled, options)
+            choices.append(choice)
+            unreadable |= failed
+            print_text(f"{choice}")
+    choices.sort(key=lambda choice: -choice.probe.value)
+    print_table(table_of(choices))
+    with output.opened(overwrite=options.overwrite) as workspace:
+        write_table(workspace / TABLE, choices)
+        save_figure(draw(choices), workspace / PLOT)
+        output.finish()
+        output.publish()
+    for file, reason in list(unreadable.items())[:_MOST_REASONS]:
+        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
+    if (more := len(unreadable) - _MOST_REASONS) > 0:
+        print(f"keras-vit: and {more:,} more", file=sys.stderr)
+    print_text(f"written to {options.out}: {TABLE}, {PLOT}")
+    best = choices[0]
+    size = ("--image-size", best.image_size)
+    print_next("train", "--data", options.photos, *_same(options), "--weights", best.weights, *size)
+    return 1 if unreadable else 0
+
+
+def _check_candidates(options: ChooseOptions) -> None:
+    """Raises an error for what does not suit a model, before any work."""
+    pooled = False
+    for weights in options.among:
+        for _, model, layer, pooling in _candidates(weights, options):
+            Encoder(model, layer, pooling, options.batch_size)
+            pooled |= pooling is not None
+    if options.poolings is not None and not pooled:
+        raise ValueError(
+            "--poolings has no effect: every one of --layers has one vector per image. Leave it "
+            "out, or give a layer such as block_8."
+        )
+
+
+def _labeled_images(options: ChooseOptions) -> Labeled:
+    """The images that `keras-vit train` trains on, or as many of them as are asked for."""
+    table = table_options(options)
+    splits = load(options.photos, **table, max_pixels=options.max_pixels, verify=False)
+    split = splits.train
+    if split.files is None:
+        raise ValueError(
+            f"{printable(options.photos)} is not a folder of image files: give one, with "
+            "CLASS/*.jpg or with --labels."
+        )
+    task, files = split.task, list(map(Path, split.files))
+    targets = task.to_targets(split.labels())
+    source: Path | list[Path] = options.photos
+    shown = f"{len(files):,} training images of {options.photos}"
+    if len(files) > options.images:
+        drawn = np.flatnonzero(task.split(targets, options.images / len(files)))
+        shown = f"{len(drawn):,} of {shown}"
+        files, targets = [files[i] for i in drawn], targets[drawn]
+        source = files
+    print_text(f"{shown}: {task.kind} of {counted(task.size, task.nouns[0], task.nouns[1])}")
+    return Labeled([os.path.abspath(file) for file in files], targets, task, source)
+
+
+def _candidates(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
+    model = load_model(weights)
+    if options.decoder is not None:
+        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
+    for size in options.sizes or (None,):
+        if size is None and None in model.image_size:
+            raise ValueError(f"{printable(weights)} takes images of any size: give --sizes.")
+        sized = model
+        if size is not None and model.image_size != (size, size):
+            shape = (size, size, model.channels)
+            first = model.data_format == "channels_first"
+            sized = model.with_input_shape((model.channels, size, size) if first else shape)
+        for layer in options.layers or ("pre_logits",):
+            has_tokens = len(sized.feature_model(layer).output_shape) > 2
+            for pooling in options.poolings or ("mean",) if has_tokens else (None,):
+                yield Candidate(weights, sized, layer, pooling)
+
+
+def _judge(
+    candidate: Candidate, labeled: Labeled, options: ChooseOptions
+) -> tuple[Choice, Mapping[str, str]]:
+    """What the features of a candidate know and cost, and the images that cannot be read."""
+    weights, model, layer, pooling = candidate
+    settings = {"layer": layer, "pooling": pooling, "max_pixels": options.max_pixels}
+    index = index_of(model, labeled.source, batch_size=options.batch_size, **settings)
+    rows, known = _rows_of(index, labeled.files)
+    scores = judge_features(
+        np.asarray(index.features[rows], np.float32),
+        labeled.targets[known],
+        labeled.task,
+        options.neighbors,
+    )
+    encoder = Encoder(model, batch_size=options.batch_size, **settings)
+    cost = cost_of(model, options.batch_size)
+    wanted = set(labeled.files)
+    failed = {
+        file: reason
+        for file, reason in index.unreadable.items()
+        if os.path.join(index.photos, file) in wanted
+    }
+    choice = Choice(
+        weights,
+        model.image_size,
+        layer,
+        pooling,
+        scores,
+        _images_per_second(encoder, index),
+        cost.parameters,
+        cost.training_bytes,
+        license_of(weights),
+    )
+    return choice, failed
+
+
+def _rows_of(index: FeatureIndex, files: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of files in an index, in its order, and the places of these files."""
+    photos = os.path.abspath(index.photos)
+    row_of = {os.path.join(photos, *name.split("/")): row for row, name in enumerate(index.files)}
+    pairs = sorted((row_of[file], i) for i, file in enumerate(files) if file in row_of)
+    if not pairs:
+        raise ValueError(
+            f"None of the {len(files):,} labeled images is among the {len(index):,} of {photos} "
+            "that can be decoded."
+        )
+    rows, known = np.array(pairs).T
+    return rows, known
+
+
+def _images_per_second(encoder: Encoder, index: FeatureIndex) -> float:
+    """How many decoded images the model takes, the median of some batches."""
+    image = encoder.prepare(read_contents(index.path(0)))
+    batch = np.repeat(image[None], encoder.batch_size, axis=0)
+    encoder(batch)  # compiles
+    seconds = []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        encoder(batch)
+        seconds.append(time.perf_counter() - began)
+    return encoder.batch_size / float(np.median(seconds))
+
+
+def _same(options: ChooseOptions) -> list[Any]:
+    """The options of the table that `keras-vit train` has as well."""
+    names = ("labels", "task", "file_column", "label_columns", "separator")
+    given = {name: getattr(options, name) for name in names}
+    return [
+        word
+        for name, value in given.items()
+        if value is not None
+        for word in (f"--{name.replace('_', '-')}", value)
+    ]

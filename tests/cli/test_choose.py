@@ -1,0 +1,123 @@
+"""`keras-vit choose`: from photographs and weights to a table and a plot."""
+
+import csv
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.curation import embedding
+from keras_vit_cli import commands as cli
+
+image = pytest.importorskip("PIL.Image")
+CHOOSE = ["choose", "photos", "--out", "choice", "--among", "one.keras"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models, and photographs of two colors with a table of numbers and labels."""
+    folder = tmp_path_factory.mktemp("home")
+    random = np.random.default_rng(0)
+    rows = ["file,weight,colors"]
+    for channel, name in enumerate(("red", "green")):
+        (folder / "photos" / name).mkdir(parents=True)
+        for i in range(15):
+            pixels = random.integers(0, 60, (20, 24, 3)).astype("uint8")
+            pixels[..., channel] += 100 + 5 * i
+            image.fromarray(pixels).save(folder / "photos" / name / f"{i}.png")
+            rows.append(f"{name}/{i}.png,{5 * i / 2},{name}{'|bright' if i > 7 else ''}")
+    (folder / "photos/labels.csv").write_text("\n".join(rows))
+    for seed, name in enumerate(("one", "other")):
+        keras.utils.set_random_seed(seed)
+        model = keras_vit.VisionTransformer(
+            patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3)
+        )
+        keras_vit.save_weights(model, folder / f"{name}.keras")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("KERAS_HOME", str(home / "cache"))
+
+
+def rows_of(folder: str) -> list[dict[str, str]]:
+    with Path(folder, "choice.csv").open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_it_compares_weights_layers_and_sizes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ["--layers", "pre_logits", "block_0", "--poolings", "token", "--sizes", "12"]
+    assert cli.main([*CHOOSE, "other.keras", *more]) == 0
+    printed = capsys.readouterr().out
+    assert "24 training images of photos: classification of 2 classes" in printed
+    assert "accuracy of 24 images, each answered by all others" in printed
+    assert "next: keras-vit train --data photos --weights" in printed
+    rows = rows_of("choice")
+    names = ["one.keras", "other.keras"]
+    layers = [("pre_logits", ""), ("block_0", "token")]
+    asked = {(name, "12", *layer) for name in names for layer in layers}
+    keys = ("weights", "height", "layer", "pooling")
+    assert {tuple(row[key] for key in keys) for row in rows} == asked
+    scores = [float(row["probe_accuracy"]) for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > 0.9
+    for row in rows:
+        low, value, high = (float(row[f"knn_accuracy{end}"]) for end in ("_low", "", "_high"))
+        assert low <= value <= high
+        assert float(row["images_per_second"]) > 0
+    assert Path("choice/choice.png").read_bytes().startswith(b"\x89PNG")
+    # The second call finds its features, and replaces what the first has written when asked to.
+    monkeypatch.setattr(embedding, "_write_rows", None)
+    assert cli.main([*CHOOSE, *more]) == 2
+    assert "choice is not empty" in capsys.readouterr().err
+    assert cli.main([*CHOOSE, *more, "--overwrite"]) == 0
+    of_one = [row for row in rows if row["weights"] == "one.keras"]
+    for again, row in zip(rows_of("choice"), of_one, strict=True):
+        assert {**again, "images_per_second": row["images_per_second"]} == row
+
+
+@pytest.mark.parametrize(
+    ("columns", "task", "measure"),
+    [("weight", "regression", "r2"), ("colors", "multilabel", "mean_average_precision")],
+)
+def test_a_table_has_other_tasks(columns: str, task: str, measure: str) -> None:
+    more = ["--labels", "photos/labels.csv", "--label-columns", columns, "--task", task]
+    assert cli.main([*CHOOSE, "--out", task, *more]) == 0
+    rows = rows_of(task)
+    assert [row["measure"] for row in rows] == [measure]
+    assert all(row[f"probe_{measure}"] for row in rows)
+
+
+def test_some_images_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*CHOOSE, "--out", "drawn", "--images", "12"]) == 0
+    assert "12 of 24 training images of photos" in capsys.readouterr().out
+    assert [row["images"] for row in rows_of("drawn")] == ["12"]
+
+
+def test_what_does_not_suit_a_model_is_an_error_before_the_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "_write_rows", None)
+    for more, words in (
+        (["--layers", "block_9"], "No feature 'block_9'"),
+        (["--poolings", "token"], "--poolings has no effect"),
+        (["--sizes", "3"], "3"),
+        (["--task", "regression"], "--task has no effect without --labels"),
+        (["--among", "nowhere.keras"], "nowhere.keras"),
+    ):
+        assert cli.main([*CHOOSE, "--out", "failed", *more]) == 2
+        assert words in capsys.readouterr().err
+        assert not Path("failed").exists()
+    mine = Path("mine")
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    assert cli.main([*CHOOSE, "--out", "mine", "--overwrite"]) == 2
+    assert "files that this command did not write" in capsys.readouterr().err
+    assert cli.main([*CHOOSE, "--out", "photos/choice"]) == 2
+    assert "is, holds or lies in photos" in capsys.readouterr().err

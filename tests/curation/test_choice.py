@@ -1,0 +1,131 @@
+"""Left-out answers are those of a fit per row, and scikit-learn's."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge, RidgeClassifierCV, RidgeCV
+from sklearn.neighbors import KNeighborsClassifier
+
+from keras_vit.curation import choice, judge_features, neighbors_answers, ridge_answers
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+
+pytestmark = pytest.mark.once
+PENALTIES = (0.01, 0.3, 10.0, 300.0)
+
+
+def examples(count: int = 60, dimension: int = 8, classes: int = 3) -> tuple[np.ndarray, ...]:
+    random = np.random.default_rng(0)
+    labels = np.arange(count) % classes
+    features = random.normal(3, 1, (count, dimension))
+    features[:, :classes] += 1.2 * np.eye(classes)[labels]
+    return features.astype("float32"), labels
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_BLOCK", 17)
+
+
+@pytest.mark.parametrize("dimension", [8, 90], ids=["more rows", "more columns"])
+def test_ridge_answers_are_those_of_a_fit_to_all_other_rows(dimension: int) -> None:
+    features, labels = examples(dimension=dimension)
+    right = np.stack([features[:, 0] + 100, np.sin(labels)], axis=1).astype("float64")
+    ours = ridge_answers(features, right, PENALTIES)
+    others = ~np.eye(len(features), dtype=bool)
+    x = features.astype("float64")
+    expected = [Ridge(ours.penalty).fit(x[o], right[o]).predict(x[~o])[0] for o in others]
+    np.testing.assert_allclose(ours.answers, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dimension", [8, 90], ids=["more rows", "more columns"])
+def test_the_penalty_is_that_of_scikit_learn(dimension: int) -> None:
+    features, labels = examples(dimension=dimension)
+    x, right = features.astype("float64"), np.eye(3)[labels]
+    peer = RidgeCV(PENALTIES, store_cv_results=True).fit(x, right)
+    ours = ridge_answers(features, right, PENALTIES)
+    assert ours.penalty == peer.alpha_
+    np.testing.assert_allclose(ours.errors, peer.cv_results_.mean(axis=(0, 1)), rtol=1e-6)
+    classifier = RidgeClassifierCV(PENALTIES).fit(x, labels)
+    assert ours.penalty == classifier.alpha_
+    # Its targets are -1 and 1 in place of 0 and 1.
+    np.testing.assert_allclose(4 * ours.errors.min(), -classifier.best_score_, rtol=1e-6)
+
+
+def test_neighbors_vote_as_scikit_learns_do() -> None:
+    features, labels = examples()
+
+    def weights(distances: np.ndarray) -> np.ndarray:
+        return np.exp((1 - distances) / 0.07)
+
+    expected = []
+    for row in range(len(features)):
+        others = np.arange(len(features)) != row
+        peer = KNeighborsClassifier(7, weights=weights, metric="cosine", algorithm="brute")
+        peer.fit(features[others], labels[others])
+        expected.append(peer.predict_proba(features[row : row + 1])[0])
+    ours = neighbors_answers(features, np.eye(3)[labels], k=7)
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+
+
+def test_classes_are_scored_by_accuracy_unless_they_differ_much() -> None:
+    features, labels = examples()
+    scores = judge_features(features, labels, Classification(("a", "b", "c")))
+    assert scores.measure == "accuracy"
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    ridge = ridge_answers(unit, np.eye(3)[labels])
+    assert scores.penalty == pytest.approx(ridge.penalty)
+    right = (ridge.answers.argmax(1) == labels).mean()
+    low, high = scores.probe["accuracy"][1:]
+    assert scores.probe["accuracy"].value == pytest.approx(right)
+    assert low < right < high
+    rare = np.r_[np.flatnonzero(labels < 2), np.flatnonzero(labels == 2)[:2]]
+    scores = judge_features(features[rare], labels[rare], Classification(("a", "b", "c")))
+    assert scores.measure == "balanced_accuracy"
+    assert {"accuracy", "balanced_accuracy"} <= scores.knn.keys()
+
+
+def test_other_tasks_have_their_own_scores() -> None:
+    features, labels = examples()
+    numbers = np.stack([features[:, 0] * 1000, labels], axis=1)
+    scores = judge_features(features, numbers, Regression(("grams", "kind")), resamples=50)
+    each = [scores.probe[name].value for name in ("r2_grams", "r2_kind")]
+    assert scores.probe[scores.measure].value == pytest.approx(np.mean(each))
+    assert scores.probe["mae_grams"].value > 10 * scores.probe["mae_kind"].value  # in units
+    one = judge_features(features, features[:, :1] * 1000, Regression(("grams",)), resamples=50)
+    assert one.measure == "r2"
+    assert one.probe["r2"].low < one.probe["r2"].value <= one.probe["r2"].high
+    labels_of = np.stack([labels == 0, labels != 1], axis=1).astype("float32")
+    scores = judge_features(features, labels_of, Multilabel(("x", "y")), resamples=50)
+    assert scores.measure == "mean_average_precision"
+    assert scores.probe[scores.measure].value > 0.6
+    scores = judge_features(features, labels, Ordinal(("low", "mid", "high")), resamples=50)
+    assert scores.measure == "quadratic_kappa"
+    assert 0 < scores.probe[scores.measure].value < 1
+
+
+def test_images_that_are_all_the_same_know_nothing() -> None:
+    labels = np.arange(30) % 3
+    scores = judge_features(np.ones((30, 4)), labels, Classification(("a", "b", "c")))
+    assert scores.probe["accuracy"].value < 0.4
+
+
+@pytest.mark.parametrize(
+    ("features", "answers", "penalties", "words"),
+    [
+        (np.ones((4, 2)), np.ones((5, 1)), None, r"\(5, 1\) do not match 4 rows"),
+        (np.ones((2, 2)), np.ones((2, 1)), None, "at least 3"),
+        (np.ones((4, 2)), np.full((4, 1), np.nan), None, "An answer is NaN"),
+        (np.full((4, 2), np.inf), np.ones((4, 1)), None, "A feature is NaN or infinite"),
+        (np.ones((4, 2)), np.ones((4, 1)), [0.0], "above 0"),
+        (np.ones((4, 2)), np.ones((4, 1)), [], "one or more"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(
+    features: np.ndarray, answers: np.ndarray, penalties: list[float] | None, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        ridge_answers(features, answers, penalties)
+
+
+def test_a_temperature_of_0_is_an_error() -> None:
+    with pytest.raises(ValueError, match="temperature=0 must be greater"):
+        neighbors_answers(np.ones((4, 2)), np.ones((4, 1)), temperature=0)
