@@ -70,18 +70,19 @@ def judge_features(
     features: FeatureIndex | np.ndarray,
     targets: Any,
     task: Task,
-    neighbors: int = NEIGHBORS,
+    k: int = NEIGHBORS,
     resamples: int = 1000,
 ) -> FeatureScores:
     """Scores of the nearest neighbors and of a linear probe, each image answered by all others.
 
-    Features are scaled to length 1, as the cosine of the neighbors does.
+    Features are scaled to length 1, as k-NN by cosine does.
 
     Args:
         features: An index, or an array `(n, dimension)`.
         targets: One per row, as `task.check_targets` takes them.
         task: What they mean: any of `keras_vit.tasks`; numbers are scored in their units.
-        neighbors: How many vote, by exp(cosine / 0.07); fewer where there are fewer images.
+        k: How many nearest neighbors vote, by exp(cosine / 0.07); fewer where there are fewer
+            images.
         resamples: Of the bootstrap that intervals are from; that of an accuracy is Wilson's.
 
     Raises:
@@ -103,11 +104,11 @@ def judge_features(
     if isinstance(task, Regression):
         task = task.fitted(targets)
     checked = task.check_targets(targets)
-    wanted = _as_answers(task, checked)
+    right = _as_answers(task, checked)
     rows = np.concatenate([unit_rows(block) for block in feature_blocks(features, _BLOCK)])
     answers = {
-        "knn": neighbors_answers(rows, wanted, neighbors),
-        "probe": (ridge := ridge_answers(rows, wanted)).answers,
+        "knn": neighbors_answers(rows, right, k),
+        "probe": (ridge := ridge_answers(rows, right)).answers,
     }
     if isinstance(task, Regression):
         answers = {name: task.answers(outputs) for name, outputs in answers.items()}
@@ -157,7 +158,7 @@ def neighbors_answers(
     weights = np.exp((cosines - cosines.max(axis=1, keepdims=True)) / temperature, dtype=np.float64)
     weights /= weights.sum(axis=1, keepdims=True)
     votes = np.zeros_like(right)
-    for near, weight in zip(rows.T, weights.T, strict=True):  # a neighbor at a time, in rows' order
+    for near, weight in zip(rows.T, weights.T, strict=True):  # one nearest neighbor at a time
         votes += weight[:, None] * right[near]
     return votes
 
@@ -230,7 +231,7 @@ def ridge_answers(
 
 def _check_penalties(penalties: Sequence[float] | None, values: np.ndarray) -> np.ndarray:
     if penalties is None:
-        # Features that are all the same have no variance: any penalty has the mean as its answer.
+        # Of features that are all the same, the answer is the mean, whatever the penalty.
         return np.array(PENALTIES) * (values.mean() or 1.0)
     grid = np.asarray(penalties, np.float64)
     if grid.ndim != 1 or not grid.size or not ((grid > 0) & np.isfinite(grid)).all():

@@ -80,7 +80,8 @@ def choose(options: ChooseOptions) -> int:
     output.check(overwrite=options.overwrite)
     _check_candidates(options)
     labeled = _labeled_images(options)
-    choices, unreadable = [], {}
+    choices: list[Choice] = []
+    unreadable: dict[str, str] = {}
     for weights in options.among:
         for candidate in _candidates(weights, options):
             choice, failed = _judge(candidate, labeled, options)
@@ -134,9 +135,9 @@ def _labeled_images(options: ChooseOptions) -> Labeled:
     source: Path | list[Path] = options.photos
     shown = f"{len(files):,} training images of {options.photos}"
     if len(files) > options.images:
-        drawn = np.flatnonzero(task.split(targets, options.images / len(files)))
-        shown = f"{len(drawn):,} of {shown}"
-        files, targets = [files[i] for i in drawn], targets[drawn]
+        sample = np.flatnonzero(task.split(targets, options.images / len(files)))
+        shown = f"{len(sample):,} of {shown}"
+        files, targets = [files[i] for i in sample], targets[sample]
         source = files
     print_text(f"{shown}: {task.kind} of {counted(task.size, task.nouns[0], task.nouns[1])}")
     return Labeled([os.path.abspath(file) for file in files], targets, task, source)
@@ -165,8 +166,15 @@ def _judge(
 ) -> tuple[Choice, Mapping[str, str]]:
     """What the features of a candidate know and cost, and the images that cannot be read."""
     weights, model, layer, pooling = candidate
-    settings = {"layer": layer, "pooling": pooling, "max_pixels": options.max_pixels}
-    index = index_of(model, labeled.source, batch_size=options.batch_size, **settings)
+    encoder = Encoder(model, layer, pooling, options.batch_size, options.max_pixels)
+    index = index_of(
+        model,
+        labeled.source,
+        layer=layer,
+        pooling=pooling,
+        batch_size=options.batch_size,
+        max_pixels=options.max_pixels,
+    )
     rows, known = _rows_of(index, labeled.files)
     scores = judge_features(
         np.asarray(index.features[rows], np.float32),
@@ -174,17 +182,16 @@ def _judge(
         labeled.task,
         options.neighbors,
     )
-    encoder = Encoder(model, batch_size=options.batch_size, **settings)
     cost = cost_of(model, options.batch_size)
-    wanted = set(labeled.files)
+    labeled_files = set(labeled.files)
     failed = {
         file: reason
         for file, reason in index.unreadable.items()
-        if os.path.join(index.photos, file) in wanted
+        if os.path.join(index.photos, file) in labeled_files
     }
     choice = Choice(
         weights,
-        model.image_size,
+        tuple(index.info["preparation"]["image_size"]),
         layer,
         pooling,
         scores,
@@ -226,10 +233,10 @@ def _images_per_second(encoder: Encoder, index: FeatureIndex) -> float:
 def _same(options: ChooseOptions) -> list[Any]:
     """The options of the table that `keras-vit train` has as well."""
     names = ("labels", "task", "file_column", "label_columns", "separator")
-    given = {name: getattr(options, name) for name in names}
+    values = {name: getattr(options, name) for name in names}
     return [
         word
-        for name, value in given.items()
+        for name, value in values.items()
         if value is not None
         for word in (f"--{name.replace('_', '-')}", value)
     ]
