@@ -101,7 +101,8 @@ def choose(options: ChooseOptions) -> int:
         print(f"keras-vit: and {more:,} more", file=sys.stderr)
     print_text(f"written to {options.out}: {TABLE}, {PLOT}")
     best = choices[0]
-    size = ("--image-size", best.image_size)
+    height, width = best.image_size
+    size = ("--image-size", height) if height == width else ()  # train takes squares
     print_next("train", "--data", options.photos, *_same(options), "--weights", best.weights, *size)
     return 1 if unreadable else 0
 
@@ -218,7 +219,10 @@ def _rows_of(index: FeatureIndex, files: list[str]) -> tuple[np.ndarray, np.ndar
 
 
 def _images_per_second(encoder: Encoder, index: FeatureIndex) -> float:
-    """How many decoded images the model takes, the median of some batches."""
+    """How many decoded images the model takes, by the fastest of some batches.
+
+    The others are slower because of what else the machine does.
+    """
     image = encoder.prepare(read_contents(index.path(0)))
     batch = np.repeat(image[None], encoder.batch_size, axis=0)
     encoder(batch)  # compiles
@@ -227,7 +231,7 @@ def _images_per_second(encoder: Encoder, index: FeatureIndex) -> float:
         began = time.perf_counter()
         encoder(batch)
         seconds.append(time.perf_counter() - began)
-    return encoder.batch_size / float(np.median(seconds))
+    return encoder.batch_size / min(seconds)
 
 
 def _same(options: ChooseOptions) -> list[Any]:

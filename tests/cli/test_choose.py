@@ -58,6 +58,7 @@ def test_it_compares_weights_layers_and_sizes(
     assert "24 training images of photos: classification of 2 classes" in printed
     assert "accuracy of 24 images, each answered by all others" in printed
     assert "next: keras-vit train --data photos --weights" in printed
+    assert printed.rstrip().endswith("--image-size 12")
     rows = rows_of("choice")
     names = ["one.keras", "other.keras"]
     layers = [("pre_logits", ""), ("block_0", "token")]
