@@ -151,6 +151,8 @@ def draw(choices: Sequence[Choice]) -> Any:
 
     A color per weights, a marker per layer; the image size stands beside each dot.
     """
+    from matplotlib.ticker import LogFormatter, PercentFormatter
+
     figure = new_figure(7.6, 5.2)
     axes = figure.subplots()
     weights = list(dict.fromkeys(choice.weights for choice in choices))
@@ -182,10 +184,10 @@ def draw(choices: Sequence[Choice]) -> Any:
         )
     measure = choices[0].scores.measure
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(LogFormatter())  # 20 in place of 2 times 10 to the power of 1
+    axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.4)))
     axes.set(xlabel="milliseconds per image, on this machine", ylabel=measure.replace("_", " "))
     if measure in _PARTS:
-        from matplotlib.ticker import PercentFormatter
-
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_title(
         f"linear probe of {choices[0].scores.examples:,} images, each answered by all others",
