@@ -121,10 +121,10 @@ def write_table(path: Path, choices: Sequence[Choice]) -> None:
     """All scores with their intervals, a row per choice."""
     names = list(choices[0].scores.probe)
     columns = [
-        f"{kind}_{name}{end}"
+        column
         for kind in ("knn", "probe")
         for name in names
-        for end in ("", "_low", "_high")
+        for column in (f"{kind}_{name}", f"{kind}_{name}_low", f"{kind}_{name}_high")
     ]
     head = ("weights", "height", "width", "layer", "pooling", "measure", "images")
     tail = ("penalty", "images_per_second", "parameters", "training_bytes", "license")
