@@ -178,7 +178,7 @@ def embed(
     if former is not None:
         check_identity(out, former.info, identity, model.name)
         _check_photos(former, listed)
-        if _is_current(former, listed):
+        if former.photos.exists() and _is_current(former, listed):
             return former
     info = {
         "version": VERSION,

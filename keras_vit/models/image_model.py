@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
@@ -181,15 +180,13 @@ class ImageModel(CompiledModel):
         promises = self._task is not None and self._task != self._task.uncalibrated()
         return promises or self.novelty is not None
 
-    @functools.wraps(CompiledModel.fit)
-    def fit(self, *args: Any, **options: Any) -> Any:
+    def _before_fit(self) -> None:
         if self.is_calibrated:
             warn_at_caller(
                 f"{self.name} has prediction sets, intervals or a novelty score, which hold for "
                 "the weights that they were calibrated with. Train model.uncalibrated(), and "
                 "calibrate again with images that it was not trained on: keras-vit calibrate."
             )
-        return super().fit(*args, **options)
 
     @property
     def eval_transform(self) -> EvalTransform:

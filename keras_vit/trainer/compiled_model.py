@@ -124,6 +124,7 @@ class CompiledModel(keras.Model):
 
     @functools.wraps(keras.Model.fit)
     def fit(self, *args: Any, **options: Any) -> Any:
+        self._before_fit()
         with self._turn("fit"):
             return self._run("train_function", super().fit, args, options)
 
@@ -138,6 +139,9 @@ class CompiledModel(keras.Model):
     def predict(self, *args: Any, **options: Any) -> Any:
         with self._turn("predict"):
             return self._run("predict_function", super().predict, args, options)
+
+    def _before_fit(self) -> None:
+        """Warns of what training makes untrue; a subclass knows."""
 
     def _turn(self, action: str) -> AbstractContextManager[None]:
         """Keeps other threads off the variables that a method takes away or changes."""

@@ -1,6 +1,7 @@
 """The options of `keras-vit calibrate`."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from keras_vit_cli.options import shared
@@ -57,4 +58,5 @@ CALIBRATE = Command(
     "make a model answer with sets of classes, or intervals, that hold the truth for a chosen part "
     "of new images",
     "keras-vit calibrate runs/photos --data photos/ --split val --coverage 0.95",
+    partial(shared.check_table, "calibrate"),
 )

@@ -1,15 +1,14 @@
 """The options of `keras-vit choose`."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from keras_vit_cli.options import shared
 from keras_vit_cli.options.option import (
     POSITIONAL,
     Command,
     Integers,
-    UsageError,
     in_data,
     in_model,
     in_run,
@@ -77,19 +76,10 @@ class ChooseOptions:
     batch_size: int = in_run("images per batch", 32, BATCH)
 
 
-def _check(options: dict[str, Any]) -> None:
-    for name in ("task", "file_column", "label_columns", "separator"):
-        if options[name] is not None and options["labels"] is None:
-            raise UsageError(
-                f"--{name.replace('_', '-')} has no effect without --labels (see keras-vit choose "
-                "-h)."
-            )
-
-
 CHOOSE = Command(
     ChooseOptions,
     "compare weights, layers and image sizes by what their features know of your labels",
     "keras-vit choose photos --among ViT-Ti/16:augreg_in21k_ft_in1k ViT-S/16:augreg_in21k "
     "--out choice",
-    _check,
+    partial(shared.check_table, "choose"),
 )

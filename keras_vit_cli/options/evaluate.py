@@ -105,6 +105,7 @@ FEATURE_OPTIONS = ("probe", "knn", "fewshot")
 
 def _check(options: dict[str, Any]) -> None:
     """Refuses what would be ignored, then fills in the defaults."""
+    shared.check_table("evaluate", options)
 
     def refuse(names: Sequence[str], reason: str) -> None:
         for name in names:

@@ -1,8 +1,17 @@
 """Options that several commands have, and the ranges of their numbers."""
 
 from functools import partial
+from typing import Any
 
-from keras_vit_cli.options.option import POSITIONAL, Integers, Numbers, in_data, in_model, in_recipe
+from keras_vit_cli.options.option import (
+    POSITIONAL,
+    Integers,
+    Numbers,
+    UsageError,
+    in_data,
+    in_model,
+    in_recipe,
+)
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.distribution
@@ -108,3 +117,13 @@ augment = partial(
     choices=AUGMENTATIONS,
     nargs=1,
 )
+
+
+def check_table(command: str, options: dict[str, Any]) -> None:
+    """Refuses what is said of a table of labels where none is given."""
+    for name in ("task", "file_column", "label_columns", "separator"):
+        if options[name] is not None and options["labels"] is None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} has no effect without --labels (see keras-vit "
+                f"{command} -h)."
+            )

@@ -180,6 +180,7 @@ class TrainOptions:
 
 
 def _check(options: dict[str, Any]) -> None:
+    shared.check_table("train", options)
     if options["distillation"] and not options["teacher"]:
         raise UsageError("--distill has no effect without --teacher (see keras-vit train -h).")
 

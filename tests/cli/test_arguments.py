@@ -165,6 +165,8 @@ def test_an_option_that_is_like_no_other_gets_no_proposal(command: str, word: st
             ["train", "--data", "x", "--distill", "hard"],
             "--distill has no effect without --teacher",
         ),
+        (["train", "--data", "x", "--task", "ordinal"], "--task has no effect without --labels"),
+        (["calibrate", "m", "--data", "x", "--separator", ";"], "--separator has no effect"),
         (["evaluate", "m"], "evaluate needs --data"),
         (["evaluate", "m", "--vtab"], "--vtab needs --out"),
         (["evaluate", "m", "--vtab", "--out", "x", "--accumulate", "3"], "--accumulate 3 does not"),

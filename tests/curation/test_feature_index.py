@@ -328,3 +328,8 @@ def test_an_index_and_its_photographs_can_be_moved(model: Any, photos: Path) -> 
     assert moved.path(0).is_file()
     assert embed(model, there / "photos", there / "index").sums == index.sums
     assert json.loads((there / "index/index.json").read_text())["photos"] == "../photos"
+    # Of an index that went without its photographs, nothing is computed again either.
+    (there / "index").rename(photos.parent / "elsewhere")
+    alone = embed(model, there / "photos", photos.parent / "elsewhere")
+    assert alone.path(0).is_file()
+    np.testing.assert_array_equal(alone.features, index.features)
