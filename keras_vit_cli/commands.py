@@ -17,6 +17,7 @@ from keras_vit.export.comparison import calibration_images, compare
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
 from keras_vit_cli.arguments import parse
+from keras_vit_cli.audit.audit_command import audit
 from keras_vit_cli.average_command import average
 from keras_vit_cli.calibrate_command import calibrate
 from keras_vit_cli.choose.choose_command import choose
@@ -74,6 +75,7 @@ def run(options: dict[str, Any]) -> int:
         "search": search,
         "cluster": cluster,
         "choose": choose,
+        "audit": audit,
         "export": _export,
         "serve": _serve,
         "convert": _convert,

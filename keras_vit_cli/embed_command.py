@@ -15,6 +15,7 @@ from rich.progress import TextColumn
 
 from keras_vit import load_model
 from keras_vit._base.errors import counted, printable
+from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
 from keras_vit_cli.options.embed import EmbedOptions
@@ -30,6 +31,13 @@ def embed(options: EmbedOptions) -> int:
         IndexMismatchError: There is an index by another model, layer or preparation.
         ValueError: There is no image.
     """
+    index = write_index(options)
+    print_next("search", options.out, "photo.jpg", "--out", "similar.html")
+    return 1 if index.unreadable else 0
+
+
+def write_index(options: EmbedOptions) -> FeatureIndex:
+    """Writes or updates an index, and prints what was done; errors are those of `embed`."""
     model = load_model(options.model)
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
@@ -65,8 +73,7 @@ def embed(options: EmbedOptions) -> int:
         f"written to {options.out}: {images} of {index.dimension} numbers, {last.computed:,} "
         f"read now{rate}{failed}"
     )
-    print_next("search", options.out, "photo.jpg", "--out", "similar.html")
-    return 1 if index.unreadable else 0
+    return index
 
 
 def _source(model: Path, out: Path) -> str:

@@ -3,7 +3,10 @@
 photographs ── embed ──► FeatureIndex ──┬──► find_similar       photographs like another one
                                         ├──► nearest_neighbors  of each row, exactly
                                         ├──► find_clusters      groups of similar ones
-                                        └──► judge_features     what they know of labels
+                                        ├──► judge_features     what they know of labels
+                                        ├──► find_label_errors  labels that are probably wrong
+                                        ├──► outlier_distances  from all others
+                        measure_photos ─┴──► find_duplicates    photographs that stand twice
 """
 
 from keras_vit.curation.choice import (
@@ -15,26 +18,59 @@ from keras_vit.curation.choice import (
 )
 from keras_vit.curation.clusters import Clusters, find_clusters
 from keras_vit.curation.curation_errors import DamagedIndexError, IndexMismatchError
+from keras_vit.curation.duplicates import Duplicates, find_duplicates
 from keras_vit.curation.embedding import embed, index_of
 from keras_vit.curation.feature_index import FeatureIndex
+from keras_vit.curation.image_quality import (
+    ImageMeasures,
+    PhotoMeasures,
+    find_outliers,
+    measure_image,
+    measure_photos,
+    outlier_distances,
+)
+from keras_vit.curation.label_errors import (
+    LabelErrors,
+    confident_errors,
+    find_label_errors,
+    label_quality,
+    neighbor_probabilities,
+    probe_probabilities,
+)
 from keras_vit.curation.nearest import Nearest, nearest_neighbors
+from keras_vit.curation.perceptual_hash import perceptual_hash
 from keras_vit.curation.photo_search import SearchResult, find_similar
 
 __all__ = [
     "Clusters",
     "DamagedIndexError",
+    "Duplicates",
     "FeatureIndex",
     "FeatureScores",
+    "ImageMeasures",
     "IndexMismatchError",
+    "LabelErrors",
     "Nearest",
+    "PhotoMeasures",
     "RidgeAnswers",
     "SearchResult",
+    "confident_errors",
     "embed",
     "find_clusters",
+    "find_duplicates",
+    "find_label_errors",
+    "find_outliers",
     "find_similar",
     "index_of",
     "judge_features",
+    "label_quality",
+    "measure_image",
+    "measure_photos",
     "nearest_neighbors",
+    "neighbor_probabilities",
     "neighbors_answers",
+    "outlier_distances",
+    "perceptual_hash",
+    "probe_probabilities",
     "ridge_answers",
 ]

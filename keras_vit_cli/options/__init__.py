@@ -3,6 +3,7 @@
 An option is stated once, as a field: its type, default, help and range. Standard library alone.
 """
 
+from keras_vit_cli.options.audit import AUDIT
 from keras_vit_cli.options.augment import AUGMENT
 from keras_vit_cli.options.average import AVERAGE
 from keras_vit_cli.options.calibrate import CALIBRATE
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Command] = {
     "search": SEARCH,
     "cluster": CLUSTER,
     "choose": CHOOSE,
+    "audit": AUDIT,
     "export": EXPORT,
     "serve": SERVE,
     "convert": CONVERT,

@@ -83,6 +83,7 @@ def write_result_page(
     """
     template = Template(files("keras_vit_cli.search").joinpath("results.html").read_text("utf-8"))
     page = template.substitute(
+        style=card_style(),
         title=escape(printable(title)),
         facts=escape(printable(facts)),
         failed=_failed(failed),
@@ -96,10 +97,15 @@ def write_result_page(
         file.write(end)
 
 
+def card_style() -> str:
+    """The style of cards, for a page's `<style>`."""
+    return files("keras_vit_cli.search").joinpath("cards.css").read_text("utf-8")
+
+
 def _section(section: Section, folder: Path) -> Iterator[str]:
     yield "<section><div class=head>"
     if section.query is not None:
-        source = _thumbnail(section.query)
+        source = thumbnail(section.query)
         yield (
             f'<img class=query src="{source}" alt="The photograph searched for">' if source else ""
         )
@@ -109,7 +115,7 @@ def _section(section: Section, folder: Path) -> Iterator[str]:
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
         for start in range(0, len(section.cards), _AHEAD):
             cards = section.cards[start : start + _AHEAD]
-            sources = threads.map(_thumbnail, (card.path for card in cards))
+            sources = threads.map(thumbnail, (card.path for card in cards))
             for card, source in zip(cards, sources, strict=True):
                 yield _card(card, source, folder)
     yield "</ul></section>\n"
@@ -121,22 +127,24 @@ def _card(card: Card, source: str | None, folder: Path) -> str:
         image = "<span class=gone>the file is gone, or cannot be read</span>"
     else:
         image = f'<img src="{source}" alt="{escape(name)}" loading="lazy">'
-    # Bytes, as the file system has them: a name need not be UTF-8.
-    link = quote(os.fsencode(_beside(card.path, folder)))
+    link = link_to(card.path, folder)
     return (
         f'<li><a href="{link}">{image}</a><p>{breakable(name)}</p>'
         f"<p class=facts>{escape(printable(card.facts))}</p></li>\n"
     )
 
 
-def _beside(path: Path, folder: Path) -> str:
+def link_to(path: Path, folder: Path) -> str:
+    """The address of a file on a page in `folder`."""
     try:
-        return Path(os.path.relpath(path, folder)).as_posix()
+        beside = Path(os.path.relpath(path, folder)).as_posix()
     except ValueError:  # another drive
-        return path.absolute().as_posix()
+        beside = path.absolute().as_posix()
+    # Bytes, as the file system has them: a name need not be UTF-8.
+    return quote(os.fsencode(beside))
 
 
-def _thumbnail(path: Path) -> str | None:
+def thumbnail(path: Path) -> str | None:
     """A small JPEG file as a URI; None for a file that is gone or cannot be read."""
     from PIL import Image
 

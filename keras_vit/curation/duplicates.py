@@ -1,0 +1,193 @@
+"""Photographs that stand twice: the same bytes, or nearly the same picture.
+
+sums ─────────────────────────────────────────────► the same file
+features ──── nearest by cosine ────┐
+hashes ────── nearest by bits ──────┼── candidates ── cosine and bits of each ──► near
+mirrored hashes ── nearest by bits ─┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_vit._base.errors import check_positive
+from keras_vit.curation.feature_index import FeatureIndex
+from keras_vit.curation.image_quality import PhotoMeasures
+from keras_vit.curation.nearest import BLOCK, nearest_neighbors, unit_rows
+
+# A pair is near where its cosine is the first number, or the second with few differing bits.
+SIMILAR, SIMILAR_WITH_HASH, BITS = 0.97, 0.8, 10
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Pairs of photographs that show the same, sorted by row.
+
+    Attributes:
+        pairs: int64 `(m, 2)`, the rows of each pair, the smaller first.
+        is_copy: bool `(m,)`, whether both files have the same bytes. A file with many copies is in
+            a pair with the first of them alone.
+        similarities: float32 `(m,)`, the cosine of their features.
+        bits: int32 `(m,)`, differing bits of 64 of their hashes, or of one and the mirror image of
+            the other where these are fewer.
+        groups: int64 `(n,)`, the smallest row that each row is joined to by pairs: its own where it
+            stands alone.
+    """
+
+    pairs: np.ndarray
+    is_copy: np.ndarray
+    similarities: np.ndarray
+    bits: np.ndarray
+    groups: np.ndarray
+
+    def members(self) -> list[np.ndarray]:
+        """The rows of each group of two or more, the largest group first."""
+        order = np.argsort(self.groups, kind="stable")
+        _, starts, counts = np.unique(self.groups[order], return_index=True, return_counts=True)
+        parts = [order[s : s + c] for s, c in zip(starts, counts, strict=True) if c > 1]
+        return sorted(parts, key=len, reverse=True)
+
+    def across_splits(self, splits: Sequence[str | None]) -> np.ndarray:
+        """Which pairs have a row in two splits, bool `(m,)`."""
+        return np.array([len({splits[a], splits[b], None}) == 3 for a, b in self.pairs], bool)
+
+    def with_two_labels(self, labels: np.ndarray) -> np.ndarray:
+        """Which pairs have two labels, bool `(m,)`; -1 is not a label."""
+        one, other = labels[self.pairs[:, 0]], labels[self.pairs[:, 1]]
+        return (one != other) & (one >= 0) & (other >= 0)
+
+
+def find_duplicates(
+    index: FeatureIndex,
+    measures: PhotoMeasures,
+    *,
+    similar: float = SIMILAR,
+    similar_with_hash: float = SIMILAR_WITH_HASH,
+    bits: int = BITS,
+    neighbors: int = 10,
+) -> Duplicates:
+    """Finds photographs that are there twice: copied, saved again, resized, cropped or mirrored.
+
+    Two are near where the cosine of their features is at least `similar`, or at least
+    `similar_with_hash` and their hashes differ in few bits: the hash finds what was resized or
+    saved again, the features what was cropped.
+
+    Args:
+        index: Of the photographs.
+        measures: Of the same index, from `measure_photos`.
+        similar: The cosine from which a pair is near, in [-1, 1].
+        similar_with_hash: The cosine from which a pair is near whose hashes agree.
+        bits: How many of 64 bits may differ then.
+        neighbors: How many candidates each photograph has, by features and by hash.
+
+    Raises:
+        ValueError: A number is out of range, or the measures are of another index.
+
+    Example:
+
+    >>> import tempfile, keras_vit
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from keras_vit.curation import embed, find_duplicates, measure_photos
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / "photos").mkdir()
+    >>> for name, color in (("a", "red"), ("b", "blue"), ("c", "red")):
+    ...     Image.new("RGB", (8, 8), color).save(folder / f"photos/{name}.png")
+    >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=16, depth=1, num_heads=2,
+    ...     input_shape=(8, 8, 3))
+    >>> index = embed(model, folder / "photos", folder / "index")
+    >>> duplicates = find_duplicates(index, measure_photos(index))
+    >>> duplicates.pairs[duplicates.is_copy].tolist()
+    [[0, 2]]
+    """
+    check_positive(neighbors=neighbors)
+    for name, value in (("similar", similar), ("similar_with_hash", similar_with_hash)):
+        if not -1 <= value <= 1:
+            raise ValueError(f"{name}={value!r} is not a cosine: give one from -1 to 1.")
+    if not 0 <= bits <= 64:
+        raise ValueError(f"bits={bits!r} must be from 0 to 64.")
+    if len(measures.hash) != len(index):
+        raise ValueError(
+            f"{len(measures.hash)} measures do not fit {len(index)} photographs: measure this "
+            "index again."
+        )
+    copies = _copies(index.sums)
+    hashes, mirrored = _signs(measures.hash), _signs(measures.mirrored)
+    candidates = [copies, *_candidates(index, hashes, mirrored, neighbors)]
+    pairs = np.unique(np.concatenate(candidates), axis=0)
+    cosines, differing = _compare(index, hashes, mirrored, pairs)
+    number = np.unique(index.sums, return_inverse=True)[1].reshape(-1)
+    same_file = number[pairs[:, 0]] == number[pairs[:, 1]]
+    is_copy = np.zeros(len(pairs), bool)
+    if len(copies):
+        keys = pairs[:, 0] * len(index) + pairs[:, 1]
+        is_copy = np.isin(keys, copies[:, 0] * len(index) + copies[:, 1])
+    # A file that is gone does not have a hash.
+    is_there = (measures.height[pairs] > 0).all(axis=1)
+    by_hash = (differing <= bits) & (cosines >= similar_with_hash) & is_there
+    keep = is_copy | (~same_file & ((cosines >= similar) | by_hash))
+    pairs = pairs[keep]
+    return Duplicates(
+        pairs, is_copy[keep], cosines[keep], differing[keep], _components(pairs, len(index))
+    )
+
+
+def _copies(sums: Sequence[str]) -> np.ndarray:
+    """Each file with the bytes of an earlier one, paired with the first of them."""
+    first: dict[str, int] = {}
+    pairs = [(first[s], row) for row, s in enumerate(sums) if first.setdefault(s, row) != row]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _signs(hashes: np.ndarray) -> np.ndarray:
+    """64 numbers 1 or -1 per hash, whose inner product counts the bits that agree."""
+    octets = hashes.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return np.unpackbits(octets, axis=1).astype(np.int8) * np.int8(2) - np.int8(1)
+
+
+def _candidates(
+    index: FeatureIndex, hashes: np.ndarray, mirrored: np.ndarray, neighbors: int
+) -> list[np.ndarray]:
+    found = []
+    for features, queries in ((index, None), (hashes, None), (hashes, mirrored)):
+        near = nearest_neighbors(features, queries, neighbors).rows
+        here = np.broadcast_to(np.arange(len(near))[:, None], near.shape)
+        pairs = np.sort(np.stack([here.reshape(-1), near.reshape(-1)], axis=1), axis=1)
+        found.append(pairs[pairs[:, 0] != pairs[:, 1]])
+    return found
+
+
+def _compare(
+    index: FeatureIndex, hashes: np.ndarray, mirrored: np.ndarray, pairs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The cosine of each pair, and the differing bits, a block of pairs at a time."""
+    cosines = np.zeros(len(pairs), np.float32)
+    bits = np.zeros(len(pairs), np.int32)
+    for start in range(0, len(pairs), BLOCK):
+        one, other = pairs[start : start + BLOCK].T
+        rows = slice(start, start + BLOCK)
+        a, b = (unit_rows(index.features[each]) for each in (one, other))
+        cosines[rows] = (a * b).sum(axis=1).clip(-1, 1)
+        differ = hashes[one] != hashes[other]
+        differ_mirrored = mirrored[one] != hashes[other]
+        bits[rows] = np.minimum(differ.sum(axis=1), differ_mirrored.sum(axis=1))
+    return cosines, bits
+
+
+def _components(pairs: np.ndarray, count: int) -> np.ndarray:
+    """The smallest row that each row is joined to."""
+    parent = np.arange(count)
+
+    def root(row: int) -> int:
+        while parent[row] != row:
+            parent[row] = parent[parent[row]]
+            row = int(parent[row])
+        return row
+
+    for a, b in pairs.tolist():
+        one, other = sorted((root(a), root(b)))
+        parent[other] = one
+    return np.array([root(row) for row in range(count)], np.int64)

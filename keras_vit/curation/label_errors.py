@@ -1,0 +1,352 @@
+"""Which labels are probably wrong: what held-out probes and nearest neighbors say of each.
+
+features, labels ──┬── a linear probe per fold, of the rows outside of it ──┐
+                   └── votes of the nearest neighbors, itself not among them ┴── mean
+mean of both ──┬── margin of the label          how good it is, in [0, 1]
+               └── confident learning           which ones are suspects
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_vit._base.errors import check_choice, check_non_negative, check_positive, counted
+from keras_vit._base.version import install_command
+from keras_vit.curation.feature_index import FeatureIndex
+from keras_vit.curation.nearest import BLOCK, nearest_neighbors
+from keras_vit.data._imports import require
+from keras_vit.evaluation.probes import STRENGTHS
+
+QUALITIES = ("normalized_margin", "self_confidence")
+# Rows that a probe is fitted to, drawn where there are more; all rows get their probabilities.
+MOST_FITTED = 50_000
+TEMPERATURE = 0.07  # of the votes, as in `knn_accuracy`
+# Added to the part of the votes that each class has: twenty neighbors of one class do not prove
+# that the others are impossible.
+_DOUBT = 0.05
+# cleanlab's tolerances, so that its sets of suspects are ours.
+_TOLERANCE, _LEAST_THRESHOLD = 1e-6, 2e-6
+
+
+@dataclass(frozen=True)
+class LabelErrors:
+    """How good each label is.
+
+    Attributes:
+        quality: float32 `(n,)` in [0, 1], near 0 where another class is far more probable than the
+            label; NaN for rows without a label.
+        suggested: int32 `(n,)`, the most probable class.
+        suspects: int64 `(m,)`, the rows whose label is probably wrong, the worst first.
+        probabilities: float32 `(n, classes)`, the mean of probe and neighbors.
+    """
+
+    quality: np.ndarray
+    suggested: np.ndarray
+    suspects: np.ndarray
+    probabilities: np.ndarray
+
+
+def find_label_errors(
+    features: FeatureIndex | np.ndarray,
+    labels: Any,
+    groups: Any = None,
+    *,
+    folds: int = 5,
+    neighbors: int = 20,
+    seed: int = 0,
+) -> LabelErrors:
+    """Scores every label by how probable it is to models that have not seen it.
+
+    The probabilities are the mean of those of `probe_probabilities` and `neighbor_probabilities`,
+    the quality is their margin, and the suspects are those of confident learning. Not the loss of a
+    model trained on the labels: it learns the wrong ones, too. On 1,800 photographs of flowers of
+    which 20 % have another label, `python examples/wrong_labels.py` measures both.
+
+    Args:
+        features: An index, or an array `(n, dimension)`.
+        labels: `(n,)` integers from 0; -1 where the class is not known.
+        groups: `(n,)` integers; rows of one group, such as copies of a photograph, are not compared
+            with each other. None where there are no groups.
+        folds: Number of probes, each fitted to the rows outside of its fold.
+        neighbors: Number of nearest neighbors that vote.
+        seed: Which rows are in which fold.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
+        ValueError: Shapes do not match, a number is out of range, or fewer than two classes have
+            two examples.
+
+    Source: Northcutt, Jiang and Chuang, "Confident Learning" (2021).
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.curation import find_label_errors
+    >>> labels = np.repeat([0, 1], 20)
+    >>> features = np.eye(2)[labels] + np.random.default_rng(0).normal(0, 0.1, (40, 2))
+    >>> labels[3] = 1
+    >>> find_label_errors(features, labels, neighbors=5).suspects.tolist()
+    [3]
+    """
+    labels = _check_labels(features, labels)
+    probabilities = (
+        probe_probabilities(features, labels, groups, folds=folds, seed=seed)
+        + neighbor_probabilities(features, labels, groups, neighbors=neighbors)
+    ) / 2
+    known = np.flatnonzero(labels >= 0)
+    quality = np.full(len(labels), np.nan, np.float32)
+    quality[known] = label_quality(labels[known], probabilities[known])
+    errors = known[confident_errors(labels[known], probabilities[known])]
+    return LabelErrors(
+        quality,
+        probabilities.argmax(axis=1).astype(np.int32),
+        errors[np.argsort(quality[errors], kind="stable")],
+        probabilities.astype(np.float32),
+    )
+
+
+def label_quality(
+    labels: np.ndarray, probabilities: np.ndarray, method: str = "normalized_margin"
+) -> np.ndarray:
+    """How good each label is by the probabilities of models that have not seen it: cleanlab's.
+
+    Args:
+        labels: `(n,)` integers from 0.
+        probabilities: `(n, classes)`, rows of sum 1.
+        method: `"self_confidence"`, the probability of the label; or `"normalized_margin"`, that
+            less the largest probability of another class, moved to [0, 1].
+
+    Returns:
+        `(n,)` in [0, 1], low where the label is probably wrong.
+
+    Raises:
+        ValueError: The method is unknown, or shapes do not match.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.curation import label_quality
+    >>> label_quality(np.array([0, 0]), np.array([[0.75, 0.25], [0.25, 0.75]]))
+    array([0.75, 0.25])
+    """
+    check_choice(method, "method", QUALITIES)
+    labels, probabilities = _check_probabilities(labels, probabilities)
+    rows = np.arange(len(labels))
+    confidence = probabilities[rows, labels]
+    if method == "self_confidence":
+        return confidence
+    others = probabilities.copy()
+    others[rows, labels] = -np.inf
+    return (confidence - others.max(axis=1) + 1) / 2
+
+
+def confident_errors(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Which labels confident learning calls wrong, bool `(n,)`.
+
+    A class is confident where its probability reaches the mean that it has among its own examples.
+    A label is wrong where the most probable confident class is another one, which is cleanlab's
+    `filter_by="confident_learning"`.
+
+    Args:
+        labels: `(n,)` integers from 0.
+        probabilities: `(n, classes)`, of models that have not seen the label.
+
+    Raises:
+        ValueError: Shapes do not match.
+
+    Source: Northcutt, Jiang and Chuang (2021), equation 1.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.curation import confident_errors
+    >>> probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.9, 0.1]])
+    >>> confident_errors(np.array([0, 0, 1, 1]), probabilities).tolist()
+    [False, False, False, True]
+    """
+    labels, probabilities = _check_probabilities(labels, probabilities)
+    means = [
+        probabilities[labels == c, c].mean() if (labels == c).any() else 2.0
+        for c in range(probabilities.shape[1])
+    ]
+    thresholds = np.maximum(means, _LEAST_THRESHOLD)
+    is_confident = probabilities >= thresholds - _TOLERANCE
+    several = is_confident.sum(axis=1) > 1
+    confident = np.where(several, probabilities.argmax(axis=1), is_confident.argmax(axis=1))
+    favored = probabilities.copy()
+    favored[np.arange(len(labels)), labels] += _TOLERANCE
+    is_other = favored.argmax(axis=1) != labels
+    return is_confident.any(axis=1) & (confident != labels) & is_other
+
+
+def probe_probabilities(
+    features: FeatureIndex | np.ndarray,
+    labels: Any,
+    groups: Any = None,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+) -> np.ndarray:
+    """Class probabilities `(n, classes)` of linear probes that have not seen the row.
+
+    Multinomial logistic regression on standardized features, one per fold; the strength of its
+    penalty is the one with the smallest log-loss on the first fold. Rows without a label get the
+    mean of all probes. Arguments and errors are those of `find_label_errors`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.curation import probe_probabilities
+    >>> labels = np.repeat([0, 1], 10)
+    >>> probe_probabilities(np.eye(2)[labels], labels).argmax(axis=1).tolist() == labels.tolist()
+    True
+    """
+    log_loss = require("sklearn.metrics", install_command("search")).log_loss
+    labels = _check_labels(features, labels)
+    if folds < 2:
+        raise ValueError(f"folds={folds!r} must be an integer of at least 2.")
+    check_non_negative(seed=seed)
+    random = np.random.default_rng(seed)
+    fold = _folds(labels, groups, folds, random)
+    classes = int(labels.max()) + 1
+    parts = [np.flatnonzero((labels >= 0) & (fold != f)) for f in range(folds)]
+    parts = [np.sort(random.permutation(part)[:MOST_FITTED]) for part in parts]
+    first = np.flatnonzero((labels >= 0) & (fold == 0))[:MOST_FITTED]
+    x, y = _rows_of(features, first), labels[first]
+    train_x, train_y = _rows_of(features, parts[0]), labels[parts[0]]
+    losses = [
+        log_loss(
+            y, _predict(_fit(train_x, train_y, strength), x, classes), labels=np.arange(classes)
+        )
+        for strength in STRENGTHS
+    ]
+    strength = STRENGTHS[int(np.argmin(losses))]
+    probabilities = np.zeros((len(labels), classes))
+    unknown = np.flatnonzero(labels < 0)
+    for number, part in enumerate(parts):
+        probe = _fit(_rows_of(features, part), labels[part], strength)
+        for rows in _in_blocks(np.flatnonzero((labels >= 0) & (fold == number))):
+            probabilities[rows] = _predict(probe, _rows_of(features, rows), classes)
+        for rows in _in_blocks(unknown):
+            probabilities[rows] += _predict(probe, _rows_of(features, rows), classes) / folds
+    return probabilities
+
+
+def neighbor_probabilities(
+    features: FeatureIndex | np.ndarray, labels: Any, groups: Any = None, *, neighbors: int = 20
+) -> np.ndarray:
+    """Class probabilities `(n, classes)` by the votes of each row's nearest neighbors.
+
+    A neighbor of cosine s votes with the weight exp(s / 0.07), as in `knn_accuracy`; those without
+    a label, and those of the same group, do not. Arguments and errors are those of
+    `find_label_errors`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.curation import neighbor_probabilities
+    >>> neighbor_probabilities(np.array([[9, 1], [9, 2], [1, 9]]), [0, 0, 1], neighbors=1).round(2)
+    array([[0.95, 0.05],
+           [0.95, 0.05],
+           [0.95, 0.05]])
+    """
+    labels = _check_labels(features, labels)
+    check_positive(neighbors=neighbors)
+    group = _check_groups(labels, groups)
+    near = nearest_neighbors(features, k=neighbors)
+    weights = np.exp((near.similarities - 1.0) / TEMPERATURE)
+    weights[labels[near.rows] < 0] = 0
+    weights[group[near.rows] == group[:, None]] = 0
+    classes = int(labels.max()) + 1
+    votes = np.zeros((len(labels), classes))
+    rows = np.broadcast_to(np.arange(len(labels))[:, None], near.rows.shape)
+    np.add.at(votes, (rows, labels[near.rows]), weights)
+    total = votes.sum(axis=1, keepdims=True)
+    parts = np.divide(votes, total, out=np.full_like(votes, 1 / classes), where=total > 0)
+    return (parts + _DOUBT) / (1 + _DOUBT * classes)
+
+
+def _check_labels(features: FeatureIndex | np.ndarray, labels: Any) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.shape != (len(features),) or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(
+            f"Labels of shape {labels.shape} and type {labels.dtype} do not fit "
+            f"{counted(len(features), 'row')} of features: give an integer per row."
+        )
+    counts = np.bincount(labels[labels >= 0])
+    if (counts > 1).sum() < 2:
+        raise ValueError(
+            "Wrong labels are found among two classes or more with two labeled images each; here "
+            f"{counted(int((counts > 1).sum()), 'class', 'classes')} of {(counts > 0).sum()} have "
+            "them."
+        )
+    return labels
+
+
+def _check_groups(labels: np.ndarray, groups: Any) -> np.ndarray:
+    group = np.arange(len(labels)) if groups is None else np.asarray(groups)
+    if group.shape != labels.shape:
+        raise ValueError(
+            f"Groups of shape {group.shape} do not fit {counted(len(labels), 'label')}: give one "
+            "per row."
+        )
+    return group
+
+
+def _check_probabilities(
+    labels: np.ndarray, probabilities: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    labels, probabilities = np.asarray(labels), np.asarray(probabilities)
+    if (
+        probabilities.ndim != 2
+        or probabilities.shape[1] < 2
+        or labels.shape != (len(probabilities),)
+    ):
+        raise ValueError(
+            f"Labels {labels.shape} and probabilities {probabilities.shape} do not match: give "
+            "(n,) and (n, classes), with two classes or more."
+        )
+    if len(labels) and not 0 <= labels.min() <= labels.max() < probabilities.shape[1]:
+        raise ValueError(
+            f"Labels from {labels.min()} to {labels.max()} are not classes of 0 to "
+            f"{probabilities.shape[1] - 1}. Leave rows without a label out."
+        )
+    return labels, probabilities
+
+
+def _folds(labels: np.ndarray, groups: Any, folds: int, random: np.random.Generator) -> np.ndarray:
+    """The fold of each row: whole groups, and as many rows of each class in each fold."""
+    _, first, group = np.unique(
+        _check_groups(labels, groups), return_index=True, return_inverse=True
+    )
+    order = np.lexsort((random.permutation(len(first)), labels[first]))
+    fold = np.empty(len(first), int)
+    fold[order] = np.arange(len(first)) % folds
+    return fold[group.reshape(-1)]
+
+
+def _rows_of(features: FeatureIndex | np.ndarray, rows: np.ndarray) -> np.ndarray:
+    array = features.features if isinstance(features, FeatureIndex) else np.asarray(features)
+    return np.asarray(array[rows], np.float32)
+
+
+def _in_blocks(rows: np.ndarray) -> list[np.ndarray]:
+    return [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+
+
+def _fit(x: np.ndarray, y: np.ndarray, strength: float) -> Any:
+    linear = require("sklearn.linear_model", install_command("search"))
+    pipeline = require("sklearn.pipeline", install_command("search"))
+    preprocessing = require("sklearn.preprocessing", install_command("search"))
+    regression = linear.LogisticRegression(C=strength, max_iter=1000)
+    return pipeline.make_pipeline(preprocessing.StandardScaler(), regression).fit(x, y)
+
+
+def _predict(probe: Any, x: np.ndarray, classes: int) -> np.ndarray:
+    """A column per class; one that the probe has not seen is impossible to it."""
+    probabilities = np.zeros((len(x), classes))
+    probabilities[:, probe.classes_] = probe.predict_proba(x)
+    return probabilities / probabilities.sum(axis=1, keepdims=True)  # float32's do not sum to 1

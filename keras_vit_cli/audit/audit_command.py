@@ -1,0 +1,137 @@
+"""`keras-vit audit`: what is wrong in a folder of photographs, and lists without it."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from keras_vit._base.errors import counted, printable
+from keras_vit._base.manifest import read_manifest
+from keras_vit._base.output_folder import OutputFolder
+from keras_vit.curation import FeatureIndex
+from keras_vit.curation.feature_index import KIND
+from keras_vit_cli.audit.audit_page import PAGE, write_audit_page
+from keras_vit_cli.audit.decisions import LISTINGS, TABLE, clean, read_decisions, write_lists
+from keras_vit_cli.audit.findings import COLUMNS, Audit, audit_photos
+from keras_vit_cli.embed_command import write_index
+from keras_vit_cli.options.audit import AuditOptions
+from keras_vit_cli.options.embed import EmbedOptions
+from keras_vit_cli.printing import print_next, print_table, print_text
+from keras_vit_cli.search.result_table import write_csv
+
+RESULTS = "audit.csv"
+
+
+def audit(options: AuditOptions) -> int:
+    """Writes the page, the table and the lists; the exit status is 1 where files are unreadable.
+
+    Raises:
+        DamagedIndexError, IndexMismatchError: See `keras_vit.curation.embed`.
+        FileExistsError: See `OutputFolder.check`.
+        ValueError: There is no model, or a decision cannot be read.
+    """
+    out = options.out
+    is_index = _is_index(options.photos)
+    is_folder = options.photos.is_dir() and not is_index
+    output = OutputFolder(
+        out,
+        "audit",
+        f".{Path(out).absolute().name}.partial",
+        results=(PAGE, RESULTS, TABLE, *LISTINGS),
+        protected=[options.photos] if is_folder or is_index else [],
+    )
+    output.check(overwrite=options.overwrite)
+    index = _index(options, is_index)
+    decisions = {}
+    if options.decisions is not None:
+        decisions = read_decisions(options.decisions, index)
+    with output.opened(overwrite=options.overwrite) as workspace:
+        found = None
+        if options.decisions is None:
+            with _progress(len(index)) as report:
+                found = audit_photos(index, options.seed, report)
+            write_csv(workspace / RESULTS, COLUMNS, found.table())
+            # Links lead from where the page will stand.
+            write_audit_page(workspace / PAGE, output.place, index, found, options.most)
+        cleaned = clean(index, decisions)
+        remarks = list(write_lists(workspace, index, cleaned))
+        output.finish()
+    output.publish(print_text)
+    if found is not None:
+        _print_findings(found)
+    left_out = f", {counted(cleaned.copies, 'copy', 'copies')} left out" if cleaned.copies else ""
+    if cleaned.unused:
+        left_out += f", {cleaned.unused:,} of no split or class"
+    decided = ""
+    if options.decisions is not None:
+        decided = f": {cleaned.dropped:,} dropped, {cleaned.relabeled:,} with another label"
+    print_text(
+        f"written to {out}: {counted(len(cleaned.rows), 'image')} in {TABLE}{decided}{left_out}"
+    )
+    for remark in remarks:
+        print(f"keras-vit: {printable(remark)}", file=sys.stderr)
+    if found is None:
+        print_next("train", "--data", index.photos, "--labels", out / TABLE)
+        return 0
+    print_text(f"next: open {shlex.quote(str(out / PAGE))} in a browser, decide, and")
+    source = options.photos if is_index else index.folder
+    print_next("audit", source, "--decisions", "decisions.csv", "--out", "cleaned")
+    return 1 if found.unreadable else 0
+
+
+def _is_index(path: Path) -> bool:
+    manifest = read_manifest(path) if path.is_dir() else None
+    return manifest is not None and manifest.kind == KIND
+
+
+def _index(options: AuditOptions, is_index: bool) -> FeatureIndex:
+    photos = options.photos
+    if is_index:
+        if options.model is not None or options.index is not None:
+            raise ValueError(
+                f"{printable(photos)} is an index already: leave --model and --index out, or give "
+                "the images."
+            )
+        return FeatureIndex.open(photos)
+    place = options.index or options.out.with_name(f"{options.out.absolute().name}_index")
+    if options.decisions is not None:
+        return FeatureIndex.open(place)
+    if options.model is None:
+        raise ValueError(
+            f"{printable(photos)} is not an index of features: give the --model that sees the "
+            "images, such as the folder of a training run."
+        )
+    return write_index(EmbedOptions(photos=photos, model=options.model, out=place))
+
+
+def _print_findings(found: Audit) -> None:
+    table = Table("problem", "found")
+    table.columns[1].justify = "right"
+    for problem in found.problems:
+        table.add_row(problem.name, Text(f"{len(problem.findings):,}"))
+    if found.unreadable:
+        table.add_row("unreadable", f"{len(found.unreadable):,}")
+    if table.row_count:
+        print_table(table)
+    else:
+        print_text("nothing was found")
+    if found.skipped:
+        print_text(found.skipped)
+
+
+@contextmanager
+def _progress(count: int) -> Iterator[Any]:
+    """Shows how many files are measured, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    with Bar(console=Console(stderr=True), redirect_stdout=False, transient=True) as bar:
+        task = bar.add_task("measuring images", total=count)
+        yield lambda done: bar.update(task, completed=done)

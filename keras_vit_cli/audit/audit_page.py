@@ -1,0 +1,148 @@
+"""The page of an audit: photographs with their problem, and a decision on each by key or button."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from html import escape
+from importlib.resources import files
+from itertools import chain
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from keras_vit._base.errors import counted, printable
+from keras_vit._base.files import atomic_write
+from keras_vit.curation import FeatureIndex
+from keras_vit_cli.audit.decisions import COLUMNS
+from keras_vit_cli.audit.findings import Audit, Finding, Problem
+from keras_vit_cli.inspect.page import breakable
+from keras_vit_cli.predict.schema import name_of
+from keras_vit_cli.search.result_page import card_style, link_to, thumbnail
+
+PAGE = "index.html"
+MOST_TOGETHER = 24  # photographs of one group on the page
+_AHEAD = 32  # groups whose thumbnails are in memory at once
+
+
+def write_audit_page(path: Path, place: Path, index: FeatureIndex, found: Audit, most: int) -> None:
+    """Writes the page from the template `audit.html` beside this file, a few groups at a time.
+
+    Args:
+        path: Of the page.
+        place: The folder that it will stand in, which links lead from.
+        index: Of the photographs.
+        found: What to show.
+        most: Findings of each problem that are shown.
+    """
+    template = Template(files("keras_vit_cli.audit").joinpath("audit.html").read_text("utf-8"))
+    page = template.substitute(
+        style=card_style(),
+        title=escape(printable(f"Audit of {index.photos.name}")),
+        facts=escape(printable(_facts(index, found))),
+        problems="\0",
+        # "</script>" or "<!--" in a file's name would change where the element ends.
+        data=json.dumps(_data(index, found, most)).replace("<", "\\u003c"),
+    )
+    begin, end = page.split("\0")
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(begin)
+        for problem in found.problems:
+            file.writelines(_section(problem, index, place, most))
+        file.write(_unreadable(found.unreadable, most))
+        file.write(end)
+
+
+def _facts(index: FeatureIndex, found: Audit) -> str:
+    count = sum(len(problem.findings) for problem in found.problems)
+    text = f"{counted(len(index), 'photograph')} of {index.photos}: {counted(count, 'finding')}."
+    return f"{text} {found.skipped}".strip()
+
+
+def _shown(finding: Finding) -> tuple[int, ...]:
+    return finding.rows[:MOST_TOGETHER]
+
+
+def _data(index: FeatureIndex, found: Audit, most: int) -> dict[str, Any]:
+    """What the script needs: classes, and the name and suggestion of each photograph shown."""
+    photos: dict[int, dict[str, str]] = {}
+    for problem in found.problems:
+        for finding in problem.findings[:most]:
+            for row in _shown(finding):
+                photo = photos.setdefault(row, {"name": name_of(index.files[row])})
+                if finding.suggestion:
+                    photo["suggestion"] = finding.suggestion
+    return {
+        "key": f"keras_vit audit {index.info['weights'][:12]} {index.photos.absolute()}",
+        "columns": COLUMNS,
+        "classes": index.class_names,
+        "photos": photos,
+    }
+
+
+def _section(problem: Problem, index: FeatureIndex, place: Path, most: int) -> Iterator[str]:
+    count = len(problem.findings)
+    more = f" The first {most:,} of {count:,}; audit.csv has all." if count > most else ""
+    yield (
+        f"<section><h2>{escape(problem.title)}: {count:,}</h2>"
+        f"<p class=note>{escape(problem.note + more)}</p><ul class=cards>\n"
+    )
+    with ThreadPoolExecutor(4) as threads:
+        for start in range(0, min(count, most), _AHEAD):
+            part = problem.findings[start : min(start + _AHEAD, most)]
+            rows = list(chain.from_iterable(map(_shown, part)))
+            sources = dict(zip(rows, threads.map(thumbnail, map(index.path, rows)), strict=True))
+            for finding in part:
+                yield _item(finding, index, place, sources)
+    yield "</ul></section>\n"
+
+
+def _item(
+    finding: Finding, index: FeatureIndex, place: Path, sources: dict[int, str | None]
+) -> str:
+    shown = _shown(finding)
+    cards = "".join(
+        _card(row, facts, index, place, sources[row])
+        for row, facts in zip(shown, finding.facts, strict=False)
+    )
+    if len(finding.rows) == 1:
+        return f"<li>{cards}</li>\n"
+    hidden = len(finding.rows) - len(shown)
+    more = f"<p class=facts>and {counted(hidden, 'other')}, in audit.csv</p>" if hidden else ""
+    size = "pair" if len(finding.rows) == 2 else "group"
+    return f"<li class={size}><div class=together>{cards}</div>{more}</li>\n"
+
+
+def _card(row: int, facts: str, index: FeatureIndex, place: Path, source: str | None) -> str:
+    name = printable(index.files[row])
+    if source is None:
+        image = "<span class=gone>the file is gone, or cannot be read</span>"
+    else:
+        image = f'<img src="{source}" alt="{escape(name)}" loading="lazy">'
+    relabel = (
+        '<select data-choice=relabel aria-label="another label"><option value="">relabel</option>'
+        "</select>"
+        if index.class_names
+        else ""
+    )
+    return (
+        f'<div class=photo data-row={row} tabindex=-1 role=group aria-label="{escape(name)}">'
+        f'<a tabindex=-1 href="{link_to(index.path(row), place)}">{image}</a>'
+        f"<p>{breakable(name)}</p><p class=facts>{escape(printable(facts))}</p>"
+        f"<div class=choices><button data-choice=keep>keep</button>{relabel}"
+        "<button data-choice=drop>drop</button></div></div>"
+    )
+
+
+def _unreadable(unreadable: dict[str, str], most: int) -> str:
+    if not unreadable:
+        return ""
+    rows = "".join(
+        f"<li>{escape(printable(file))}: {escape(printable(reason))}</li>"
+        for file, reason in sorted(unreadable.items())[:most]
+    )
+    return (
+        f"<section><h2>Unreadable: {len(unreadable):,}</h2><p class=note>These files cannot be "
+        "decoded, and are in no list.</p><ul class=unreadable>" + rows + "</ul></section>\n"
+    )

@@ -1,0 +1,175 @@
+"""What a person decided on each photograph, and the lists that follow from it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit._base.errors import check_choice, counted, did_you_mean, printable
+from keras_vit._base.files import write_text
+from keras_vit.curation import FeatureIndex
+from keras_vit.data.sources.listings import read_text
+from keras_vit_cli.predict.schema import name_of
+from keras_vit_cli.search.result_table import label_of, write_csv
+
+KEEP, RELABEL, DROP = DECISIONS = ("keep", "relabel", "drop")
+COLUMNS = ("file", "decision", "label")
+TABLE, LISTINGS = "cleaned.csv", ("train.txt", "val.txt", "test.txt")
+# Of two copies the one that models are evaluated on stays: figures remain comparable.
+_FIRST = ("test", "val", "train", None)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`decision` is one of `DECISIONS`; `label` the new class of `"relabel"`, else ""."""
+
+    decision: str
+    label: str = ""
+
+
+def read_decisions(path: Path, index: FeatureIndex) -> dict[int, Decision]:
+    """The decision on each row of an index, from a CSV file with the columns of the page's.
+
+    Raises:
+        ValueError: A column is missing, a file or class is unknown, a word is not a decision, or a
+            file has two decisions.
+    """
+    reader = csv.DictReader(io.StringIO(read_text(path, "the decisions"), newline=""))
+    if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+        raise ValueError(
+            f"{printable(path)} does not have a column {missing[0]!r}: give the file that the page "
+            f"of keras-vit audit downloads, with {', '.join(COLUMNS)}."
+        )
+    names = [name_of(file) for file in index.files]
+    rows, counts = {name: row for row, name in enumerate(names)}, Counter(names)
+    decisions: dict[int, Decision] = {}
+    for cells in reader:
+        place = f"{printable(path)}, line {reader.line_num}"
+        name, word, label = (cells[column] or "" for column in COLUMNS)
+        if counts[name] != 1:
+            reason = "is the name of two files" if name in rows else did_you_mean(name, rows, [])
+            raise ValueError(f"{place}: {printable(name)!r} is not a file of the index. {reason}")
+        try:
+            check_choice(word, "decision", DECISIONS)
+            if word == RELABEL:
+                check_choice(label, "label", index.class_names)
+        except ValueError as error:
+            raise ValueError(f"{place}: {printable(str(error))}") from None
+        decision = Decision(word, label if word == RELABEL else "")
+        if decisions.setdefault(rows[name], decision) != decision:
+            raise ValueError(f"{place}: {printable(name)!r} has another decision before. Keep one.")
+    return decisions
+
+
+@dataclass(frozen=True)
+class CleanedList:
+    """The photographs that stay.
+
+    Attributes:
+        rows: Of the index, with the class of each as decided, "" where none is known.
+        dropped: How many were dropped by a decision.
+        relabeled: How many have another class.
+        copies: How many were left out as another file has the same bytes and class.
+        unused: How many were in no split, or have no class, while others do.
+    """
+
+    rows: Mapping[int, str]
+    dropped: int
+    relabeled: int
+    copies: int
+    unused: int
+
+
+def clean(index: FeatureIndex, decisions: Mapping[int, Decision]) -> CleanedList:
+    """Applies decisions. Without one, of files with the same bytes and class one stays.
+
+    Everything else that an audit found is a person's to decide.
+    """
+    labels = {
+        row: decisions[row].label
+        if row in decisions and decisions[row].decision == RELABEL
+        else label_of(index, row)
+        for row in range(len(index))
+        if row not in decisions or decisions[row].decision != DROP
+    }
+    has_splits, has_labels = any(index.splits), any(labels.values())
+    used = {
+        row: label
+        for row, label in labels.items()
+        if (index.splits[row] or not has_splits) and (label or not has_labels)
+    }
+    same: dict[tuple[str, str], list[int]] = {}
+    for row, label in used.items():
+        same.setdefault((index.sums[row], label), []).append(row)
+    conflicting = Counter(key[0] for key in same)
+    copies = set()
+    for (digest, _), rows in same.items():
+        if conflicting[digest] > 1:  # two labels of one picture: both stay until a person decides
+            continue
+        first = min(rows, key=lambda row: (row not in decisions, _FIRST.index(index.splits[row])))
+        copies |= {row for row in rows if row != first and row not in decisions}
+    return CleanedList(
+        {row: label for row, label in used.items() if row not in copies},
+        sum(each.decision == DROP for each in decisions.values()),
+        sum(label_of(index, row) != label for row, label in labels.items()),
+        len(copies),
+        len(labels) - len(used),
+    )
+
+
+def write_lists(folder: Path, index: FeatureIndex, cleaned: CleanedList) -> Iterator[str]:
+    """Writes `cleaned.csv`, and `train.txt` and others where they can say it; yields remarks.
+
+    A list of `<class>/1.jpg` cannot give a file another class than its folder's: those are in the
+    table alone.
+    """
+    has_splits = any(index.splits)
+    has_labels = any(cleaned.rows.values())
+    columns = ["file", *(["label"] if has_labels else []), *(["split"] if has_splits else [])]
+
+    def cells(row: int, label: str) -> list[str]:
+        values = {"file": index.files[row], "label": label, "split": index.splits[row] or ""}
+        return [values[column] for column in columns]
+
+    write_csv(folder / TABLE, columns, (cells(*item) for item in cleaned.rows.items()))
+    odd = [row for row in cleaned.rows if name_of(index.files[row]) != index.files[row]]
+    if odd:
+        yield (
+            f"{counted(len(odd), 'file')} of {TABLE} cannot be found by that table, as the name is "
+            "not UTF-8: rename it"
+        )
+    if not has_splits or not _by_class_folders(index):
+        return
+    elsewhere = 0
+    for name in LISTINGS:
+        lines = []
+        for row, label in cleaned.rows.items():
+            if index.splits[row] != name.removesuffix(".txt"):
+                continue
+            file = index.files[row]
+            is_line = name_of(file) == file == file.strip() and len(file.splitlines()) == 1
+            if file.startswith(f"{label}/") and is_line:
+                lines.append(f"{file}\n")
+            else:
+                elsewhere += 1
+        if lines:
+            write_text(folder / name, "".join(lines))
+    if elsewhere:
+        yield (
+            f"{counted(elsewhere, 'file')} cannot stand in {', '.join(LISTINGS)}, as the folder is "
+            f"of another class: {TABLE} has all"
+        )
+
+
+def _by_class_folders(index: FeatureIndex) -> bool:
+    """Whether names are `<class>/1.jpg`, as lists of `keras_vit.data.load` need."""
+    known = np.flatnonzero(index.labels >= 0)
+    return len(known) > 0 and all(
+        index.files[row].startswith(f"{label_of(index, row)}/") for row in known.tolist()
+    )

@@ -1,0 +1,48 @@
+"""The options of `keras-vit audit`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_vit_cli.options.option import POSITIONAL, Command, Integers, in_data, in_model, in_run
+from keras_vit_cli.options.shared import SEED
+
+SHOWN = Integers(1, 10_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """The options of `keras-vit audit`."""
+
+    photos: Path = in_data(
+        "a folder or table of images, which --model makes an index of; or the index that "
+        "keras-vit embed wrote",
+        metavar="PHOTOS",
+        name=POSITIONAL,
+    )
+    decisions: Path | None = in_data(
+        "the CSV file that the page downloads: write the cleaned lists by it, and nothing else",
+        None,
+        metavar="FILE",
+    )
+    model: Path | None = in_model(
+        "for images: a .keras or weights file, the folder of a training run, or MODEL:TAG",
+        None,
+        metavar="MODEL",
+    )
+    index: Path | None = in_run(
+        "for images: the folder of their index, which is made or brought up to date (default: "
+        "that of --out with _index at its end)",
+        None,
+        metavar="FOLDER",
+    )
+    most: int = in_run("images of each kind on the page; the table has all", 100, SHOWN)
+    seed: int = in_run("which images are in which fold of the probes", 0, SEED)
+    out: Path = in_run("folder of the page, the table and the cleaned lists", metavar="FOLDER")
+    overwrite: bool = in_run("replace the earlier audit in --out", False)
+
+
+AUDIT = Command(
+    AuditOptions,
+    "find wrong labels, duplicates, outliers and bad images, and decide on them on a page",
+    "keras-vit audit photos --model runs/photos --out audit",
+)

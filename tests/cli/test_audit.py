@@ -1,0 +1,229 @@
+"""`keras-vit audit`: from photographs to a page, a table and lists that follow decisions."""
+
+import csv
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data
+from keras_vit.curation import FeatureIndex
+from keras_vit_cli import commands as cli
+from keras_vit_cli.audit import decisions as lists
+from keras_vit_cli.audit.audit_page import write_audit_page
+from keras_vit_cli.audit.findings import audit_photos
+from tests.curation.photos import blurred, grainy, index_of, picture, tiny_model
+from tests.inspection.pages import NAME, Elements
+
+image = pytest.importorskip("PIL.Image")
+
+
+def make_photos(folder: Path) -> None:
+    """Two colors, with a copy in the other split, one with another label, and bad images."""
+    random = np.random.default_rng(0)
+    for channel, name in enumerate(("green", "red")):
+        (folder / name).mkdir(parents=True)
+        for i in range(10):
+            pixels = np.asarray(grainy(picture(20 * channel + i))) * 0.2
+            pixels[..., 1 - channel] += 150 + random.integers(0, 30)
+            file = NAME if i == 9 else f"{i}.png"
+            image.fromarray(pixels.clip(0, 255).astype("uint8")).save(folder / name / file)
+    copies = {"red/copy.png": "red/1.png", "green/other.png": "red/2.png"}
+    for name, source in copies.items():
+        (folder / name).write_bytes((folder / source).read_bytes())
+    wrong = np.asarray(image.open(folder / "red/3.png"))[:, ::-1] // 2 + 20
+    image.fromarray(wrong.astype("uint8")).save(folder / "green/wrong.png")
+    blurred(image.open(folder / "red/4.png")).save(folder / "red/blurred.png")
+    image.new("RGB", (40, 40), (9, 0, 0)).save(folder / "red/dark.png")
+    (folder / "red/broken.jpg").write_bytes(b"\xff\xd8 not much more")
+    names = sorted(p.relative_to(folder).as_posix() for p in folder.glob("*/*.png"))
+    val = [name for name in names if re.search(r"/[01]\.png", name)]
+    (folder / "val.txt").write_text("\n".join(val))
+    (folder / "train.txt").write_text("\n".join(name for name in names if name not in val))
+
+
+def sums(folder: Path) -> dict[str, str]:
+    files = (p for p in sorted(folder.rglob("*")) if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audit")
+    make_photos(folder / "photos")
+    keras_vit.save_weights(tiny_model(), folder / "model.keras")
+    before = sums(folder / "photos")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        command = ["audit", "photos", "--model", "model.keras", "--out", "audit"]
+        assert cli.main(command) == 1  # a file is broken
+    assert sums(folder / "photos") == before
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+
+
+def rows_of(file: str | Path) -> list[dict[str, str]]:
+    with Path(file).open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def decide(*rows: tuple[str, str, str]) -> None:
+    with Path("decisions.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("file", "decision", "label"), *rows])
+
+
+def test_the_table_has_what_was_planted() -> None:
+    found: dict[str, list[dict[str, str]]] = {}
+    for row in rows_of("audit/audit.csv"):
+        found.setdefault(row["problem"].split(":")[0], []).append(row)
+    assert {row["file"]: row["suggestion"] for row in found["wrong label"]}["green/wrong.png"] == (
+        "red"
+    )
+    copies = {(r["file"], r["other"], r["split"], r["other_split"]) for r in found["copy"]}
+    assert copies == {
+        ("red/1.png", "red/copy.png", "val", "train"),
+        ("green/other.png", "red/2.png", "train", "train"),
+    }
+    assert [row["file"] for row in found["dark"]] == ["red/dark.png"]
+    assert "red/blurred.png" in {row["file"] for row in found["blurred"]}
+    assert [row["file"] for row in found["unreadable"]] == ["red/broken.jpg"]
+
+
+def test_the_page_shows_each_finding_and_needs_no_other_file() -> None:
+    page = Path("audit/index.html").read_text("utf-8")
+    elements = Elements(page)
+    for title in ("Labels that are probably wrong", "The same picture with two labels", "Dark"):
+        assert title in elements.text
+    sources = [str(each["src"]) for each in elements.all("img")]
+    assert sources
+    assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
+    assert all(str(each["href"]).startswith("../photos/") for each in elements.all("a"))
+    assert not elements.all("b")  # of a file's name
+    match = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
+    assert match is not None
+    shown = json.loads(match[1])
+    assert shown["classes"] == ["green", "red"]
+    names = {photo["name"]: photo.get("suggestion") for photo in shown["photos"].values()}
+    assert names["green/wrong.png"] == "red"
+    rows = {each["data-row"] for each in elements.all("div") if "data-row" in each}
+    assert rows == set(shown["photos"])
+
+
+def test_without_decisions_a_copy_alone_is_left_out() -> None:
+    """That in train.txt: figures on val.txt stay comparable. Of two labels a person decides."""
+    kept = {row["file"]: row for row in rows_of("audit/cleaned.csv")}
+    index = FeatureIndex.open("audit_index")
+    assert set(index.files) - set(kept) == {"red/copy.png"}
+    assert kept["green/other.png"]["label"] == "green"
+    lines = {name: Path(f"audit/{name}.txt").read_text().splitlines() for name in ("train", "val")}
+    assert {**dict.fromkeys(lines["train"], "train"), **dict.fromkeys(lines["val"], "val")} == {
+        file: row["split"] for file, row in kept.items()
+    }
+
+
+def test_decisions_make_lists_that_train_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorflow")
+    decide(
+        ("green/wrong.png", "relabel", "red"),
+        ("green/other.png", "drop", ""),
+        ("red/dark.png", "drop", ""),
+        ("red/copy.png", "keep", ""),
+        ("red/1.png", "drop", ""),
+        (f"red/{NAME}", "keep", ""),
+    )
+    command = ["audit", "audit_index", "--decisions", "decisions.csv", "--out", "cleaned"]
+    assert cli.main(command) == 0
+    printed, error = capsys.readouterr()
+    assert "3 dropped, 1 with another label" in printed
+    assert "next: keras-vit train --data photos --labels cleaned/cleaned.csv" in printed
+    assert "1 file cannot stand in train.txt" in error
+    labels = {row["file"]: row["label"] for row in rows_of("cleaned/cleaned.csv")}
+    assert labels["green/wrong.png"] == "red"
+    assert not {"green/other.png", "red/dark.png", "red/1.png"} & set(labels)
+    assert "red/copy.png" in labels
+    splits = data.load("photos", labels="cleaned/cleaned.csv", verify=False)
+    assert sum(map(len, splits.splits.values())) == len(labels)
+    assert splits.class_names == ("green", "red")
+    lines = Path("cleaned/train.txt").read_text("utf-8").splitlines()
+    assert "green/wrong.png" not in lines
+    assert f"red/{NAME}" in lines
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (("nowhere.png", "drop", ""), "'nowhere.png' is not a file of the index"),
+        (("red/1.png", "remove", ""), "decision='remove'"),
+        (("red/1.png", "relabel", "blue"), "label='blue'"),
+    ],
+)
+def test_decisions_that_cannot_be_read_are_errors(
+    row: tuple[str, str, str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide(row)
+    command = ["audit", "audit_index", "--decisions", "decisions.csv", "--out", "not_written"]
+    assert cli.main(command) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert "decisions.csv, line 2" in error
+    assert not Path("not_written").exists()
+
+
+def test_two_decisions_and_other_tables_are_errors() -> None:
+    index = FeatureIndex.open("audit_index")
+    decide(("red/1.png", "drop", ""), ("red/1.png", "keep", ""))
+    with pytest.raises(ValueError, match="another decision before"):
+        lists.read_decisions(Path("decisions.csv"), index)
+    with pytest.raises(ValueError, match="does not have a column 'decision'"):
+        lists.read_decisions(Path("audit/cleaned.csv"), index)
+
+
+def test_what_would_be_in_danger_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["--model", "model.keras"]
+    for command, words in (
+        (["audit", "photos", *model, "--out", "photos/audit"], "which is read"),
+        (["audit", "photos", *model, "--out", "audit"], "is not empty"),
+        (["audit", "photos", "--out", "elsewhere"], "give the --model"),
+        (["audit", "audit_index", *model, "--out", "elsewhere"], "is an index already"),
+    ):
+        assert cli.main(command) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(3):
+        grainy(picture(i)).save(photos / f"{i}.png")
+    (photos / "again.png").write_bytes((photos / "0.png").read_bytes())
+    index = index_of(photos)
+    found = audit_photos(index, seed=0)
+    assert "Wrong labels were not looked for" in found.skipped
+    assert [row[1] for row in found.table() if row[0] == "0.png"] == ["copy"]
+    write_audit_page(tmp_path / "index.html", tmp_path, index, found, most=5)
+    assert "<select" not in (tmp_path / "index.html").read_text("utf-8").partition("<script")[0]
+    assert list(lists.write_lists(tmp_path, index, lists.clean(index, {}))) == []
+    kept = rows_of(tmp_path / "cleaned.csv")
+    assert kept == [{"file": "0.png"}, {"file": "1.png"}, {"file": "2.png"}]
+    assert not (tmp_path / "train.txt").exists()
+
+
+def test_a_dropped_copy_leaves_the_other(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name in ("a", "b", "c"):
+        picture(0).save(photos / f"{name}.png")
+    index = index_of(photos)
+    dropped = {0: lists.Decision("drop")}
+    assert list(lists.clean(index, dropped).rows) == [1]
+    assert list(lists.clean(index, {1: lists.Decision("keep")}).rows) == [1]
+    both = {0: lists.Decision("keep"), 2: lists.Decision("keep")}
+    assert list(lists.clean(index, both).rows) == [0, 2]

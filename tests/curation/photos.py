@@ -1,0 +1,56 @@
+"""Pictures with soft shapes, an index of them, and a tiny model."""
+
+import hashlib
+from pathlib import Path
+
+import keras
+import numpy as np
+from PIL import Image, ImageFilter
+
+import keras_vit
+from keras_vit.curation import FeatureIndex
+from keras_vit.curation.photo_sources import find_photos
+
+
+def picture(seed: int, side: int = 64) -> Image.Image:
+    """Soft shapes, another picture for each seed."""
+    noise = np.random.default_rng(seed).integers(0, 256, (6, 8, 3)).astype("uint8")
+    return Image.fromarray(noise).resize((side * 4 // 3, side), Image.Resampling.BICUBIC)
+
+
+def grainy(image: Image.Image) -> Image.Image:
+    pixels = np.asarray(image) + np.random.default_rng(0).normal(0, 20, np.asarray(image).shape)
+    return Image.fromarray(pixels.clip(0, 255).astype("uint8"))
+
+
+def blurred(image: Image.Image) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(4))
+
+
+def tiny_model() -> keras_vit.VisionTransformer:
+    keras.utils.set_random_seed(0)
+    return keras_vit.VisionTransformer(
+        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), pooling="gap"
+    )
+
+
+def index_of(folder: Path) -> FeatureIndex:
+    """An index in memory, by few pixels in place of a model, which would be compiled for each."""
+    photos = list(find_photos(folder).walk())
+    classes = sorted({photo.label for photo in photos if photo.label})
+    features = [
+        np.asarray(Image.open(folder / p.name).convert("RGB").resize((4, 4))) for p in photos
+    ]
+    contents = [(folder / photo.name).read_bytes() for photo in photos]
+    return FeatureIndex(
+        folder,
+        np.stack(features).reshape(len(photos), -1).astype("float32") - 128,
+        tuple(photo.name for photo in photos),
+        np.array([classes.index(p.label) if p.label else -1 for p in photos], np.int32),
+        tuple(photo.split for photo in photos),
+        np.array(list(map(len, contents))),
+        tuple(hashlib.sha256(each).hexdigest() for each in contents),
+        tuple(classes),
+        {},
+        {"photos": ".", "preparation": {"max_pixels": 10**6}, "weights": "none"},
+    )

@@ -1,0 +1,133 @@
+"""Copies and near copies are found, by hashes with ImageHash's bits and by features."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.curation import (
+    Duplicates,
+    FeatureIndex,
+    PhotoMeasures,
+    find_duplicates,
+    measure_photos,
+    perceptual_hash,
+)
+from tests.curation.photos import index_of, picture
+
+# int(str(imagehash.phash(picture(seed))), 16) by ImageHash 4.3.2 with Pillow 13, and the same of
+# picture(seed).transpose(FLIP_LEFT_RIGHT).
+HASHES = {
+    0: (0xBC7E28359F85306A, 0xE92B7D60CAD0243F),
+    1: (0xAD6BD68AB8A72158, 0xF83E83DFCDB2000D),
+    2: (0x84ED0C5D7D1786E8, 0xD1BC59082842FFBD),
+}
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> FeatureIndex:
+    folder = tmp_path_factory.mktemp("duplicates")
+    photos = folder / "photos"
+    for name in ("one", "two"):
+        (photos / name).mkdir(parents=True)
+    for i in range(6):
+        picture(i).save(photos / f"one/{i}.png")
+    (photos / "two/copy.png").write_bytes((photos / "one/0.png").read_bytes())
+    (photos / "two/again.png").write_bytes((photos / "one/0.png").read_bytes())
+    picture(1).save(photos / "one/saved.jpg", quality=60)
+    picture(2).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(photos / "one/mirror.png")
+    picture(3).resize((40, 30)).save(photos / "two/small.png")
+    (photos / "train.txt").write_text("one/0.png\none/1.png\n")
+    (photos / "val.txt").write_text("two/copy.png\none/saved.jpg\n")
+    return index_of(photos)
+
+
+@pytest.fixture(scope="module")
+def measures(index: FeatureIndex) -> PhotoMeasures:
+    return measure_photos(index)
+
+
+@pytest.fixture(scope="module")
+def duplicates(index: FeatureIndex, measures: PhotoMeasures) -> Duplicates:
+    return find_duplicates(index, measures, similar=1.0, similar_with_hash=-1.0)
+
+
+@pytest.mark.parametrize("seed", HASHES)
+def test_hashes_are_those_of_imagehash(seed: int) -> None:
+    assert perceptual_hash(np.asarray(picture(seed))) == HASHES[seed]
+
+
+def test_copies_saved_again_resized_and_mirrored_are_pairs(
+    index: FeatureIndex, duplicates: Duplicates
+) -> None:
+    names = [tuple(sorted(index.files[row] for row in pair)) for pair in duplicates.pairs]
+    assert set(names) == {
+        ("one/0.png", "two/again.png"),
+        ("one/0.png", "two/copy.png"),
+        ("one/1.png", "one/saved.jpg"),
+        ("one/2.png", "one/mirror.png"),
+        ("one/3.png", "two/small.png"),
+    }
+    kinds = dict(zip(names, duplicates.is_copy.tolist(), strict=True))
+    assert [name for name, is_copy in kinds.items() if is_copy] == [
+        ("one/0.png", "two/again.png"),
+        ("one/0.png", "two/copy.png"),
+    ]
+    groups = [{index.files[row] for row in rows} for rows in duplicates.members()]
+    assert groups[0] == {"one/0.png", "two/again.png", "two/copy.png"}
+    assert sorted(map(len, groups)) == [2, 2, 2, 3]
+
+
+def test_splits_and_labels_of_pairs(index: FeatureIndex, duplicates: Duplicates) -> None:
+    def others(mask: np.ndarray) -> set[str]:
+        return {index.files[row] for row in duplicates.pairs[mask].reshape(-1)}
+
+    assert others(duplicates.across_splits(index.splits)) == {
+        "one/0.png",
+        "two/copy.png",
+        "one/1.png",
+        "one/saved.jpg",
+    }
+    assert others(duplicates.with_two_labels(index.labels)) == {
+        "one/0.png",
+        "two/again.png",
+        "two/copy.png",
+        "one/3.png",
+        "two/small.png",
+    }
+
+
+def test_features_find_what_hashes_do_not(index: FeatureIndex, measures: PhotoMeasures) -> None:
+    with_features = find_duplicates(index, measures, similar=0.9, similar_with_hash=1.0, bits=0)
+    names = {tuple(index.files[row] for row in pair) for pair in with_features.pairs}
+    assert ("one/1.png", "one/saved.jpg") in names
+    assert (with_features.similarities >= 0.9).all()
+    none = find_duplicates(index, measures, similar=1.0, similar_with_hash=1.0, bits=0)
+    assert none.is_copy.sum() == 2
+
+
+def test_numbers_out_of_range_are_errors(index: FeatureIndex, measures: PhotoMeasures) -> None:
+    with pytest.raises(ValueError, match=r"similar=1.5 is not a cosine"):
+        find_duplicates(index, measures, similar=1.5)
+    with pytest.raises(ValueError, match="bits=65"):
+        find_duplicates(index, measures, bits=65)
+    fewer = PhotoMeasures(*(np.zeros(2) for _ in range(6)), failed={})
+    with pytest.raises(ValueError, match="2 measures do not fit 11 photographs"):
+        find_duplicates(index, fewer)
+
+
+def test_a_photograph_that_is_gone_is_not_a_duplicate(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(4):
+        picture(i).save(photos / f"{i}.png")
+    index = index_of(photos)
+    (photos / "1.png").unlink()
+    (photos / "2.png").write_bytes(b"cut off")
+    measures = measure_photos(index)
+    assert sorted(measures.failed) == [1, 2]
+    found = find_duplicates(index, measures, similar=1.0, similar_with_hash=-1.0)
+    assert len(found.pairs) == 0
+    assert found.groups.tolist() == [0, 1, 2, 3]

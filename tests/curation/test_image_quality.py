@@ -1,0 +1,67 @@
+"""Dark, blurred and tiny images, and those unlike all others."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.ndimage import laplace
+from sklearn.neighbors import NearestNeighbors
+
+from keras_vit.curation import find_outliers, measure_image, measure_photos, outlier_distances
+from tests.curation.photos import blurred, grainy, index_of, picture
+
+pytestmark = pytest.mark.once
+
+
+def test_sharpness_is_the_variance_of_scipys_laplacian() -> None:
+    image = grainy(picture(0))
+    measured = measure_image(np.asarray(image))
+    gray = np.asarray(image.convert("L"), float)
+    # OpenCV's border and scipy's "mirror" are one: without the pixel at the edge twice.
+    assert measured.sharpness == pytest.approx(laplace(gray, mode="mirror").var())
+    assert measured.brightness == pytest.approx(np.percentile(gray, 95))
+    assert (measured.height, measured.width) == (64, 85)
+
+
+def test_large_images_are_measured_small() -> None:
+    large = Image.fromarray(np.random.default_rng(0).integers(0, 256, (900, 600)).astype("uint8"))
+    small = large.copy()
+    small.thumbnail((256, 256), Image.Resampling.BILINEAR)
+    one, other = (measure_image(np.asarray(i.convert("RGB"))) for i in (large, small))
+    assert one.sharpness == other.sharpness
+
+
+def test_the_bad_ones_are_found_the_worst_first(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    good = grainy(picture(0, side=96))
+    for i in range(3):
+        grainy(picture(i, side=96)).save(photos / f"good{i}.png")
+    for name, factor in (("dark", 0.1), ("darker", 0.02)):
+        good.point(lambda level, f=factor: int(level * f)).save(photos / f"{name}.png")
+    blurred(good).save(photos / "blurred.png")
+    good.resize((30, 20)).save(photos / "tiny.png")
+    Image.new("RGB", (1, 40), "white").save(photos / "line.png")
+    index = index_of(photos)
+    measures = measure_photos(index)
+
+    def names(rows: np.ndarray) -> list[str]:
+        return [index.files[row].removesuffix(".png") for row in rows]
+
+    assert names(measures.dark()) == ["darker", "dark"]
+    assert {"blurred", "line"} <= set(names(measures.blurred()))
+    assert not {"good0", "good1", "good2"} & set(names(measures.blurred()))
+    assert names(measures.tiny()) == ["line", "tiny"]
+
+
+def test_outliers_are_far_from_their_neighbors() -> None:
+    random = np.random.default_rng(0)
+    features = np.eye(8)[0] + random.normal(0, 0.1, (60, 8))
+    features[17] = np.eye(8)[5]
+    distances = outlier_distances(features, neighbors=5)
+    peer = NearestNeighbors(n_neighbors=5, metric="cosine").fit(features).kneighbors()[0]
+    np.testing.assert_allclose(distances, peer.mean(axis=1), atol=1e-6)
+    assert find_outliers(distances).tolist() == [17]
+    assert find_outliers(np.zeros(0)).tolist() == []
+    assert outlier_distances(features[:1]).tolist() == [0]
