@@ -198,8 +198,8 @@ def outlier_distances(features: FeatureIndex | np.ndarray, neighbors: int = 10) 
     )
 
 
-def find_outliers(distances: np.ndarray, spreads: float = 3.0) -> np.ndarray:
-    """The rows that are far from all others, the farthest first: beyond Tukey's outer fence.
+def find_outliers(distances: np.ndarray, spreads: float = 1.5) -> np.ndarray:
+    """The rows that are far from all others, the farthest first: beyond Tukey's fence.
 
     Args:
         distances: `(n,)`, as from `outlier_distances`.

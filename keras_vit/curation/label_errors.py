@@ -39,13 +39,17 @@ class LabelErrors:
         quality: float32 `(n,)` in [0, 1], near 0 where another class is far more probable than the
             label; NaN for rows without a label.
         suggested: int32 `(n,)`, the most probable class.
-        suspects: int64 `(m,)`, the rows whose label is probably wrong, the worst first.
+        suspects: int64 `(m,)`, the rows of which another class is more probable, the worst first:
+            for a person to look at.
+        confident: bool `(n,)`, the labels that confident learning calls wrong: fewer, of which more
+            are.
         probabilities: float32 `(n, classes)`, the mean of probe and neighbors.
     """
 
     quality: np.ndarray
     suggested: np.ndarray
     suspects: np.ndarray
+    confident: np.ndarray
     probabilities: np.ndarray
 
 
@@ -61,9 +65,11 @@ def find_label_errors(
     """Scores every label by how probable it is to models that have not seen it.
 
     The probabilities are the mean of those of `probe_probabilities` and `neighbor_probabilities`,
-    the quality is their margin, and the suspects are those of confident learning. Not the loss of a
-    model trained on the labels: it learns the wrong ones, too. On 1,800 photographs of flowers of
-    which 20 % have another label, `python examples/wrong_labels.py` measures both.
+    and the quality is their margin. Not the loss of a model trained on the labels, which learns the
+    wrong ones, too: of 1,800 photographs of flowers, a fifth of them with the label of the similar
+    class, the quality finds them with an average precision of 94 %, the loss with 71 %
+    (`python examples/wrong_labels.py`). Of those, 96 % are suspects, and 76 % of the suspects are
+    wrong; 82 % and 93 % of what is confident.
 
     Args:
         features: An index, or an array `(n, dimension)`.
@@ -99,11 +105,15 @@ def find_label_errors(
     known = np.flatnonzero(labels >= 0)
     quality = np.full(len(labels), np.nan, np.float32)
     quality[known] = label_quality(labels[known], probabilities[known])
-    errors = known[confident_errors(labels[known], probabilities[known])]
+    confident = np.zeros(len(labels), bool)
+    confident[known] = confident_errors(labels[known], probabilities[known])
+    suggested = probabilities.argmax(axis=1)
+    suspects = known[suggested[known] != labels[known]]
     return LabelErrors(
         quality,
-        probabilities.argmax(axis=1).astype(np.int32),
-        errors[np.argsort(quality[errors], kind="stable")],
+        suggested.astype(np.int32),
+        suspects[np.argsort(quality[suspects], kind="stable")],
+        confident,
         probabilities.astype(np.float32),
     )
 
@@ -248,10 +258,9 @@ def neighbor_probabilities(
 
     >>> import numpy as np
     >>> from keras_vit.curation import neighbor_probabilities
-    >>> neighbor_probabilities(np.array([[9, 1], [9, 2], [1, 9]]), [0, 0, 1], neighbors=1).round(2)
-    array([[0.95, 0.05],
-           [0.95, 0.05],
-           [0.95, 0.05]])
+    >>> features = np.array([[9, 1], [9, 2], [1, 9], [2, 9]])
+    >>> neighbor_probabilities(features, [0, 0, 1, 1], neighbors=1).round(2).tolist()
+    [[0.95, 0.05], [0.95, 0.05], [0.05, 0.95], [0.05, 0.95]]
     """
     labels = _check_labels(features, labels)
     check_positive(neighbors=neighbors)

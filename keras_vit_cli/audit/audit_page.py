@@ -130,8 +130,8 @@ def _card(row: int, facts: str, index: FeatureIndex, place: Path, source: str | 
         f'<div class=photo data-row={row} tabindex=-1 role=group aria-label="{escape(name)}">'
         f'<a tabindex=-1 href="{link_to(index.path(row), place)}">{image}</a>'
         f"<p>{breakable(name)}</p><p class=facts>{escape(printable(facts))}</p>"
-        f"<div class=choices><button data-choice=keep>keep</button>{relabel}"
-        "<button data-choice=drop>drop</button></div></div>"
+        "<div class=choices><button data-choice=keep>keep</button>"
+        f"<button data-choice=drop>drop</button>{relabel}</div></div>"
     )
 
 

@@ -119,7 +119,8 @@ def _wrong_labels(index: FeatureIndex, errors: LabelErrors) -> Problem:
         table.append(_table_row(index, row, "wrong label", score, suggestion))
     note = (
         "Another class is more probable to probes and nearest neighbors that have not seen the "
-        "label. The least probable labels come first."
+        "label. The least probable labels come first; confident learning calls "
+        f"{int(errors.confident.sum()):,} of them wrong."
     )
     return Problem("wrong label", "Labels that are probably wrong", note, findings, table)
 

@@ -51,7 +51,7 @@ def measures(index: FeatureIndex) -> PhotoMeasures:
 
 @pytest.fixture(scope="module")
 def duplicates(index: FeatureIndex, measures: PhotoMeasures) -> Duplicates:
-    return find_duplicates(index, measures, similar=1.0, similar_with_hash=-1.0)
+    return find_duplicates(index, measures, closeness=0, similar=-1)
 
 
 @pytest.mark.parametrize("seed", HASHES)
@@ -99,13 +99,33 @@ def test_splits_and_labels_of_pairs(index: FeatureIndex, duplicates: Duplicates)
     }
 
 
-def test_features_find_what_hashes_do_not(index: FeatureIndex, measures: PhotoMeasures) -> None:
-    with_features = find_duplicates(index, measures, similar=0.9, similar_with_hash=1.0, bits=0)
-    names = {tuple(index.files[row] for row in pair) for pair in with_features.pairs}
-    assert ("one/1.png", "one/saved.jpg") in names
-    assert (with_features.similarities >= 0.9).all()
-    none = find_duplicates(index, measures, similar=1.0, similar_with_hash=1.0, bits=0)
-    assert none.is_copy.sum() == 2
+def test_features_find_what_hashes_do_not() -> None:
+    """Two rows are near that are much closer to each other than to their tenth neighbors."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(40, 32)).astype("float32")
+    features[7] = features[3] + random.normal(0, 0.2, 32)
+    index = in_memory(features)
+    found = find_duplicates(index, no_hashes(40))
+    assert found.pairs.tolist() == [[3, 7]]
+    assert found.similarities[0] > 0.9
+    distances = 1 - np.corrcoef(features)  # about the same as the cosine's
+    assert distances[3, 7] < 0.2 < np.sort(distances[3])[10]
+    assert len(find_duplicates(index, no_hashes(40), closeness=0).pairs) == 0
+    few = in_memory(features[:9])  # fewer than the tenth neighbor
+    assert len(find_duplicates(few, no_hashes(9)).pairs) == 0
+
+
+def in_memory(features: np.ndarray) -> FeatureIndex:
+    count = len(features)
+    names = tuple(f"{i}.png" for i in range(count))
+    labels, splits = np.zeros(count, np.int32), (None,) * count
+    return FeatureIndex(Path(), features, names, labels, splits, labels, names, ("a",), {}, {})
+
+
+def no_hashes(count: int) -> PhotoMeasures:
+    """Those of photographs that are gone."""
+    zeros = np.zeros(count, np.uint64)
+    return PhotoMeasures(zeros, zeros, zeros, zeros, zeros, zeros, failed={})
 
 
 def test_numbers_out_of_range_are_errors(index: FeatureIndex, measures: PhotoMeasures) -> None:
@@ -113,9 +133,10 @@ def test_numbers_out_of_range_are_errors(index: FeatureIndex, measures: PhotoMea
         find_duplicates(index, measures, similar=1.5)
     with pytest.raises(ValueError, match="bits=65"):
         find_duplicates(index, measures, bits=65)
-    fewer = PhotoMeasures(*(np.zeros(2) for _ in range(6)), failed={})
+    with pytest.raises(ValueError, match="closeness=2"):
+        find_duplicates(index, measures, closeness=2)
     with pytest.raises(ValueError, match="2 measures do not fit 11 photographs"):
-        find_duplicates(index, fewer)
+        find_duplicates(index, no_hashes(2))
 
 
 def test_a_photograph_that_is_gone_is_not_a_duplicate(tmp_path: Path) -> None:
@@ -128,6 +149,6 @@ def test_a_photograph_that_is_gone_is_not_a_duplicate(tmp_path: Path) -> None:
     (photos / "2.png").write_bytes(b"cut off")
     measures = measure_photos(index)
     assert sorted(measures.failed) == [1, 2]
-    found = find_duplicates(index, measures, similar=1.0, similar_with_hash=-1.0)
+    found = find_duplicates(index, measures, closeness=0, similar=-1)
     assert len(found.pairs) == 0
     assert found.groups.tolist() == [0, 1, 2, 3]

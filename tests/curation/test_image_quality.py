@@ -62,6 +62,7 @@ def test_outliers_are_far_from_their_neighbors() -> None:
     distances = outlier_distances(features, neighbors=5)
     peer = NearestNeighbors(n_neighbors=5, metric="cosine").fit(features).kneighbors()[0]
     np.testing.assert_allclose(distances, peer.mean(axis=1), atol=1e-6)
-    assert find_outliers(distances).tolist() == [17]
+    assert find_outliers(distances)[0] == 17
+    assert find_outliers(distances, spreads=3).tolist() == [17]
     assert find_outliers(np.zeros(0)).tolist() == []
     assert outlier_distances(features[:1]).tolist() == [0]

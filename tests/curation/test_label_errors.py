@@ -62,7 +62,9 @@ def test_wrong_labels_are_found_and_right_ones_suggested() -> None:
     features, labels, wrong = mislabeled()
     errors = find_label_errors(features, labels)
     assert average_precision_score(wrong, -errors.quality) > 0.9
-    assert wrong[errors.suspects].mean() > 0.8
+    assert wrong[errors.suspects].sum() > 0.9 * wrong.sum()
+    assert wrong[errors.confident].mean() > 0.8
+    assert set(np.flatnonzero(errors.confident)) <= set(errors.suspects)
     assert (np.diff(errors.quality[errors.suspects]) >= 0).all()
     np.testing.assert_allclose(errors.probabilities.sum(axis=1), 1, atol=1e-6)
     again = find_label_errors(features, labels)
