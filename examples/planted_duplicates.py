@@ -111,9 +111,9 @@ def main() -> None:
             index, measures, model, kind, options.photos, options.seed
         )
         pairs = set(map(tuple, find_duplicates(together, both).pairs.tolist()))
-        found = [(row, len(index) + i) in pairs for i, row in enumerate(rows.tolist())]
-        table.append({"kind": kind, "found": float(np.mean(found))})
-        print(f"{kind}: {np.mean(found):.1%}", flush=True)
+        hits = [(row, len(index) + i) in pairs for i, row in enumerate(rows.tolist())]
+        table.append({"kind": kind, "found": float(np.mean(hits))})
+        print(f"{kind}: {np.mean(hits):.1%}", flush=True)
     print(f"\n`{command_line()}`, {options.photos} of {len(index):,} photographs:\n")
     print(to_markdown(table, {"planted": "{kind}", "found": "{found:.1%}"}))
     print(f"\nnot planted: {len(alone.pairs)} pairs, {alone.is_copy.sum()} of the same bytes")

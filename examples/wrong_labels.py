@@ -30,7 +30,7 @@ from keras_vit.curation import (
 from keras_vit.curation.nearest import unit_rows
 
 KINDS, RATES = ("symmetric", "similar"), (0.05, 0.2)
-OURS = "probes and neighbors, margin"
+OURS = "probes and nearest neighbors, margin"
 # Roses and tulips of val.txt that do not show the flower of their label.
 KNOWN = """
 2535466143 2535466393 2536282942 15566697073 15999816377 4292443009 16316557109 16484100863
@@ -73,7 +73,7 @@ def scores(features: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, np.
     seen = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(features, labels)
     return {
         OURS: label_quality(labels, (probe + near) / 2),
-        "neighbors, margin": label_quality(labels, near),
+        "nearest neighbors, margin": label_quality(labels, near),
         "cleanlab: probes, normalized margin": label_quality(labels, probe),
         "cleanlab: probes, self-confidence": label_quality(labels, probe, "self_confidence"),
         "small loss of a probe trained on all": label_quality(
@@ -92,9 +92,9 @@ def study(features: np.ndarray, labels: np.ndarray, seeds: int) -> str:
         for rate in RATES:
             results: dict[str, list[tuple[float, float]]] = {}
             for seed in range(seeds):
-                given = changed(features, labels, kind, rate, seed)
-                wrong = given != labels
-                for name, score in scores(features, given, seed).items():
+                labels_now = changed(features, labels, kind, rate, seed)
+                wrong = labels_now != labels
+                for name, score in scores(features, labels_now, seed).items():
                     pair = (average_precision_score(wrong, -score), roc_auc_score(wrong, -score))
                     results.setdefault(name, []).append(pair)
                 print(f"{kind}, {rate:.0%}, seed {seed}: {results[OURS][-1][0]:.3f}", flush=True)
@@ -114,13 +114,13 @@ def known_errors(index: FeatureIndex, top: int) -> str:
     val = np.flatnonzero(np.array([split == "val" for split in index.splits]))
     worst = val[np.argsort(errors.quality[val], kind="stable")][:top]
     names = [Path(index.files[row]).name.partition("_")[0] for row in worst]
-    found = sum(name in KNOWN.split() for name in names)
+    hits = sum(name in KNOWN.split() for name in names)
     lines = [
         f"{name in KNOWN.split():d}  {errors.quality[row]:.3f}  {index.files[row]}, rather "
         f"{index.class_names[errors.suggested[row]]}"
         for name, row in zip(names, worst, strict=True)
     ]
-    return "\n".join([*lines, f"{found} of {len(KNOWN.split())} known ones among {top}"])
+    return "\n".join([*lines, f"{hits} of {len(KNOWN.split())} known ones among {top}"])
 
 
 def main() -> None:

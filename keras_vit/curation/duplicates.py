@@ -1,4 +1,4 @@
-"""Photographs that stand twice: the same bytes, or nearly the same picture.
+"""Photographs that stand twice: the same bytes, or nearly the same image.
 
 sums ─────────────────────────────────────────────► the same file
 features ──── nearest by cosine ────┐
@@ -66,16 +66,16 @@ def find_duplicates(
     closeness: float = CLOSENESS,
     bits: int = BITS,
     similar: float = SIMILAR,
-    neighbors: int = 10,
+    k: int = 10,
 ) -> Duplicates:
     """Finds photographs that are there twice: copied, saved again, resized, cropped or mirrored.
 
     Two are near where their hashes differ in few bits, which finds what was resized, saved again or
     mirrored; or where they are much closer to each other than to others, which finds what was
     cropped, and other photographs of one scene: the distance of their features, 1 less the cosine,
-    is at most `closeness` of that to the tenth neighbor of each. A fixed cosine does not do, as it
-    would be another one for each model and folder. The defaults were chosen on photographs of
-    flowers (`python examples/planted_duplicates.py`).
+    is at most `closeness` of that to the tenth nearest neighbor of each. A fixed cosine would have
+    to be another one for each model and folder. The defaults were chosen on photographs of flowers
+    (`python examples/planted_duplicates.py`).
 
     Args:
         index: Of the photographs.
@@ -83,8 +83,8 @@ def find_duplicates(
         closeness: The largest part, from 0 to 1; 0 to go by hashes alone.
         bits: How many of 64 bits may differ; -1 to go by features alone.
         similar: The least cosine of any pair: plain images have the same hash, whatever they are.
-        neighbors: How many candidates each photograph has, by features and by hash, and which
-            neighbor the closeness is measured by. In a folder of fewer, hashes alone decide.
+        k: How many candidates each photograph has, by features and by hash, and by which of the
+            nearest neighbors closeness is measured. In a folder of fewer, hashes alone decide.
 
     Raises:
         ValueError: A number is out of range, or the measures are of another index.
@@ -106,7 +106,7 @@ def find_duplicates(
     >>> duplicates.pairs[duplicates.is_copy].tolist()
     [[0, 2]]
     """
-    check_positive(neighbors=neighbors)
+    check_positive(k=k)
     check_rate(closeness=closeness)
     if not -1 <= similar <= 1:
         raise ValueError(f"similar={similar!r} is not a cosine: give one from -1 to 1.")
@@ -119,13 +119,13 @@ def find_duplicates(
         )
     copies = _copies(index.sums)
     hashes, mirrored = _signs(measures.hash), _signs(measures.mirrored)
-    by_features = nearest_neighbors(index, k=neighbors)
-    # How far the last of so many neighbors is; in a smaller folder, nothing is close.
+    by_features = nearest_neighbors(index, k=k)
+    # How far the last of the nearest neighbors is; in a smaller folder, nothing is close.
     reach = np.zeros(len(index), np.float32)
-    if len(index) > neighbors:
+    if len(index) > k:
         reach = 1 - by_features.similarities[:, -1]
-    by_hash = nearest_neighbors(hashes, k=neighbors)
-    by_mirror = nearest_neighbors(hashes, mirrored, neighbors)
+    by_hash = nearest_neighbors(hashes, k=k)
+    by_mirror = nearest_neighbors(hashes, mirrored, k)
     near = (_as_pairs(each.rows) for each in (by_features, by_hash, by_mirror))
     pairs = np.unique(np.concatenate([copies, *near]), axis=0)
     cosines, differing = _compare(index, hashes, mirrored, pairs)
@@ -157,7 +157,7 @@ def _signs(hashes: np.ndarray) -> np.ndarray:
 
 
 def _as_pairs(near: np.ndarray) -> np.ndarray:
-    """Each row with its neighbors `(n, k)`, the smaller first; not with itself."""
+    """Each row with its nearest neighbors `(n, k)`, the smaller first; not with itself."""
     here = np.broadcast_to(np.arange(len(near))[:, None], near.shape)
     pairs = np.sort(np.stack([here.reshape(-1), near.reshape(-1)], axis=1), axis=1)
     return pairs[pairs[:, 0] != pairs[:, 1]]

@@ -86,7 +86,7 @@ def measure_image(pixels: np.ndarray) -> ImageMeasures:
         pixels: uint8 `(height, width, 3)`, as `keras_vit.data` decodes it.
 
     Source: the variance of the Laplacian is LAPV of Pech-Pacheco et al., "Diatom Autofocusing in
-        Brightfield Microscopy" (2000), with the kernel of four neighbors, as OpenCV's.
+        Brightfield Microscopy" (2000), with the kernel of four adjacent pixels, as OpenCV's.
 
     Example:
 
@@ -175,7 +175,7 @@ def _measured(index: FeatureIndex) -> Iterator[ImageMeasures | str]:
             yield ahead.popleft().result()
 
 
-def outlier_distances(features: FeatureIndex | np.ndarray, neighbors: int = 10) -> np.ndarray:
+def outlier_distances(features: FeatureIndex | np.ndarray, k: int = 10) -> np.ndarray:
     """How far each row is from its nearest neighbors: float32 `(n,)`, 1 less their mean cosine.
 
     Raises:
@@ -187,15 +187,13 @@ def outlier_distances(features: FeatureIndex | np.ndarray, neighbors: int = 10) 
 
     >>> import numpy as np
     >>> from keras_vit.curation import outlier_distances
-    >>> outlier_distances(np.array([[9, 1], [9, 2], [-1, 9]]), neighbors=1).argmax()
+    >>> outlier_distances(np.array([[9, 1], [9, 2], [-1, 9]]), k=1).argmax()
     np.int64(2)
     """
-    check_positive(neighbors=neighbors)
+    check_positive(k=k)
     if len(features) < 2:
         return np.zeros(len(features), np.float32)
-    return (1 - nearest_neighbors(features, k=neighbors).similarities.mean(axis=1)).astype(
-        np.float32
-    )
+    return (1 - nearest_neighbors(features, k=k).similarities.mean(axis=1)).astype(np.float32)
 
 
 def find_outliers(distances: np.ndarray, spreads: float = 1.5) -> np.ndarray:

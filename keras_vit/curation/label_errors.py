@@ -3,7 +3,7 @@
 features, labels ──┬── a linear probe per fold, of the rows outside of it ──┐
                    └── votes of the nearest neighbors, itself not among them ┴── mean
 mean of both ──┬── margin of the label          how good it is, in [0, 1]
-               └── confident learning           which ones are suspects
+               └── confident learning           which ones are most surely wrong
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ QUALITIES = ("normalized_margin", "self_confidence")
 # Rows that a probe is fitted to, drawn where there are more; all rows get their probabilities.
 MOST_FITTED = 50_000
 TEMPERATURE = 0.07  # of the votes, as in `knn_accuracy`
-# Added to the part of the votes that each class has: twenty neighbors of one class do not prove
-# that the others are impossible.
+# Added to the part of the votes that each class has: that all are for one class does not prove that
+# the others are impossible.
 _DOUBT = 0.05
 # cleanlab's tolerances, so that its sets of suspects are ours.
 _TOLERANCE, _LEAST_THRESHOLD = 1e-6, 2e-6
@@ -43,7 +43,7 @@ class LabelErrors:
             for a person to look at.
         confident: bool `(n,)`, the labels that confident learning calls wrong: fewer, of which more
             are.
-        probabilities: float32 `(n, classes)`, the mean of probe and neighbors.
+        probabilities: float32 `(n, classes)`, the mean of probes and nearest neighbors.
     """
 
     quality: np.ndarray
@@ -59,7 +59,7 @@ def find_label_errors(
     groups: Any = None,
     *,
     folds: int = 5,
-    neighbors: int = 20,
+    k: int = 20,
     seed: int = 0,
 ) -> LabelErrors:
     """Scores every label by how probable it is to models that have not seen it.
@@ -77,7 +77,7 @@ def find_label_errors(
         groups: `(n,)` integers; rows of one group, such as copies of a photograph, are not compared
             with each other. None where there are no groups.
         folds: Number of probes, each fitted to the rows outside of its fold.
-        neighbors: Number of nearest neighbors that vote.
+        k: Number of nearest neighbors that vote.
         seed: Which rows are in which fold.
 
     Raises:
@@ -94,13 +94,13 @@ def find_label_errors(
     >>> labels = np.repeat([0, 1], 20)
     >>> features = np.eye(2)[labels] + np.random.default_rng(0).normal(0, 0.1, (40, 2))
     >>> labels[3] = 1
-    >>> find_label_errors(features, labels, neighbors=5).suspects.tolist()
+    >>> find_label_errors(features, labels, k=5).suspects.tolist()
     [3]
     """
     labels = _check_labels(features, labels)
     probabilities = (
         probe_probabilities(features, labels, groups, folds=folds, seed=seed)
-        + neighbor_probabilities(features, labels, groups, neighbors=neighbors)
+        + neighbor_probabilities(features, labels, groups, k=k)
     ) / 2
     known = np.flatnonzero(labels >= 0)
     quality = np.full(len(labels), np.nan, np.float32)
@@ -246,11 +246,11 @@ def probe_probabilities(
 
 
 def neighbor_probabilities(
-    features: FeatureIndex | np.ndarray, labels: Any, groups: Any = None, *, neighbors: int = 20
+    features: FeatureIndex | np.ndarray, labels: Any, groups: Any = None, *, k: int = 20
 ) -> np.ndarray:
     """Class probabilities `(n, classes)` by the votes of each row's nearest neighbors.
 
-    A neighbor of cosine s votes with the weight exp(s / 0.07), as in `knn_accuracy`; those without
+    A row of cosine s votes with the weight exp(s / 0.07), as in `knn_accuracy`; those without
     a label, and those of the same group, do not. Arguments and errors are those of
     `find_label_errors`.
 
@@ -259,13 +259,13 @@ def neighbor_probabilities(
     >>> import numpy as np
     >>> from keras_vit.curation import neighbor_probabilities
     >>> features = np.array([[9, 1], [9, 2], [1, 9], [2, 9]])
-    >>> neighbor_probabilities(features, [0, 0, 1, 1], neighbors=1).round(2).tolist()
+    >>> neighbor_probabilities(features, [0, 0, 1, 1], k=1).round(2).tolist()
     [[0.95, 0.05], [0.95, 0.05], [0.05, 0.95], [0.05, 0.95]]
     """
     labels = _check_labels(features, labels)
-    check_positive(neighbors=neighbors)
+    check_positive(k=k)
     group = _check_groups(labels, groups)
-    near = nearest_neighbors(features, k=neighbors)
+    near = nearest_neighbors(features, k=k)
     weights = np.exp((near.similarities - 1.0) / TEMPERATURE)
     weights[labels[near.rows] < 0] = 0
     weights[group[near.rows] == group[:, None]] = 0

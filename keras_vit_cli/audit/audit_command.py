@@ -53,19 +53,19 @@ def audit(options: AuditOptions) -> int:
     if options.decisions is not None:
         decisions = read_decisions(options.decisions, index)
     with output.opened(overwrite=options.overwrite) as workspace:
-        found = None
+        results = None
         if options.decisions is None:
             with _progress(len(index)) as report:
-                found = audit_photos(index, options.seed, report)
-            write_csv(workspace / RESULTS, COLUMNS, found.table())
+                results = audit_photos(index, options.seed, report)
+            write_csv(workspace / RESULTS, COLUMNS, results.table())
             # Links lead from where the page will stand.
-            write_audit_page(workspace / PAGE, output.place, index, found, options.most)
+            write_audit_page(workspace / PAGE, output.place, index, results, options.most)
         cleaned = clean(index, decisions)
         remarks = list(write_lists(workspace, index, cleaned))
         output.finish()
     output.publish(print_text)
-    if found is not None:
-        _print_findings(found)
+    if results is not None:
+        _print_findings(results)
     left_out = f", {counted(cleaned.copies, 'copy', 'copies')} left out" if cleaned.copies else ""
     if cleaned.unused:
         left_out += f", {cleaned.unused:,} of no split or class"
@@ -77,13 +77,13 @@ def audit(options: AuditOptions) -> int:
     )
     for remark in remarks:
         print(f"keras-vit: {printable(remark)}", file=sys.stderr)
-    if found is None:
+    if results is None:
         print_next("train", "--data", index.photos, "--labels", out / TABLE)
         return 0
     print_text(f"next: open {shlex.quote(str(out / PAGE))} in a browser, decide, and")
     source = options.photos if is_index else index.folder
     print_next("audit", source, "--decisions", "decisions.csv", "--out", "cleaned")
-    return 1 if found.unreadable else 0
+    return 1 if results.unreadable else 0
 
 
 def _is_index(path: Path) -> bool:
@@ -111,19 +111,19 @@ def _index(options: AuditOptions, is_index: bool) -> FeatureIndex:
     return write_index(EmbedOptions(photos=photos, model=options.model, out=place))
 
 
-def _print_findings(found: Audit) -> None:
-    table = Table("problem", "found")
+def _print_findings(results: Audit) -> None:
+    table = Table("problem", "findings")
     table.columns[1].justify = "right"
-    for problem in found.problems:
+    for problem in results.problems:
         table.add_row(problem.name, Text(f"{len(problem.findings):,}"))
-    if found.unreadable:
-        table.add_row("unreadable", f"{len(found.unreadable):,}")
+    if results.unreadable:
+        table.add_row("unreadable", f"{len(results.unreadable):,}")
     if table.row_count:
         print_table(table)
     else:
         print_text("nothing was found")
-    if found.skipped:
-        print_text(found.skipped)
+    if results.skipped:
+        print_text(results.skipped)
 
 
 @contextmanager

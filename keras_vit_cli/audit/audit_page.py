@@ -26,48 +26,48 @@ MOST_TOGETHER = 24  # photographs of one group on the page
 _AHEAD = 32  # groups whose thumbnails are in memory at once
 
 
-def write_audit_page(path: Path, place: Path, index: FeatureIndex, found: Audit, most: int) -> None:
+def write_audit_page(path: Path, place: Path, index: FeatureIndex, audit: Audit, most: int) -> None:
     """Writes the page from the template `audit.html` beside this file, a few groups at a time.
 
     Args:
         path: Of the page.
         place: The folder that it will stand in, which links lead from.
         index: Of the photographs.
-        found: What to show.
+        audit: What to show.
         most: Findings of each problem that are shown.
     """
     template = Template(files("keras_vit_cli.audit").joinpath("audit.html").read_text("utf-8"))
     page = template.substitute(
         style=card_style(),
         title=escape(printable(f"Audit of {index.photos.name}")),
-        facts=escape(printable(_facts(index, found))),
+        facts=escape(printable(_facts(index, audit))),
         problems="\0",
         # "</script>" or "<!--" in a file's name would change where the element ends.
-        data=json.dumps(_data(index, found, most)).replace("<", "\\u003c"),
+        data=json.dumps(_data(index, audit, most)).replace("<", "\\u003c"),
     )
     begin, end = page.split("\0")
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(begin)
-        for problem in found.problems:
+        for problem in audit.problems:
             file.writelines(_section(problem, index, place, most))
-        file.write(_unreadable(found.unreadable, most))
+        file.write(_unreadable(audit.unreadable, most))
         file.write(end)
 
 
-def _facts(index: FeatureIndex, found: Audit) -> str:
-    count = sum(len(problem.findings) for problem in found.problems)
+def _facts(index: FeatureIndex, audit: Audit) -> str:
+    count = sum(len(problem.findings) for problem in audit.problems)
     text = f"{counted(len(index), 'photograph')} of {index.photos}: {counted(count, 'finding')}."
-    return f"{text} {found.skipped}".strip()
+    return f"{text} {audit.skipped}".strip()
 
 
 def _shown(finding: Finding) -> tuple[int, ...]:
     return finding.rows[:MOST_TOGETHER]
 
 
-def _data(index: FeatureIndex, found: Audit, most: int) -> dict[str, Any]:
+def _data(index: FeatureIndex, audit: Audit, most: int) -> dict[str, Any]:
     """What the script needs: classes, and the name and suggestion of each photograph shown."""
     photos: dict[int, dict[str, str]] = {}
-    for problem in found.problems:
+    for problem in audit.problems:
         for finding in problem.findings[:most]:
             for row in _shown(finding):
                 photo = photos.setdefault(row, {"name": name_of(index.files[row])})

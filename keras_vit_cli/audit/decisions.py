@@ -76,7 +76,7 @@ class CleanedList:
         dropped: How many were dropped by a decision.
         relabeled: How many have another class.
         copies: How many were left out as another file has the same bytes and class.
-        unused: How many were in no split, or have no class, while others do.
+        unused: How many were in no split, or lack a class, while others do.
     """
 
     rows: Mapping[int, str]
@@ -110,7 +110,7 @@ def clean(index: FeatureIndex, decisions: Mapping[int, Decision]) -> CleanedList
     conflicting = Counter(key[0] for key in same)
     copies = set()
     for (digest, _), rows in same.items():
-        if conflicting[digest] > 1:  # two labels of one picture: both stay until a person decides
+        if conflicting[digest] > 1:  # two labels of one image: both stay until a person decides
             continue
         first = min(rows, key=lambda row: (row not in decisions, _FIRST.index(index.splits[row])))
         copies |= {row for row in rows if row != first and row not in decisions}

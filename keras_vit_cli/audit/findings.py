@@ -126,7 +126,7 @@ def _wrong_labels(index: FeatureIndex, errors: LabelErrors) -> Problem:
 
 
 def _repeated(index: FeatureIndex, duplicates: Duplicates) -> list[Problem]:
-    """Groups of the same picture, each under the worst that it has."""
+    """Groups of the same image, each under the worst that it has."""
     pairs = duplicates.pairs
     table: dict[str, list[TableRow]] = {}
     worst: dict[int, str] = {}
@@ -155,16 +155,16 @@ def _repeated(index: FeatureIndex, duplicates: Duplicates) -> list[Problem]:
 
 _REPEATED = {
     "two labels": (
-        "The same picture with two labels",
+        "The same image with two labels",
         "One of the labels is wrong, or both fit.",
     ),
     "two splits": (
-        "The same picture in two splits",
+        "The same image in two splits",
         "What a model was trained on does not show how good it is: keep one side.",
     ),
     "duplicate": (
-        "The same picture twice",
-        "The same bytes, or nearly the same picture: saved again, resized, cropped, mirrored.",
+        "The same image twice",
+        "The same bytes; saved again, resized, cropped or mirrored; or two of one scene.",
     ),
 }
 

@@ -33,6 +33,7 @@ REQUIRED = {
     "search": ["no/such/index", "photo.jpg"],
     "cluster": ["no/such/index", "--out", "clusters.html"],
     "choose": ["no/such/folder", "--among", "no/such/model", "--out", "choice"],
+    "audit": ["no/such/index", "--out", "audit"],
     "plan": ["ViT-B/16"],
     "augment": ["--data", "no/such/folder", "--out", "sheet.png"],
 }
@@ -84,6 +85,8 @@ REFUSED = {
     ("choose", "--max-pixels"): ("0",),
     ("choose", "--neighbors"): ("0", "100001"),
     ("choose", "--sizes"): ("0", "4097"),
+    ("audit", "--most"): ("0", "10001"),
+    ("audit", "--seed"): ("0.5",),
     ("export", "--image-size"): ("0", "100000"),
     ("serve", "--batch-size"): ("0",),
     ("serve", "--max-bytes"): ("0",),

@@ -100,7 +100,7 @@ def test_the_table_has_what_was_planted() -> None:
 def test_the_page_shows_each_finding_and_needs_no_other_file() -> None:
     page = Path("audit/index.html").read_text("utf-8")
     elements = Elements(page)
-    for title in ("Labels that are probably wrong", "The same picture with two labels", "Dark"):
+    for title in ("Labels that are probably wrong", "The same image with two labels", "Dark"):
         assert title in elements.text
     sources = [str(each["src"]) for each in elements.all("img")]
     assert sources

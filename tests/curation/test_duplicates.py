@@ -23,7 +23,6 @@ HASHES = {
     1: (0xAD6BD68AB8A72158, 0xF83E83DFCDB2000D),
     2: (0x84ED0C5D7D1786E8, 0xD1BC59082842FFBD),
 }
-pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")

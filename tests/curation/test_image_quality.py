@@ -11,8 +11,6 @@ from sklearn.neighbors import NearestNeighbors
 from keras_vit.curation import find_outliers, measure_image, measure_photos, outlier_distances
 from tests.curation.photos import blurred, grainy, index_of, picture
 
-pytestmark = pytest.mark.once
-
 
 def test_sharpness_is_the_variance_of_scipys_laplacian() -> None:
     image = grainy(picture(0))
@@ -59,7 +57,7 @@ def test_outliers_are_far_from_their_neighbors() -> None:
     random = np.random.default_rng(0)
     features = np.eye(8)[0] + random.normal(0, 0.1, (60, 8))
     features[17] = np.eye(8)[5]
-    distances = outlier_distances(features, neighbors=5)
+    distances = outlier_distances(features, k=5)
     peer = NearestNeighbors(n_neighbors=5, metric="cosine").fit(features).kneighbors()[0]
     np.testing.assert_allclose(distances, peer.mean(axis=1), atol=1e-6)
     assert find_outliers(distances)[0] == 17

@@ -19,8 +19,6 @@ from keras_vit.curation import (
 )
 from keras_vit.evaluation.probes import STRENGTHS
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def cleanlab() -> dict[str, np.ndarray]:
@@ -108,7 +106,7 @@ def test_copies_are_not_asked() -> None:
 def test_neighbors_vote_by_their_cosine() -> None:
     features, labels, _ = mislabeled(50)
     near = nearest_neighbors(features, k=4)
-    votes = neighbor_probabilities(features, labels, neighbors=4)
+    votes = neighbor_probabilities(features, labels, k=4)
     weights = np.exp((near.similarities[7] - 1) / 0.07)
     part = np.bincount(labels[near.rows[7]], weights, minlength=4) / weights.sum()
     np.testing.assert_allclose(votes[7], (part + 0.05) / 1.2, rtol=1e-6)
