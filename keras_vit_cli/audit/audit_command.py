@@ -100,9 +100,14 @@ def _index(options: AuditOptions, is_index: bool) -> FeatureIndex:
                 "the images."
             )
         return FeatureIndex.open(photos)
-    place = options.index or options.out.with_name(f"{options.out.absolute().name}_index")
     if options.decisions is not None:
-        return FeatureIndex.open(place)
+        if options.index is None:
+            raise ValueError(
+                f"{printable(photos)} is not an index of features: decisions are applied to the "
+                "index that the page was made of, as keras-vit audit printed it."
+            )
+        return FeatureIndex.open(options.index)
+    place = options.index or options.out.with_name(f"{options.out.absolute().name}_index")
     if options.model is None:
         raise ValueError(
             f"{printable(photos)} is not an index of features: give the --model that sees the "

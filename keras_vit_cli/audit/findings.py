@@ -122,7 +122,7 @@ def _wrong_labels(index: FeatureIndex, errors: LabelErrors) -> Problem:
         "label. The least probable labels come first; confident learning calls "
         f"{int(errors.confident.sum()):,} of them wrong."
     )
-    return Problem("wrong label", "Labels that are probably wrong", note, findings, table)
+    return Problem("wrong label", "Labels that may be wrong", note, findings, table)
 
 
 def _repeated(index: FeatureIndex, duplicates: Duplicates) -> list[Problem]:

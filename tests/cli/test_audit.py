@@ -100,7 +100,7 @@ def test_the_table_has_what_was_planted() -> None:
 def test_the_page_shows_each_finding_and_needs_no_other_file() -> None:
     page = Path("audit/index.html").read_text("utf-8")
     elements = Elements(page)
-    for title in ("Labels that are probably wrong", "The same image with two labels", "Dark"):
+    for title in ("Labels that may be wrong", "The same image with two labels", "Dark"):
         assert title in elements.text
     sources = [str(each["src"]) for each in elements.all("img")]
     assert sources
@@ -192,6 +192,10 @@ def test_what_would_be_in_danger_is_an_error(capsys: pytest.CaptureFixture[str])
         (["audit", "photos", *model, "--out", "photos/audit"], "which is read"),
         (["audit", "photos", *model, "--out", "audit"], "is not empty"),
         (["audit", "photos", "--out", "elsewhere"], "give the --model"),
+        (
+            ["audit", "photos", "--decisions", "x.csv", "--out", "elsewhere"],
+            "the index that the page was made of",
+        ),
         (["audit", "audit_index", *model, "--out", "elsewhere"], "is an index already"),
     ):
         assert cli.main(command) == 2
