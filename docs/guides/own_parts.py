@@ -310,7 +310,7 @@ LAYOUTS["torch_encoder"] = Layout(
     conventions=SourceConventions(
         activation="gelu",
         norm_epsilon=1e-5,
-        include_preprocessing=True,
+        normalization="inception",
         resampling="bicubic_antialias",
     ),
     arguments=lambda tensors: {"num_heads": 4},
