@@ -1,6 +1,5 @@
 """`keras-vit embed`: the features of a folder of photographs, once, as an index."""
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from rich.progress import TextColumn
 
 from keras_vit import load_model
 from keras_vit._base.errors import counted, printable
+from keras_vit._base.files import path_from
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
@@ -80,10 +80,7 @@ def _source(model: Path, out: Path) -> str:
     """Where the model is, from the index; or the name of released weights."""
     if not model.exists():
         return str(model)
-    try:
-        return Path(os.path.relpath(model.absolute(), out.absolute())).as_posix()
-    except ValueError:  # another drive
-        return str(model.absolute())
+    return path_from(out, model)
 
 
 @contextmanager

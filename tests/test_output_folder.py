@@ -454,7 +454,12 @@ def test_a_failed_attempt_leaves_what_can_be_gone_on_with(
     files: tuple[str, ...], stays: bool, tmp_path: Path
 ) -> None:
     output = OutputFolder(
-        tmp_path / "run", "run", "run.partial", ["*.keras"], ["checkpoints/*"], resumable=True
+        tmp_path / "run",
+        "run",
+        ["*.keras"],
+        ["checkpoints/*"],
+        staging="run.partial",
+        resumable=True,
     )
 
     def attempt() -> None:
@@ -487,5 +492,5 @@ def test_a_download_that_fails_leaves_no_folder(
 
 
 def test_patterns_match_what_a_run_writes() -> None:
-    output = OutputFolder(Path("a"), "run", "a.partial", RUN_FILES, SCRATCH_FILES)
+    output = OutputFolder(Path("a"), "run", RUN_FILES, SCRATCH_FILES, staging="a.partial")
     assert output.workspace == Path.cwd() / "a.partial"

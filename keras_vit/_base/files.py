@@ -14,6 +14,20 @@ def cache_folder() -> Path:
     return Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "keras_vit"
 
 
+def path_from(folder: Path, path: Path) -> str:
+    """A path from a folder, with forward slashes, so that both can be moved together.
+
+    On another drive, where there is no such path, the absolute one.
+
+    >>> path_from(Path("runs/index"), Path("runs/photos"))
+    '../photos'
+    """
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:
+        return Path(os.path.abspath(path)).as_posix()
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a temporary path beside `path`, which takes its place when the block succeeds.

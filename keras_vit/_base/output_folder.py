@@ -34,12 +34,12 @@ class OutputFolder:
     Attributes:
         path: Where it will stand.
         kind: What it is, for its manifest: `"run"` or `"SavedModel"`.
-        staging: Name of the folder beside it where it is written.
         results: Patterns of the files that belong to the finished folder, relative to it; `*`
             matches across folders.
         scratch: Patterns of files that are needed only until it is finished.
         protected: Folders and files whose owner must not lose them: `path` may not be one of them,
             hold one, or lie in one.
+        staging: Name of the folder beside it where it is written; None for a hidden one.
         resumable: Whether an unfinished workspace is worth keeping: it is deleted on request only.
         option: What the user calls `path`, for errors.
         replace: How the user asks for replacing a former folder, for errors.
@@ -47,10 +47,10 @@ class OutputFolder:
 
     path: Path
     kind: str
-    staging: str
     results: Sequence[str]
     scratch: Sequence[str] = ()
     protected: Sequence[Path] = ()
+    staging: str | None = None
     resumable: bool = False
     option: str = "--out"
     replace: str = "--overwrite"
@@ -63,12 +63,12 @@ class OutputFolder:
     @property
     def workspace(self) -> Path:
         """The folder beside it where it is written."""
-        return self.place.with_name(self.staging)
+        return self.place.with_name(self.staging or f".{self.place.name}.partial")
 
     @property
     def previous(self) -> Path:
         """Where the former folder stands while the new one takes its place."""
-        return self.place.with_name(f"{self.staging.removesuffix('.partial')}.previous")
+        return self.place.with_name(f"{self.workspace.name.removesuffix('.partial')}.previous")
 
     def is_finished(self) -> bool:
         """Whether the workspace is complete, and only the move is left."""

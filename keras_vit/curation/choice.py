@@ -17,16 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit.curation.feature_index import FeatureIndex
-from keras_vit.curation.nearest import feature_blocks, nearest_neighbors, unit_rows
+from keras_vit.curation.nearest import (
+    BLOCK,
+    TEMPERATURE,
+    VOTERS,
+    feature_blocks,
+    nearest_neighbors,
+    unit_rows,
+    weighted_votes,
+)
 from keras_vit.tasks import Ordinal, Regression, Task
 from keras_vit.tasks.balance import differs_much
 from keras_vit.tasks.scores import NumberScores, Score, bootstrap
 
-NEIGHBORS, TEMPERATURE = 20, 0.07  # DINO's, as in `keras_vit.evaluation.knn_accuracy`
 # Multiples of the features' mean variance times the number of images: from next to no penalty to
 # one that leaves only the directions of largest variance.
 PENALTIES = tuple(float(p) for p in np.logspace(-4, 2, 13))
-_BLOCK = 8192  # rows that are in float64 at once
 
 
 class RidgeAnswers(NamedTuple):
@@ -70,7 +76,7 @@ def judge_features(
     features: FeatureIndex | np.ndarray,
     targets: Any,
     task: Task,
-    k: int = NEIGHBORS,
+    k: int = VOTERS,
     resamples: int = 1000,
 ) -> FeatureScores:
     """Scores of the nearest neighbors and of a linear probe, each image answered by all others.
@@ -105,7 +111,7 @@ def judge_features(
         task = task.fitted(targets)
     checked = task.check_targets(targets)
     right = _as_answers(task, checked)
-    rows = np.concatenate([unit_rows(block) for block in feature_blocks(features, _BLOCK)])
+    rows = np.concatenate([unit_rows(block) for block in feature_blocks(features, BLOCK)])
     answers = {
         "knn": neighbors_answers(rows, right, k),
         "probe": (ridge := ridge_answers(rows, right)).answers,
@@ -124,7 +130,7 @@ def judge_features(
 def neighbors_answers(
     features: FeatureIndex | np.ndarray,
     answers: Any,
-    k: int = NEIGHBORS,
+    k: int = VOTERS,
     temperature: float = TEMPERATURE,
 ) -> np.ndarray:
     """The mean answer of each row's nearest other rows, weighted by exp(cosine / temperature).
@@ -153,14 +159,7 @@ def neighbors_answers(
     right = _check_pairs(features, answers)
     if not temperature > 0:
         raise ValueError(f"temperature={temperature!r} must be greater than 0, such as 0.07.")
-    rows, cosines = nearest_neighbors(features, k=k)
-    # Less the largest, so that the nearest row's weight is 1 whatever the temperature.
-    weights = np.exp((cosines - cosines.max(axis=1, keepdims=True)) / temperature, dtype=np.float64)
-    weights /= weights.sum(axis=1, keepdims=True)
-    votes = np.zeros_like(right)
-    for near, weight in zip(rows.T, weights.T, strict=True):  # one nearest neighbor at a time
-        votes += weight[:, None] * right[near]
-    return votes
+    return weighted_votes(nearest_neighbors(features, k=k), right, temperature)
 
 
 def ridge_answers(
@@ -259,7 +258,7 @@ def _check_pairs(features: FeatureIndex | np.ndarray, answers: Any) -> np.ndarra
 
 
 def _blocks(features: FeatureIndex | np.ndarray) -> Iterator[np.ndarray]:
-    return (np.asarray(block, np.float64) for block in feature_blocks(features, _BLOCK))
+    return (np.asarray(block, np.float64) for block in feature_blocks(features, BLOCK))
 
 
 def _centered(

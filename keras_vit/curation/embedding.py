@@ -25,9 +25,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from keras_vit._base.errors import check_choice
-from keras_vit._base.files import atomic_write, cache_folder, write_text
+from keras_vit._base.files import atomic_write, cache_folder, path_from, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit._base.output_folder import OutputFolder
+from keras_vit._base.processors import available_processors
 from keras_vit._base.version import __version__
 from keras_vit.curation.curation_errors import IndexMismatchError
 from keras_vit.curation.feature_index import (
@@ -49,7 +50,7 @@ from keras_vit.curation.photo_encoder import DTYPES, Encoder
 from keras_vit.curation.photo_sources import Photo, PhotoList, PhotoSource, find_photos
 from keras_vit.data import MAX_PIXELS, BadImageError
 from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits
-from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.models.image_model import ImageModel
 
 LOG = "log.jsonl"
@@ -165,7 +166,6 @@ def embed(
     output = OutputFolder(
         out,
         KIND,
-        f".{Path(os.path.abspath(out)).name}.partial",
         results=(FEATURES, FILES, INFO, MODIFIED),
         scratch=(LOG,),
         protected=[listed.root] if listed.is_folder else [],
@@ -187,7 +187,7 @@ def embed(
         "source": source,
         **identity,
         "dimension": encoder.dimension,
-        "photos": _relative(listed.root, output.place),
+        "photos": path_from(output.place, listed.root),
     }
     is_begun = read_manifest(output.workspace) is not None and (output.workspace / INFO).exists()
     if is_begun:
@@ -263,14 +263,6 @@ def _check_photos(former: FeatureIndex, listed: PhotoList) -> None:
             f"{former.folder} is of the photographs in {former.photos}, and these are in "
             f"{listed.root}. Give another folder for their index."
         )
-
-
-def _relative(path: Path, folder: Path) -> str:
-    """A path from a folder, so that both can be moved together; other drives do not have one."""
-    try:
-        return Path(os.path.relpath(path, folder)).as_posix()
-    except ValueError:
-        return os.path.abspath(path)
 
 
 def _is_current(former: FeatureIndex, listed: PhotoList) -> bool:
@@ -441,10 +433,9 @@ def _read(item: _Item, encoder: Encoder, root: Path) -> _Read:
             return _Read(digest, None, item.known["error"])
         deep = has_sixteen_bits(contents[:HEADER_BYTES])
         return _Read(digest, encoder.prepare(contents), None, deep)
-    except OSError as error:
-        return _Read(None, None, error.strerror or str(error))
-    except BadImageError as error:
-        return _Read(digest, None, str(error))
+    except (OSError, BadImageError) as error:
+        known = digest if isinstance(error, BadImageError) else None
+        return _Read(known, None, unreadable_reason(error))
 
 
 def _decoded_ahead(
@@ -456,7 +447,7 @@ def _decoded_ahead(
     """
     waiting: deque[tuple[Group, list[Future[_Read]]]] = deque()
     warned = False
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(4, available_processors())) as threads:
         for group in chain(groups, [None] * _GROUPS_AHEAD):
             if group is not None:
                 to_read = [item for item in group if not item.is_unchanged]

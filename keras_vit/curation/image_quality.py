@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit._base.errors import check_positive
+from keras_vit._base.processors import available_processors
 from keras_vit.curation.feature_index import FeatureIndex
 from keras_vit.curation.nearest import nearest_neighbors
 from keras_vit.curation.perceptual_hash import perceptual_hash
 from keras_vit.data import BadImageError
-from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.data.decode.pillow import decode_with_pillow
 
 DARK, BLURRED, TINY = 60.0, 40.0, 32
@@ -160,13 +160,11 @@ def _measured(index: FeatureIndex) -> Iterator[ImageMeasures | str]:
         try:
             contents = read_contents(index.path(row))
             return measure_image(decode_with_pillow(contents, 3, pixels))
-        except OSError as error:
-            return error.strerror or str(error)
-        except BadImageError as error:
-            return str(error)
+        except (OSError, BadImageError) as error:
+            return unreadable_reason(error)
 
     ahead: deque[Future[ImageMeasures | str]] = deque()
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(4, available_processors())) as threads:
         for row in range(len(index)):
             ahead.append(threads.submit(measure, row))
             if len(ahead) == _AHEAD:

@@ -16,14 +16,20 @@ import numpy as np
 from keras_vit._base.errors import check_choice, check_non_negative, check_positive, counted
 from keras_vit._base.version import install_command
 from keras_vit.curation.feature_index import FeatureIndex
-from keras_vit.curation.nearest import BLOCK, nearest_neighbors
+from keras_vit.curation.nearest import (
+    BLOCK,
+    TEMPERATURE,
+    VOTERS,
+    nearest_neighbors,
+    weighted_votes,
+)
 from keras_vit.data._imports import require
 from keras_vit.evaluation.probes import STRENGTHS
+from keras_vit.tasks.classification import most_probable
 
 QUALITIES = ("normalized_margin", "self_confidence")
 # Rows that a probe is fitted to, drawn where there are more; all rows get their probabilities.
 MOST_FITTED = 50_000
-TEMPERATURE = 0.07  # of the votes, as in `knn_accuracy`
 # Added to the part of the votes that each class has: that all are for one class does not prove that
 # the others are impossible.
 _DOUBT = 0.05
@@ -59,7 +65,7 @@ def find_label_errors(
     groups: Any = None,
     *,
     folds: int = 5,
-    k: int = 20,
+    k: int = VOTERS,
     seed: int = 0,
 ) -> LabelErrors:
     """Scores every label by how probable it is to models that have not seen it.
@@ -107,7 +113,7 @@ def find_label_errors(
     quality[known] = label_quality(labels[known], probabilities[known])
     confident = np.zeros(len(labels), bool)
     confident[known] = confident_errors(labels[known], probabilities[known])
-    suggested = probabilities.argmax(axis=1)
+    suggested = most_probable(probabilities)
     suspects = known[suggested[known] != labels[known]]
     return LabelErrors(
         quality,
@@ -246,7 +252,7 @@ def probe_probabilities(
 
 
 def neighbor_probabilities(
-    features: FeatureIndex | np.ndarray, labels: Any, groups: Any = None, *, k: int = 20
+    features: FeatureIndex | np.ndarray, labels: Any, groups: Any = None, *, k: int = VOTERS
 ) -> np.ndarray:
     """Class probabilities `(n, classes)` by the votes of each row's nearest neighbors.
 
@@ -266,16 +272,11 @@ def neighbor_probabilities(
     check_positive(k=k)
     group = _check_groups(labels, groups)
     near = nearest_neighbors(features, k=k)
-    weights = np.exp((near.similarities - 1.0) / TEMPERATURE)
-    weights[labels[near.rows] < 0] = 0
-    weights[group[near.rows] == group[:, None]] = 0
+    excluded = (labels[near.rows] < 0) | (group[near.rows] == group[:, None])
     classes = int(labels.max()) + 1
-    votes = np.zeros((len(labels), classes))
-    rows = np.broadcast_to(np.arange(len(labels))[:, None], near.rows.shape)
-    np.add.at(votes, (rows, labels[near.rows]), weights)
-    total = votes.sum(axis=1, keepdims=True)
-    parts = np.divide(votes, total, out=np.full_like(votes, 1 / classes), where=total > 0)
-    return (parts + _DOUBT) / (1 + _DOUBT * classes)
+    votes = weighted_votes(near, np.eye(classes)[labels], TEMPERATURE, excluded)
+    votes[excluded.all(axis=1)] = 1 / classes
+    return (votes + _DOUBT) / (1 + _DOUBT * classes)
 
 
 def _check_labels(features: FeatureIndex | np.ndarray, labels: Any) -> np.ndarray:

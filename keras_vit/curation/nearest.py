@@ -17,6 +17,7 @@ from keras_vit.curation.feature_index import FeatureIndex
 from keras_vit.data._imports import require
 
 ENGINES = ("faiss", "numpy")
+VOTERS, TEMPERATURE = 20, 0.07  # DINO's, as in `keras_vit.evaluation.knn_accuracy`
 BLOCK = 8192  # rows of a block
 _QUERIES = 1024  # queries that are compared with a block at once
 
@@ -88,6 +89,33 @@ def nearest_neighbors(
         return Nearest(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))
     # Rounding makes the cosine of equal rows a little more than 1.
     return Nearest(np.concatenate(rows), np.concatenate(similarities).clip(-1, 1))
+
+
+def weighted_votes(
+    near: Nearest, values: np.ndarray, temperature: float, excluded: np.ndarray | None = None
+) -> np.ndarray:
+    """The mean of the values of the nearest rows, weighted by exp(cosine / temperature).
+
+    Args:
+        near: The rows of each query.
+        values: float64 `(n, outputs)`.
+        temperature: Above 0.
+        excluded: bool `(queries, k)`, which of them do not vote; None where all do.
+
+    Returns:
+        float64 `(queries, outputs)`; zeros where nobody votes.
+    """
+    cosines = near.similarities
+    # Less the largest, so that the nearest row's weight is 1 whatever the temperature.
+    weights = np.exp((cosines - cosines.max(axis=1, keepdims=True)) / temperature, dtype=np.float64)
+    if excluded is not None:
+        weights[excluded] = 0
+    total = weights.sum(axis=1, keepdims=True)
+    weights = np.divide(weights, total, out=weights, where=total > 0)
+    votes = np.zeros((len(weights), values.shape[1]))
+    for rows, weight in zip(near.rows.T, weights.T, strict=True):  # one nearest neighbor at a time
+        votes += weight[:, None] * values[rows]
+    return votes
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:

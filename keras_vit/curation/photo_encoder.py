@@ -11,7 +11,7 @@ from keras_vit._base.errors import check_choice, check_positive
 from keras_vit.data import MAX_PIXELS
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation.features import features_digest
-from keras_vit.evaluation.prediction import check_takes_pixels, pipeline_arguments
+from keras_vit.evaluation.prediction import check_takes_pixels, padded, pipeline_arguments
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.shared_model import SharedModel
 
@@ -122,9 +122,7 @@ class Encoder:
         if not len(images):
             return np.zeros((0, self.dimension), np.float32)
         # The last batch is padded: of another shape, the same image may have other last bits.
-        batch = images
-        if missing := self.batch_size - len(images):
-            batch = np.pad(images, ((0, missing), *3 * [(0, 0)]), mode="edge")
+        batch = padded(images, self.batch_size)
         if self.model.data_format == "channels_first":
             batch = np.moveaxis(batch, -1, 1)
         if self.layer in ("pooled", "pre_logits", "logits"):

@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.curation.feature_index import FeatureIndex
 from keras_vit.curation.nearest import Nearest, nearest_neighbors
 from keras_vit.data import BadImageError
-from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.models.image_model import ImageModel
 
 
@@ -87,9 +87,7 @@ def find_similar(
                 loaded = model if isinstance(model, ImageModel) else model()
                 encoder = index.encoder(loaded, batch_size=1)
             rows[file] = encoder(encoder.prepare(contents)[None])
-        except OSError as error:
-            failed[file] = error.strerror or str(error)
-        except BadImageError as error:
-            failed[file] = str(error)
+        except (OSError, BadImageError) as error:
+            failed[file] = unreadable_reason(error)
     queries = np.concatenate([*rows.values(), np.zeros((0, index.dimension), np.float32)])
     return SearchResult(tuple(rows), nearest_neighbors(index, queries, k, engine), failed)

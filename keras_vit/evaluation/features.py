@@ -14,7 +14,7 @@ from keras_vit import data
 from keras_vit._base.errors import check_positive
 from keras_vit._base.files import atomic_write
 from keras_vit._base.version import __version__
-from keras_vit.evaluation.prediction import pipeline_arguments, to_data_format
+from keras_vit.evaluation.prediction import padded, pipeline_arguments, to_data_format
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.layer_state import weights_digest
 
@@ -94,11 +94,8 @@ def _compute(
         transient=True,
         disable=not console.is_terminal,
     ):
-        # The last batch is padded: another size would be compiled again.
-        missing = batch_size - len(images)
-        padded = np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0)), mode="edge")
         with model.only_pooled_tokens():
-            rows = backbone.predict_on_batch(padded)[: len(images)]
+            rows = backbone.predict_on_batch(padded(images, batch_size))[: len(images)]
         features.append(np.asarray(keras.ops.convert_to_numpy(rows)).astype(np.float32))
         labels.append(batch_labels)
     return np.concatenate(features), np.concatenate(labels or [split.labels()])

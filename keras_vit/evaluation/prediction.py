@@ -80,10 +80,11 @@ def _answers(model: keras.Model, scoring: Any, images: np.ndarray, size: int) ->
     """The rows of answers to a batch, which is padded to `size` images."""
     if not len(images):
         return images
-    return answer_rows(model, scoring.predict_on_batch(_padded(images, size)))[: len(images)]
+    return answer_rows(model, scoring.predict_on_batch(padded(images, size)))[: len(images)]
 
 
-def _padded(images: np.ndarray, size: int) -> np.ndarray:
+def padded(images: np.ndarray, size: int) -> np.ndarray:
+    """A batch, filled up to `size` with its last image: another size would be compiled again."""
     missing = max(size - len(images), 0)
     return np.pad(images, ((0, missing), *3 * [(0, 0)]), mode="edge")
 
@@ -194,7 +195,7 @@ def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32
     averaged, parts = average_views(model), []
     for images, labels in to_data_format(model, batches).as_numpy_iterator():
         # The last batch is padded: another size would be compiled again.
-        outputs = averaged.predict_on_batch(_padded(images, batch_size))
+        outputs = averaged.predict_on_batch(padded(images, batch_size))
         scores = keras.ops.convert_to_numpy(outputs)[: len(images)]
         parts.append(Outcomes.of_scores(labels, scores, activation, sets))
     return Outcomes.joined(parts)

@@ -86,7 +86,7 @@ class ExportedModel:
     @property
     def is_calibrated(self) -> bool:
         """Whether the task has prediction sets or intervals, or the file a novelty."""
-        promises = self.task is not None and self.task != self.task.uncalibrated()
+        promises = self.task is not None and self.task.is_calibrated
         return promises or self.contract.novelty
 
     def scoring(self) -> Any:

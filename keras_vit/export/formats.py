@@ -178,7 +178,6 @@ def _write_folder(
     output = OutputFolder(
         path,
         row.name,
-        f".{path.absolute().name}.partial",
         results=row.files,
         option="path",
         replace="overwrite=True",

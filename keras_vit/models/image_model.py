@@ -177,7 +177,7 @@ class ImageModel(CompiledModel):
     @property
     def is_calibrated(self) -> bool:
         """Whether the task has prediction sets or intervals, or the model has `novelty`."""
-        promises = self._task is not None and self._task != self._task.uncalibrated()
+        promises = self._task is not None and self._task.is_calibrated
         return promises or self.novelty is not None
 
     def _before_fit(self) -> None:

@@ -262,6 +262,11 @@ class Task:
         """
         return self
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether there are prediction sets or intervals."""
+        return self != self.uncalibrated()
+
     def uncalibrated(self) -> Self:
         """The task without sets and intervals, whose coverage holds for one model's answers."""
         return self

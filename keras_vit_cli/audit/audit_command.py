@@ -43,7 +43,6 @@ def audit(options: AuditOptions) -> int:
     output = OutputFolder(
         out,
         "audit",
-        f".{Path(out).absolute().name}.partial",
         results=(PAGE, RESULTS, TABLE, *LISTINGS),
         protected=[options.photos] if is_folder or is_index else [],
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import atomic_write
+from keras_vit._base.processors import available_processors
 from keras_vit.curation import FeatureIndex
 from keras_vit_cli.audit.decisions import COLUMNS
 from keras_vit_cli.audit.findings import Audit, Finding, Problem
@@ -88,7 +89,7 @@ def _section(problem: Problem, index: FeatureIndex, place: Path, most: int) -> I
         f"<section><h2>{escape(problem.title)}: {count:,}</h2>"
         f"<p class=note>{escape(problem.note + more)}</p><ul class=cards>\n"
     )
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(min(4, available_processors())) as threads:
         for start in range(0, min(count, most), _AHEAD):
             part = problem.findings[start : min(start + _AHEAD, most)]
             rows = list(chain.from_iterable(map(_shown, part)))

@@ -73,7 +73,6 @@ def choose(options: ChooseOptions) -> int:
     output = OutputFolder(
         options.out,
         "choice",
-        f".{Path(os.path.abspath(options.out)).name}.partial",
         results=(TABLE, PLOT),
         protected=[options.photos],
     )

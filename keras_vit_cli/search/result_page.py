@@ -15,7 +15,8 @@ from string import Template
 from urllib.parse import quote
 
 from keras_vit._base.errors import printable
-from keras_vit._base.files import atomic_write, begins_with_mark
+from keras_vit._base.files import atomic_write, begins_with_mark, path_from
+from keras_vit._base.processors import available_processors
 from keras_vit.data import BadImageError
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.decode.pillow import decode_with_pillow
@@ -112,7 +113,7 @@ def _section(section: Section, folder: Path) -> Iterator[str]:
     note = escape(printable(section.note))
     yield f"<div><h2>{breakable(printable(section.title))}</h2><p class=note>{note}</p></div></div>"
     yield '<ul class="cards">\n'
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(4, available_processors())) as threads:
         for start in range(0, len(section.cards), _AHEAD):
             cards = section.cards[start : start + _AHEAD]
             sources = threads.map(thumbnail, (card.path for card in cards))
@@ -136,12 +137,8 @@ def _card(card: Card, source: str | None, folder: Path) -> str:
 
 def link_to(path: Path, folder: Path) -> str:
     """The address of a file on a page in `folder`."""
-    try:
-        beside = Path(os.path.relpath(path, folder)).as_posix()
-    except ValueError:  # another drive
-        beside = path.absolute().as_posix()
     # Bytes, as the file system has them: a name need not be UTF-8.
-    return quote(os.fsencode(beside))
+    return quote(os.fsencode(path_from(folder, path)))
 
 
 def thumbnail(path: Path) -> str | None:

@@ -31,7 +31,7 @@ class Job(TrainOptions):
         return OutputFolder(
             self.out,
             "run",
-            f"{Path(os.path.abspath(self.out)).name}.partial",
+            staging=f"{Path(os.path.abspath(self.out)).name}.partial",
             results=RUN_FILES,
             scratch=SCRATCH_FILES,
             protected=[Path(path).expanduser() for path in inputs if path is not None],

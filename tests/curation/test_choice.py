@@ -22,7 +22,7 @@ def examples(count: int = 60, dimension: int = 8, classes: int = 3) -> tuple[np.
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_BLOCK", 17)
+    monkeypatch.setattr(choice, "BLOCK", 17)
 
 
 @pytest.mark.parametrize("dimension", [8, 90], ids=["more rows", "more columns"])

@@ -130,10 +130,13 @@ def prepare_file(
     try:
         contents = read_contents(Path(file))
         return prepare_contents(contents, image_size, channels, max_pixels, transform)
-    except OSError as error:
-        return error.strerror or str(error)
-    except BadImageError as error:
-        return str(error)
+    except (OSError, BadImageError) as error:
+        return unreadable_reason(error)
+
+
+def unreadable_reason(error: OSError | BadImageError) -> str:
+    """Why a file cannot be opened or decoded, without its name."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def prepare_contents(

@@ -12,7 +12,7 @@ from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import JPEG, BadImageError, undecodable_reason
 from keras_vit.data.decode.bit_depth import has_sixteen_bits
 from keras_vit.data.decode.decoder import decode_and_orientation
-from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 
 
 def checked_files(
@@ -44,10 +44,8 @@ def checked_files(
             # TensorFlow releases the GIL while a graph runs, so threads decode in parallel.
             with tf.device("CPU"):
                 _, orientation = decode(contents)
-        except OSError as error:
-            return error.strerror or str(error)
-        except BadImageError as error:
-            return str(error)
+        except (OSError, BadImageError) as error:
+            return unreadable_reason(error)
         except tf.errors.InvalidArgumentError as error:
             return undecodable_reason(contents, error)
         orientations.add(int(orientation))
