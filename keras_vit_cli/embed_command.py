@@ -1,6 +1,5 @@
 """`keras-vit embed`: the features of a folder of photographs, once, as an index."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,20 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress as Bar
 from rich.progress import TextColumn
 
 from keras_vit import load_model
-from keras_vit._base.errors import counted, printable
+from keras_vit._base.errors import counted
 from keras_vit._base.files import path_from
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
 from keras_vit_cli.options.embed import EmbedOptions
-from keras_vit_cli.printing import print_next, print_text
-
-_MOST_REASONS = 10
+from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
 
 
 def embed(options: EmbedOptions) -> int:
@@ -61,10 +56,7 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
             source=_source(options.model, options.out),
             report=report,
         )
-    for file, reason in list(index.unreadable.items())[:_MOST_REASONS]:
-        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
-    if (more := len(index.unreadable) - _MOST_REASONS) > 0:
-        print(f"keras-vit: and {more:,} more, listed in {options.out}/files.jsonl", file=sys.stderr)
+    print_unreadable(index.unreadable, f"{options.out}/files.jsonl")
     seconds = time.monotonic() - began
     images = counted(len(index), "image")
     rate = f", {last.computed / seconds:.1f}/s" if last.computed else ""
@@ -86,12 +78,11 @@ def _source(model: Path, out: Path) -> str:
 @contextmanager
 def _progress() -> Iterator[Any]:
     """Shows how far it is, on a terminal; how many files there are is known at the end alone."""
-    if not sys.stderr.isatty():
-        yield lambda progress: None
-        return
-    console, began = Console(stderr=True), time.monotonic()
-    column = TextColumn("{task.description}")
-    with Bar(column, console=console, redirect_stdout=False, transient=True) as bar:
+    began = time.monotonic()
+    with progress_bar(TextColumn("{task.description}")) as bar:
+        if bar is None:
+            yield lambda progress: None
+            return
         task = bar.add_task("looking for images")
 
         def show(progress: Progress) -> None:

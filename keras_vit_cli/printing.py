@@ -3,16 +3,18 @@
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 
 from keras_vit._base.errors import DataRangeWarning, printable
 
+MOST_REASONS = 10  # of files that cannot be read
 WHOLE = 1_000_000  # columns: wider than any name
 
 
@@ -33,6 +35,26 @@ def print_table(table: Table) -> None:
     if not console.is_terminal:
         console = Console(width=WHOLE)
     console.print(table)
+
+
+def print_unreadable(unreadable: Mapping[str, str], listed_in: str = "") -> None:
+    """Prints the first files that cannot be read, with the reasons, to standard error."""
+    for file, reason in list(unreadable.items())[:MOST_REASONS]:
+        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
+    if (more := len(unreadable) - MOST_REASONS) > 0:
+        where = f", listed in {listed_in}" if listed_in else ""
+        print(f"keras-vit: and {more:,} more{where}", file=sys.stderr)
+
+
+@contextmanager
+def progress_bar(*columns: ProgressColumn) -> Iterator[Progress | None]:
+    """A bar on standard error that goes when it is done; None where that is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, redirect_stdout=False, transient=True) as bar:
+        yield bar
 
 
 def print_next(*words: object) -> None:

@@ -3,10 +3,12 @@
 import gc
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.xla_flags import QUICK_XLA
 
@@ -34,6 +36,7 @@ def shared() -> Path:
     return SHARED
 
 
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 # Rooms of which a backend changes little: their tests, and the examples of docstrings, run once,
 # but for those that are marked `every_backend`.
 ONCE = (
@@ -82,6 +85,23 @@ def _little_garbage_to_look_through() -> None:
         gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium: that of KERAS_VIT_BROWSER, one on the PATH, or Playwright's; or skips."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    named = os.environ.get("KERAS_VIT_BROWSER")
+    path = named or next(filter(None, map(shutil.which, BROWSERS)), None)
+    with playwright.sync_playwright() as engine:
+        try:
+            chromium = engine.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        except playwright.Error as error:
+            if path is not None:
+                raise
+            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
@@ -23,7 +21,7 @@ from keras_vit_cli.audit.findings import COLUMNS, Audit, audit_photos
 from keras_vit_cli.embed_command import write_index
 from keras_vit_cli.options.audit import AuditOptions
 from keras_vit_cli.options.embed import EmbedOptions
-from keras_vit_cli.printing import print_next, print_table, print_text
+from keras_vit_cli.printing import print_next, print_table, print_text, progress_bar
 from keras_vit_cli.search.result_table import write_csv
 
 RESULTS = "audit.csv"
@@ -133,9 +131,9 @@ def _print_findings(results: Audit) -> None:
 @contextmanager
 def _progress(count: int) -> Iterator[Any]:
     """Shows how many files are measured, on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    with Bar(console=Console(stderr=True), redirect_stdout=False, transient=True) as bar:
+    with progress_bar() as bar:
+        if bar is None:
+            yield lambda done: None
+            return
         task = bar.add_task("measuring images", total=count)
         yield lambda done: bar.update(task, completed=done)

@@ -18,9 +18,8 @@ from keras_vit._base.processors import available_processors
 from keras_vit.curation import FeatureIndex
 from keras_vit_cli.audit.decisions import COLUMNS
 from keras_vit_cli.audit.findings import Audit, Finding, Problem
-from keras_vit_cli.inspect.page import breakable
 from keras_vit_cli.predict.schema import name_of
-from keras_vit_cli.search.result_page import card_style, link_to, thumbnail
+from keras_vit_cli.search.result_page import Card, card_style, photo, thumbnail
 
 PAGE = "index.html"
 MOST_TOGETHER = 24  # photographs of one group on the page
@@ -116,11 +115,7 @@ def _item(
 
 
 def _card(row: int, facts: str, index: FeatureIndex, place: Path, source: str | None) -> str:
-    name = printable(index.files[row])
-    if source is None:
-        image = "<span class=gone>the file is gone, or cannot be read</span>"
-    else:
-        image = f'<img src="{source}" alt="{escape(name)}" loading="lazy">'
+    card = Card(index.files[row], index.path(row), facts)
     relabel = (
         '<select data-choice=relabel aria-label="another label"><option value="">relabel</option>'
         "</select>"
@@ -128,9 +123,8 @@ def _card(row: int, facts: str, index: FeatureIndex, place: Path, source: str | 
         else ""
     )
     return (
-        f'<div class=photo data-row={row} tabindex=-1 role=group aria-label="{escape(name)}">'
-        f'<a tabindex=-1 href="{link_to(index.path(row), place)}">{image}</a>'
-        f"<p>{breakable(name)}</p><p class=facts>{escape(printable(facts))}</p>"
+        f"<div class=photo data-row={row} tabindex=-1 role=group "
+        f'aria-label="{escape(printable(card.name))}">{photo(card, source, place, "tabindex=-1 ")}'
         "<div class=choices><button data-choice=keep>keep</button>"
         f"<button data-choice=drop>drop</button>{relabel}</div></div>"
     )

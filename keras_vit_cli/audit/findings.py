@@ -172,8 +172,7 @@ _REPEATED = {
 def _same(index: FeatureIndex, duplicates: Duplicates, row: int) -> str:
     of_row = np.flatnonzero((duplicates.pairs == row).any(axis=1))
     kind = "the same bytes" if duplicates.is_copy[of_row].any() else "nearly the same"
-    label = label_of(index, row)
-    return f"{kind}{f', labeled {label}' if label else ''}{_split(index, row)}"
+    return f"{kind}{_place(index, row)}"
 
 
 def _single(index: FeatureIndex, measures: PhotoMeasures) -> list[Problem]:
@@ -214,9 +213,7 @@ def _single(index: FeatureIndex, measures: PhotoMeasures) -> list[Problem]:
         findings, table = [], []
         for row in rows.tolist():
             score, text = measure(row)
-            label = label_of(index, row)
-            label_text = f", labeled {label}" if label else ""
-            findings.append(Finding((row,), (f"{text}{label_text}{_split(index, row)}",)))
+            findings.append(Finding((row,), (f"{text}{_place(index, row)}",)))
             table.append(_table_row(index, row, name, round(score, 6)))
         problems.append(Problem(name, title, note, findings, table))
     return problems
@@ -227,6 +224,12 @@ def _table_row(
 ) -> TableRow:
     label, split = label_of(index, row), index.splits[row] or ""
     return (index.files[row], problem, score, label, split, suggestion, "", "", "")
+
+
+def _place(index: FeatureIndex, row: int) -> str:
+    """The label and the split of a row, as the end of a line."""
+    label = label_of(index, row)
+    return f"{f', labeled {label}' if label else ''}{_split(index, row)}"
 
 
 def _split(index: FeatureIndex, row: int) -> str:

@@ -5,7 +5,6 @@ labeled images ──► for each of the weights, sizes and layers: index ──
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,12 +26,12 @@ from keras_vit.tasks import Task
 from keras_vit.weights.catalog import license_of
 from keras_vit_cli.choose.choice_files import PLOT, TABLE, Choice, draw, table_of, write_table
 from keras_vit_cli.options.choose import ChooseOptions
-from keras_vit_cli.printing import print_next, print_table, print_text
+from keras_vit_cli.options.shared import OF_TABLE
+from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable
 from keras_vit_cli.report.run_plots import save_figure
 from keras_vit_cli.table_options import table_options
 
 _ROUNDS = 5  # batches that are timed
-_MOST_REASONS = 10
 
 
 @dataclass(frozen=True)
@@ -94,10 +93,7 @@ def choose(options: ChooseOptions) -> int:
         save_figure(draw(choices), workspace / PLOT)
         output.finish()
         output.publish()
-    for file, reason in list(unreadable.items())[:_MOST_REASONS]:
-        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
-    if (more := len(unreadable) - _MOST_REASONS) > 0:
-        print(f"keras-vit: and {more:,} more", file=sys.stderr)
+    print_unreadable(unreadable)
     print_text(f"written to {options.out}: {TABLE}, {PLOT}")
     best = choices[0]
     height, width = best.image_size
@@ -235,8 +231,7 @@ def _images_per_second(encoder: Encoder, index: FeatureIndex) -> float:
 
 def _same(options: ChooseOptions) -> list[Any]:
     """The options of the table that `keras-vit train` has as well."""
-    names = ("labels", "task", "file_column", "label_columns", "separator")
-    values = {name: getattr(options, name) for name in names}
+    values = {name: getattr(options, name) for name in ("labels", *OF_TABLE)}
     return [
         word
         for name, value in values.items()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-import re
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -19,8 +16,8 @@ from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import write_text
 from keras_vit.inspection.plots import HEAT
 from keras_vit_cli.inspect.looks import Looks
+from keras_vit_cli.page_parts import base_style, breakable, in_base64, jpeg_uri
 
-_END = 8  # letters of a name that stay together: "_2.jpeg" is a line, "g" is not
 _LAST_STOP = {
     "attribution": "what speaks for the answer below each image: attention times the gradient of "
     "the class's score, through all layers",
@@ -67,13 +64,14 @@ def write_page(
         "heads": heads,
         "grid": [grid_h, grid_w],
         "method": looks.method,
-        "colors": _base64(_colors().tobytes()),
+        "colors": in_base64(_colors().tobytes()),
         "images": [_maps(image) for image in images],
     }
     (height, width), (patch_h, patch_w) = images[0].pixels.shape[:2], looks.patch_pixels
     covered_h, covered_w = looks.covered
     template = Template(files("keras_vit_cli.inspect").joinpath("page.html").read_text("utf-8"))
     page = template.substitute(
+        base=base_style(),
         title=escape(printable(title)),
         facts=escape(
             f"{counted(depth, 'layer')} of {counted(heads, 'head')}, {grid_h} × {grid_w} patches "
@@ -110,7 +108,7 @@ def _maps(image: InspectedImage) -> dict[str, Any]:
         "name": printable(image.name),
         "explained": printable(image.explained),
         "ranges": [[float(f"{x:.3g}"), float(f"{y:.3g}")] for x, y in zip(low, high, strict=True)],
-        "maps": _base64(np.round(255 * scaled).astype("uint8").tobytes()),
+        "maps": in_base64(np.round(255 * scaled).astype("uint8").tobytes()),
     }
 
 
@@ -142,13 +140,6 @@ def _prediction(row: dict[str, Any]) -> str:
     )
 
 
-def breakable(name: str) -> str:
-    """A name as HTML that breaks after its marks, or anywhere but within its last letters."""
-    head, end = name[:-_END], name[-_END:]
-    parts = re.split(r"(?<=[-_ ./])", head)
-    return "<wbr>".join(map(escape, parts)) + f"<span class=end>{escape(end)}</span>"
-
-
 def _failed(files: dict[Path, str]) -> str:
     """Files that are not among the images, folded away below them; nothing without any."""
     if not files:
@@ -167,7 +158,7 @@ def _figure(plot: Plot) -> str:
     title, caption = escape(plot.title), escape(plot.caption)
     if plot.png is None:
         return f"<figure><h2>{title}</h2><figcaption>{caption}</figcaption></figure>"
-    source = f"data:image/png;base64,{_base64(plot.png)}"
+    source = f"data:image/png;base64,{in_base64(plot.png)}"
     return (
         f'<figure><h2>{title}</h2><img src="{source}" alt="Plot: {title}. {caption}">'
         f"<figcaption>{caption}</figcaption></figure>"
@@ -178,10 +169,8 @@ def _jpeg(pixels: np.ndarray) -> str:
     from PIL import Image
 
     levels = np.round(255 * pixels).astype("uint8")
-    buffer = io.BytesIO()
     image = Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
-    image.save(buffer, "JPEG", quality=88)
-    return f"data:image/jpeg;base64,{_base64(buffer.getvalue())}"
+    return jpeg_uri(image, quality=88)
 
 
 def _colors() -> np.ndarray:
@@ -189,7 +178,3 @@ def _colors() -> np.ndarray:
     from matplotlib import colormaps
 
     return np.round(255 * colormaps[HEAT](np.arange(256))[:, :3]).astype("uint8")
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode("ascii")

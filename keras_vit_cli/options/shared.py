@@ -20,6 +20,7 @@ DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
 AUGMENTATIONS = ("inception", "randaugment", "transfer", "tiny", "digits", "none")  # likewise
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
+OF_TABLE = ("task", "file_column", "label_columns", "separator")  # what is said of --labels
 # Upper ends are far above what anyone trains and below what a slip of the keyboard would allocate.
 BATCH = Integers(1, 65_536)
 COVERAGE = Numbers(0, 1, metavar="PART")
@@ -121,7 +122,7 @@ augment = partial(
 
 def check_table(command: str, options: dict[str, Any]) -> None:
     """Refuses what is said of a table of labels where none is given."""
-    for name in ("task", "file_column", "label_columns", "separator"):
+    for name in OF_TABLE:
         if options[name] is not None and options["labels"] is None:
             raise UsageError(
                 f"--{name.replace('_', '-')} has no effect without --labels (see keras-vit "

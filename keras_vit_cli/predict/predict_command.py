@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -28,7 +27,7 @@ from keras_vit_cli.predict.answer_files import (
 )
 from keras_vit_cli.predict.image_paths import image_paths, is_one_file
 from keras_vit_cli.predict.schema import NOT_FINITE, Row, Schema, is_finite, name_of
-from keras_vit_cli.printing import print_table, print_text
+from keras_vit_cli.printing import print_table, print_text, progress_bar
 
 # Images in one table: the columns of a table are as wide as its widest cell, which has to wait for
 # all of its rows.
@@ -163,14 +162,17 @@ def _text(key: str, value: Any) -> Text:
 @contextmanager
 def _progress(options: PredictOptions) -> Iterator[Any]:
     """Shows how far it is, on a terminal that does not show the answers themselves."""
-    if not sys.stderr.isatty() or (options.out is None and sys.stdout.isatty()):
+    if options.out is None and sys.stdout.isatty():
         yield lambda images, failed: None
         return
     # Files that are counted only as they are found do not have a total.
     total = len(options.files) if all(map(is_one_file, options.files)) else None
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    console, began = Console(stderr=True), time.monotonic()
-    with Progress(*columns, console=console, redirect_stdout=False, transient=True) as progress:
+    began = time.monotonic()
+    with progress_bar(*columns) as progress:
+        if progress is None:
+            yield lambda images, failed: None
+            return
         task = progress.add_task("images", total=total)
 
         def advance(images: int, failed: str) -> None:

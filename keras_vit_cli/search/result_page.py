@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ from keras_vit._base.processors import available_processors
 from keras_vit.data import BadImageError
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.decode.pillow import decode_with_pillow
-from keras_vit_cli.inspect.page import breakable
+from keras_vit_cli.page_parts import base_style, breakable, jpeg_uri
 
 MARK = b'content="keras_vit search"'
 SIDE = 240  # pixels of a thumbnail's longer side
@@ -100,7 +98,7 @@ def write_result_page(
 
 def card_style() -> str:
     """The style of cards, for a page's `<style>`."""
-    return files("keras_vit_cli.search").joinpath("cards.css").read_text("utf-8")
+    return base_style() + files("keras_vit_cli.search").joinpath("cards.css").read_text("utf-8")
 
 
 def _section(section: Section, folder: Path) -> Iterator[str]:
@@ -123,15 +121,19 @@ def _section(section: Section, folder: Path) -> Iterator[str]:
 
 
 def _card(card: Card, source: str | None, folder: Path) -> str:
+    return f"<li>{photo(card, source, folder)}</li>\n"
+
+
+def photo(card: Card, source: str | None, folder: Path, link: str = "") -> str:
+    """A photograph with its name and facts, as HTML; `link` has attributes of its link."""
     name = printable(card.name)
     if source is None:
         image = "<span class=gone>the file is gone, or cannot be read</span>"
     else:
         image = f'<img src="{source}" alt="{escape(name)}" loading="lazy">'
-    link = link_to(card.path, folder)
     return (
-        f'<li><a href="{link}">{image}</a><p>{breakable(name)}</p>'
-        f"<p class=facts>{escape(printable(card.facts))}</p></li>\n"
+        f'<a {link}href="{link_to(card.path, folder)}">{image}</a><p>{breakable(name)}</p>'
+        f"<p class=facts>{escape(printable(card.facts))}</p>"
     )
 
 
@@ -150,9 +152,7 @@ def thumbnail(path: Path) -> str | None:
     except (OSError, BadImageError):
         return None
     image.thumbnail((SIDE, SIDE))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    return jpeg_uri(image, quality=80)
 
 
 def _failed(failed: Mapping[Path, str]) -> str:

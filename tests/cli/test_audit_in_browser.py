@@ -1,8 +1,6 @@
 """The page of an audit in Chromium: decisions by key and button, and its layout."""
 
 import csv
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,28 +12,12 @@ from keras_vit.curation import FeatureIndex
 from keras_vit_cli.audit.audit_page import write_audit_page
 from keras_vit_cli.audit.decisions import Decision, read_decisions
 from keras_vit_cli.audit.findings import audit_photos
+from tests.browser import opened
 from tests.cli.test_audit import make_photos
 from tests.curation.photos import index_of
 
 image = pytest.importorskip("PIL.Image")
-playwright = pytest.importorskip("playwright.sync_api")
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium: that of KERAS_VIT_BROWSER, one on the PATH, or Playwright's; or skips."""
-    named = os.environ.get("KERAS_VIT_BROWSER")
-    path = named or next(filter(None, map(shutil.which, NAMES)), None)
-    with playwright.sync_playwright() as engine:
-        try:
-            chromium = engine.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except playwright.Error as error:
-            if path is not None:
-                raise
-            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
-        yield chromium
-        chromium.close()
+pytest.importorskip("playwright.sync_api")
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +32,8 @@ def index(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> FeatureInde
 
 @pytest.fixture
 def page(browser: Any, index: FeatureIndex) -> Iterator[Any]:
-    """The open page; fails where it reports an error or requests anything but itself."""
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    problems, requests = [], []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto((index.folder / "index.html").as_uri())
-    yield page
-    page.close()
-    assert problems == []
-    assert {url.split(":")[0] for url in requests} <= {"file", "data", "blob"}
+    with opened(browser, index.folder / "index.html", 1440, ("file", "data", "blob")) as page:
+        yield page
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -1,7 +1,5 @@
 """The page in Chromium: its slider and keyboard, and its layout on a desktop and a phone screen."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit_cli.inspect.inspect_files import inspect_files
+from tests.browser import opened
 from tests.inspection.models import model_of
 from tests.inspection.pages import page_data, write_images
 
@@ -17,25 +16,8 @@ pytestmark = pytest.mark.once
 
 pytest.importorskip("matplotlib")
 image = pytest.importorskip("PIL.Image")
-playwright = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("playwright.sync_api")
 WIDTHS = (1280, 390)
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium: that of KERAS_VIT_BROWSER, one on the PATH, or Playwright's; or skips."""
-    named = os.environ.get("KERAS_VIT_BROWSER")
-    path = named or next(filter(None, map(shutil.which, NAMES)), None)
-    with playwright.sync_playwright() as engine:
-        try:
-            chromium = engine.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except playwright.Error as error:
-            if path is not None:
-                raise
-            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +29,8 @@ def address(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Path:
 
 @pytest.fixture
 def page(browser: Any, address: Path) -> Iterator[Any]:
-    """The open page; fails where it reports an error or requests anything but itself."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    problems, requests = [], []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(address.as_uri())
-    yield page
-    page.close()
-    assert problems == []
-    assert {url.split(":")[0] for url in requests} <= {"file", "data"}
+    with opened(browser, address, 1280, ("file", "data")) as page:
+        yield page
 
 
 def overlay(page: Any, index: int = 0) -> np.ndarray:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.cli.serve.helpers import jpeg, save, tiny_model
-from tests.inspection.test_page_in_browser import browser  # noqa: F401
 
 serving = pytest.importorskip("benchmarks.serving")
 DROP = """([content, name]) => {
@@ -29,7 +28,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:  # noqa: F811
+def page(browser: Any, address: str) -> Iterator[Any]:
     """The open page; fails where it reports an error or requests anything from elsewhere."""
     page = browser.new_page(viewport={"width": 1000, "height": 800})
     problems, requests = [], []
