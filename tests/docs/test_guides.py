@@ -23,6 +23,7 @@ RESULTS = {
     "resolutions": {"worst accuracy at a new size": 0.8},
     "dense": {"mean_iou": 0.75, "f1": 0.85},
     "search": {"same_flower_of_12": 0.85, "rand_index": 0.5, "nothing_read_again": 1},
+    "choose": {"probe_accuracy": 0.85, "new_photographs": 0.85, "released_before_random": 1},
     "audit": {"wrong_labels_found": 0.8, "duplicates_found": 0.95},
     "inspection": {"rollout on the orange digit": 0.65},
     "distribution": {"equal_decimal_places": 5, "fsdp_saves": 5, "accuracy": 0.9},
@@ -36,6 +37,7 @@ WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safe
 NEEDS_SHARED = {
     "weights": {"KERAS_VIT_TI16": WEIGHTS},
     "search": {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"},
+    "choose": {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"},
     "audit": {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"},
     "finetune_folder": {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"},
 }
