@@ -41,7 +41,7 @@ def search(options: SearchOptions) -> int:
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
         title = f"Like {result.files[0].name}" if len(result.files) == 1 else "Similar photographs"
-        write_result_page(out, title, facts_of(index), _sections(index, result), result.failed)
+        write_result_page(out, title, facts_of(index), sections_of(index, result), result.failed)
         table = out.with_suffix(".csv")
         write_csv(table, ("query", "rank", "file", "similarity", "label"), _rows(index, result))
         print_text(f"written to {out} and {table}\nnext: open {out} in a browser")
@@ -77,7 +77,8 @@ def _rows(index: FeatureIndex, result: SearchResult) -> Iterator[tuple[str | int
             yield (str(file), rank, *cells)
 
 
-def _sections(index: FeatureIndex, result: SearchResult) -> Iterator[Section]:
+def sections_of(index: FeatureIndex, result: SearchResult) -> Iterator[Section]:
+    """The parts of the page: one per photograph that was searched for."""
     for i, file in enumerate(result.files):
         rows, similarities = result.nearest.rows[i], result.nearest.similarities[i]
         cards = []
