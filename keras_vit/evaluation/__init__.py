@@ -4,7 +4,7 @@ from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.features import features
 from keras_vit.evaluation.fewshot import FewShot, fewshot_accuracy, fewshot_table
 from keras_vit.evaluation.mistakes import Mistake, worst_mistakes
-from keras_vit.evaluation.novelty import fit_novelty
+from keras_vit.evaluation.novelty import NoveltyReport, fit_novelty
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.probes import LinearProbe, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
@@ -20,6 +20,7 @@ __all__ = [
     "FewShot",
     "LinearProbe",
     "Mistake",
+    "NoveltyReport",
     "SetReport",
     "TaskProbe",
     "TaskReport",

@@ -4,12 +4,13 @@
 (docs/coverage.md): they need all training features, or find less.
 """
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 
-from keras_vit._base.errors import check_positive
+from keras_vit._base.errors import check_positive, counted
 from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
 from keras_vit.tasks.conformal import conformal_rank, fewest_examples
 
@@ -73,6 +74,42 @@ def fit_novelty(features: Any, held_out: Any, false_alarms: float = FALSE_ALARMS
     # The image that sets the threshold stays below 1 where another engine rounds it differently.
     layer.set_weights([mean, factor / np.sqrt(threshold * (1 + 1e-4))])
     return layer
+
+
+@dataclass(frozen=True)
+class NoveltyReport:
+    """How many images are novel: "none of these"; prints as a sentence.
+
+    Attributes:
+        images: How many there are.
+        novel: How many of them have a novelty above 1.
+    """
+
+    images: int
+    novel: int
+
+    def __str__(self) -> str:
+        return (
+            f"Novel, unlike the training images: {self.novel / self.images:.2%} of "
+            f"{counted(self.images, 'image')}."
+        )
+
+    def to_dict(self) -> dict[str, int]:
+        """The values as JSON accepts them."""
+        return asdict(self)
+
+
+def novelty_report_of(scores: np.ndarray | None) -> NoveltyReport | None:
+    """Of the novelty of each image `(images,)`; None for that of a model without one.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.evaluation.novelty import novelty_report_of
+    >>> print(novelty_report_of(np.array([0.2, 0.9, 1.4, 0.3])))
+    Novel, unlike the training images: 25.00% of 4 images.
+    """
+    return None if scores is None else NoveltyReport(len(scores), int((scores > 1).sum()))
 
 
 def shrunk_covariance(rows: np.ndarray) -> np.ndarray:

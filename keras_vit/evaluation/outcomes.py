@@ -34,6 +34,8 @@ class Outcomes:
         label_probability: The probability of the label `(examples,)`, float64.
         set_sizes: Classes in the prediction set of each, int `(examples,)`; None without sets.
         in_set: Whether the label is one of them, bool `(examples,)`; None without sets.
+        novelty: How far each image is from the training images, in parts of the threshold
+            `(examples,)`; None for a model without a novelty.
     """
 
     labels: np.ndarray
@@ -42,6 +44,7 @@ class Outcomes:
     label_probability: np.ndarray
     set_sizes: np.ndarray | None = None
     in_set: np.ndarray | None = None
+    novelty: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)

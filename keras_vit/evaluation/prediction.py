@@ -1,6 +1,7 @@
 """A model's predictions for image files and for splits of a data set."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -159,12 +160,28 @@ def predict_split(
     >>> labels.shape, scores.shape
     ((360,), (360, 10))
     """
+    return _predicted(average_views(model), model, split, batch_size)
+
+
+def predict_with_novelty(
+    model: keras.Model, split: data.Split, batch_size: int = 32
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """What `predict_split` returns, and the novelty `(images,)`; None for a model without one."""
+    labels, outputs = _predicted(scoring_model(model), model, split, batch_size)
+    scores, *rest = keras.tree.flatten(outputs)
+    return labels, scores, rest[0] if rest else None
+
+
+def _predicted(
+    predictor: Any, model: keras.Model, split: data.Split, batch_size: int
+) -> tuple[np.ndarray, Any]:
+    """The labels of a split, and what a model made of `model` predicts."""
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
     if split.skips:  # labels come with their images where files cannot be decoded
         labels = np.concatenate([batch for _, batch in batches.as_numpy_iterator()])
     else:
         labels = split.labels()
-    return labels, average_views(model).predict(to_data_format(model, batches), verbose=0)
+    return labels, predictor.predict(to_data_format(model, batches), verbose=0)
 
 
 def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32) -> Outcomes:
@@ -189,15 +206,19 @@ def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32
     sets = getattr(getattr(model, "task", None), "sets", None)
     # Several processes predict together, in `predict` alone.
     if row_bytes * len(split) <= MOST_SCORE_BYTES or current_processes() is not None:
-        return Outcomes.of_scores(*predict_split(model, split, batch_size), activation, sets)
+        labels, scores, novelty = predict_with_novelty(model, split, batch_size)
+        return replace(Outcomes.of_scores(labels, scores, activation, sets), novelty=novelty)
     batch_size = min(batch_size, max(MOST_SCORE_BYTES // row_bytes, 1))
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
-    averaged, parts = average_views(model), []
+    scoring, parts = scoring_model(model), []
     for images, labels in to_data_format(model, batches).as_numpy_iterator():
         # The last batch is padded: another size would be compiled again.
-        outputs = averaged.predict_on_batch(padded(images, batch_size))
-        scores = keras.ops.convert_to_numpy(outputs)[: len(images)]
-        parts.append(Outcomes.of_scores(labels, scores, activation, sets))
+        outputs = scoring.predict_on_batch(padded(images, batch_size))
+        scores, *rest = (
+            keras.ops.convert_to_numpy(rows)[: len(images)] for rows in keras.tree.flatten(outputs)
+        )
+        part = Outcomes.of_scores(labels, scores, activation, sets)
+        parts.append(replace(part, novelty=rest[0] if rest else None))
     return Outcomes.joined(parts)
 
 

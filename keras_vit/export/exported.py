@@ -69,15 +69,7 @@ class ExportedModel:
             ValueError: The images have another shape, or the first of them hold NaN, or
                 `batch_size` is below 1.
         """
-        check_positive(batch_size=batch_size)
-        self._looks = True
-        if hasattr(images, "as_numpy_iterator"):
-            batches = images.as_numpy_iterator()
-        else:
-            batches = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
-        arrays = [np.zeros((0, *self.contract.answer_shape), "float32")]
-        arrays += [self.predict_on_batch(b[0] if isinstance(b, tuple) else b) for b in batches]
-        return np.concatenate(arrays)
+        return self.outputs(images, batch_size)[0]
 
     def predict_on_batch(self, images: Any) -> np.ndarray:
         """The answers for one batch, as `predict`."""
@@ -93,6 +85,21 @@ class ExportedModel:
         """What `keras_vit.models.scoring.scoring_model` returns for a model."""
         return _Scoring(self) if self.contract.novelty else self
 
+    def outputs(
+        self, images: Any, batch_size: int = 32, verbose: int | str = 0
+    ) -> list[np.ndarray]:
+        """What `predict` returns, and the novelty `(images,)` where the file has one."""
+        check_positive(batch_size=batch_size)
+        self._looks = True
+        if hasattr(images, "as_numpy_iterator"):
+            batches = images.as_numpy_iterator()
+        else:
+            batches = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
+        none = [np.zeros((0, *self.contract.answer_shape), "float32"), np.zeros(0, "float32")]
+        parts = [none[: 1 + self.contract.novelty]]
+        parts += [self.outputs_on_batch(b[0] if isinstance(b, tuple) else b) for b in batches]
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+
     def outputs_on_batch(self, images: Any) -> list[np.ndarray]:
         """The answers for one batch, and the novelty where the file has one."""
         images = np.asarray(images)
@@ -107,10 +114,10 @@ class ExportedModel:
 
 
 class _Scoring:
-    """An exported file whose batches have a novelty beside the answers."""
+    """An exported file that predicts a novelty beside the answers."""
 
     def __init__(self, file: ExportedModel) -> None:
-        self.predict_on_batch = file.outputs_on_batch
+        self.predict, self.predict_on_batch = file.outputs, file.outputs_on_batch
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedModel:

@@ -36,14 +36,11 @@ def evaluate(options: EvaluateOptions) -> int:
     splits = load(options.data, **table, data_dir=options.data_dir, max_pixels=options.max_pixels)
     check_choice(options.split, "split", splits)
     print_text(f"{classifier.name} on {splits!r}")
-    if not on_features and task is not None and task.kind != "classification":
-        print_text(own_answers(classifier, splits[options.split], options.batch_size))
-        return 0
     if not on_features:
-        scores, sets = own_classes(classifier, splits[options.split], options.batch_size)
-        print_text(scores)
-        if sets is not None:
-            print_text(f"\n{sets}")
+        is_classifier = task is None or task.kind == "classification"
+        reports_of = own_classes if is_classifier else own_answers
+        reports = reports_of(classifier, splits[options.split], options.batch_size)
+        print_text("\n\n".join(str(report) for report in reports if report is not None))
         return 0
     rows = Table("on frozen features", "accuracy", "")
     for row in transfer_rows(classifier, splits, options):

@@ -8,7 +8,8 @@ from keras_vit._base.errors import counted
 from keras_vit._base.files import cache_folder
 from keras_vit.evaluation.features import features, features_digest
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
-from keras_vit.evaluation.prediction import predict_outcomes, predict_split
+from keras_vit.evaluation.novelty import NoveltyReport, novelty_report_of
+from keras_vit.evaluation.prediction import predict_outcomes, predict_with_novelty
 from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import ClassificationReport, classification_report
 from keras_vit.evaluation.set_report import SetReport, set_report_of
@@ -23,8 +24,8 @@ Row = tuple[str, str, str]
 
 def own_classes(
     model: Any, split: data.Split, batch_size: int = 32
-) -> tuple[ClassificationReport, SetReport | None]:
-    """The report of a classifier on a split with the same classes, and that of its sets.
+) -> tuple[ClassificationReport, SetReport | None, NoveltyReport | None]:
+    """The report of a classifier on a split with the same classes, of its sets and its novelty.
 
     Raises:
         ValueError: The model does not have the classes of the split.
@@ -32,7 +33,7 @@ def own_classes(
     check_same_classes(model, split)
     outcomes = predict_outcomes(model, split, batch_size)
     report = classification_report(outcomes.labels, outcomes.predictions, split.class_names)
-    return report, set_report_of(outcomes, task_of(model))
+    return report, set_report_of(outcomes, task_of(model)), novelty_report_of(outcomes.novelty)
 
 
 def check_same_classes(model: Any, split: data.Split) -> None:
@@ -48,17 +49,20 @@ def check_same_classes(model: Any, split: data.Split) -> None:
         )
 
 
-def own_answers(model: Any, split: data.Split, batch_size: int = 32) -> TaskReport:
-    """The report of a model on a split of its own task that is not classification.
+def own_answers(
+    model: Any, split: data.Split, batch_size: int = 32
+) -> tuple[TaskReport, NoveltyReport | None]:
+    """The report of a model on a split of its own task that is not classification, and of novelty.
 
     Raises:
         ValueError: The labels of the split mean something else.
     """
     task, asked = task_of(model), split.task
     check_same_task(model, split)
-    labels, outputs = predict_split(model, split, batch_size)
+    labels, outputs, novelty = predict_with_novelty(model, split, batch_size)
     # The scale of numbers is that of the model's training images, and not of these.
-    return task_report(task, asked.to_targets(labels), answers_of(model, outputs))
+    report = task_report(task, asked.to_targets(labels), answers_of(model, outputs))
+    return report, novelty_report_of(novelty)
 
 
 def check_same_task(model: Any, split: data.Split) -> None:

@@ -12,6 +12,7 @@ from keras_vit._base.errors import counted
 from keras_vit.evaluation.calibration import Calibration, calibration_of
 from keras_vit.evaluation.markdown import inline
 from keras_vit.evaluation.mistakes import Mistake, images_at, mistakes_of
+from keras_vit.evaluation.novelty import novelty_report_of
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.report import ClassificationReport
 from keras_vit.evaluation.set_report import set_report_of
@@ -79,10 +80,11 @@ def results_of_classes(
         "mistakes": [asdict(mistake) for mistake in mistakes],
     }
     notes = _notes_of_classes(report, calibration, mistakes)
-    sets = set_report_of(outcomes, task)
-    if sets is not None:
-        record["sets"] = sets.to_dict()
-        notes.insert(0, str(sets))
+    novel, sets = novelty_report_of(outcomes.novelty), set_report_of(outcomes, task)
+    for name, promise in (("novelty", novel), ("sets", sets)):
+        if promise is not None:
+            record[name] = promise.to_dict()
+            notes.insert(0, str(promise))
     task = Classification(names)
     return Results(task, report.macro.support, report, tuple(notes), plots, record)
 
@@ -115,7 +117,11 @@ def _notes_of_classes(
 
 
 def results_of_task(
-    report: TaskReport, targets: np.ndarray, answers: np.ndarray, split: data.Split
+    report: TaskReport,
+    targets: np.ndarray,
+    answers: np.ndarray,
+    split: data.Split,
+    novelty: np.ndarray | None = None,
 ) -> Results:
     """Of a model that answers anything else.
 
@@ -124,6 +130,7 @@ def results_of_task(
         targets: As the task's `check_targets` takes them.
         answers: `(examples, size)`.
         split: The images, in the order of the targets.
+        novelty: Of each image `(examples,)`; None for a model without one.
     """
     task, plots = report.task, dict[str, Callable[[], Any]]()
     if task.kind in PLOTS:
@@ -153,4 +160,8 @@ def results_of_task(
 
     plots["mistakes.png"] = draw_worst
     record = {"report": report.to_dict(), "mistakes": mistakes}
-    return Results(task, report.examples, report, (), plots, record)
+    notes = []
+    if (novel := novelty_report_of(novelty)) is not None:
+        record["novelty"] = novel.to_dict()
+        notes.append(str(novel))
+    return Results(task, report.examples, report, tuple(notes), plots, record)

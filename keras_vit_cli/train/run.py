@@ -18,7 +18,7 @@ from keras_vit._base.errors import DataRangeWarning
 from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.evaluation.prediction import predict_outcomes, predict_split
+from keras_vit.evaluation.prediction import predict_outcomes, predict_split, predict_with_novelty
 from keras_vit.evaluation.probes import LinearProbe
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
 from keras_vit.models.answers import answers_of
@@ -170,6 +170,8 @@ class Run:
             self.print(note)
         if "sets" in facts:
             self.print(str(evaluation.SetReport.from_dict(facts["sets"])))
+        if "novelty" in facts:
+            self.print(str(evaluation.NoveltyReport(**facts["novelty"])))
         self.print(
             f"{facts['seconds']:.0f} s; written to {job.out}: "
             + ", ".join(sorted(path.name for path in job.out.iterdir()))
@@ -368,7 +370,9 @@ class Run:
         if self.classifies:
             self.outcomes = predict_outcomes(self.model, self.splits.val, self.recipe.batch_size)
         else:
-            labels, outputs = predict_split(self.model, self.splits.val, self.recipe.batch_size)
+            labels, outputs, self.novelty = predict_with_novelty(
+                self.model, self.splits.val, self.recipe.batch_size
+            )
             self.targets = self.model.task.to_targets(labels)
             self.answers = answers_of(self.model, outputs)
         if current_processes() is not None:
@@ -389,7 +393,7 @@ class Run:
         """The scores with all that the report has of the task."""
         report, split = self.report, self.splits.val
         if isinstance(report, evaluation.TaskReport):
-            return results_of_task(report, self.targets, self.answers, split)
+            return results_of_task(report, self.targets, self.answers, split, self.novelty)
         return results_of_classes(report, self.outcomes, split, self.model.task)
 
     def write(self, started: float) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import data, tasks
+from keras_vit import data, evaluation, tasks
 from keras_vit.evaluation import predict_split
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import PredictionSets
@@ -51,7 +51,9 @@ def test_calibrate_predict_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFi
     np.testing.assert_array_equal(covered, np.ceil((sizes + 1) * 0.9))
 
     assert run("evaluate", out, "--data", "digits") == 0
-    assert "Prediction sets of 0.9 coverage, from 360 images" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Prediction sets of 0.9 coverage, from 360 images" in printed
+    assert "Novel, unlike the training images: " in printed
     folder = write(tmp_path / "images", {f"{i}.png": plain(60 * i) for i in range(5)})
     table, lines = tmp_path / "a.csv", tmp_path / "a.jsonl"
     for file in (table, lines):
@@ -106,7 +108,16 @@ def test_train_with_a_coverage(tmp_path: Path, capsys: pytest.CaptureFixture[str
     count = facts["calibrated_on"]
     assert facts["data"] == {"train": 1437 - count, "val": 360}
     assert count == pytest.approx(144, abs=10)
-    assert f"Prediction sets of 0.9 coverage, from {count} images" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"Prediction sets of 0.9 coverage, from {count} images" in printed
+    model = keras_vit.load_model(out)
+    scores = model.novelty.scores(evaluation.features(model, data.load("digits").val)[0])
+    assert facts["novelty"] == {"images": 360, "novel": int((scores > 1).sum())}
+    novel = f"Novel, unlike the training images: {(scores > 1).mean():.2%} of 360 images."
+    assert novel in printed
+    assert novel in (out / "report.md").read_text()
+    assert run("evaluate", out / "saved_models/run/1", "--data", "digits") == 0
+    assert novel in capsys.readouterr().out
     assert facts["sets"]["calibrated_on"] == count
     page = (out / "report.md").read_text()
     assert f"| calibrated on | {count} training images, used for nothing else |" in page
