@@ -2,21 +2,23 @@
 
     python -m benchmarks embedding --photos FOLDER [--model ViT-Ti/16] [--images 512] [--rounds 3]
     python -m benchmarks embedding --files 100000
+    python -m benchmarks embedding --files 100000 --audit
 
 The first command takes turns, in one process: both decode, prepare and encode the same files in the
 same batches, from the call to its end; what each compiles it has compiled before. On a busy machine
 compare images per second of the processors, which do not count that `embed` decodes while it
-computes. The second command embeds as many hard links of 100 small images by a tiny model, and
-prints the peak memory of the process after the first thousand files and after all.
+computes. The second command embeds as many small images of noise by a tiny model, and prints the
+peak memory of the process after the first thousand files and after all. The third one then measures
+them twice, of which the second time reads what was kept, and audits them.
 """
 
 import argparse
-import os
 import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -24,10 +26,12 @@ import numpy as np
 from PIL import Image
 
 import keras_vit
-from keras_vit.curation import embed, embedding
+from keras_vit.curation import embed, embedding, measure_photos
 from keras_vit.curation.embedding import Progress
 from keras_vit.curation.photo_sources import find_photos
 from keras_vit.evaluation.prediction import predict_files
+from keras_vit_cli.audit.audit_page import write_audit_page
+from keras_vit_cli.audit.findings import audit_photos
 
 BATCH = 32
 
@@ -39,9 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--files", type=int)
+    parser.add_argument("--audit", action="store_true")
     options = parser.parse_args(arguments)
     if options.files is not None:
-        print_memory(options.files)
+        print_memory(options.files, options.audit)
     else:
         compare_speed(options.photos, options.model, options.images, options.rounds)
     return 0
@@ -84,33 +89,48 @@ def embed_all(model: keras_vit.VisionTransformer, files: Sequence[Path]) -> None
         embed(model, files, Path(folder) / "index", batch_size=BATCH)
 
 
-def print_memory(count: int) -> None:
+def print_memory(count: int, audit: bool) -> None:
     model = keras_vit.VisionTransformer(
         patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3)
     )
-    random = np.random.default_rng(0)
 
     def report(progress: Progress) -> None:
         if progress.files in (1024, count):
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            print(f"{progress.files:>9,} files: peak {peak:,.0f} MiB", flush=True)
+            print(f"{progress.files:>9,} files: peak {peak()}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        first, photos = Path(folder) / "first", Path(folder) / "photos"
-        first.mkdir()
-        for i in range(100):
-            pixels = random.integers(0, 256, (10, 10, 3), np.uint8)
-            Image.fromarray(pixels).save(first / f"{i}.png")
-        for i in range(count):
-            place = photos / f"{i // 10_000:04d}"
-            if i % 10_000 == 0:
-                place.mkdir(parents=True)
-            os.link(first / f"{i % 100}.png", place / f"{i:07d}.png")
-        began = time.perf_counter()
-        index = embed(model, photos, Path(folder) / "index", batch_size=256, report=report)
-        print(f"{len(index):,} rows in {time.perf_counter() - began:.0f} s")
-        began = time.perf_counter()
-        embed(model, photos, index.folder, batch_size=256)
-        print(f"again, nothing new: {time.perf_counter() - began:.0f} s")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"the whole process, the open index included: peak {peak:,.0f} MiB")
+        photos, out = Path(folder) / "photos", Path(folder) / "index"
+        make_files(photos, count)
+        with timed(f"{count:,} rows"):
+            embed(model, photos, out, batch_size=256, report=report)
+        with timed("again, nothing new"):
+            index = embed(model, photos, out, batch_size=256)
+        if not audit:
+            return
+        for _ in range(2):
+            with timed("measures of all photographs"):
+                measure_photos(index, keep=True)
+        with timed("the whole audit, with its page"):
+            results = audit_photos(index, seed=0, keep=True)
+            write_audit_page(Path(folder) / "index.html", Path(folder), index, results, most=100)
+
+
+def make_files(photos: Path, count: int) -> None:
+    random = np.random.default_rng(0)
+    for i in range(count):
+        place = photos / f"{10 * i // count}"
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 256, (10, 10, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"{i:07d}.png")
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    print(f"{what}: {time.perf_counter() - began:.0f} s, peak {peak()}", flush=True)
+
+
+def peak() -> str:
+    """Of the process, from its start."""
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB"

@@ -8,6 +8,7 @@
       modified.npy           when each file was modified, in nanoseconds: lets the next call skip
                              files without reading them, and may differ between two copies
       SHA256SUMS             the sums of all these
+      measures.bin           what `measure_photos` keeps: see kept_measures.py; not in SHA256SUMS
 
 The header of `features.safetensors` is filled up with blanks to `HEADER` bytes, so that rows can be
 written before their number is known, and mapped into memory from that byte on.
@@ -19,6 +20,7 @@ import json
 import os
 import sys
 from array import array
+from bisect import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,6 +200,20 @@ def check_identity(
             f"{folder} was made with {other}: {there}, and this is {here}. Give another folder, or "
             f"what {folder} was made with."
         )
+
+
+def modified_times(index: FeatureIndex) -> np.ndarray:
+    """When the file of each row was modified, int64 `(n,)` nanoseconds; -1 where not known."""
+    unreadable = sorted(index.unreadable)
+    try:
+        times = np.load(index.folder / MODIFIED, allow_pickle=False)
+    except (OSError, ValueError):
+        times = np.zeros(0, np.int64)
+    if len(times) != len(index) + len(unreadable):
+        return np.full(len(index), -1)
+    # Those of all files in the order of their names, the unreadable ones included.
+    places = (row + bisect(unreadable, file) for row, file in enumerate(index.files))
+    return np.asarray(times[np.fromiter(places, np.int64, len(index))])
 
 
 def read_info(folder: Path) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +15,8 @@ import numpy as np
 
 from keras_vit._base.errors import check_positive
 from keras_vit._base.processors import available_processors
-from keras_vit.curation.feature_index import FeatureIndex
+from keras_vit.curation.feature_index import FeatureIndex, modified_times
+from keras_vit.curation.kept_measures import KeptMeasures
 from keras_vit.curation.nearest import nearest_neighbors
 from keras_vit.curation.perceptual_hash import perceptual_hash
 from keras_vit.data import BadImageError
@@ -113,13 +117,22 @@ def measure_image(pixels: np.ndarray) -> ImageMeasures:
 
 
 def measure_photos(
-    index: FeatureIndex, report: Callable[[int], None] = lambda count: None
+    index: FeatureIndex,
+    report: Callable[[int], None] = lambda count: None,
+    *,
+    keep: bool = False,
 ) -> PhotoMeasures:
     """Decodes every photograph of an index once, in threads, and measures it.
 
     Args:
         index: Of the photographs.
         report: Called now and then with the number of files that are done.
+        keep: Whether to keep the measures as `measures.bin` in the folder of the index, and to take
+            those that are there: then the next call, after a kill, too, decodes new and changed
+            files alone, and does not read those whose size and time of change are as in the index.
+
+    Raises:
+        OSError: With `keep`, the folder of the index cannot be written.
 
     Example:
 
@@ -141,29 +154,54 @@ def measure_photos(
     types = {"height": np.int32, "width": np.int32, "hash": np.uint64, "mirrored": np.uint64}
     arrays = {f: np.zeros(count, types.get(f, np.float32)) for f in ImageMeasures._fields}
     failed: dict[int, str] = {}
-    for row, measured in enumerate(_measured(index)):
-        if isinstance(measured, str):
-            failed[row] = measured
-        else:
-            for name, value in measured._asdict().items():
-                arrays[name][row] = value
-        if row % _AHEAD == _AHEAD - 1 or row == count - 1:
-            report(row + 1)
+    new: list[tuple[bytes, ImageMeasures]] = []
+    with KeptMeasures(index.folder) if keep else nullcontext() as records:
+        for row, (measured, digest) in enumerate(_measured(index, records)):
+            if isinstance(measured, str):
+                failed[row] = measured
+            else:
+                for name, value in measured._asdict().items():
+                    arrays[name][row] = value
+                if digest is not None:
+                    new.append((digest, measured))
+            if row % _AHEAD == _AHEAD - 1 or row == count - 1:
+                report(row + 1)
+                if records is not None:
+                    records.add(new)
+                new.clear()
     return PhotoMeasures(**arrays, failed=failed)
 
 
-def _measured(index: FeatureIndex) -> Iterator[ImageMeasures | str]:
+# The measures of a file or the reason why there are none; its sum, where it has no record yet.
+_Measured = tuple[ImageMeasures | str, bytes | None]
+
+
+def _measured(index: FeatureIndex, records: KeptMeasures | None) -> Iterator[_Measured]:
     """In the order of rows; a bounded number of files in memory."""
     pixels = index.info["preparation"]["max_pixels"]
+    times = modified_times(index) if records is not None else np.zeros(0)
 
-    def measure(row: int) -> ImageMeasures | str:
+    def known(digest: bytes) -> ImageMeasures | None:
+        measures = records and records.find(digest)
+        return ImageMeasures(*measures) if measures else None
+
+    def measure(row: int) -> _Measured:
+        path = index.path(row)
         try:
-            contents = read_contents(index.path(row))
-            return measure_image(decode_with_pillow(contents, 3, pixels))
+            if records is not None:
+                status = os.stat(path)
+                is_same = (status.st_size, status.st_mtime_ns) == (index.sizes[row], times[row])
+                if is_same and (measures := known(bytes.fromhex(index.sums[row]))):
+                    return measures, None
+            contents = read_contents(path)
+            digest = hashlib.sha256(contents).digest()
+            if measures := known(digest):
+                return measures, None
+            return measure_image(decode_with_pillow(contents, 3, pixels)), digest
         except (OSError, BadImageError) as error:
-            return unreadable_reason(error)
+            return unreadable_reason(error), None
 
-    ahead: deque[Future[ImageMeasures | str]] = deque()
+    ahead: deque[Future[_Measured]] = deque()
     with ThreadPoolExecutor(min(4, available_processors())) as threads:
         for row in range(len(index)):
             ahead.append(threads.submit(measure, row))

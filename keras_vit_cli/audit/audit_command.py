@@ -1,5 +1,6 @@
 """`keras-vit audit`: what is wrong in a folder of photographs, and lists without it."""
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -53,7 +54,10 @@ def audit(options: AuditOptions) -> int:
         results = None
         if options.decisions is None:
             with _progress(len(index)) as report:
-                results = audit_photos(index, options.seed, report)
+                # An index on a disk that cannot be written is audited as well, each time anew.
+                results = audit_photos(
+                    index, options.seed, report, keep=os.access(index.folder, os.W_OK)
+                )
             write_csv(workspace / RESULTS, COLUMNS, results.table())
             # Links lead from where the page will stand.
             write_audit_page(workspace / PAGE, output.place, index, results, options.most)

@@ -83,10 +83,14 @@ class Audit:
 
 
 def audit_photos(
-    index: FeatureIndex, seed: int, report: Callable[[int], None] = lambda count: None
+    index: FeatureIndex,
+    seed: int,
+    report: Callable[[int], None] = lambda count: None,
+    *,
+    keep: bool = False,
 ) -> Audit:
-    """Looks for everything that the page shows."""
-    measures = measure_photos(index, report)
+    """Looks for everything that the page shows; `report` and `keep` are of `measure_photos`."""
+    measures = measure_photos(index, report, keep=keep)
     duplicates = find_duplicates(index, measures)
     problems, skipped = [], _unlabeled(index)
     if not skipped:
@@ -142,13 +146,18 @@ def _repeated(index: FeatureIndex, duplicates: Duplicates) -> list[Problem]:
         row = (*_table_row(index, one, what, score)[:-3], *end)
         table.setdefault(kind, []).append(row)
     groups = {int(duplicates.groups[rows[0]]): rows for rows in duplicates.members()}
+    copied = {*pairs[duplicates.is_copy].ravel().tolist()}
     problems = []
     for kind, (title, note) in _REPEATED.items():
         findings = []
         for group, rows in groups.items():
             if worst[group] == kind:
-                facts = (_same(index, duplicates, row) for row in rows.tolist())
-                findings.append(Finding(tuple(rows.tolist()), tuple(facts)))
+                facts = tuple(
+                    f"{'the same bytes' if row in copied else 'nearly the same'}"
+                    f"{_place(index, row)}"
+                    for row in rows.tolist()
+                )
+                findings.append(Finding(tuple(rows.tolist()), facts))
         problems.append(Problem(kind, title, note, findings, table.get(kind, [])))
     return problems
 
@@ -167,12 +176,6 @@ _REPEATED = {
         "The same bytes; saved again, resized, cropped or mirrored; or two of one scene.",
     ),
 }
-
-
-def _same(index: FeatureIndex, duplicates: Duplicates, row: int) -> str:
-    of_row = np.flatnonzero((duplicates.pairs == row).any(axis=1))
-    kind = "the same bytes" if duplicates.is_copy[of_row].any() else "nearly the same"
-    return f"{kind}{_place(index, row)}"
 
 
 def _single(index: FeatureIndex, measures: PhotoMeasures) -> list[Problem]:

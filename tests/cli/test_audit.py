@@ -81,6 +81,7 @@ def decide(*rows: tuple[str, str, str]) -> None:
 
 
 def test_the_table_has_what_was_planted() -> None:
+    assert Path("audit_index/measures.bin").is_file()
     found: dict[str, list[dict[str, str]]] = {}
     for row in rows_of("audit/audit.csv"):
         found.setdefault(row["problem"].split(":")[0], []).append(row)

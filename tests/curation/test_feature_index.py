@@ -255,7 +255,7 @@ def test_what_it_did_not_write_stays(model: Any, photos: Path) -> None:
     with pytest.raises(ValueError, match="which is read"):
         embed(model, photos, photos / "index")
     index = embed(model, photos, photos.parent / "index")
-    (index.folder / "note.txt").write_text("mine")
+    (index.folder / "note.txt").write_text("mine")  # as are the measures of an audit
     (photos / "rose/00.png").unlink()
     embed(model, photos, index.folder)
     assert (index.folder / "note.txt").read_text() == "mine"

@@ -1,5 +1,7 @@
 """Dark, blurred and tiny images, and those unlike all others."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,13 @@ from PIL import Image
 from scipy.ndimage import laplace
 from sklearn.neighbors import NearestNeighbors
 
-from keras_vit.curation import find_outliers, measure_image, measure_photos, outlier_distances
+from keras_vit.curation import (
+    find_outliers,
+    image_quality,
+    measure_image,
+    measure_photos,
+    outlier_distances,
+)
 from tests.curation.photos import blurred, grainy, index_of, picture
 
 
@@ -51,6 +59,53 @@ def test_the_bad_ones_are_found_the_worst_first(tmp_path: Path) -> None:
     assert {"blurred", "line"} <= set(names(measures.blurred()))
     assert not {"good0", "good1", "good2"} & set(names(measures.blurred()))
     assert names(measures.tiny()) == ["line", "tiny"]
+
+
+def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos, folder = tmp_path / "photos", tmp_path / "index"
+    photos.mkdir()
+    folder.mkdir()
+    for i in range(5):
+        grainy(picture(i)).save(photos / f"{i}.png")
+    index = index_of(photos)
+    index = replace(
+        index, folder=folder, info={**index.info, "photos": "../photos"}, unreadable={"3a.png": ""}
+    )
+    decoded: list[bytes] = []
+    read: list[Path] = []
+
+    def measured() -> tuple[int, int]:
+        """How many files are read and decoded; the measures are right, kept or not."""
+        read.clear()
+        decoded.clear()
+        kept = measure_photos(index, keep=True)
+        counts = len(read), len(decoded)
+        for name, values in vars(measure_photos(index)).items():
+            np.testing.assert_equal(getattr(kept, name), values)
+        return counts
+
+    reading, decoding = image_quality.read_contents, image_quality.decode_with_pillow
+    monkeypatch.setattr(
+        image_quality, "read_contents", lambda path: read.append(path) or reading(path)
+    )
+    monkeypatch.setattr(
+        image_quality, "decode_with_pillow", lambda *a: decoded.append(a[0]) or decoding(*a)
+    )
+    assert measured() == (5, 5)
+    assert measured() == (5, 0)  # nobody knows when they were changed
+    times = [(photos / name).stat().st_mtime_ns for name in index.files]
+    np.save(folder / "modified.npy", [*times[:4], 7, times[4]])
+    assert measured() == (0, 0)
+    os.utime(photos / "0.png", ns=(0, 0))
+    (photos / "1.png").write_bytes((photos / "2.png").read_bytes())
+    blurred(picture(3)).save(photos / "3.png")
+    assert measured() == (3, 1)
+    file = folder / "measures.bin"
+    content = bytearray(file.read_bytes())
+    content[file.stat().st_size // 7 + 40] ^= 1  # the first record
+    file.write_bytes(content[:-1])  # and the last one
+    assert measured() == (3, 2)
+    assert measured() == (3, 0)
 
 
 def test_outliers_are_far_from_their_neighbors() -> None:
