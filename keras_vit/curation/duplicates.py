@@ -117,37 +117,40 @@ def find_duplicates(
             f"{len(measures.hash)} measures do not fit {len(index)} photographs: measure this "
             "index again."
         )
-    copies = _copies(index.sums)
+    count, first = len(index), _first_rows(index.sums)
     hashes, mirrored = _signs(measures.hash), _signs(measures.mirrored)
     by_features = nearest_neighbors(index, k=k)
     # How far the last of the nearest neighbors is; in a smaller folder, nothing is close.
-    reach = np.zeros(len(index), np.float32)
-    if len(index) > k:
+    reach = np.zeros(count, np.float32)
+    if count > k:
         reach = 1 - by_features.similarities[:, -1]
-    by_hash = nearest_neighbors(hashes, k=k)
-    by_mirror = nearest_neighbors(hashes, mirrored, k)
-    near = (_as_pairs(each.rows) for each in (by_features, by_hash, by_mirror))
-    pairs = np.unique(np.concatenate([copies, *near]), axis=0)
-    cosines, differing = _compare(index, hashes, mirrored, pairs)
-    is_near = (1 - cosines <= closeness * reach[pairs].min(axis=1)) & (reach[pairs] > 0).all(axis=1)
-    # A file that is gone does not have a hash.
-    is_near |= (differing <= bits) & (measures.height[pairs] > 0).all(axis=1)
-    number = np.unique(index.sums, return_inverse=True)[1].reshape(-1)
-    is_near &= (cosines >= similar) & (number[pairs[:, 0]] != number[pairs[:, 1]])
-    keys = np.array([len(index), 1])
-    is_copy = np.isin(pairs @ keys, copies @ keys)
-    keep = is_copy | is_near
-    pairs = pairs[keep]
-    return Duplicates(
-        pairs, is_copy[keep], cosines[keep], differing[keep], _components(pairs, len(index))
+    keys = [_keys(first[:, None]), _keys(by_features.rows)]
+    del by_features
+    keys += [_keys(nearest_neighbors(hashes, each, k).rows) for each in (None, mirrored)]
+    candidates = np.unique(np.concatenate(keys))
+    parts = []
+    for start in range(0, max(len(candidates), 1), BLOCK):
+        pairs = np.stack(np.divmod(candidates[start : start + BLOCK], max(count, 1)), axis=1)
+        one, other = pairs.T
+        cosines, differing = _compare(index, hashes, mirrored, pairs)
+        distances = reach[pairs].min(axis=1)
+        is_near = (1 - cosines <= closeness * distances) & (distances > 0)
+        # A file that is gone does not have a hash.
+        is_near |= (differing <= bits) & (measures.height[pairs] > 0).all(axis=1)
+        is_near &= (cosines >= similar) & (first[one] != first[other])
+        is_copy = first[other] == one
+        keep = is_copy | is_near
+        parts.append((pairs[keep], is_copy[keep], cosines[keep], differing[keep]))
+    pairs, is_copy, similarities, differing = (
+        np.concatenate(part) for part in zip(*parts, strict=True)
     )
+    return Duplicates(pairs, is_copy, similarities, differing, _components(pairs, count))
 
 
-def _copies(sums: Sequence[str]) -> np.ndarray:
-    """Each file with the bytes of an earlier one, paired with the first of them."""
+def _first_rows(sums: Sequence[str]) -> np.ndarray:
+    """The first row with the same bytes as each, int64 `(n,)`."""
     first: dict[str, int] = {}
-    pairs = [(first[s], row) for row, s in enumerate(sums) if first.setdefault(s, row) != row]
-    return np.array(pairs, np.int64).reshape(-1, 2)
+    return np.array([first.setdefault(s, row) for row, s in enumerate(sums)], np.int64)
 
 
 def _signs(hashes: np.ndarray) -> np.ndarray:
@@ -156,28 +159,26 @@ def _signs(hashes: np.ndarray) -> np.ndarray:
     return np.unpackbits(octets, axis=1).astype(np.int8) * np.int8(2) - np.int8(1)
 
 
-def _as_pairs(near: np.ndarray) -> np.ndarray:
-    """Each row with its nearest neighbors `(n, k)`, the smaller first; not with itself."""
-    here = np.broadcast_to(np.arange(len(near))[:, None], near.shape)
-    pairs = np.sort(np.stack([here.reshape(-1), near.reshape(-1)], axis=1), axis=1)
-    return pairs[pairs[:, 0] != pairs[:, 1]]
+def _keys(near: np.ndarray) -> np.ndarray:
+    """A number for each pair of a row and one of its neighbors `(n, k)`, but itself.
+
+    Of rows a < b it is a * n + b: eight bytes per pair, where there are many.
+    """
+    here = np.arange(len(near))[:, None]
+    keys = np.minimum(here, near) * len(near) + np.maximum(here, near)
+    return keys[here != near]
 
 
 def _compare(
     index: FeatureIndex, hashes: np.ndarray, mirrored: np.ndarray, pairs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The cosine of each pair, and the differing bits, a block of pairs at a time."""
-    cosines = np.zeros(len(pairs), np.float32)
-    bits = np.zeros(len(pairs), np.int32)
-    for start in range(0, len(pairs), BLOCK):
-        one, other = pairs[start : start + BLOCK].T
-        rows = slice(start, start + BLOCK)
-        a, b = (unit_rows(index.features[each]) for each in (one, other))
-        cosines[rows] = (a * b).sum(axis=1).clip(-1, 1)
-        differ = hashes[one] != hashes[other]
-        differ_mirrored = mirrored[one] != hashes[other]
-        bits[rows] = np.minimum(differ.sum(axis=1), differ_mirrored.sum(axis=1))
-    return cosines, bits
+    """The cosine of each pair, and the differing bits."""
+    one, other = pairs.T
+    a, b = (unit_rows(index.features[each]) for each in (one, other))
+    differ = (hashes[one] != hashes[other]).sum(axis=1)
+    differ_mirrored = (mirrored[one] != hashes[other]).sum(axis=1)
+    bits = np.minimum(differ, differ_mirrored).astype(np.int32)
+    return (a * b).sum(axis=1).clip(-1, 1), bits
 
 
 def _components(pairs: np.ndarray, count: int) -> np.ndarray:
