@@ -104,7 +104,7 @@ def set_facts(
 def table_of_novelty(
     features: np.ndarray, labels: np.ndarray, others: dict[str, np.ndarray]
 ) -> str:
-    """How well each score tells other images from new flowers, and how many it finds."""
+    """How well each score separates other images from new flowers, and how many it finds."""
     results: dict[str, list[dict[str, float]]] = {}
     for seed in range(DRAWS):
         order = np.random.default_rng(seed).permutation(len(labels))

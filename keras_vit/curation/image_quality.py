@@ -172,7 +172,7 @@ def measure_photos(
     return PhotoMeasures(**arrays, failed=failed)
 
 
-# The measures of a file or the reason why there are none; its sum, where it has no record yet.
+# The measures of a file or the reason why there are none; its sum, where there is no record yet.
 _Measured = tuple[ImageMeasures | str, bytes | None]
 
 
