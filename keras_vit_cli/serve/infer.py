@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.models.answers import NOVELTY
+from keras_vit.tasks import PredictionSets
 from keras_vit_cli.predict.schema import Row
 from keras_vit_cli.serve.images import RefusedError, Upload, check_count
 from keras_vit_cli.serve.json_body import check_keys, decoded, json_object, short
@@ -96,7 +98,15 @@ def describe_tensors(model: ServedModel) -> dict[str, list[dict[str, Any]]]:
         _row("valid", "BOOL", ()),
         _row("rows", "BYTES", ()),
     ]
+    if _sets(model) is not None:
+        outputs.append(_row(model.task.answer_names[-1], "INT32", (model.task.size,)))
+    if model.novelty:
+        outputs.append(_row(NOVELTY, "FP32", ()))
     return {"inputs": inputs, "outputs": outputs}
+
+
+def _sets(model: ServedModel) -> PredictionSets | None:
+    return getattr(model.task, "sets", None)
 
 
 def _row(name: str, datatype: str, shape: Sequence[int]) -> dict[str, Any]:
@@ -178,13 +188,24 @@ def _asked(outputs: Any, names: tuple[str, ...]) -> tuple[str, ...]:
 def infer_answer(
     request: InferRequest, model: ServedModel, answers: Sequence[np.ndarray | str], rows: list[Row]
 ) -> dict[str, Any]:
-    """The outputs of a request: zeros stand for the answer where `valid` is false."""
+    """The outputs of a request: zeros stand for an answer, its set and its novelty where `valid` is
+    false."""
     valid = [row["error"] is None for row in rows]
-    values = np.zeros((len(rows), model.task.size))
+    size, sets = model.task.size, _sets(model)
+    values = np.zeros((len(rows), size + model.novelty))
     for i, answer in enumerate(answers):
         if valid[i]:
-            values[i] = answer[: model.task.size]
-    data = (values.ravel().tolist(), valid, [json.dumps(row) for row in rows])
+            values[i] = answer
+    data: list[list[Any]] = [
+        values[:, :size].ravel().tolist(),
+        valid,
+        [json.dumps(row) for row in rows],
+    ]
+    if sets is not None:
+        inside = sets.contains(values[:, :size]) & np.array(valid)[:, None]
+        data.append(inside.astype(int).ravel().tolist())
+    if model.novelty:
+        data.append(values[:, size].tolist())
     outputs = {
         tensor["name"]: {**tensor, "shape": [len(rows), *tensor["shape"][1:]], "data": each}
         for tensor, each in zip(describe_tensors(model)["outputs"], data, strict=True)

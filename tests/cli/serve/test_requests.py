@@ -18,8 +18,13 @@ import pytest
 import keras_vit
 from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_files import prepare_contents
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.layer_state import weights_digest
+from keras_vit.tasks import Classification, PredictionSets
 from keras_vit_cli import commands as cli
+from keras_vit_cli.predict.schema import Schema
+from keras_vit_cli.serve import infer
+from keras_vit_cli.serve.model import ServedModel
 from tests.cli.serve.helpers import eventually, jpeg, request, save, tiny_model
 from tests.cli.serve.test_server import SLOW
 from tests.hostile import NAMES
@@ -176,6 +181,24 @@ def test_files_in_tensors(shape: list[int], written: list[dict[str, Any]], port:
     values = np.reshape(outputs["probabilities"]["data"], (3, 3))
     np.testing.assert_allclose(values.sum(axis=1), [1, 0, 1], atol=1e-5)
     assert values[0].max() == pytest.approx(rows[0]["predictions"][0]["probability"])
+
+
+def test_sets_and_novelty_are_tensors() -> None:
+    sets = PredictionSets("lac", 0.9, (0.4, 0.4), 100)
+    task = Classification(("cat", "dog"), sets=sets)
+    model = ServedModel(task, (8, 8), 3, EvalTransform(), "keras", "", np.zeros, novelty=True)
+    described = infer.describe_tensors(model)["outputs"]
+    shapes = [(each["name"], each["datatype"], each["shape"]) for each in described[3:]]
+    assert shapes == [("in_set", "INT32", [-1, 2]), ("novelty", "FP32", [-1])]
+    answers = [np.array([0.9, 0.1, 0.5]), "cut off", np.array([0.5, 0.5, 1.5])]
+    rows = [Schema(task, 2, novelty=True).row("a.jpg", answer) for answer in answers]
+    names = tuple(each["name"] for each in described)
+    answer = infer.infer_answer(infer.InferRequest(None, [], names), model, answers, rows)
+    data = {each["name"]: each["data"] for each in answer["outputs"]}
+    assert data["valid"] == [True, False, True]
+    assert data["in_set"] == [1, 0, 0, 0, 1, 1]
+    assert data["novelty"] == [0.5, 0, 1.5]
+    assert data["probabilities"] == [0.9, 0.1, 0, 0, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(("name", "datatype"), [("images", "UINT8"), ("pixels", "FP32")])
