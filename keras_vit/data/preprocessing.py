@@ -1,7 +1,7 @@
 """One image at a time: from uint8 pixels of any size to the model's size, float32 in [0, 255].
 
-Pure TensorFlow graph functions, so that the exported SavedModel runs the same steps as the
-evaluation, whatever Keras's dtype policy.
+Of tensors, pure TensorFlow graph functions, so that the exported SavedModel runs the same steps as
+the evaluation, whatever Keras's dtype policy; of arrays, the same with NumPy and Pillow.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from functools import partial
 from math import floor
 from typing import Any
 
+import numpy as np
+
 from keras_vit._base.errors import as_pair
-from keras_vit.data._imports import tf
+from keras_vit.data.arrays import NUMPY, Array, array_namespace, map_channels
 from keras_vit.data.augment.affine import random_affine
 from keras_vit.data.augment.augmentation import Augmentation
 from keras_vit.data.augment.boxes import crop_to_box
@@ -27,6 +29,7 @@ from keras_vit.data.eval_transform import (
     EvalTransform,
     PillowRule,
 )
+from keras_vit.data.random_numbers import sample_distorted_box
 
 PixelSize = tuple[int, int]
 
@@ -38,12 +41,12 @@ def scaled_sides(size: PixelSize, crop_fraction: float) -> PixelSize:
 
 
 def evaluation_image(
-    image: tf.Tensor,
+    image: Array,
     image_size: int | tuple[int, int],
     transform: EvalTransform | str = "crop",
     crop_fraction: float = CROP_FRACTION,
     interpolation: str | None = None,
-) -> tf.Tensor:
+) -> Array:
     """Resizes one image to `image_size`, without randomness.
 
     - "crop": resize the small side to size / crop_fraction, bilinear with antialiasing, and crop
@@ -61,7 +64,7 @@ def evaluation_image(
       whose center lies half a pixel higher where a border has an odd number of pixels.
 
     Args:
-        image: uint8 or float tensor of shape `(height, width, channels)`, values 0..255.
+        image: uint8 or float array or tensor of shape `(height, width, channels)`, values 0..255.
         image_size: int or `(height, width)` of the result.
         transform: an `EvalTransform`, such as `model.eval_transform`; or its mode, a key of
             `EVAL_TRANSFORMS`.
@@ -71,15 +74,14 @@ def evaluation_image(
             Face's modes; None for bicubic. The other modes have their own.
 
     Returns:
-        float32 tensor of shape `(*image_size, channels)`, values 0..255.
+        float32 of the kind of `image`, shape `(*image_size, channels)`, values 0..255.
 
     Raises:
         ValueError: unknown mode or interpolation, or a size or fraction out of range.
 
     Example:
-        >>> import tensorflow as tf
-        >>> evaluation_image(tf.zeros((60, 90, 3), tf.uint8), 32).shape.as_list()
-        [32, 32, 3]
+        >>> evaluation_image(np.zeros((60, 90, 3), "uint8"), 32).shape
+        (32, 32, 3)
     """
     size = as_pair(image_size, "image_size")
     if isinstance(transform, str):
@@ -90,66 +92,72 @@ def evaluation_image(
 
 
 def training_image(
-    image: tf.Tensor,
+    image: Array,
     image_size: int | tuple[int, int],
-    seed: tf.Tensor,
+    seed: Array,
     augmentation: Augmentation,
-) -> tf.Tensor:
+) -> Array:
     """Brings one image to `image_size` with random changes that follow from `seed` alone.
 
     Args:
-        image: uint8 or float tensor of shape `(height, width, channels)`, values 0..255.
+        image: uint8 or float array or tensor of shape `(height, width, channels)`, values 0..255.
         image_size: int or `(height, width)` of the result.
-        seed: integer tensor of shape `(2,)`; the same seed gives the same changes.
+        seed: integers of shape `(2,)`; the same seed gives the same changes.
         augmentation: the changes; `mixup` and `cutmix` are left to `pipeline`.
 
     Returns:
-        float32 tensor of shape `(*image_size, channels)`, values 0..255.
+        float32 of the kind of `image`, shape `(*image_size, channels)`, values 0..255.
 
     Example:
-        >>> import tensorflow as tf
-        >>> image = tf.zeros((60, 90, 3), tf.uint8)
-        >>> training_image(image, (32, 48), (0, 1), Augmentation()).shape.as_list()
-        [32, 48, 3]
+        >>> image = np.zeros((60, 90, 3), "uint8")
+        >>> training_image(image, (32, 48), (0, 1), Augmentation()).shape
+        (32, 48, 3)
     """
+    image = array_namespace(image, seed).convert_to_tensor(image)
     image = crop_to_box(image, training_crop(seed, augmentation))
     return augment_crop(image, image_size, seed, augmentation)
 
 
-def training_crop(seed: tf.Tensor, augmentation: Augmentation) -> Crop | None:
+def training_crop(seed: Array, augmentation: Augmentation) -> Crop | None:
     """The box of an inception crop, to decode only this part; None for other crops."""
     if augmentation.crop != "inception":
         return None
 
-    def crop(shape: tf.Tensor) -> tf.Tensor:
-        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-            tf.concat([shape, [3]], axis=0),
-            tf.zeros((1, 0, 4)),
+    ratios, areas = augmentation.aspect_ratio, (augmentation.min_area, 1.0)
+
+    def crop(shape: Array) -> Array:
+        xp = array_namespace(shape)
+        if xp is NUMPY:
+            return sample_distorted_box(shape, seed, ratios, areas)
+        begin, extent, _ = xp.image.stateless_sample_distorted_bounding_box(
+            xp.concat([shape, [3]], axis=0),
+            xp.zeros((1, 0, 4)),
             seed,
             min_object_covered=0.0,
-            aspect_ratio_range=augmentation.aspect_ratio,
-            area_range=(augmentation.min_area, 1.0),
+            aspect_ratio_range=ratios,
+            area_range=areas,
             use_image_if_no_bounding_boxes=True,
         )
-        return tf.concat([begin[:2], extent[:2]], axis=0)
+        return xp.concat([begin[:2], extent[:2]], axis=0)
 
     return crop
 
 
 def augment_crop(
-    image: tf.Tensor,
+    image: Array,
     image_size: int | tuple[int, int],
-    seed: tf.Tensor,
+    seed: Array,
     augmentation: Augmentation,
-) -> tf.Tensor:
+) -> Array:
     """The second half of `training_image`: all that follows the inception crop."""
     size = as_pair(image_size, "image_size")
     channels = image.shape[-1]
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 5))
+    xp = array_namespace(image, seed)
+    seeds = xp.unstack(xp.random.experimental.stateless_split(seed, 5))
     flip_seed, crop_seed, shift_seed, operations_seed, erasing_seed = seeds
     if augmentation.flip:  # before the resize, while the image is bytes and mostly smaller
-        mirrored = tf.cast(tf.random.stateless_uniform((), flip_seed) < 0.5, tf.int32)
-        image = tf.reverse(image, tf.range(1, 1 + mirrored))  # the axis 1, or none
+        mirrored = xp.cast(xp.random.stateless_uniform((), flip_seed) < 0.5, xp.int32)
+        image = xp.reverse(image, xp.range(1, 1 + mirrored))  # the axis 1, or none
     if augmentation.crop == "random":
         image = _random_crop(image, size, crop_seed)
     else:
@@ -165,11 +173,11 @@ def augment_crop(
         )
     elif augmentation.shift:
         margin = (augmentation.shift, augmentation.shift)
-        padded = tf.pad(image, (margin, margin, (0, 0)))
-        image = tf.image.stateless_random_crop(padded, tf.shape(image), shift_seed)
+        padded = xp.pad(image, (margin, margin, (0, 0)))
+        image = xp.image.stateless_random_crop(padded, xp.shape(image), shift_seed)
     image = _as_float(image, size, channels)
     if augmentation.rand_augment is not None:
-        pixels = tf.cast(tf.round(image), tf.uint8)
+        pixels = xp.cast(xp.round(image), xp.uint8)
         pixels = rand_augment(
             pixels, operations_seed, *augmentation.rand_augment, augmentation.operations
         )
@@ -181,84 +189,102 @@ def augment_crop(
     return image
 
 
-def _as_float(image: tf.Tensor, size: PixelSize, channels: int | None) -> tf.Tensor:
-    image = tf.cast(image, tf.float32)
-    image.set_shape((*size, channels))
-    return image
+def _as_float(image: Array, size: PixelSize, channels: int | None) -> Array:
+    xp = array_namespace(image)
+    return xp.ensure_shape(xp.cast(image, xp.float32), (*size, channels))
 
 
-def _stretch(image: tf.Tensor, size: PixelSize, *_: object) -> tf.Tensor:
-    return tf.image.resize(image, size, "bilinear", antialias=False)
+def _stretch(image: Array, size: PixelSize, *_: object) -> Array:
+    return array_namespace(image).image.resize(image, size, "bilinear", antialias=False)
 
 
-def _stretch_bicubic(image: tf.Tensor, size: PixelSize, *_: object) -> tf.Tensor:
-    resized = tf.image.resize(image, size, "bicubic", antialias=True)
-    return tf.clip_by_value(resized, 0.0, 255.0)  # cubic curves overshoot
+def _stretch_bicubic(image: Array, size: PixelSize, *_: object) -> Array:
+    xp = array_namespace(image)
+    resized = xp.image.resize(image, size, "bicubic", antialias=True)
+    return xp.clip_by_value(resized, 0.0, 255.0)  # cubic curves overshoot
 
 
-def _small_side_size(image: tf.Tensor, size: PixelSize, crop_fraction: float) -> tf.Tensor:
+def _small_side_size(image: Array, size: PixelSize, crop_fraction: float) -> Array:
     """The smallest size of the same aspect ratio into which `size / crop_fraction` fits."""
-    target = tf.constant([round(side / crop_fraction) for side in size], tf.float32)
-    shape = tf.cast(tf.shape(image)[:2], tf.float32)
-    return tf.maximum(tf.cast(tf.round(shape * tf.reduce_max(target / shape)), tf.int32), size)
+    xp = array_namespace(image)
+    target = xp.constant([round(side / crop_fraction) for side in size], xp.float32)
+    shape = xp.cast(xp.shape(image)[:2], xp.float32)
+    return xp.maximum(xp.cast(xp.round(shape * xp.reduce_max(target / shape)), xp.int32), size)
 
 
-def _central_crop(image: tf.Tensor, size: PixelSize) -> tf.Tensor:
-    top, left = tf.unstack((tf.shape(image)[:2] - size) // 2)
+def _central_crop(image: Array, size: PixelSize) -> Array:
+    xp = array_namespace(image)
+    top, left = xp.unstack((xp.shape(image)[:2] - size) // 2)
     return image[top : top + size[0], left : left + size[1]]
 
 
-def _resize_and_crop(image: tf.Tensor, size: PixelSize, crop_fraction: float, _: None) -> tf.Tensor:
-    def crop() -> tf.Tensor:
+def _resize_and_crop(image: Array, size: PixelSize, crop_fraction: float, _: None) -> Array:
+    xp = array_namespace(image)
+
+    def crop() -> Array:
         resized = _small_side_size(image, size, crop_fraction)
-        return _central_crop(tf.image.resize(image, resized, "bilinear", antialias=True), size)
+        return _central_crop(xp.image.resize(image, resized, "bilinear", antialias=True), size)
 
     # An 8 x 8 digit for a model of 8 x 8 pixels should not be enlarged to lose its border.
-    fits = tf.reduce_all(tf.shape(image)[:2] == size)
-    return tf.cond(fits, lambda: tf.cast(image, tf.float32), crop)
+    fits = xp.reduce_all(xp.shape(image)[:2] == size)
+    return xp.cond(fits, lambda: xp.cast(image, xp.float32), crop)
 
 
-def _big_vision(image: tf.Tensor, size: PixelSize, crop_fraction: float, _: None) -> tf.Tensor:
-    resized = tf.image.resize(image, _small_side_size(image, size, crop_fraction), "area")
+def _big_vision(image: Array, size: PixelSize, crop_fraction: float, _: None) -> Array:
+    xp = array_namespace(image)
+    resized = xp.image.resize(image, _small_side_size(image, size, crop_fraction), "area")
     # big_vision casts back to uint8 after every resize, which truncates.
-    return _central_crop(tf.floor(tf.clip_by_value(resized, 0.0, 255.0)), size)
+    return _central_crop(xp.floor(xp.clip_by_value(resized, 0.0, 255.0)), size)
 
 
 def _as_pillow(
     rule: PillowRule,
-    image: tf.Tensor,
+    image: Array,
     size: PixelSize,
     crop_fraction: float,
     interpolation: str | None,
-) -> tf.Tensor:
+) -> Array:
     """Pillow's `resize`, which rounds to integers after each axis, and a central crop."""
-    method, shape = (
-        INTERPOLATIONS[interpolation or "bicubic"],
-        tf.cast(tf.shape(image)[:2], tf.int64),
-    )
-    target = tf.constant(scaled_sides(size, crop_fraction), tf.int64)
+    xp = array_namespace(image)
+    shape = xp.cast(xp.shape(image)[:2], xp.int64)
+    target = xp.constant(scaled_sides(size, crop_fraction), xp.int64)
     if rule.keeps_ratio and size[0] == size[1]:
-        target = shape * target // tf.reduce_min(shape)
+        target = shape * target // xp.reduce_min(shape)
     elif rule.keeps_ratio:
-        ratio = tf.reduce_min(shape / target)
-        target = tf.maximum(tf.cast(tf.round(tf.cast(shape, tf.float64) / ratio), tf.int64), size)
-    rows, columns = tf.unstack(shape - target)
-    # Which axis comes first changes the rounding; this is Pillow 13's choice for all of 4,464
-    # random sizes. Some earlier versions always begin with the columns.
-    rows_first = rows > tf.maximum(2 * columns, 0)
-    one_axis = tf.where([rows_first, ~rows_first], target, shape)
-    for sides in (one_axis, target):
-        resized = tf.image.resize(image, tf.cast(sides, tf.int32), method, antialias=True)
-        image = tf.floor(tf.clip_by_value(resized, 0.0, 255.0) + 0.5)
-    margins = tf.cast(target - size, tf.float64) / 2
-    begin = tf.round(margins) if rule.rounds_center else tf.floor(margins)
-    top, left = tf.unstack(tf.cast(begin, tf.int32))
+        ratio = xp.reduce_min(shape / target)
+        target = xp.maximum(xp.cast(xp.round(xp.cast(shape, xp.float64) / ratio), xp.int64), size)
+    image = _resize_as_pillow(image, target, interpolation or "bicubic")
+    margins = xp.cast(target - size, xp.float64) / 2
+    begin = xp.round(margins) if rule.rounds_center else xp.floor(margins)
+    top, left = xp.unstack(xp.cast(begin, xp.int32))
     return image[top : top + size[0], left : left + size[1]]
 
 
-def _random_crop(image: tf.Tensor, size: PixelSize, seed: tf.Tensor) -> tf.Tensor:
+def _resize_as_pillow(image: Array, target: Array, interpolation: str) -> Array:
+    """Pillow's `resize` of bytes, which rounds to integers after each axis."""
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8:
+        from PIL.Image import Resampling
+
+        size, filter = target[::-1].tolist(), Resampling[interpolation.upper()]
+        return map_channels(image, lambda channel: channel.resize(size, filter))
+    xp = array_namespace(image)
+    shape = xp.cast(xp.shape(image)[:2], xp.int64)
+    rows, columns = xp.unstack(shape - target)
+    # Which axis comes first changes the rounding; this is Pillow 13's choice for all of 4,464
+    # random sizes. Some earlier versions always begin with the columns.
+    rows_first = rows > xp.maximum(2 * columns, 0)
+    one_axis = xp.where([rows_first, ~rows_first], target, shape)
+    for sides in (one_axis, target):
+        method = INTERPOLATIONS[interpolation]
+        resized = xp.image.resize(image, xp.cast(sides, xp.int32), method, antialias=True)
+        image = xp.floor(xp.clip_by_value(resized, 0.0, 255.0) + 0.5)
+    return image
+
+
+def _random_crop(image: Array, size: PixelSize, seed: Array) -> Array:
+    xp = array_namespace(image)
     image = _stretch(image, _small_side_size(image, size, CROP_FRACTION))
-    return tf.image.stateless_random_crop(image, (*size, tf.shape(image)[-1]), seed)
+    return xp.image.stateless_random_crop(image, (*size, xp.shape(image)[-1]), seed)
 
 
 # (image, size, crop_fraction, interpolation) -> image.

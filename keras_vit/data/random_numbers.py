@@ -53,6 +53,11 @@ def stateless_uniform(
     return (unit * (kind(maxval) - kind(minval)) + kind(minval)).reshape(shape)
 
 
+def stateless_integers(count: int, seed: Seed) -> np.ndarray:
+    """`tf.random.stateless_uniform` of int32 below its largest: int64 `(count,)`."""
+    return (_words(seed, count) % (2**31 - 1)).astype("int64")
+
+
 def stateless_split(seed: Seed, num: int = 2) -> np.ndarray:
     """`tf.random.experimental.stateless_split`: `num` seeds that follow from one, `(num, 2)`.
 
@@ -85,15 +90,16 @@ def stateless_shuffle(values: np.ndarray, seed: Seed) -> np.ndarray:
     return np.asarray(values)[order]
 
 
-def stateless_gamma(count: int, seed: Seed, alpha: float) -> np.ndarray:
-    """`tf.random.stateless_gamma((count,), seed, alpha)`, float32: Marsaglia and Tsang 2000."""
+def stateless_gamma(shape: tuple[int, ...], seed: Seed, alpha: float) -> np.ndarray:
+    """`tf.random.stateless_gamma`, float32: the method of Marsaglia and Tsang 2000."""
     alpha = float(np.float32(alpha))
-    samples = [_gamma(_blocks(seed, _RESERVED * place), alpha) for place in range(count)]
-    return np.maximum(np.array(samples, "float32"), np.finfo("float32").tiny)
+    places = range(math.prod(shape))
+    samples = [_gamma(_blocks(seed, _RESERVED * place), alpha) for place in places]
+    return np.maximum(np.array(samples, "float32"), np.finfo("float32").tiny).reshape(shape)
 
 
 def sample_distorted_box(
-    shape: tuple[int, int],
+    shape: tuple[int, int] | np.ndarray,
     seed: Seed,
     aspect_ratio_range: tuple[float, float],
     area_range: tuple[float, float],
@@ -114,20 +120,20 @@ def sample_distorted_box(
         [8, 19, 20, 16]
     """
     words = (word for block in _blocks(seed) for word in block)
+    height, width = map(int, shape)
     low, high = np.array(aspect_ratio_range, "float32")
     areas = np.array(area_range, "float32")
     for _ in range(_ATTEMPTS):
         ratio = np.float32(_float(next(words))) * (high - low) + low
-        if box := _box(shape, ratio, areas, words):
+        if box := _box(height, width, ratio, areas, words):
             return np.array(box, "int32")
-    return np.array((0, 0, *shape), "int32")
+    return np.array((0, 0, height, width), "int32")
 
 
 def _box(
-    shape: tuple[int, int], ratio: np.float32, area_range: np.ndarray, words: Iterator[int]
+    height: int, width: int, ratio: np.float32, area_range: np.ndarray, words: Iterator[int]
 ) -> tuple[int, int, int, int] | None:
     """One attempt, in float32 where TensorFlow's is."""
-    height, width = shape
     least, most = area_range * np.float32(width) * np.float32(height)
     side, longest = (round(float(np.sqrt(area / ratio))) for area in (least, most))
 

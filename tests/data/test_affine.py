@@ -15,7 +15,7 @@ IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
 def test_transform_equals_scipy() -> None:
     matrix = (0.9, 0.2, 0.4, -0.3, 1.1, 1.2)
     a, b, c, d, e, f = matrix
-    seen = transform(IMAGE, matrix, "BILINEAR").numpy()
+    seen = transform(tf.constant(IMAGE), matrix, "BILINEAR").numpy()
     for channel in range(2):
         # scipy's axes are rows and columns: (y, x) from (e y + d x + f, b y + a x + c).
         expected = ndimage.affine_transform(
@@ -45,7 +45,7 @@ def test_each_change_stays_within_its_range(option: str, value: float, change: s
     bar = np.exp(-((columns / 8) ** 2) - (rows / 4) ** 2).astype("float32")[..., None] * 255
     seen = []
     for seed in range(60):
-        image = random_affine(bar, (seed, 1), **{option: value}).numpy()[..., 0]
+        image = random_affine(tf.constant(bar), (seed, 1), **{option: value}).numpy()[..., 0]
         weight = image / image.sum()
         y, x = (weight * rows).sum(), (weight * columns).sum()
         xx, yy, xy = (
@@ -67,17 +67,18 @@ def test_each_change_stays_within_its_range(option: str, value: float, change: s
 
 
 def test_nothing_drawn_is_no_change_and_the_seed_decides() -> None:
-    np.testing.assert_allclose(random_affine(IMAGE, (0, 1)), IMAGE, atol=1e-3)
+    image = tf.constant(IMAGE)
+    np.testing.assert_allclose(random_affine(image, (0, 1)), IMAGE, atol=1e-3)
     options = {"rotation": 20.0, "zoom": 0.2, "shear": 0.2, "shift": 1.0}
-    first = random_affine(IMAGE, (3, 4), **options).numpy()
-    np.testing.assert_array_equal(first, random_affine(IMAGE, (3, 4), **options))
-    assert np.abs(first - random_affine(IMAGE, (3, 5), **options)).max() > 1
+    first = random_affine(image, (3, 4), **options).numpy()
+    np.testing.assert_array_equal(first, random_affine(image, (3, 4), **options))
+    assert np.abs(first - random_affine(image, (3, 5), **options)).max() > 1
 
 
 def test_training_images_are_turned_in_their_range_of_values() -> None:
     augmentation = Augmentation(crop="resize", flip=False, rotation=20, zoom=0.2, shift=1)
     pixels = IMAGE.astype("uint8")
-    image = training_image(pixels, (9, 12), (0, 1), augmentation).numpy()
+    image = training_image(tf.constant(pixels), (9, 12), (0, 1), augmentation).numpy()
     assert image.dtype == "float32"
     assert image.shape == IMAGE.shape
     assert image.min() >= 0

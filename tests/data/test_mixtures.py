@@ -14,7 +14,7 @@ def test_images_and_labels_are_mixed_alike() -> None:
     labels = np.eye(4, dtype="float32")
     weights = []
     for seed in range(200):
-        mixed, rows = data.mixup(images, labels, (seed, 0), alpha=0.2)
+        mixed, rows = data.mixup(tf.constant(images), labels, (seed, 0), alpha=0.2)
         weight = float(rows[1, 1])
         assert float(rows[1, 0]) == pytest.approx(1 - weight, abs=1e-6)
         # Image 1 with image 0: weight x 1 + (1 - weight) x 0.
@@ -49,7 +49,7 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
     labels = np.eye(4, dtype="float32")
     areas, tops = [], set()
     for seed in range(300):
-        cut, rows = data.cutmix(images, labels, (seed, 0), alpha=1.0)
+        cut, rows = data.cutmix(tf.constant(images), labels, (seed, 0), alpha=1.0)
         box = cut[2, ..., 0].numpy() == 1  # image 1 within image 2
         assert set(np.unique(cut[2])) <= {1.0, 2.0}
         np.testing.assert_array_equal(box, cut[0, ..., 0].numpy() == 3)

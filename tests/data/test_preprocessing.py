@@ -29,7 +29,7 @@ def golden(shared: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("index", range(4))
 def test_stretch_equals_vision_transformer(golden, shared: Path, index: int) -> None:
     tolerance = json.loads((shared / "golden/preprocess/meta.json").read_text())["tolerance"]
-    image = evaluation_image(golden[f"image_{index}"], 32, "stretch")
+    image = evaluation_image(tf.constant(golden[f"image_{index}"]), 32, "stretch")
     expected = golden[f"vit_jax_eval_{index}"]
     np.testing.assert_allclose((image - 127.5) / 127.5, expected, atol=tolerance["atol"])
 
@@ -38,7 +38,9 @@ def test_stretch_equals_vision_transformer(golden, shared: Path, index: int) -> 
 def test_big_vision_equals_big_vision(golden, index: int) -> None:
     # Recorded with resize_small(40)|central_crop(32). Truncation to whole levels may fall to either
     # side: one level, in at most 4 % of the values.
-    image = evaluation_image(golden[f"image_{index}"], 32, "big_vision", crop_fraction=0.8)
+    image = evaluation_image(
+        tf.constant(golden[f"image_{index}"]), 32, "big_vision", crop_fraction=0.8
+    )
     difference = np.abs(image / 255 * 2 - 1 - golden[f"bv_eval_{index}"])
     assert difference.max() <= 2 / 255 + 1e-6
     assert np.mean(difference > 1e-6) <= 0.04
@@ -61,7 +63,7 @@ def test_crop_equals_pillow(size: tuple[int, int]) -> None:
     ]
     top, left = (height - 28) // 2, (width - 28) // 2
     expected = np.stack(resized, -1)[top : top + 28, left : left + 28]
-    image = evaluation_image(pixels, 28)
+    image = evaluation_image(tf.constant(pixels), 28)
     assert image.shape == (28, 28, 3)
     np.testing.assert_allclose(image, expected, atol=1e-2)
 
@@ -70,7 +72,7 @@ def test_crop_equals_pillow(size: tuple[int, int]) -> None:
 def test_crop_to_an_oblong_keeps_the_aspect_ratio(mode: str) -> None:
     # The image shows its own coordinates: their slopes give the scale along each axis.
     y, x = np.mgrid[0:200, 0:100].astype(np.float32)
-    image = evaluation_image(np.stack([y, x, x], -1), (28, 42), mode).numpy()
+    image = evaluation_image(tf.constant(np.stack([y, x, x], -1)), (28, 42), mode).numpy()
     down, across = np.diff(image[..., 0], axis=0).mean(), np.diff(image[..., 1], axis=1).mean()
     assert down == pytest.approx(across, rel=0.03)
     assert across == pytest.approx(100 / 48, rel=0.03)  # the width is what limits: 42 / 0.875 = 48
@@ -81,7 +83,7 @@ def test_crop_to_an_oblong_keeps_the_aspect_ratio(mode: str) -> None:
 @pytest.mark.parametrize("shape", [(97, 131), (20, 50), (64, 64)])
 def test_stretch_bicubic_equals_pillow(shape: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3)).astype("uint8")
-    image = evaluation_image(pixels, (32, 40), "stretch_bicubic").numpy()
+    image = evaluation_image(tf.constant(pixels), (32, 40), "stretch_bicubic").numpy()
     # As floats: Pillow clips and rounds bytes after each of its two passes.
     channels = [Image.fromarray(pixels[..., c].astype("float32")) for c in range(3)]
     resized = [channel.resize((40, 32), Image.Resampling.BICUBIC) for channel in channels]
@@ -94,13 +96,13 @@ def test_every_mode_is_carried_out() -> None:
 
 @pytest.mark.parametrize("mode", ["crop", "stretch"])
 def test_an_image_of_the_right_size_is_not_changed(mode: str) -> None:
-    np.testing.assert_array_equal(evaluation_image(PIXELS, (24, 32), mode), PIXELS)
+    np.testing.assert_array_equal(evaluation_image(tf.constant(PIXELS), (24, 32), mode), PIXELS)
 
 
 def test_float32_under_any_policy() -> None:
     keras.config.set_dtype_policy("mixed_bfloat16")
-    assert evaluation_image(PIXELS, 8).dtype == tf.float32
-    assert training_image(PIXELS, 8, (0, 0), Augmentation()).dtype == tf.float32
+    assert evaluation_image(tf.constant(PIXELS), 8).dtype == tf.float32
+    assert training_image(tf.constant(PIXELS), 8, (0, 0), Augmentation()).dtype == tf.float32
 
 
 @pytest.mark.parametrize("call", [evaluation_image, training_image])
@@ -113,7 +115,7 @@ def test_unknown_sizes_are_known_afterwards(call) -> None:
         assert result.shape == (12, 20, 3)
         return result
 
-    np.testing.assert_allclose(graph(PIXELS), call(PIXELS, (12, 20), *rest), atol=1e-4)
+    np.testing.assert_allclose(graph(PIXELS), call(tf.constant(PIXELS), (12, 20), *rest), atol=1e-4)
 
 
 def augmented(augmentation: Augmentation, image: np.ndarray, size, count: int) -> np.ndarray:
@@ -196,7 +198,7 @@ def test_random_crop_is_a_window_of_the_resized_image() -> None:
 
 def test_the_seed_decides() -> None:
     def version(*seed: int) -> np.ndarray:
-        return training_image(PIXELS, 16, seed, Augmentation(shift=2)).numpy()
+        return training_image(tf.constant(PIXELS), 16, seed, Augmentation(shift=2)).numpy()
 
     np.testing.assert_array_equal(version(3, 4), version(3, 4))
     assert (version(3, 4) != version(3, 5)).any()

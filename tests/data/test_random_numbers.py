@@ -7,6 +7,7 @@ from keras_vit.data.random_numbers import (
     sample_distorted_box,
     stateless_fold_in,
     stateless_gamma,
+    stateless_integers,
     stateless_shuffle,
     stateless_split,
     stateless_uniform,
@@ -35,6 +36,12 @@ def test_uniform(shape: tuple[int, ...]) -> None:
                 np.testing.assert_array_equal(numbers, expected)
 
 
+def test_integers() -> None:
+    for seed in SEEDS:
+        expected = tf.random.stateless_uniform((3,), seed, 0, tf.int32.max, tf.int32)
+        np.testing.assert_array_equal(stateless_integers(3, seed), expected)
+
+
 def test_seeds_from_seeds() -> None:
     for seed in SEEDS:
         for number in (1, 2, 5, 40):
@@ -58,7 +65,7 @@ def test_gamma(alpha: float) -> None:
     seeds = np.stack([np.arange(300), RANDOM.integers(0, 100, 300)], axis=1)
     for seed in seeds:  # one sample in twenty is rejected, and drawn again
         expected = tf.random.stateless_gamma((2,), seed, alpha)
-        np.testing.assert_array_equal(stateless_gamma(2, seed, alpha), expected)
+        np.testing.assert_array_equal(stateless_gamma((2,), seed, alpha), expected)
 
 
 @pytest.mark.parametrize("largest", [12, 3000])  # where rounding decides, and of photographs

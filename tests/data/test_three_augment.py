@@ -49,7 +49,7 @@ def test_it_equals_pillow_up_to_its_rounding() -> None:
 
 def test_the_seed_decides_and_every_size_and_channel_works() -> None:
     for shape in ((1, 1, 3), (8, 8, 1), (33, 64, 3)):
-        pixels = np.random.default_rng(0).uniform(0, 255, shape).astype("float32")
+        pixels = tf.constant(np.random.default_rng(0).uniform(0, 255, shape), tf.float32)
         for seed in range(6):
             image = three_augment(pixels, (seed, 1)).numpy()
             np.testing.assert_array_equal(image, three_augment(pixels, (seed, 1)))
@@ -62,7 +62,7 @@ def test_training_images_have_it() -> None:
     plain = Augmentation(crop="resize", flip=False)
     changed = Augmentation(crop="resize", flip=False, three_augment=True)
     before, after = (
-        training_image(PIXELS, 112, (0, 1), augmentation).numpy()
+        training_image(tf.constant(PIXELS), 112, (0, 1), augmentation).numpy()
         for augmentation in (plain, changed)
     )
     np.testing.assert_array_equal(before, PIXELS)

@@ -12,7 +12,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.data import FileSplit, decode_image, evaluation_image, pipeline, read_image
-from keras_vit.data.decode.pillow import decode_with_pillow, evaluation_array
+from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.eval_transform import INTERPOLATIONS, PILLOW_MODES, EvalTransform
 from tests.conftest import REPOSITORY
 
@@ -28,13 +28,13 @@ def photographs(shared: Path) -> list[Path]:
 
 @pytest.mark.parametrize("mode", ["crop", "stretch", "stretch_bicubic", "big_vision"])
 def test_resizing_is_the_same(mode: str) -> None:
-    pytest.importorskip("tensorflow")
+    tf = pytest.importorskip("tensorflow")
     random = np.random.default_rng(0)
     for shape in ((60, 90), (33, 47), (224, 224), (7, 300), (40, 24)):
         for size in ((32, 32), (64, 48), (224, 224), (40, 24)):
             image = random.integers(0, 256, (*shape, 3)).astype("uint8")
-            expected = evaluation_image(image, size, mode).numpy()
-            pixels = evaluation_array(image, size, mode)
+            expected = evaluation_image(tf.constant(image), size, mode).numpy()
+            pixels = evaluation_image(image, size, mode)
             assert (pixels.dtype, pixels.shape) == (expected.dtype, expected.shape)
             # big_vision rounds down to whole levels, and what is nearly one falls to either side.
             np.testing.assert_allclose(pixels, expected, atol=1 if mode == "big_vision" else 0.02)
@@ -46,7 +46,7 @@ def test_real_photographs_are_nearly_the_same(shared: Path, mode: str) -> None:
     for file in photographs(shared):
         contents = file.read_bytes()
         expected = evaluation_image(decode_image(contents), 96, mode).numpy()
-        pixels = evaluation_array(decode_with_pillow(contents), (96, 96), mode)
+        pixels = evaluation_image(decode_with_pillow(contents), (96, 96), mode)
         differences = np.abs(pixels - expected)
         assert differences.max() <= MOST
         assert differences.mean() <= MEAN
@@ -66,7 +66,7 @@ def test_pillows_own_resize(shared: Path, mode: str, interpolation: str) -> None
         image = decode_image(contents, decoder="pillow")
         np.testing.assert_array_equal(image, decode_with_pillow(contents))
         for size in ((64, 64), (96, 64), (225, 225)):
-            expected = evaluation_array(image.numpy(), size, mode, 0.9, interpolation)
+            expected = evaluation_image(image.numpy(), size, mode, 0.9, interpolation)
             pixels = evaluation_image(image, size, mode, 0.9, interpolation).numpy()
             assert pixels.shape == expected.shape
             assert np.abs(pixels - expected).max() <= 2
@@ -78,8 +78,8 @@ def test_the_sizes_and_the_center_of_timm_and_hugging_face() -> None:
     """Checked by hand: 224 / 0.9 is 248 rounded down; the long side is rounded down, too."""
     image = np.zeros((300, 401, 3), "uint8")
     image[:, 200:] = 255
-    timm = evaluation_array(image, (224, 224), "timm_center", 0.9)
-    theirs = evaluation_array(image, (224, 224), "huggingface_crop", 0.9)
+    timm = evaluation_image(image, (224, 224), "timm_center", 0.9)
+    theirs = evaluation_image(image, (224, 224), "huggingface_crop", 0.9)
     resized = Image.fromarray(image).resize((331, 248), Image.Resampling.BICUBIC)
     # (331 - 224) / 2 is 53.5: torchvision rounds to 54, transformers down.
     np.testing.assert_array_equal(timm, np.asarray(resized)[12:236, 54:278])
@@ -87,12 +87,12 @@ def test_the_sizes_and_the_center_of_timm_and_hugging_face() -> None:
     squashed = Image.fromarray(image).resize((248, 248), Image.Resampling.BILINEAR)
     expected = np.asarray(squashed)[12:236, 12:236]
     for mode in ("timm_squash", "huggingface_stretch"):
-        pixels = evaluation_array(image, (224, 224), mode, 0.9, "bilinear")
+        pixels = evaluation_image(image, (224, 224), mode, 0.9, "bilinear")
         np.testing.assert_array_equal(pixels, expected)
     with pytest.raises(ValueError, match="interpolation='nearest' is not known"):
-        evaluation_array(image, (224, 224), "timm_squash", interpolation="nearest")
+        evaluation_image(image, (224, 224), "timm_squash", interpolation="nearest")
     with pytest.raises(ValueError, match="mode beside interpolation='crop' is not known"):
-        evaluation_array(image, (224, 224), "crop", interpolation="bicubic")
+        evaluation_image(image, (224, 224), "crop", interpolation="bicubic")
 
 
 def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:

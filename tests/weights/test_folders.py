@@ -16,7 +16,6 @@ from benchmarks.folders import THEIRS, agreements
 from keras_vit import BiTResNet
 from keras_vit.data import evaluation_image
 from keras_vit.data.decode.decoder import DECODERS
-from keras_vit.data.decode.pillow import evaluation_array
 from keras_vit.data.eval_transform import PILLOW_MODES, EvalTransform
 from keras_vit.evaluation.prediction import read_images
 from keras_vit.weights import (
@@ -425,12 +424,13 @@ def test_convert_writes_folders(
 @pytest.mark.parametrize("mode", PILLOW_MODES)
 def test_the_modes_of_a_folder_work_everywhere(mode: str) -> None:
     """In the graph and in NumPy, on images that are smaller than the model's, too."""
-    pytest.importorskip("tensorflow")
+    tf = pytest.importorskip("tensorflow")
     image = np.arange(3 * 5 * 3).reshape(3, 5, 3).astype("uint8")
     for size in ((8, 8), (8, 16), (16, 8)):
-        expected = evaluation_array(image, size, mode, 0.8)
+        expected = evaluation_image(image, size, mode, 0.8)
         assert expected.shape == (*size, 3)
-        np.testing.assert_allclose(evaluation_image(image, size, mode, 0.8), expected, atol=1)
+        pixels = evaluation_image(tf.constant(image), size, mode, 0.8)
+        np.testing.assert_allclose(pixels, expected, atol=1)
 
 
 @pytest.mark.parametrize("layout", SIDES)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_vit.data._imports import tf
+from keras_vit.data.arrays import Array, array_namespace
 
 
-def crop_to_box(image: tf.Tensor, crop: Callable[[Any], Any] | None) -> tf.Tensor:
+def crop_to_box(image: Array, crop: Callable[[Any], Any] | None) -> Array:
     """The box that `crop` returns for the size of an image, see `decoder.Crop`; None for all."""
     if crop is None:
         return image
-    box = crop(tf.shape(image)[:2])
-    begin, size = tf.concat([box[:2], [0]], 0), tf.concat([box[2:], [-1]], 0)
-    part = tf.slice(image, begin, size)
-    part.set_shape((None, None, image.shape[-1]))
-    return part
+    xp = array_namespace(image)
+    box = crop(xp.shape(image)[:2])
+    begin, size = xp.concat([box[:2], [0]], 0), xp.concat([box[2:], [-1]], 0)
+    return xp.ensure_shape(xp.slice(image, begin, size), (None, None, image.shape[-1]))
 
 
-def box_mask(begin: Sequence[float], end: Sequence[float], size: Sequence[float]) -> tf.Tensor:
+def box_mask(begin: Array, end: Array, size: Sequence[Any]) -> Array:
     """bool `(height, width, 1)`: which pixels lie in the box from `begin` to `end`, both (y, x)."""
-    y, x = (tf.range(side, dtype=tf.float32) for side in size)
+    xp = array_namespace(begin)
+    y, x = (xp.range(side, dtype=xp.float32) for side in size)
     rows, columns = (y >= begin[0]) & (y < end[0]), (x >= begin[1]) & (x < end[1])
     return (rows[:, None] & columns)[..., None]

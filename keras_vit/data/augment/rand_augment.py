@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from keras_vit._base.errors import check_choice, check_positive
-from keras_vit.data._imports import tf
+from keras_vit.data.arrays import Array, array_namespace
 from keras_vit.data.augment.affine import transform
 from keras_vit.data.augment.boxes import box_mask
 
@@ -23,45 +23,46 @@ _SIDE = 224.0  # the size for which the strengths in pixels are stated
 
 
 def rand_augment(
-    image: tf.Tensor,
-    seed: tf.Tensor,
+    image: Array,
+    seed: Array,
     number: int = 2,
     magnitude: float = 10,
     operations: tuple[str, ...] | None = None,
-) -> tf.Tensor:
+) -> Array:
     """Applies `number` operations to one image, each drawn evenly from `operations`.
 
     Args:
-        image: uint8 tensor of static shape `(height, width, channels)`, 1 or 3 channels.
-        seed: integer tensor of shape `(2,)`; the same seed gives the same changes.
+        image: uint8 array or tensor of static shape `(height, width, channels)`, 1 or 3 channels.
+        seed: integers of shape `(2,)`; the same seed gives the same changes.
         number: how many operations follow each other, 1 or more; 2 in the released training.
         magnitude: their strength, 0 to 30; 10, 15 and 20 in the released training. "posterize" and
             "solarize" grow weaker with it, as they do there.
         operations: names in `OPERATIONS`; None for all.
 
     Returns:
-        uint8 tensor of the shape of `image`.
+        uint8, of the kind and shape of `image`.
 
     Raises:
         ValueError: an unknown operation, a number below 1 or a magnitude outside 0..30.
 
     Example:
-        >>> import tensorflow as tf
-        >>> rand_augment(tf.zeros((8, 8, 3), tf.uint8), (0, 1), 2, 10).shape.as_list()
-        [8, 8, 3]
+        >>> import numpy as np
+        >>> rand_augment(np.zeros((8, 8, 3), "uint8"), (0, 1), 2, 10).shape
+        (8, 8, 3)
     """
     check_rand_augment(number, magnitude, operations)
-    image = tf.convert_to_tensor(image)
+    xp = array_namespace(image, seed)
+    image = xp.convert_to_tensor(image)
     chosen = [OPERATIONS[name] for name in operations or OPERATIONS]
 
-    def change(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-        which = tf.cast(draw[0] * len(chosen), tf.int32)
+    def change(image: Array, draw: Array) -> Array:
+        which = xp.cast(draw[0] * len(chosen), xp.int32)
         run = [partial(operation, image, magnitude / 10, draw[1:]) for operation in chosen]
-        return tf.ensure_shape(tf.switch_case(which, run), image.shape)
+        return xp.ensure_shape(xp.switch_case(which, run), image.shape)
 
-    change = tf.function(change, autograph=False)  # traced once, however often it is called
+    change = xp.function(change, autograph=False)  # traced once, however often it is called
     # Per operation: which one, to which side, and where.
-    for draw in tf.unstack(tf.random.stateless_uniform((number, 4), seed)):
+    for draw in xp.unstack(xp.random.stateless_uniform((number, 4), seed)):
         image = change(image, draw)
     return image
 
@@ -82,116 +83,128 @@ def check_rand_augment(
 # --- colors, as Pillow computes them
 
 
-def _gray(image: tf.Tensor) -> tf.Tensor:
+def _gray(image: Array) -> Array:
     """Pillow's luma in integers, int32 `(height, width, 1)`."""
-    image = tf.cast(image, tf.int32)
+    xp = array_namespace(image)
+    image = xp.cast(image, xp.int32)
     if image.shape[-1] == 1:
         return image
-    weights = tf.constant((19595, 38470, 7471))
-    return (tf.reduce_sum(image * weights, axis=-1, keepdims=True) + 0x8000) // 2**16
+    weights = xp.constant((19595, 38470, 7471), xp.int32)
+    return (xp.reduce_sum(image * weights, axis=-1, keepdims=True) + 0x8000) // 2**16
 
 
-def _blend(degenerate: tf.Tensor, image: tf.Tensor, strength: float) -> tf.Tensor:
+def _blend(degenerate: Array, image: Array, strength: float) -> Array:
     """Interpolates from the degenerate image (factor 0) to the image (1), and extrapolates."""
+    xp = array_namespace(image)
     factor = strength * 1.8 + 0.1
-    degenerate, image = tf.cast(degenerate, tf.float32), tf.cast(image, tf.float32)
+    degenerate, image = xp.cast(degenerate, xp.float32), xp.cast(image, xp.float32)
     blended = degenerate + factor * (image - degenerate)
-    return tf.cast(tf.clip_by_value(blended, 0.0, 255.0), tf.uint8)
+    return xp.cast(xp.clip_by_value(blended, 0.0, 255.0), xp.uint8)
 
 
-def _contrast(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
+def _contrast(image: Array, strength: float, _: Array) -> Array:
+    xp = array_namespace(image)
     # The released code divides the number of pixels by 256 here, by mistake for the mean gray.
     gray = _gray(image)
-    mean = tf.reduce_sum(tf.cast(gray, tf.int64)) / tf.size(gray, tf.int64)
-    return _blend(tf.floor(mean + 0.5), image, strength)
+    mean = xp.reduce_sum(xp.cast(gray, xp.int64)) / xp.size(gray, xp.int64)
+    return _blend(xp.floor(mean + 0.5), image, strength)
 
 
-def _sharpness(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
-    pixels = tf.cast(image, tf.float32)
+def _sharpness(image: Array, strength: float, _: Array) -> Array:
+    xp = array_namespace(image)
+    pixels = xp.cast(image, xp.float32)
     # Pillow's SMOOTH: ones around a five, over 13; the border stays as it is.
-    around = 9 * tf.nn.avg_pool2d(pixels[None], 3, 1, "VALID")[0]
-    smooth = tf.floor((around + 4 * pixels[1:-1, 1:-1]) / 13 + 0.5)
+    rows = pixels[:-2] + pixels[1:-1] + pixels[2:]
+    around = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
+    smooth = xp.floor((around + 4 * pixels[1:-1, 1:-1]) / 13 + 0.5)
     margin = ((1, 1), (1, 1), (0, 0))
-    inside = tf.pad(tf.ones_like(smooth, tf.bool), margin)
-    return _blend(tf.where(inside, tf.pad(smooth, margin), pixels), image, strength)
+    inside = xp.pad(xp.ones_like(smooth, xp.bool), margin)
+    return _blend(xp.where(inside, xp.pad(smooth, margin), pixels), image, strength)
 
 
-def _look_up(image: tf.Tensor, tables: tf.Tensor) -> tf.Tensor:
+def _look_up(image: Array, tables: Array) -> Array:
     """Replaces every level by its entry in the table of its channel, `(channels, 256)`."""
+    xp = array_namespace(image)
     channels = image.shape[-1]
-    places = tf.cast(image, tf.int32) + 256 * tf.range(channels)
-    return tf.gather(tf.reshape(tf.cast(tables, tf.uint8), (-1,)), places)
+    places = xp.cast(image, xp.int32) + 256 * xp.range(channels)
+    return xp.gather(xp.reshape(xp.cast(tables, xp.uint8), (-1,)), places)
 
 
-def _autocontrast(image: tf.Tensor, *_: Any) -> tf.Tensor:
-    low = tf.cast(tf.reduce_min(image, axis=(0, 1)), tf.float64)[:, None]
-    high = tf.cast(tf.reduce_max(image, axis=(0, 1)), tf.float64)[:, None]
-    levels = tf.range(256, dtype=tf.float64)
-    scale = 255.0 / tf.maximum(high - low, 1.0)
-    stretched = tf.clip_by_value(levels * scale - low * scale, 0.0, 255.0)
-    return _look_up(image, tf.where(high > low, stretched, levels))
+def _autocontrast(image: Array, *_: Any) -> Array:
+    xp = array_namespace(image)
+    low = xp.cast(xp.reduce_min(image, axis=(0, 1)), xp.float64)[:, None]
+    high = xp.cast(xp.reduce_max(image, axis=(0, 1)), xp.float64)[:, None]
+    levels = xp.range(256, dtype=xp.float64)
+    scale = 255.0 / xp.maximum(high - low, 1.0)
+    stretched = xp.clip_by_value(levels * scale - low * scale, 0.0, 255.0)
+    return _look_up(image, xp.where(high > low, stretched, levels))
 
 
-def _equalize(image: tf.Tensor, *_: Any) -> tf.Tensor:
+def _equalize(image: Array, *_: Any) -> Array:
+    xp = array_namespace(image)
     channels = image.shape[-1]
-    places = tf.cast(image, tf.int32) + 256 * tf.range(channels)
-    counts = tf.math.bincount(tf.reshape(places, (-1,)), minlength=256 * channels)
-    counts = tf.reshape(counts[: 256 * channels], (channels, 256))
-    highest = tf.cast(tf.reduce_max(image, axis=(0, 1)), tf.int32)
-    of_highest = tf.gather(counts, highest[:, None], batch_dims=1)
-    step = (tf.reduce_sum(counts, axis=1, keepdims=True) - of_highest) // 255
-    below = tf.cumsum(counts, axis=1, exclusive=True)
-    tables = tf.minimum((below + step // 2) // tf.maximum(step, 1), 255)
-    return _look_up(image, tf.where(step > 0, tables, tf.range(256)))
+    places = xp.cast(image, xp.int32) + 256 * xp.range(channels)
+    counts = xp.math.bincount(xp.reshape(places, (-1,)), minlength=256 * channels)
+    counts = xp.reshape(counts[: 256 * channels], (channels, 256))
+    highest = xp.cast(xp.reduce_max(image, axis=(0, 1)), xp.int32)
+    of_highest = xp.gather(counts, highest[:, None], batch_dims=1)
+    step = (xp.reduce_sum(counts, axis=1, keepdims=True) - of_highest) // 255
+    below = xp.cumsum(counts, axis=1) - counts
+    tables = xp.minimum((below + step // 2) // xp.maximum(step, 1), 255)
+    return _look_up(image, xp.where(step > 0, tables, xp.range(256)))
 
 
-def _posterize(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
+def _posterize(image: Array, strength: float, _: Array) -> Array:
     bits = min(int(strength * 4), 8)
-    return tf.bitwise.bitwise_and(image, (0xFF << (8 - bits)) & 0xFF)
+    return image & ((0xFF << (8 - bits)) & 0xFF)
 
 
-def _solarize(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
+def _solarize(image: Array, strength: float, _: Array) -> Array:
+    xp = array_namespace(image)
     threshold = int(strength * 256)
-    return image if threshold > 255 else tf.where(image < threshold, image, 255 - image)
+    return image if threshold > 255 else xp.where(image < threshold, image, 255 - image)
 
 
-def _solarize_add(image: tf.Tensor, strength: float, _: tf.Tensor) -> tf.Tensor:
-    brighter = tf.minimum(tf.cast(image, tf.int32) + int(strength * 110), 255)
-    return tf.where(image < 128, tf.cast(brighter, tf.uint8), image)
+def _solarize_add(image: Array, strength: float, _: Array) -> Array:
+    xp = array_namespace(image)
+    brighter = xp.minimum(xp.cast(image, xp.int32) + int(strength * 110), 255)
+    return xp.where(image < 128, xp.cast(brighter, xp.uint8), image)
 
 
 # --- geometry, with nearest-neighbor interpolation as released
 
 
-def _transform(image: tf.Tensor, matrix: tuple[Any, ...]) -> tf.Tensor:
+def _transform(image: Array, matrix: tuple[Any, ...]) -> Array:
     return transform(image, matrix, "NEAREST", _GRAY)
 
 
-def _signed(strength: tf.Tensor | float, draw: tf.Tensor) -> tf.Tensor:
-    return tf.where(draw[0] < 0.5, -strength, strength)
+def _signed(strength: Array | float, draw: Array) -> Array:
+    return array_namespace(draw).where(draw[0] < 0.5, -strength, strength)
 
 
-def _rotate(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
+def _rotate(image: Array, strength: float, draw: Array) -> Array:
+    xp = array_namespace(draw)
     angle = _signed(math.radians(30 * strength), draw)
-    cos, sin = tf.cos(angle), tf.sin(angle)
+    cos, sin = xp.cos(angle), xp.sin(angle)
     x, y = (image.shape[1] - 1) / 2, (image.shape[0] - 1) / 2
     return _transform(image, (cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y))
 
 
-def _cutout(image: tf.Tensor, strength: float, draw: tf.Tensor) -> tf.Tensor:
+def _cutout(image: Array, strength: float, draw: Array) -> Array:
     """A gray box of up to 80 of 224 pixels around a point that may lie at the border."""
+    xp = array_namespace(image)
     size = tuple(image.shape[:2])
-    center = tf.floor(draw[1:] * size)
+    center = xp.floor(draw[1:] * xp.constant(size, xp.float32))
     half = [int(40 / _SIDE * side * strength) for side in size]
     box = box_mask(center - half, center + half, size)
-    return tf.where(box, tf.constant(int(_GRAY), tf.uint8), image)
+    return xp.where(box, xp.constant(int(_GRAY), xp.uint8), image)
 
 
-def _shear(strength: float, draw: tf.Tensor) -> tf.Tensor:
+def _shear(strength: float, draw: Array) -> Array:
     return _signed(0.3 * strength, draw)
 
 
-def _pixels(length: int, strength: float, draw: tf.Tensor) -> tf.Tensor:
+def _pixels(length: int, strength: float, draw: Array) -> Array:
     """By how much an axis of this length is translated."""
     return _signed(100 / _SIDE * length * strength, draw)
 

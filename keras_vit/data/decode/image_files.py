@@ -18,7 +18,7 @@ from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits
 from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.headers import MAX_PIXELS
-from keras_vit.data.decode.pillow import decode_with_pillow, evaluation_array
+from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.preprocessing import evaluation_image
 
@@ -164,7 +164,7 @@ def prepare_contents(
     decoder = transform.decoder or ("tensorflow" if backend.is_tensorflow() else "pillow")
     if decoder == "pillow" and not backend.is_tensorflow():
         pixels = decode_with_pillow(contents, channels, max_pixels)
-        return evaluation_array(pixels, size, transform)
+        return evaluation_image(pixels, size, transform)
     prepare = _in_a_graph(size, channels, max_pixels, decoder, transform)
     try:
         with tf.device("CPU"):

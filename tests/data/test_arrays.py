@@ -1,0 +1,125 @@
+"""Images that NumPy and Pillow prepare are those of TensorFlow's graphs."""
+
+import itertools
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.data import AUGMENTATIONS, OPERATIONS, Augmentation, _imports, evaluation_image
+from keras_vit.data.augment.affine import random_affine, transform
+from keras_vit.data.augment.erasing import random_erasing
+from keras_vit.data.augment.mixtures import mixup_or_cutmix
+from keras_vit.data.augment.rand_augment import rand_augment
+from keras_vit.data.augment.three_augment import three_augment
+from keras_vit.data.eval_transform import INTERPOLATIONS, MODES, PILLOW_MODES, EvalTransform
+from keras_vit.data.preprocessing import training_crop, training_image
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.once
+
+RANDOM = np.random.default_rng(0)
+SEEDS = [np.array(seed) for seed in ((0, 0), (1, 5), (12, 5), (2**40, 3))]
+
+
+def photograph(height: int, width: int, channels: int) -> np.ndarray:
+    """Smooth between a few random colors."""
+    small = RANDOM.integers(0, 256, (height // 9 + 2, width // 9 + 2, channels), "uint8")
+    bands = [Image.fromarray(small[..., c]).resize((width, height)) for c in range(channels)]
+    return np.stack([np.asarray(band) for band in bands], axis=-1)
+
+
+IMAGES = [photograph(61, 83, 3), photograph(97, 45, 1), photograph(224, 224, 3)]
+SETTINGS = {
+    **AUGMENTATIONS,
+    "random crop and erasing": Augmentation(crop="random", erasing=0.7),
+    "large crops": Augmentation(min_area=0.8, aspect_ratio=(0.2, 5.0)),
+    "three_augment": Augmentation(three_augment=True),
+    "affine": Augmentation(crop="resize", rotation=20, zoom=0.2, shear=0.1, shift=3),
+}
+# Sines, exponentials and sums of two libraries, whose last bit may differ: by a little, or, of
+# the nearest pixel, here and there by much.
+ROUNDED = {"three_augment": (0.02, 0.0), "affine": (0.02, 0.0)}
+ROUNDED |= dict.fromkeys(("randaugment", "rotate"), (0.0, 1e-3))
+
+
+def assert_alike(array: np.ndarray, tensor: object, most: float = 0.0, but: float = 0.0) -> None:
+    """Within `most` levels, except for this part of the values."""
+    expected = tensor.numpy()
+    assert (array.dtype, array.shape) == (expected.dtype, expected.shape)
+    assert np.mean(np.abs(array.astype("float32") - expected) > most) <= but
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_training(name: str) -> None:
+    augmentation = SETTINGS[name]
+    for image, seed in itertools.product(IMAGES, SEEDS):
+        if crop := training_crop(seed, augmentation):
+            shape = np.array(image.shape[:2])
+            np.testing.assert_array_equal(crop(shape), crop(tf.constant(shape, tf.int32)))
+        array = training_image(image, (48, 56), seed, augmentation)
+        tensor = training_image(tf.constant(image), (48, 56), seed, augmentation)
+        assert_alike(array, tensor, *ROUNDED.get(name, ()))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations(name: str) -> None:
+    for image, magnitude in itertools.product(IMAGES, (1, 10, 17)):
+        for draw in ((0.2, 0.4, 0.9), (0.8, 0.0, 0.5)):
+            array = OPERATIONS[name](image, magnitude / 10, np.array(draw, "float32"))
+            tensor = OPERATIONS[name](tf.constant(image), magnitude / 10, tf.constant(draw))
+            assert_alike(array, tensor, *ROUNDED.get(name, ()))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_evaluation(mode: str) -> None:
+    for interpolation in INTERPOLATIONS if mode in PILLOW_MODES else (None,):
+        how = EvalTransform(mode, 0.9, interpolation)
+        for image, size in itertools.product(IMAGES, ((32, 32), (64, 48), (224, 224))):
+            for pixels in (image, image.astype("float32")):
+                tensor = evaluation_image(tf.constant(pixels), size, how)
+                # What is rounded to integers may fall to either side.
+                most = 1.0 if mode in ("big_vision", *PILLOW_MODES) else 0.02
+                assert_alike(evaluation_image(pixels, size, how), tensor, most)
+
+
+def test_nearest_and_bilinear_pixels_are_the_same_bits() -> None:
+    for places in RANDOM.choice([0, 0.3, -0.3, 0.5, 1.5, -0.25, 20.3], (60, 6)):
+        image = RANDOM.integers(0, 256, (*RANDOM.integers(1, 40, 2), 2)).astype("uint8")
+        matrix = (1 + places[0], *places[1:4], 1 + places[4], places[5])
+        for method, pixels in (("NEAREST", image), ("BILINEAR", image.astype("float32"))):
+            tensor = transform(tf.constant(pixels), matrix, method, 128.0)
+            assert_alike(transform(pixels, matrix, method, 128.0), tensor)
+
+
+@pytest.mark.parametrize("alphas", [(0.2, 0.0), (0.0, 1.0), (0.8, 1.0), (0.0, 0.0)])
+def test_mixtures(alphas: tuple[float, float]) -> None:
+    images = RANDOM.uniform(0, 255, (5, 16, 24, 3)).astype("float32")
+    labels = np.eye(5, dtype="float32")
+    for seed in RANDOM.integers(0, 10_000, (20, 2)):
+        for before in (None, images[[3, 0, 1, 2, 3]]):
+            arrays = mixup_or_cutmix(images, labels, seed, *alphas, before)
+            tensors = mixup_or_cutmix(tf.constant(images), labels, seed, *alphas, before)
+            assert_alike(arrays[0], tensors[0], 1e-4)
+            assert_alike(arrays[1], tf.convert_to_tensor(tensors[1]), 1e-6)
+
+
+def test_arrays_do_not_touch_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def untouched(_: object, name: str) -> None:
+        raise AssertionError(f"tf.{name}")
+
+    monkeypatch.setattr(_imports._LazyModule, "__getattr__", untouched)
+    for image in IMAGES[:2]:
+        for augmentation in SETTINGS.values():
+            assert isinstance(training_image(image, 16, (1, 2), augmentation), np.ndarray)
+        for mode in MODES:
+            assert isinstance(evaluation_image(image, 16, mode), np.ndarray)
+        pixels = image.astype("float32")
+        rand_augment(image, (1, 2), 40)
+        for seed in SEEDS:
+            random_affine(pixels, seed, rotation=10)
+            random_erasing(pixels, seed, 1.0)
+            three_augment(pixels, seed)
+            mixup_or_cutmix(pixels[None], np.ones((1, 1)), seed, 0.2, 1.0)
+    with pytest.raises(AssertionError, match=r"tf\."):
+        evaluation_image(tf.constant(IMAGES[0]), 16)
