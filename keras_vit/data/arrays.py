@@ -71,11 +71,16 @@ def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
     left, right = (
         (column[:, None] * channels + np.arange(channels)).ravel() for column in (left, right)
     )
-    lines = image.take(left, axis=1).astype("float32")
-    lines += (image.take(right, axis=1) - lines) * along.repeat(channels)
-    pixels = lines[top]
-    pixels += (lines[bottom] - pixels) * down[:, None]
-    return pixels.reshape(height, width, channels)
+    lines = _between(image[:, left], image[:, right], along.repeat(channels))
+    return _between(lines[top], lines[bottom], down[:, None]).reshape(height, width, channels)
+
+
+def _between(before: np.ndarray, after: np.ndarray, place: np.ndarray) -> np.ndarray:
+    before, result = before.astype("float32"), after.astype("float32")
+    result -= before
+    result *= place
+    result += before
+    return result
 
 
 def _neighbors(length: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,15 +140,18 @@ def _random_crop(image: np.ndarray, size: Any, seed: random_numbers.Seed) -> np.
 
 def _depthwise_convolution(images: np.ndarray, kernel: np.ndarray, *_: Any) -> np.ndarray:
     """Of stride 1, without padding."""
-    height, width = (a - b + 1 for a, b in zip(images.shape[1:3], kernel.shape[:2], strict=True))
-    return sum(
-        images[:, y : y + height, x : x + width] * kernel[y, x, :, 0]
-        for y, x in np.ndindex(kernel.shape[:2])
-    )
+    count, height, width, channels = images.shape
+    rows, columns = height - kernel.shape[0] + 1, width - kernel.shape[1] + 1
+    lines, length = images.reshape(count, height, width * channels), columns * channels
+    result = np.zeros((count, rows, length), "float32")
+    for y, x in np.ndindex(kernel.shape[:2]):
+        part = lines[:, y : y + rows, x * channels : x * channels + length]
+        result += part * np.tile(kernel[y, x, :, 0], columns)
+    return result.reshape(count, rows, columns, channels)
 
 
 def _gather(values: np.ndarray, places: np.ndarray, batch_dims: int = 0) -> np.ndarray:
-    return np.take_along_axis(values, places, axis=1) if batch_dims else values[places]
+    return np.take_along_axis(values, places, axis=1) if batch_dims else values.take(places)
 
 
 def _softmax(values: np.ndarray) -> np.ndarray:
@@ -151,50 +159,32 @@ def _softmax(values: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
+_SAME = "argmax broadcast_to cos cumsum exp floor maximum minimum ones_like reshape roll round sin"
+_SAME += " sqrt stack tile where"
+_REDUCED = "all any max mean min prod sum"
+
 # Names and arguments as in TensorFlow.
 NUMPY = SimpleNamespace(
     **{name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float32", "float64")},
-    argmax=np.argmax,
-    broadcast_to=np.broadcast_to,
+    **{name: getattr(np, name) for name in _SAME.split()},
+    **{f"reduce_{name}": getattr(np, name) for name in _REDUCED.split()},
     cast=lambda values, dtype: np.asarray(values).astype(dtype),
     clip_by_value=np.clip,
     concat=np.concatenate,
     cond=lambda choice, yes, no: yes() if choice else no(),
     constant=np.array,
     convert_to_tensor=np.asarray,
-    cos=np.cos,
-    cumsum=np.cumsum,
     ensure_shape=lambda image, _: image,
-    exp=np.exp,
-    floor=np.floor,
     function=lambda function, **_: function,
     gather=_gather,
-    maximum=np.maximum,
-    minimum=np.minimum,
-    ones_like=np.ones_like,
     pad=lambda image, margins, mode="CONSTANT": np.pad(image, margins, mode.lower()),
     range=np.arange,
-    reduce_all=np.all,
-    reduce_any=np.any,
-    reduce_max=np.max,
-    reduce_mean=np.mean,
-    reduce_min=np.min,
-    reduce_prod=np.prod,
-    reduce_sum=np.sum,
-    reshape=np.reshape,
     reverse=lambda image, axes: np.flip(image, tuple(axes)),
-    roll=np.roll,
-    round=np.round,
     shape=lambda image: np.array(image.shape, "int32"),
-    sin=np.sin,
     size=lambda image, dtype: dtype.type(image.size),
     slice=_slice,
-    sqrt=np.sqrt,
-    stack=np.stack,
     switch_case=lambda index, branches: branches[index](),
-    tile=np.tile,
     unstack=list,
-    where=np.where,
     image=SimpleNamespace(resize=_resize, stateless_random_crop=_random_crop),
     math=SimpleNamespace(bincount=np.bincount),
     nn=SimpleNamespace(depthwise_conv2d=_depthwise_convolution, softmax=_softmax),
