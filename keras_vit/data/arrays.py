@@ -76,7 +76,8 @@ def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _between(before: np.ndarray, after: np.ndarray, place: np.ndarray) -> np.ndarray:
-    before, result = before.astype("float32"), after.astype("float32")
+    """Overwrites its arguments where they are floats."""
+    before, result = (p.astype("float32", copy=False) for p in (before, after))
     result -= before
     result *= place
     result += before
