@@ -7,10 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit.export.contract import Contract
+from keras_vit.models.answers import NOVELTY
 
 # The largest difference between answers, and with int8 the mean one, as parts of their scale.
 TOLERANCE = 1e-3
 INT8_TOLERANCE = 0.25
+# Of the novelty, which is a square: a part of it, and below the threshold a part of that.
+NOVELTY_TOLERANCE = 1e-2
 # One image alone and some together: the batch is free.
 BATCHES = (1, 7)
 
@@ -68,6 +71,41 @@ def check_agreement(
                 f"its {contract.outputs[0]} differ from the model's by up to "
                 f"{(difference * scale).max():.2g}"
             )
+
+
+def check_novelty(
+    run: Callable[[np.ndarray], np.ndarray],
+    images: np.ndarray,
+    expected: np.ndarray,
+    contract: Contract,
+) -> None:
+    """Refuses an exported file whose novelty is not the model's, as `check_agreement` its answers.
+
+    Args:
+        run: From pixels to the novelty `(images,)`.
+        images: uint8 `(8, height, width, channels)`.
+        expected: The model's novelty `(8,)`.
+        contract: Of the file.
+
+    Raises:
+        RuntimeError: It differs; with int8, by more than a quarter on average.
+    """
+    scores = np.concatenate([run(images[:1]), run(images[1:])])
+    if scores.shape != expected.shape or not np.isfinite(scores).all():
+        raise RuntimeError(
+            f"it returns {NOVELTY} {scores.shape}, perhaps not finite, where the model's is "
+            f"{expected.shape}"
+        )
+    difference = np.abs(scores - expected) / np.maximum(expected, 1)
+    if contract.quantize and difference.mean() > INT8_TOLERANCE:
+        raise RuntimeError(
+            f"int8 moves its novelty by {difference.mean():.0%}, so that its threshold means "
+            "nothing: export it without quantize, or model.uncalibrated()"
+        )
+    if not contract.quantize and difference.max() > NOVELTY_TOLERANCE:
+        raise RuntimeError(
+            f"its {NOVELTY} differs from the model's by up to {difference.max():.2%}"
+        )
 
 
 def _moved(difference: np.ndarray, truth: np.ndarray) -> float:

@@ -216,6 +216,9 @@ def _write(
     if contract.task is not None:
         expected = answers_of(model, expected)
     arrays: dict[str, Any] = {"images": images, "expected": expected}
+    if model.novelty is not None:
+        features = model.feature_model("pre_logits").predict(images, verbose=0)
+        arrays["novelty"] = model.novelty.scores(features)
     if calibration is not None:
         arrays["calibration"] = calibration
     if contract.format == "tf_saved_model" and backend.is_tensorflow():

@@ -9,10 +9,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import check_agreement
+from keras_vit.export.agreement import check_agreement, check_novelty
 from keras_vit.export.contract import Contract
 from keras_vit.export.failure import failure_reason
 from keras_vit.export.format_table import FORMATS
+from keras_vit.models.answers import NOVELTY
 from keras_vit.models.scoring import scoring_model
 
 # What the process reads, in the folder that it is given.
@@ -28,6 +29,7 @@ def write_and_check(
     images: np.ndarray,
     expected: np.ndarray,
     calibration: np.ndarray | None = None,
+    novelty: np.ndarray | None = None,
 ) -> None:
     """Writes a model in a format and runs what was written.
 
@@ -36,8 +38,11 @@ def write_and_check(
     """
     implementation = FORMATS[contract.format].implementation()
     implementation.write(scoring_model(model), path, contract, calibration)
-    run = implementation.runner(path, contract.outputs[:1])
+    names = contract.outputs[:1] if novelty is None else (contract.outputs[0], NOVELTY)
+    run = implementation.runner(path, names)
     check_agreement(lambda batch: run(batch)[0], images, expected, contract)
+    if novelty is not None:
+        check_novelty(lambda batch: run(batch)[1], images, novelty, contract)
 
 
 def main(folder: Path, path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 import keras_vit
 from keras_vit.export import FORMATS, ExportedModel, load_exported
-from keras_vit.export.agreement import check_agreement, check_images
+from keras_vit.export.agreement import check_agreement, check_images, check_novelty
 from keras_vit.export.comparison import calibration_images, compare, size_of
 from keras_vit.export.openvino_folder import quietly_imported
 from keras_vit.tasks import Classification, Task
@@ -333,6 +334,17 @@ def test_what_differs_is_refused() -> None:
     quantized = dataclasses.replace(contract, quantize="int8")
     with pytest.raises(RuntimeError, match="int8 moves"):
         check_agreement(lambda x: next(parts), images, expected, quantized)
+    novelty = np.array([0.1, 0.9, 2, 3, 4, 50, 60, 70])
+    for factor, of, words in (
+        (1.001, contract, None),
+        (1.02, contract, "novelty differs from the model's by up to 2.00%"),
+        (1.2, quantized, None),
+        (1.5, quantized, "int8 moves its novelty"),
+        (np.nan, contract, "not finite"),
+    ):
+        scores = iter((factor * novelty[:1], factor * novelty[1:]))
+        with pytest.raises(RuntimeError, match=words) if words else nullcontext():
+            check_novelty(lambda x, scores=scores: next(scores), images, novelty, of)
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="the commands are the same")
