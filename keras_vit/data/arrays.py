@@ -155,6 +155,19 @@ def _gather(values: np.ndarray, places: np.ndarray, batch_dims: int = 0) -> np.n
     return np.take_along_axis(values, places, axis=1) if batch_dims else values.take(places)
 
 
+def _reduced(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """One axis after another, given in order: two at once take a hundred times as long."""
+
+    def of(values: np.ndarray, axis: Any = None, **options: Any) -> np.ndarray:
+        if not isinstance(axis, tuple) or options:
+            return reduce(values, axis=axis, **options)
+        for done, place in enumerate(axis):
+            values = reduce(values, axis=place - done)
+        return values
+
+    return of
+
+
 def _softmax(values: np.ndarray) -> np.ndarray:
     powers = np.exp(values - values.max())
     return powers / powers.sum()
@@ -168,7 +181,7 @@ _REDUCED = "all any max mean min prod sum"
 NUMPY = SimpleNamespace(
     **{name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float32", "float64")},
     **{name: getattr(np, name) for name in _SAME.split()},
-    **{f"reduce_{name}": getattr(np, name) for name in _REDUCED.split()},
+    **{f"reduce_{name}": _reduced(getattr(np, name)) for name in _REDUCED.split()},
     cast=lambda values, dtype: np.asarray(values).astype(dtype),
     clip_by_value=np.clip,
     concat=np.concatenate,
