@@ -30,7 +30,7 @@ import keras_vit
 from keras_vit import data, evaluation, recipes
 from keras_vit._base.files import cache_folder, write_text
 from keras_vit.data.sources.array_splits import ArraySplit
-from keras_vit.evaluation.prediction import pipeline_arguments, to_data_format
+from keras_vit.evaluation.prediction import pipeline_arguments
 from keras_vit.tasks.balance import BALANCES, imbalance, sampling_rates
 
 FROZEN, TUNED = "frozen", "fine-tuned"
@@ -120,7 +120,7 @@ def tokens(
     path = options.out / f"{split.name}-{options.image_size}-{options.blocks}.npy"
     if not path.is_file():
         batches = data.pipeline(split, batch_size=50, **pipeline_arguments(model))
-        values = before.predict(to_data_format(model, batches), verbose=0)
+        values = before.predict(batches, verbose=0)
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, values)
     return np.load(path)

@@ -14,7 +14,7 @@ from keras_vit import data
 from keras_vit._base.errors import check_positive
 from keras_vit._base.files import atomic_write
 from keras_vit._base.version import __version__
-from keras_vit.evaluation.prediction import padded, pipeline_arguments, to_data_format
+from keras_vit.evaluation.prediction import padded, pipeline_arguments
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.layer_state import weights_digest
 
@@ -87,7 +87,7 @@ def _compute(
     features = [np.zeros((0, backbone.output_shape[-1]), np.float32)]
     labels = []
     for images, batch_labels in track(
-        to_data_format(model, batches).as_numpy_iterator(),
+        batches.as_numpy_iterator(),
         f"features of {split.name}",
         total=-(-len(split) // batch_size),
         console=console,
@@ -126,7 +126,7 @@ def _cache_key(model: ImageModel, split: data.Split) -> str:
             digest.update(f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}".encode())
     else:
         # Pixels identify examples in every kind of split; decoding is cheaper than the model.
-        for image, label, *_ in split.images(split.dataset()).as_numpy_iterator():
+        for image, label in split.decoded():
             digest.update(f"{image.shape} {label}".encode() + image.tobytes())
     return digest.hexdigest()
 

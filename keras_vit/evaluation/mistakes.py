@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -109,21 +110,14 @@ def images_at(
             f"indices from {min(indices)} to {max(indices)} are not all examples of {split!r}. "
             f"Give integers from 0 to {len(split) - 1}."
         )
-    import tensorflow as tf
-
     ascending = sorted(set(indices))
-    # Where files that do not decode are skipped, only those that do are counted.
-    examples = split.images(split.dataset(), channels) if split.skips else split.dataset()
-    selected = (
-        examples.enumerate()
-        .filter(lambda index, _: tf.reduce_any(index == tf.constant(ascending, tf.int64)))
-        .map(lambda _, example: example)
-        .take(len(ascending))
-    )
-    if not split.skips:
-        selected = split.images(selected, channels)
-    images = [_reduced(image, largest) for image, *_ in selected.as_numpy_iterator()]
-    by_index = dict(zip(ascending, images, strict=True))
+    if split.skips:  # where only those that decode are counted
+        places = set(ascending)
+        decoded = enumerate(islice(split.decoded(channels), ascending[-1] + 1))
+        images = [image for place, (image, _) in decoded if place in places]
+    else:
+        images = [image for image, _ in split.decoded(channels, ascending)]
+    by_index = dict(zip(ascending, (_reduced(image, largest) for image in images), strict=True))
     return [by_index[index] for index in indices]
 
 

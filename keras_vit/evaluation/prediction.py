@@ -12,7 +12,6 @@ import numpy as np
 from keras_vit import data
 from keras_vit import ops as backend
 from keras_vit._base.errors import check_positive
-from keras_vit.data._imports import tf
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_file, sixteen_bit_files
 from keras_vit.evaluation.outcomes import Outcomes
@@ -181,7 +180,7 @@ def _predicted(
         labels = np.concatenate([batch for _, batch in batches.as_numpy_iterator()])
     else:
         labels = split.labels()
-    return labels, predictor.predict(to_data_format(model, batches), verbose=0)
+    return labels, predictor.predict(batches, verbose=0)
 
 
 def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32) -> Outcomes:
@@ -211,7 +210,7 @@ def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32
     batch_size = min(batch_size, max(MOST_SCORE_BYTES // row_bytes, 1))
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
     scoring, parts = scoring_model(model), []
-    for images, labels in to_data_format(model, batches).as_numpy_iterator():
+    for images, labels in batches.as_numpy_iterator():
         # The last batch is padded: another size would be compiled again.
         outputs = scoring.predict_on_batch(padded(images, batch_size))
         scores, *rest = (
@@ -223,32 +222,15 @@ def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32
 
 
 def pipeline_arguments(model: keras.Model) -> dict[str, Any]:
-    """The arguments of `data.pipeline` that a model decides: size, channels and preparation.
+    """The arguments of `data.pipeline` that a model decides: shape and preparation of images.
 
-    For a Keras model of another kind images are resized and cropped at the center. The channels
-    come last, as in all batches of `data.pipeline`.
+    For a Keras model of another kind images are resized and cropped at the center.
     """
     size, channels = size_and_channels(model)
-    transform = eval_transform_of(model)
-    return {"image_size": size, "channels": channels, "eval_transform": transform}
-
-
-def to_data_format(model: keras.Model, batches: Any) -> Any:
-    """Batches of `data.pipeline`, whose channels come last, as a `channels_first` model takes them.
-
-    Example:
-
-    >>> import keras_vit
-    >>> from keras_vit.evaluation.prediction import to_data_format
-    >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=8, depth=1, num_heads=1,
-    ...     input_shape=(1, 8, 8), data_format="channels_first")
-    >>> batches = keras_vit.data.pipeline(keras_vit.data.load("digits").val, 8, 32, channels=1)
-    >>> tuple(to_data_format(model, batches).element_spec[0].shape)
-    (None, 1, 8, 8)
-    """
-    if not _channels_first(model):
-        return batches
-    return batches.map(lambda images, labels: (tf.transpose(images, (0, 3, 1, 2)), labels))
+    arguments = {"image_size": size, "channels": channels}
+    if _channels_first(model):
+        arguments["data_format"] = "channels_first"
+    return {**arguments, "eval_transform": eval_transform_of(model)}
 
 
 def size_and_channels(model: keras.Model) -> tuple[tuple[int, int], int]:

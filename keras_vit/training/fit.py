@@ -14,7 +14,7 @@ from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
 from keras_vit.data.sources.splits import IndexedSplit
-from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels, to_data_format
+from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels
 from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
 from keras_vit.training.callbacks import default_callbacks
@@ -108,7 +108,7 @@ def fit(
 
     def batches(split: data.Split, **options: Any) -> Any:
         options = {"cache": None, "batch_size": batch_size, **pipeline_arguments(model), **options}
-        return to_data_format(model, data.pipeline(split, **options))
+        return data.pipeline(split, **options)
 
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]

@@ -15,7 +15,6 @@ from keras_vit._base.errors import check_above_zero, check_non_negative, check_p
 from keras_vit._base.files import write_text
 from keras_vit.data import DatasetUnavailableError, Split, pipeline
 from keras_vit.evaluation.markdown import table
-from keras_vit.evaluation.prediction import to_data_format
 from keras_vit.models.geometry import image_shape
 from keras_vit_cli.evaluate.vtab_tasks import VTAB_GROUPS, VTAB_TASKS, VtabTask, task_splits
 
@@ -274,8 +273,9 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
 
         def batches(split: Split, **options: Any) -> Any:
             options |= {"channels": model.channels, "eval_transform": "stretch"}
+            options["data_format"] = model.data_format
             part = setting.batch_size // setting.accumulate
-            return to_data_format(model, pipeline(split, setting.image_size, part, **options))
+            return pipeline(split, setting.image_size, part, **options)
 
         warmup = min(setting.warmup, steps - 1)
         copy.compile(

@@ -159,7 +159,7 @@ def test_python_conditions_on_tensors_work(split: ArraySplit) -> None:
 def test_rows_of_a_process(split: ArraySplit, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = ["none", keras.layers.RandomFlip(), keras.layers.MixUp()]
     whole = batches(split, layers)
-    name = "keras_vit.data.input_pipeline.rows_of_process"
+    name = "keras_vit.data.batch_plan.rows_of_process"
     monkeypatch.setattr(name, lambda count: np.array([1, 2]))
     images, labels = batches(split, layers)
     np.testing.assert_array_equal(labels, whole[1])

@@ -116,7 +116,7 @@ def test_rows_of_one_process(source, tmp_path, monkeypatch) -> None:
     split = source(task, targets, tmp_path)
     expected = list(pipeline(split, 8, 8).as_numpy_iterator())
     rows = np.arange(2, 4)
-    monkeypatch.setattr("keras_vit.data.input_pipeline.rows_of_process", lambda size: rows)
+    monkeypatch.setattr("keras_vit.data.batch_plan.rows_of_process", lambda size: rows)
     got = list(pipeline(split, 8, 8).as_numpy_iterator())
     for (images, labels), (all_images, all_labels) in zip(got, expected, strict=True):
         np.testing.assert_array_equal(labels, all_labels)

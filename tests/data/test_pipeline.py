@@ -262,7 +262,7 @@ def test_an_augmentation_object_is_used(array_split) -> None:
 
 def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch) -> None:
     split = load("digits").train
-    module = importlib.import_module("keras_vit.data.input_pipeline")
+    module = importlib.import_module("keras_vit.data.batch_plan")
     assert module._decoded_bytes(split, 1) == len(split) * 64
     plain = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1)]
     for limit in (0, 2**30):

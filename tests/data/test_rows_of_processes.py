@@ -61,7 +61,7 @@ def test_rows(
     options = {"training": True, "seed": 1, "num_classes": 2, "augment": augment}
 
     def batches(of_process: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
-        name = "keras_vit.data.input_pipeline.rows_of_process"
+        name = "keras_vit.data.batch_plan.rows_of_process"
         monkeypatch.setattr(name, lambda count: of_process)
         return list(pipeline(split, 8, BATCH, **options).as_numpy_iterator())
 

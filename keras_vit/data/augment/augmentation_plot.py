@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,8 @@ def plot_augmentations(
     count = len(originals[0][0])  # files that cannot be decoded are skipped in every column
     options |= {"training": True, "seed": seed, "augment": [augmentation, *layers]}
     options["repeat"] = True
-    augmented = pipeline(chosen, image_size, count, **options).take(versions)
-    columns = [*originals, *augmented.as_numpy_iterator()]
+    augmented = pipeline(chosen, image_size, count, **options).as_numpy_iterator()
+    columns = [*originals, *islice(augmented, versions)]
     size = (1.6 * len(columns), 1.8 * count)
     dpi = min(100, MOST_PIXELS / max(size))
     figure = figure_class(figsize=size, layout="constrained", dpi=dpi)
@@ -109,6 +110,9 @@ class _OrderedSplit(DecodedSplit):
 
     def dataset(self, shuffle_seed: int | None = None, *position: Any) -> tf.data.Dataset:
         return super().dataset(None, *position)
+
+    def order(self, shuffle_seed: int | None, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        return super().order(None, epoch)
 
 
 def _check_path(path: Path, overwrite: bool) -> None:

@@ -27,7 +27,7 @@ _GRAY_WEIGHTS = np.array([0.2989, 0.587, 0.114], "float32")  # TensorFlow's
 
 
 def decode_with_pillow(
-    contents: bytes, channels: int = 3, max_pixels: int = MAX_PIXELS
+    contents: bytes, channels: int = 3, max_pixels: int | None = MAX_PIXELS
 ) -> np.ndarray:
     """`decode_image` without TensorFlow: an upright uint8 array `(height, width, channels)`.
 
@@ -42,11 +42,11 @@ def decode_with_pillow(
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(contents), formats=_FORMATS) as image:
                 _check(image, max_pixels)
-                pixels = _to_channels(_pixels(image), channels)
+                pixels = array_to_channels(_pixels(image), channels)
                 return _upright(pixels, _orientation(image))
     except Image.DecompressionBombError as error:  # Pillow's own limit, checked before ours
         count = int(re.findall(r"\d+", str(error))[0])
-        if count <= max_pixels:
+        if max_pixels is None or count <= max_pixels:
             raise BadImageError(f"{error} Raise PIL.Image.MAX_IMAGE_PIXELS, too.") from error
         raise BadImageError(too_large(str(count), max_pixels)) from error
     except BadImageError:
@@ -55,9 +55,9 @@ def decode_with_pillow(
         raise BadImageError(undecodable_reason(contents, error)) from error
 
 
-def _check(image: Any, max_pixels: int) -> None:
+def _check(image: Any, max_pixels: int | None) -> None:
     width, height = image.size
-    if width * height > max_pixels:
+    if max_pixels is not None and width * height > max_pixels:
         raise BadImageError(too_large(f"{width} x {height}", max_pixels))
     if image.format == "WEBP" and image.is_animated:
         raise BadImageError("an animated WebP file, which is not supported")
@@ -78,7 +78,8 @@ def _pixels(image: Any) -> np.ndarray:
     return np.asarray(image.convert("RGB"))
 
 
-def _to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+def array_to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """`to_channels` without TensorFlow, of gray or RGB."""
     if pixels.shape[-1] == channels:
         return pixels
     if channels == 3:

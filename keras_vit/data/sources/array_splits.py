@@ -11,6 +11,8 @@ import numpy as np
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.decode.decoder import Crop, to_channels
+from keras_vit.data.decode.pillow import array_to_channels
+from keras_vit.data.reader import resolve_reader
 from keras_vit.data.sources.splits import IndexedSplit, Split
 from keras_vit.tasks import Task
 
@@ -24,6 +26,7 @@ class ArraySplit(IndexedSplit):
         images: uint8 array of shape `(n, height, width, channels)`, 1 or 3 channels.
         labels: integer array of shape `(n,)`; with a task, what its `check_targets` takes.
         augment: a name in `AUGMENTATIONS`.
+        reader: a name in `keras_vit.data.reader.READERS`; None for the default.
 
     Raises:
         ValueError: arrays of another type or shape, or a label without a name or that the task
@@ -42,6 +45,7 @@ class ArraySplit(IndexedSplit):
         images: np.ndarray,
         labels: Any,
         augment: str = "inception",
+        reader: str | None = None,
     ):
         images = np.asarray(images)
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
@@ -61,6 +65,7 @@ class ArraySplit(IndexedSplit):
         self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
         self.channels = images.shape[-1]
         self._images, self._labels = images, labels
+        self.reader = resolve_reader(reader)
 
     _per_example = ("_labels", "_images")
     _cached = ("_label_tensor", "_image_tensor")
@@ -76,6 +81,9 @@ class ArraySplit(IndexedSplit):
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         return to_channels(crop_to_box(self._image_tensor[example], crop), channels)
+
+    def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
+        return array_to_channels(crop_to_box(self._images[index], crop), channels)
 
 
 def _as_indices(labels: np.ndarray, images: int, classes: int) -> np.ndarray:
@@ -106,23 +114,26 @@ class DecodedSplit(IndexedSplit):
 
     def __init__(self, split: Split, channels: int, indices: np.ndarray | None = None):
         self.name, self.meaning, self.augment = split.name, split.meaning, split.augment
-        self.sampling_rates = split.sampling_rates
+        self.sampling_rates, self.reader = split.sampling_rates, split.reader
         self._channels = channels
-        examples = split.dataset()
-        if indices is not None:
-            chosen = tf.constant(indices, tf.int64)
-            examples = examples.filter(lambda *example: tf.reduce_any(example[-1] == chosen))
-        decoded = split.images(examples, channels).as_numpy_iterator()
-        images, labels, _ = zip(*decoded, strict=True)
+        images, labels = zip(*split.decoded(channels, indices), strict=True)
         self._labels = np.array(labels)
         ends = np.cumsum([image.size for image in images], dtype=np.int64)
-        with tf.device("CPU"):
-            self._pixels = tf.constant(np.concatenate([image.ravel() for image in images]))
-            self._places = tf.constant(np.stack([np.append(0, ends[:-1]), ends], axis=1))
-            self._shapes = tf.constant(np.array([image.shape for image in images], np.int32))
+        self._pixels = np.concatenate([image.ravel() for image in images])
+        self._places = np.stack([np.append(0, ends[:-1]), ends], axis=1)
+        self._shapes = np.array([image.shape for image in images], np.int32)
+        if self.reader == "tensorflow":
+            with tf.device("CPU"):
+                self._pixels = tf.constant(self._pixels)
+                self._places, self._shapes = tf.constant(self._places), tf.constant(self._shapes)
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         begin, end = tf.unstack(self._places[example])
         image = tf.reshape(self._pixels[begin:end], self._shapes[example])
         image.set_shape((None, None, self._channels))
         return to_channels(crop_to_box(image, crop), channels)
+
+    def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
+        begin, end = self._places[index]
+        image = self._pixels[begin:end].reshape(self._shapes[index])
+        return array_to_channels(crop_to_box(image, crop), channels)

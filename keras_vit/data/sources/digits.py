@@ -7,7 +7,7 @@ from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.data.sources.splits import Splits
 
 
-def load_digits(source: str, val_fraction: float, seed: int) -> Splits:
+def load_digits(source: str, val_fraction: float, seed: int, reader: str) -> Splits:
     """ "digits": a stratified split. "digits/half": the halves of scikit-learn's own example."""
     datasets = require("sklearn.datasets", "pip install scikit-learn")
     selection = require("sklearn.model_selection", "pip install scikit-learn")
@@ -21,7 +21,7 @@ def load_digits(source: str, val_fraction: float, seed: int) -> Splits:
     train, val = selection.train_test_split(np.arange(len(labels)), **options)
     names = tuple(str(digit) for digit in range(10))
     parts = {
-        name: ArraySplit(name, names, images[index], labels[index], augment="digits")
+        name: ArraySplit(name, names, images[index], labels[index], "digits", reader)
         for name, index in (("train", train), ("val", val))
     }
     return Splits(source, names, parts)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ import numpy as np
 
 from keras_vit._base.errors import counted, printable, similar_paths, warn_at_caller
 from keras_vit.data._imports import tf
+from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
 from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
-from keras_vit.data.decode.image_files import irregular, sixteen_bit_files
+from keras_vit.data.decode.image_files import irregular, read_contents, sixteen_bit_files
+from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.reader import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
 from keras_vit.data.sources.other_formats import (
     advice_for,
@@ -28,7 +32,7 @@ from keras_vit.data.sources.other_formats import (
     other_format,
     why_ignored,
 )
-from keras_vit.data.sources.splits import MOST_LINES, FileReport, IndexedSplit, Splits
+from keras_vit.data.sources.splits import GRAY, MOST_LINES, FileReport, IndexedSplit, Splits
 from keras_vit.data.sources.verification import checked_files
 from keras_vit.tasks import Task
 
@@ -60,6 +64,7 @@ class FileSplit(IndexedSplit):
         upright: no file has an EXIF orientation, and none is searched for.
         jpeg: every file is a JPEG file; if also `upright`, no header is read before decoding.
         max_pixels: as in `decode_image`; verified files have been checked.
+        reader: a name in `keras_vit.data.reader.READERS`; None for the default.
     """
 
     can_fail = True
@@ -76,8 +81,9 @@ class FileSplit(IndexedSplit):
         upright: bool = False,
         jpeg: bool = False,
         max_pixels: int | None = MAX_PIXELS,
+        reader: str | None = None,
     ):
-        self.name = name
+        self.name, self.reader = name, resolve_reader(reader)
         self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
         self.verified, self.upright, self.jpeg = verified, upright, jpeg
         self.max_pixels = max_pixels
@@ -114,32 +120,48 @@ class FileSplit(IndexedSplit):
             decoder=self.decoder,
         )
 
+    def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
+        max_pixels = None if self.verified else self.max_pixels
+        image = decode_with_pillow(read_contents(self.files[index]), channels, max_pixels)
+        return crop_to_box(image, crop)
+
+    def report_undecodable(self, index: int, reason: str) -> None:
+        file = printable(self.files[index])
+        print(f"keras_vit: {file} cannot be decoded and {self._fate}: {reason}", file=sys.stderr)
+
+    @property
+    def _fate(self) -> str:
+        return "is replaced by a gray image" if self.verified else "is skipped"
+
     def decode_or_replace(
         self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         def replace(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            fate = "is replaced by a gray image" if self.verified else "is skipped"
-            tf.print("keras_vit:", file, f"cannot be decoded and {fate}.", output_stream=sys.stderr)
-            return tf.fill((1, 1, channels), tf.constant(127, tf.uint8)), False
+            what = f"cannot be decoded and {self._fate}."
+            tf.print("keras_vit:", file, what, output_stream=sys.stderr)
+            return tf.fill((1, 1, channels), tf.constant(GRAY, tf.uint8)), False
 
         return map_or_else(lambda file: (self.decode(file, channels, crop), True), replace, example)
 
 
-def load_folder(
-    folder: Path,
-    val_fraction: float,
-    seed: int,
-    on_bad_file: str,
-    verify: bool,
-    max_pixels: int | None,
-) -> Splits:
+@dataclass(frozen=True)
+class FileOptions:
+    """How the files of a folder or table are read: arguments of `load`."""
+
+    on_bad_file: str = "skip"
+    verify: bool = True
+    max_pixels: int | None = MAX_PIXELS
+    reader: str = "tensorflow"
+
+
+def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptions) -> Splits:
     """Detects the layout of `folder`, checks its files and makes the splits."""
     if not folder.is_dir():
         general = f"{folder} is a file, not a folder of images. {FOLDER_LAYOUTS}"
         raise NotADirectoryError(advice_for(str(folder)) or general)
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
     files = [file for part in examples.values() for file, _ in part]
-    unreadable, upright, jpeg = check_images(files, on_bad_file, verify, max_pixels)
+    unreadable, upright, jpeg = check_images(files, options)
     bad = {file for file, _ in unreadable}
     examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
     trained = {c for _, c in examples["train"]}
@@ -147,13 +169,23 @@ def load_folder(
     class_names = tuple(name for name in class_names if name in trained)
     examples = {s: [(f, c) for f, c in part if c in trained] for s, part in examples.items()}
     hint = how_to_convert(path for path, _ in ignored)
-    _report_classes(folder, len(class_names), len(examples["val"]), unused, on_bad_file, hint)
+    _report_classes(
+        folder, len(class_names), len(examples["val"]), unused, options.on_bad_file, hint
+    )
     label = {name: index for index, name in enumerate(class_names)}
     splits = {}
     for name, part in examples.items():
         files, labels = [file for file, _ in part], [label[c] for _, c in part]
         splits[name] = FileSplit(
-            name, class_names, files, labels, verify, upright, jpeg, max_pixels
+            name,
+            class_names,
+            files,
+            labels,
+            options.verify,
+            upright,
+            jpeg,
+            options.max_pixels,
+            options.reader,
         )
     _report_ignored(ignored)
     report = FileReport(tuple(unreadable), (*ignored, *unused))
@@ -292,20 +324,18 @@ def _stratified(
     return parts
 
 
-def check_images(
-    files: Sequence[Path], on_bad_file: str, verify: bool, max_pixels: int | None
-) -> tuple[Files, bool, bool]:
+def check_images(files: Sequence[Path], options: FileOptions) -> tuple[Files, bool, bool]:
     """Decodes files, where they are to be verified, and reports those that cannot be decoded.
 
     Returns:
         Those; and whether all others are upright, and JPEG files, as far as that is known.
     """
-    if not verify:
+    if not options.verify:
         warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
         return [], False, False
-    unreadable, upright, jpeg, deep = checked_files(files, max_pixels)
+    unreadable, upright, jpeg, deep = checked_files(files, options.max_pixels, options.reader)
     warn_of_sixteen_bits(deep, len(files))
-    _report_unreadable(unreadable, len(files), on_bad_file)
+    _report_unreadable(unreadable, len(files), options.on_bad_file)
     return unreadable, upright, jpeg
 
 

@@ -21,7 +21,7 @@ from keras_vit._base.errors import (
     warn_at_caller,
 )
 from keras_vit.data.decode.image_files import irregular
-from keras_vit.data.sources.folder import FileSplit, check_images
+from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
 from keras_vit.data.sources.table_files import Cell, Table, read_table
 from keras_vit.data.sources.table_labels import Labels, read_labels, shown
@@ -60,9 +60,7 @@ def load_table(
     options: TableOptions,
     val_fraction: float,
     seed: int,
-    on_bad_file: str,
-    verify: bool,
-    max_pixels: int | None,
+    reading: FileOptions,
 ) -> Splits:
     """Reads a table, checks its rows and then the images, and makes the splits."""
     check_choice(options.on_bad_row, "on_bad_row", ("error", "skip"))
@@ -85,9 +83,7 @@ def load_table(
     rows = [row for row in range(len(files)) if row not in bad and row not in repeated]
     groups = _group_numbers(table.columns[columns.group]) if columns.group else None
     parts = _parts(table, rows, splits, groups, labels, val_fraction, seed)
-    unreadable, upright, jpeg = check_images(
-        [files[row] for row in rows], on_bad_file, verify, max_pixels
-    )
+    unreadable, upright, jpeg = check_images([files[row] for row in rows], reading)
     broken = {file for file, _ in unreadable}
     parts = {name: [r for r in part if files[r] not in broken] for name, part in parts.items()}
     for name, part in parts.items():
@@ -100,10 +96,11 @@ def load_table(
             task,
             [files[row] for row in part],
             labels.targets[part],
-            verify,
+            reading.verify,
             upright,
             jpeg,
-            max_pixels,
+            reading.max_pixels,
+            reading.reader,
         )
         for name, part in parts.items()
     }

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from numbers import Integral
 from pathlib import Path
 
 from keras_vit._base.errors import check_choice, check_positive, printable
+from keras_vit._base.version import install_command
 from keras_vit.data.decode.headers import MAX_PIXELS
+from keras_vit.data.reader import resolve_reader
 from keras_vit.data.sources.digits import load_digits
-from keras_vit.data.sources.folder import FOLDER_LAYOUTS, load_folder, near_folders
+from keras_vit.data.sources.folder import FOLDER_LAYOUTS, FileOptions, load_folder, near_folders
 from keras_vit.data.sources.label_table import TableOptions, load_table
 from keras_vit.data.sources.other_formats import advice_for, is_remote
 from keras_vit.data.sources.record_files import holds_records, load_records
@@ -28,6 +31,7 @@ def load(
     on_bad_file: str = "skip",
     verify: bool = True,
     max_pixels: int | None = MAX_PIXELS,
+    reader: str | None = None,
     labels: str | os.PathLike[str] | None = None,
     task: str | Task | None = None,
     file_column: str | None = None,
@@ -65,6 +69,10 @@ def load(
             otherwise they are skipped later. Records are not verified.
         max_pixels: height times width that an image may have, read from its header before it is
             decoded; larger ones count as files that cannot be decoded. None for any size.
+        reader: who reads the images: "tensorflow", with tf.data; or "grain", with Pillow, in
+            Grain's threads, for folders, tables and digits. Both take the same images in the same
+            order with the same crops; JPEG files are decoded as with `decoder="pillow"` by the
+            second. None for TensorFlow where it is installed, otherwise Grain.
         labels: a table with a row per image of the folder `source`, which may lie in it: a CSV,
             TSV, JSON lines or Parquet file. Its columns `split` (train, val, test) and `group`
             (what must not be on both sides, such as a patient) are honored.
@@ -106,40 +114,50 @@ def load(
     if max_pixels is not None:
         check_positive(max_pixels=max_pixels)
     check_choice(on_bad_file, "on_bad_file", ("skip", "raise"))
+    reading = FileOptions(on_bad_file, verify, max_pixels, resolve_reader(reader))
     name = os.fspath(source)
     if labels is not None:
         table = TableOptions(labels, task, file_column, label_columns, separator, on_bad_row)
         folder = Path(name).expanduser()
-        return load_table(folder, table, val_fraction, seed, on_bad_file, verify, max_pixels)
+        return load_table(folder, table, val_fraction, seed, reading)
     if any(value is not None for value in (task, file_column, label_columns, separator)):
         raise ValueError(
             "task, file_column, label_columns and separator are about a table: give it as labels "
             "(--labels labels.csv), or leave them out."
         )
     if name in ("digits", "digits/half"):
-        return load_digits(name, val_fraction, seed)
+        return load_digits(name, val_fraction, seed, reading.reader)
     tfds_dir = None if data_dir is None else os.fspath(data_dir)
     options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}
     location = name.removeprefix("records:")
     if is_remote(location):
         raise FileNotFoundError(advice_for(location))
-    if name.startswith("records:"):
-        return load_records(name.removeprefix("records:"), val_fraction, seed, **options)
-    if name.startswith("tfds:"):
-        return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, **options)
     path = Path(name).expanduser()
-    if path.is_dir() and is_prepared_folder(path):
-        return load_tfds(name, tfds_dir, val_fraction, **options)
-    if path.is_dir() and holds_records(path):
-        return load_records(name, val_fraction, seed, **options)
+    is_prepared = name.startswith("tfds:") or (path.is_dir() and is_prepared_folder(path))
+    is_records = name.startswith("records:") or (path.is_dir() and holds_records(path))
+    if reader == "grain" and (is_prepared or is_records):
+        raise ValueError(
+            f"reader='grain' is for folders of images, tables and digits, and {printable(name)} "
+            "holds records, which TensorFlow reads: leave reader out."
+        )
+    if is_prepared:
+        return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, **options)
+    if is_records:
+        return load_records(location, val_fraction, seed, **options)
     if path.exists():
-        return load_folder(path, val_fraction, seed, on_bad_file, verify, max_pixels)
+        return load_folder(path, val_fraction, seed, reading)
     if advice := advice_for(name):
         raise FileNotFoundError(f"There is no {printable(name)} here. {advice}")
     if isinstance(source, os.PathLike) or _looks_like_a_path(name, tfds_dir):
         near = " or ".join(near_folders(name))
         raise FileNotFoundError(
             f"There is no {name}. {f'Did you mean {near}? ' if near else ''}{FOLDER_LAYOUTS}"
+        )
+    if reader == "grain" or find_spec("tensorflow_datasets") is None:
+        near = " or ".join(near_folders(name))
+        raise FileNotFoundError(
+            f"There is no folder {printable(name)}. {f'Did you mean {near}? ' if near else ''}"
+            f"Is it a data set of TFDS? TensorFlow reads those: {install_command('tensorflow')}"
         )
     return load_tfds(name, tfds_dir, val_fraction, **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +14,16 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.errors import check_choice, counted
+from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
+from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.decoder import DECODERS, Crop
+from keras_vit.data.decode.image_files import unreadable_reason
+from keras_vit.data.random_numbers import stateless_fold_in, stateless_shuffle, stateless_uniform
 from keras_vit.tasks import Classification, Task
+
+GRAY = 127  # what replaces an image that cannot be decoded
+_READ_AHEAD = 64  # images that are decoded at once
 
 
 class Split(ABC):
@@ -30,6 +38,7 @@ class Split(ABC):
         files: the path of each image in the order of `labels()`, or None without files.
         augment: the name in `AUGMENTATIONS` that suits these images by default.
         can_fail: whether `decode` can fail, as it can where files may have changed.
+        reader: who makes batches of them, a name in `keras_vit.data.reader.READERS`.
         decoder: how JPEG files are decoded, a key of `keras_vit.data.decode.decoder.DECODERS`.
         skips: whether examples that cannot be decoded are left out, so that their number is known
             only afterwards.
@@ -44,6 +53,7 @@ class Split(ABC):
     files: tuple[Path, ...] | None = None
     augment: str = "inception"
     can_fail: bool = False
+    reader: str = "tensorflow"
     decoder: str = "tensorflow"
     skips: bool = False
     sampling_rates: np.ndarray | None = None
@@ -142,10 +152,28 @@ class Split(ABC):
             decoded = decoded.filter(lambda valid, *_: valid)
         return decoded.map(lambda _, *rest: rest)
 
+    def decoded(
+        self, channels: int = 3, indices: Sequence[int] | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Images as uint8 pixels and their labels, one after the other, by whoever reads.
+
+        Args:
+            channels: 3, or 1 for gray.
+            indices: ascending places in `labels()`; None for all. Those that are skipped are left
+                out.
+        """
+        if indices is None:
+            examples = self.dataset()
+        else:
+            chosen = tf.data.Dataset.from_tensor_slices(np.asarray(indices, np.int64))
+            examples = chosen.flat_map(lambda index: self.dataset(start=index).take(1))
+        for image, label, *_ in self.images(examples, channels).as_numpy_iterator():
+            yield image, label
+
     def typical_side(self, images: int = 9) -> int:
         """The smaller side of most images in pixels: the median of the first ones."""
-        decoded = self.images(self.dataset(), self.channels).take(images)
-        return int(np.median([min(image.shape[:2]) for image, *_ in decoded]))
+        first = self.decoded(self.channels, range(min(images, len(self))))
+        return int(np.median([min(image.shape[:2]) for image, _ in first]))
 
     def with_decoder(self, decoder: str) -> Split:
         """The same images, of which JPEG files are decoded as `decode_image(decoder=...)` does."""
@@ -233,6 +261,67 @@ class IndexedSplit(Split):
 
     def labels(self) -> np.ndarray:
         return self._labels
+
+    @abstractmethod
+    def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
+        """`decode` without TensorFlow, of the image at this place in `labels()`.
+
+        Raises:
+            BadImageError, OSError: it cannot be decoded.
+        """
+
+    def pixels_or_replace(
+        self, index: int, channels: int = 3, crop: Crop | None = None
+    ) -> tuple[np.ndarray, bool]:
+        """`decode_or_replace` without TensorFlow."""
+        try:
+            return self.pixels(index, channels, crop), True
+        except (OSError, BadImageError) as error:
+            if not self.can_fail:
+                raise
+            self.report_undecodable(index, unreadable_reason(error))
+            return np.full((1, 1, channels), GRAY, np.uint8), False
+
+    def report_undecodable(self, index: int, reason: str) -> None:
+        """Prints to stderr what becomes of an image that cannot be decoded, and why."""
+        raise NotImplementedError  # by those that `can_fail`
+
+    def decoded(
+        self, channels: int = 3, indices: Sequence[int] | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        if self.reader == "tensorflow":
+            yield from super().decoded(channels, indices)
+            return
+        places = range(len(self)) if indices is None else indices
+        with ThreadPoolExecutor(available_processors()) as pool:
+            for begin in range(0, len(places), _READ_AHEAD):
+                part = places[begin : begin + _READ_AHEAD]
+                images = pool.map(lambda place: self.pixels_or_replace(place, channels), part)
+                for place, (image, valid) in zip(part, images, strict=True):
+                    if valid or not self.skips:
+                        yield image, self._labels[place]
+
+    def order(self, shuffle_seed: int | None, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """`dataset()` without TensorFlow: places in `labels()`, and the numbers of one pass."""
+        order = numbers = np.arange(len(self), dtype=np.int64)
+        if shuffle_seed is not None:
+            key = (shuffle_seed, epoch)
+            order = numbers = stateless_shuffle(order, key)
+            if self.sampling_rates is not None:
+                order = self._sampled(order, key)
+        return order, epoch * len(self) + numbers
+
+    def _sampled(self, shuffled: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+        """`_sample` without TensorFlow."""
+        by_label = shuffled[np.argsort(self._labels[shuffled], kind="stable")]
+        assert self.sampling_rates is not None
+        rates = self.sampling_rates[self._labels[by_label]]
+        edges = np.cumsum(rates) / np.sum(rates) * len(self)
+        folded = stateless_fold_in(np.array(key), 1)
+        first = stateless_uniform((), folded, dtype="float64")
+        places = np.searchsorted(edges, np.arange(len(self)) + first, "right")
+        sampled = by_label[np.minimum(places, len(self) - 1)]
+        return stateless_shuffle(sampled, folded)
 
     def dataset(
         self,

@@ -1,0 +1,128 @@
+"""What a pipeline is to do, whoever reads: its arguments, checked and settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from keras_vit.data.augment.augmentation import Augmentation
+from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
+from keras_vit.data.sources.splits import Split
+from keras_vit.ops import rows_of_process
+from keras_vit.tasks import Classification
+
+_CACHE_BYTES = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The arguments of `pipeline`, see there.
+
+    Attributes:
+        size: Height and width.
+        layers: What changes images after `augmentation`, in training alone.
+        columns: Of a batch's labels; None for integers.
+    """
+
+    split: Split
+    size: tuple[int, int]
+    batch_size: int
+    training: bool
+    seed: int
+    augmentation: Augmentation
+    layers: tuple[Any, ...]
+    transform: EvalTransform
+    channels: int
+    channels_first: bool
+    num_classes: int | None
+    columns: int | None
+    cache: bool | None
+    repeat: bool
+    start_step: int
+
+    @cached_property
+    def source(self) -> Split:
+        """The split, or its images decoded in memory; decodes them when first asked for."""
+        split, cache = self.split, self.cache
+        if cache is None:
+            cache = _decoded_bytes(split, self.channels) < _CACHE_BYTES
+        if not cache or isinstance(split, ArraySplit):  # which is in memory already
+            return split
+        return DecodedSplit(split, self.channels)
+
+    @property
+    def alphas(self) -> tuple[float, float]:
+        """Of mixup and CutMix."""
+        if not self.training:
+            return 0.0, 0.0
+        return self.augmentation.mixup, self.augmentation.cutmix
+
+    @property
+    def shuffle_seed(self) -> int | None:
+        return self.seed if self.training else None
+
+    @cached_property
+    def rows(self) -> np.ndarray | None:
+        """The rows of a full batch that this process trains on; None for all.
+
+        Where images that cannot be decoded are left out, nobody knows before which rows they have.
+        """
+        return None if self.source.skips else rows_of_process(self.batch_size)
+
+    @cached_property
+    def needed(self) -> np.ndarray | None:
+        """The rows to decode: where images are mixed, these and those before them."""
+        if self.rows is None or not any(self.alphas):
+            return self.rows
+        return np.union1d(self.rows, (self.rows - 1) % self.batch_size)
+
+
+def _decoded_bytes(split: Split, channels: int, sample: int = 16) -> float:
+    """An estimate, from a few images, of the memory that all take when decoded."""
+    spread = range(0, len(split), max(len(split) // sample, 1))[:sample]
+    sizes = [image.size for image, _ in split.decoded(channels, spread)]
+    return len(split) * sum(sizes) / max(len(sizes), 1)
+
+
+def label_columns(split: Split, num_classes: int | None) -> int | None:
+    """The columns of a batch's labels; None for integers."""
+    if split.label_shape:
+        (columns,) = split.label_shape
+        if num_classes not in (None, columns):
+            raise ValueError(
+                f"num_classes={num_classes}, but the labels of {split!r} are rows of {columns} "
+                "numbers already: leave num_classes out."
+            )
+        return columns
+    if num_classes is not None and not isinstance(split.meaning, tuple | Classification):
+        raise ValueError(
+            f"num_classes={num_classes} makes one-hot rows of classes, which are mixed, and the "
+            f"labels of {split!r} must stay integers: leave num_classes out, and mixup and CutMix."
+        )
+    return num_classes
+
+
+def check_mixing(alphas: tuple[float, float], layers_mix: bool, columns: int | None) -> None:
+    if any(alphas) and layers_mix:
+        raise ValueError(
+            "augment mixes twice: by a layer, and by mixup={} and cutmix={} of the Augmentation. "
+            "Give one of them.".format(*alphas)
+        )
+    if any(alphas) and columns is None:
+        raise ValueError(
+            "mixup={} and cutmix={} mix one-hot labels: give num_classes, too".format(*alphas)
+        )
+
+
+def check_numbers(batch_size: int, seed: int, repeat: bool, start_step: int) -> None:
+    if not isinstance(batch_size, Integral) or batch_size < 1:
+        raise ValueError(f"batch_size={batch_size!r} must be an integer, 1 or more")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ValueError(f"seed={seed!r} must be an integer, 0 or more")
+    if start_step < 0 or (start_step and not repeat):
+        raise ValueError(f"start_step={start_step} must be 0 or more, and 0 without repeat=True")

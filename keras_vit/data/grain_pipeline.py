@@ -1,0 +1,181 @@
+"""Batches without TensorFlow: Pillow decodes, NumPy augments, and Grain reads ahead in threads.
+
+The same images in the same order, with the same crops and draws, as `tensorflow_pipeline` makes.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import grain
+import numpy as np
+
+from keras_vit._base.processors import available_processors
+from keras_vit.data.augment.mixtures import mixup_or_cutmix
+from keras_vit.data.batch_plan import BatchPlan
+from keras_vit.data.preprocessing import augment_crop, evaluation_image, training_crop
+from keras_vit.data.random_numbers import stateless_fold_in
+
+_ENDLESS = sys.maxsize  # positions, beyond which no run comes
+
+
+def grain_batches(plan: BatchPlan) -> grain.IterDataset:
+    """What `pipeline` returns where Grain reads.
+
+    Raises:
+        ValueError: the plan has layers or callables, which are TensorFlow's.
+    """
+    if plan.layers:
+        raise ValueError(
+            "augment: layers and callables run in tf.data, in TensorFlow's graph. Load the images "
+            "with reader='tensorflow', or give an Augmentation or its name."
+        )
+    return GrainBatches(plan)
+
+
+class GrainBatches(grain.IterDataset):
+    """Batches of NumPy arrays, pass after pass.
+
+    An iteration that was read to its end begins the next pass. `fit` looks at the first batches
+    before it trains, which so does not cost a pass.
+    """
+
+    def __init__(self, plan: BatchPlan) -> None:
+        super().__init__()
+        self._plan, self._finished = plan, 0
+        self._examples = _Examples(plan)
+
+    def __len__(self) -> int:
+        if self._plan.repeat or self._plan.source.skips:
+            raise TypeError("nobody knows how many batches there are")
+        return -(-len(self._plan.source) // self._plan.batch_size)
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _Iteration(self, self._finished)
+
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        """Itself, as `tf.data.Dataset` has it."""
+        return iter(self)
+
+    def of_pass(self, number: int) -> grain.DatasetIterator:
+        """The batches of one pass, or with `repeat` of all passes."""
+        plan, count = self._plan, len(self._plan.source)
+        skipped = plan.start_step if plan.source.skips else 0
+        begin, end = number * count, (number + 1) * count
+        if plan.repeat:
+            begin, end = (plan.start_step - skipped) * plan.batch_size, _ENDLESS
+        examples = grain.MapDataset.range(begin, end).map(self._examples.at)
+        threads = available_processors()
+        ahead = max(2 * plan.batch_size, threads)  # a batch, while one before it is trained on
+        read = examples.to_iter_dataset(grain.ReadOptions(threads, ahead))  # leaves None out
+        batches = iter(read.batch(plan.batch_size, batch_fn=self._examples.together))
+        for _ in range(skipped):
+            next(batches)
+        return batches
+
+    def finish(self, number: int) -> None:
+        """The pass of this number was read to its end."""
+        self._finished = max(self._finished, number + 1)
+
+
+class _Iteration(grain.DatasetIterator):
+    """One iteration over the batches, which says when it ends."""
+
+    def __init__(self, batches: GrainBatches, number: int) -> None:
+        super().__init__(batches.of_pass(number))
+        self._batches, self._number = batches, number
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._parent)
+        except StopIteration:
+            self._batches.finish(self._number)
+            raise
+
+    def get_state(self) -> dict[str, Any]:
+        return {"pass": self._number, "batches": self._parent.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        if state["pass"] != self._number:
+            self._number = state["pass"]
+            self._parents = (self._batches.of_pass(self._number),)
+        self._parent.set_state(state["batches"])
+
+
+class _Example(NamedTuple):
+    """An image of the rows that this process decodes, or None; its label and number."""
+
+    image: np.ndarray | None
+    label: np.ndarray
+    number: int
+
+
+class _Examples:
+    """What stands at a position of all passes, and a batch of these."""
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self._plan, self._source = plan, plan.source
+        self._labels = plan.source.labels()
+        self._needed = None if plan.needed is None else frozenset(plan.needed.tolist())
+        # Threads ask at the same time: one of them makes the order.
+        self._lock, self._order = threading.Lock(), lru_cache(maxsize=2)(self._make_order)
+
+    def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._source.order(self._plan.shuffle_seed, epoch)
+
+    def at(self, position: int) -> _Example | None:
+        """The prepared image; None where it cannot be decoded and is left out."""
+        plan, split = self._plan, self._source
+        epoch, place = divmod(int(position), len(split))
+        with self._lock:
+            order, numbers = self._order(epoch)
+        index, number = int(order[place]), int(numbers[place])
+        if not self._is_needed(position if plan.repeat else place):
+            return _Example(None, self._labels[index], number)
+        seed = np.array((number, plan.seed), np.int64)
+        crop = training_crop(seed, plan.augmentation) if plan.training else None
+        image, valid = split.pixels_or_replace(index, plan.channels, crop)
+        if not valid and split.skips:
+            return None
+        if plan.training:
+            image = augment_crop(image, plan.size, seed, plan.augmentation)
+        else:
+            image = evaluation_image(image, plan.size, plan.transform)
+        return _Example(image, self._labels[index], number)
+
+    def _is_needed(self, place: int) -> bool:
+        """Whether this process decodes what stands at a place of a pass or of the stream."""
+        if self._needed is None:
+            return True
+        size, row = self._plan.batch_size, place % self._plan.batch_size
+        is_full = self._plan.repeat or place - row + size <= len(self._source)
+        return not is_full or row in self._needed
+
+    def together(self, examples: Sequence[_Example]) -> tuple[np.ndarray, np.ndarray]:
+        """The images of this process's rows, mixed with others of the batch, and all labels."""
+        plan = self._plan
+        images = np.stack([e.image for e in examples if e.image is not None])
+        labels = np.stack([example.label for example in examples])
+        if plan.num_classes is not None and labels.ndim == 1:
+            rows = np.zeros((len(labels), plan.num_classes), np.float32)
+            rows[np.arange(len(labels)), labels] = 1
+            labels = rows
+        images, labels = self._mixed(examples, images, labels)
+        return (np.moveaxis(images, -1, 1) if plan.channels_first else images), labels
+
+    def _mixed(
+        self, examples: Sequence[_Example], images: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        plan, before = self._plan, None
+        if not any(plan.alphas):
+            return images, labels
+        if plan.rows is not None and plan.needed is not None and len(examples) == plan.batch_size:
+            before = images[np.searchsorted(plan.needed, (plan.rows - 1) % plan.batch_size)]
+            images = images[np.searchsorted(plan.needed, plan.rows)]
+        # The first image's seed, folded: the same random numbers must not serve twice.
+        seed = stateless_fold_in(np.array((examples[0].number, plan.seed), np.int64), 1)
+        return mixup_or_cutmix(images, labels, seed, *plan.alphas, images_before=before)
