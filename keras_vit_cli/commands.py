@@ -138,7 +138,11 @@ def _convert(options: ConvertOptions) -> None:
 def _augment(options: AugmentOptions) -> None:
     recipe, out = recipes.get(options.recipe), options.out
     splits = load(
-        options.data, data_dir=options.data_dir, verify=False, max_pixels=options.max_pixels
+        options.data,
+        data_dir=options.data_dir,
+        verify=False,
+        max_pixels=options.max_pixels,
+        reader=options.reader,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     plot_augmentations(

@@ -9,7 +9,7 @@ from keras_vit_cli.arguments import parse
 from keras_vit_cli.exit_status import exit_status
 from keras_vit_cli.quiet import without_noise
 
-# Commands that read their data by tf.data.
+# Commands that read their data by tf.data, unless `--reader grain` asks for another.
 DATA_COMMANDS = ("train", "evaluate", "augment")
 # Commands during which TensorFlow is imported, here or in a process of their own.
 LATE_COMMANDS = ("export",)
@@ -29,7 +29,8 @@ def _start() -> int:
     with without_noise():
         from keras_vit_cli.commands import run
 
-        if options["command"] in DATA_COMMANDS and find_spec("tensorflow"):
+        by_tensorflow = options["command"] in DATA_COMMANDS and options["reader"] != "grain"
+        if by_tensorflow and find_spec("tensorflow"):
             from keras_vit.data._imports import require
 
             require("tensorflow", "")  # with any backend: it reads the data

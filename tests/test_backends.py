@@ -126,8 +126,12 @@ def test_a_machine_without_tensorflow(run_python: Callable[..., str], tmp_path: 
         "model.save(sys.argv[1] + '/m.keras')\n"
         "again = keras.saving.load_model(sys.argv[1] + '/m.keras')\n"
         "np.testing.assert_array_equal(again.predict(images), model.predict(images))\n"
-        "try: keras_vit.data.pipeline(keras_vit.data.load('digits').val, 8, 4)\n"
-        "except ImportError as error: print(error)"
+        "digits = keras_vit.data.load('digits')\n"
+        "batches = keras_vit.data.pipeline(digits.val, (16, 16), 90)\n"
+        "assert model.predict(batches, verbose=0).shape == (360, 2)\n"
+        "try: keras_vit.data.load('tfds:mnist')\n"
+        "except ImportError as error: print(error)\n"
+        "assert not [name for name in sys.modules if name.split('.')[0] == 'tensorflow']"
     )
     assert install_command("tensorflow") in run_python(code, None, str(tmp_path))
 

@@ -49,10 +49,22 @@ class GrainBatches(grain.IterDataset):
         self._plan, self._finished = plan, 0
         self._examples = _Examples(plan)
 
-    def __len__(self) -> int:
-        if self._plan.repeat or self._plan.source.skips:
-            raise TypeError("nobody knows how many batches there are")
+    @property
+    def is_counted(self) -> bool:
+        """Whether `num_batches` is known: not where files that do not decode are left out."""
+        return self._plan.repeat or not self._plan.source.skips
+
+    @property
+    def num_batches(self) -> int | None:
+        """Of a pass; None where there is no end, or nobody knows."""
+        if self._plan.repeat or not self.is_counted:
+            return None
         return -(-len(self._plan.source) // self._plan.batch_size)
+
+    def __len__(self) -> int:
+        if self.num_batches is None:
+            raise TypeError("nobody knows how many batches there are")
+        return self.num_batches
 
     def __iter__(self) -> grain.DatasetIterator:
         return _Iteration(self, self._finished)

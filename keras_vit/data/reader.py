@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-import keras
-
 from keras_vit._base.errors import check_choice
 from keras_vit._base.version import install_command
 from keras_vit.ops import is_tensorflow
@@ -29,5 +27,5 @@ def resolve_reader(reader: str | None = None) -> str:
         return "grain"
     raise ImportError(
         "keras_vit.data reads images with Grain or with TensorFlow, and neither is installed: "
-        f"{install_command(keras.backend.backend())}, or {install_command('tensorflow')}"
+        f"{install_command('grain')}, or {install_command('tensorflow')}"
     )

@@ -145,6 +145,8 @@ class DataCheck:
             return _checked_loader(x, self)
         if _is_a(x, "grain", "MapDataset"):  # whose threads may make the second batch first
             return x.map_with_index(self._batch_by_index)
+        if _is_a(x, "keras_vit", "GrainBatches") and x.is_counted:
+            return _InOrder(x, self)
         if _is_a(x, "grain", "IterDataset"):
             return x.map(self.batch)
         self.arrays(x, y)
@@ -394,6 +396,8 @@ def checked_data(model: keras.Model, function: str, arguments: dict[str, Any]) -
     training = DataCheck(model, labels=function != "predict_function")
     validation = DataCheck(model, training.is_for_fit, training.warned)
     arguments["x"] = training.data(arguments.get("x"), arguments.get("y"))
+    if isinstance(arguments["x"], _InOrder) and function == "train_function":
+        arguments.setdefault("shuffle", False)  # the batches have their order
     held_out = arguments.get("validation_data")
     if isinstance(held_out, tuple | list):
         x, *rest = held_out
@@ -428,6 +432,32 @@ class _CheckedDataset(keras.utils.PyDataset):
 
     def on_epoch_end(self) -> None:
         self.dataset.on_epoch_end()
+
+
+class _InOrder(keras.utils.PyDataset):
+    """Checked batches of Grain, one after the other, whatever index they are asked for by.
+
+    Keras's own adapter makes the first batches twice, and warns at the end of each pass.
+    """
+
+    def __init__(self, batches: Any, check: DataCheck) -> None:
+        super().__init__()
+        self.batches, self.check = batches, check
+        self.iterator, self.left = None, 0
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.batches.num_batches
+
+    def __getitem__(self, index: int) -> Any:
+        if self.iterator is None or self.left == 0:
+            self.iterator, self.left = iter(self.batches), self.num_batches
+        if self.left is not None:
+            self.left -= 1
+        batch = self.check.batch(next(self.iterator))
+        if self.left == 0:
+            next(self.iterator, None)  # tells the batches that this pass has ended
+        return batch
 
 
 def _checked_loader(loader: Any, check: DataCheck) -> Any:

@@ -98,6 +98,8 @@ def fit(
     _start_at_mean(network, recipe, labels)
     compile_model(model, recipe, updates, targets=labels)
     train, identity = _resampled(splits, recipe, identity)
+    if train.reader != "tensorflow":  # other pixels: a run goes on with the reader that it began
+        identity = {"identity": identity, "reader": train.reader}
     print_fn(
         f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
         f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"

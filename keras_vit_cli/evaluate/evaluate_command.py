@@ -33,7 +33,13 @@ def evaluate(options: EvaluateOptions) -> int:
         )
     task = getattr(classifier, "task", None)
     table = table_options(options, task and task.kind)
-    splits = load(options.data, **table, data_dir=options.data_dir, max_pixels=options.max_pixels)
+    splits = load(
+        options.data,
+        **table,
+        data_dir=options.data_dir,
+        max_pixels=options.max_pixels,
+        reader=options.reader,
+    )
     check_choice(options.split, "split", splits)
     print_text(f"{classifier.name} on {splits!r}")
     if not on_features:

@@ -28,6 +28,7 @@ class AugmentOptions:
     data: str = in_data(DATA_HELP)
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
+    reader: str | None = shared.reader()
     images: int = in_data("number of images to plot, one per row", 6, SOME)
     versions: int = in_data("number of augmented versions per image", 7, SOME)
     recipe: str = in_recipe(

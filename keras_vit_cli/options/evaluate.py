@@ -37,6 +37,7 @@ class EvaluateOptions:
     on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
+    reader: str | None = shared.reader()
     decoder: str | None = shared.decoder()
     views: str | None = shared.views()
     split: str = in_data("split to evaluate on: val or test", "val")
@@ -115,7 +116,7 @@ def _check(options: dict[str, Any]) -> None:
                 )
 
     if options["vtab"]:
-        refuse(("data", "decoder", *FEATURE_OPTIONS), "has no effect with --vtab")
+        refuse(("data", "decoder", "reader", *FEATURE_OPTIONS), "has no effect with --vtab")
     else:
         refuse(tuple(VTAB_DEFAULTS), "has no effect without --vtab")
     if options["fewshot"] is None:

@@ -18,6 +18,7 @@ DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.
 VIEWS = ("one", "flip", "crops")  # as in keras_vit.models.views
 DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
 AUGMENTATIONS = ("inception", "randaugment", "transfer", "tiny", "digits", "none")  # likewise
+READERS = ("tensorflow", "grain")  # likewise
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
 OF_TABLE = ("task", "file_column", "label_columns", "separator")  # what is said of --labels
@@ -92,6 +93,13 @@ max_pixels = partial(
     "leave out images of more pixels (height times width) than this",
     MAX_PIXELS,
     MOST_PIXELS,
+)
+reader = partial(
+    in_data,
+    "read images by TensorFlow's tf.data, or by Pillow in Grain's threads, which needs no "
+    "TensorFlow and reads folders, tables and digits (default: TensorFlow where it is installed)",
+    None,
+    choices=READERS,
 )
 images = partial(in_data, "image files", metavar="IMAGE", name=POSITIONAL)
 decoder = partial(

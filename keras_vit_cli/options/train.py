@@ -56,6 +56,7 @@ class TrainOptions:
         "skip files that cannot be decoded, or raise an error", "skip", choices=("skip", "raise")
     )
     max_pixels: int = shared.max_pixels()
+    reader: str | None = shared.reader()
     model: str | None = in_model(
         "name of a model, such as ViT-Ti/16 or timm's deit_tiny_patch16_224 (default: the "
         "recipe's small model)",

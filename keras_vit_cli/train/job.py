@@ -42,10 +42,11 @@ class Job(TrainOptions):
     def identity(self) -> dict[str, str]:
         """The options that must agree for two calls to belong to one run.
 
-        Devices need not: a run may continue on others, and with other checkpoints.
+        Devices need not: a run may continue on others, and with other checkpoints. Who reads is
+        compared by `fit`, which knows who that is where the option leaves it open.
         """
         options = asdict(replace(self, resume=False, overwrite=False, out=Path()))
-        for name in ("distribution", "devices", "checkpoint_seconds"):
+        for name in ("distribution", "devices", "checkpoint_seconds", "reader"):
             del options[name]
         return {name: str(value) for name, value in options.items()}
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import keras
@@ -67,7 +68,8 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> Report | None:
     one writes and prints; the others return None where nothing was left to train.
 
     The folder appears when it is complete: `model.keras`, `saved_models/NAME/1/`, `report.json`,
-    `report.md` with its images, `history.csv`, `config.json`, and `SHA256SUMS` of them all. Until
+    `report.md` with its images, `history.csv`, `config.json`, and `SHA256SUMS` of them all; without
+    TensorFlow there is no SavedModel. Until
     then the run is in `OUT.partial`, from which `job.resume` continues it as if it had not
     stopped. Only files that a run has written are ever deleted (`keras_vit._base.output_folder`).
 
@@ -424,6 +426,11 @@ class Run:
                 name=name,
                 run=self.job.out,
             )
+            if find_spec("tensorflow") is None:
+                self.print(
+                    "no SavedModel, which TensorFlow writes; keras-vit export writes other formats"
+                )
+                return
             saved_model = self.folder / "saved_models" / name / "1"
             keras_vit.export_model(self.model, saved_model, overwrite=True)
 
@@ -440,6 +447,7 @@ def load_splits(job: Job) -> data.Splits:
             val_fraction=job.val_fraction,
             seed=job.seed,
             max_pixels=job.max_pixels,
+            reader=job.reader,
             on_bad_file=job.on_bad_file,
         )
 

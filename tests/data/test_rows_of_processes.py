@@ -1,6 +1,7 @@
 """Each of several processes decodes its rows of a batch, and all have the labels of all rows."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +20,16 @@ def images() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (COUNT, 12, 12, 3)).astype("uint8")
 
 
-def arrays(folder: Path) -> Split:
-    return ArraySplit("train", ("a", "b"), images(), np.arange(COUNT) % 2)
+def arrays(folder: Path, reader: str = "tensorflow") -> Split:
+    return ArraySplit("train", ("a", "b"), images(), np.arange(COUNT) % 2, reader=reader)
 
 
-def photographs(folder: Path) -> Split:
+def photographs(folder: Path, reader: str = "tensorflow") -> Split:
     for number, image in enumerate(images()):
         name = "ab"[number % 2]
         (folder / name).mkdir(exist_ok=True)
         tf.io.write_file(str(folder / name / f"{number}.png"), tf.io.encode_png(image))
-    split = load(str(folder), val_fraction=0.1).train
+    split = load(str(folder), val_fraction=0.1, reader=reader).train
     (folder / "a/4.png").write_bytes(b"damaged since")
     return split
 
@@ -46,7 +47,17 @@ def records(folder: Path) -> Split:
 
 
 @pytest.mark.parametrize(("rows", "mixed"), ROWS)
-@pytest.mark.parametrize("source", [arrays, photographs, records])
+@pytest.mark.parametrize(
+    "source",
+    [
+        arrays,
+        photographs,
+        records,
+        partial(arrays, reader="grain"),
+        partial(photographs, reader="grain"),
+    ],
+    ids=["arrays", "photographs", "records", "arrays by Grain", "photographs by Grain"],
+)
 def test_rows(
     source: Callable[[Path], Split],
     rows: range,

@@ -1,0 +1,187 @@
+"""Grain's batches are TensorFlow's: order, labels and crops the same, pixels within a level."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit.data import AUGMENTATIONS, ArraySplit, Augmentation, EvalTransform, load, pipeline
+from keras_vit.data.reader import READERS
+
+pytest.importorskip("grain")
+tf = pytest.importorskip("tensorflow")
+
+SIZES = ((30, 44), (41, 23), (64, 64), (17, 90))  # height, width
+MIXED = Augmentation(min_area=0.3, mixup=0.4, cutmix=1.0)
+AFFINE = Augmentation(crop="resize", rotation=20, zoom=0.2, shear=0.1, shift=2)
+
+
+def written(pixels: np.ndarray, format: str, orientation: int = 1) -> bytes:
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(file, format, exif=exif, quality=90)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Smooth pictures of many sizes, formats and orientations, gray ones among them."""
+    folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
+    for number in range(26):
+        height, width = SIZES[number % len(SIZES)]
+        coarse = Image.fromarray(random.integers(0, 256, (4, 5, 3), np.uint8))
+        pixels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))
+        if number % 5 == 4:
+            pixels = pixels[..., 0]
+        format = ("jpeg", "png", "webp")[number % 3]
+        file = folder / "ab"[number % 2] / f"{number}.{format}"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(written(pixels, format, 1 + number % 8))
+    return folder
+
+
+def batches(
+    folder: Path, reader: str, count: int = 6, verify: bool = True, **options: Any
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    split = load(folder, reader=reader, verify=verify).train.with_decoder("pillow")
+    options = {"image_size": (24, 32), "batch_size": 6, "seed": 3, **options}
+    made = pipeline(split, **options).as_numpy_iterator()
+    return [batch for _, batch in zip(range(count), made, strict=False)]
+
+
+def assert_same(ours: list[Any], theirs: list[Any], atol: float = 1.0) -> None:
+    assert len(ours) == len(theirs) > 0
+    for (images, labels), (expected, its_labels) in zip(ours, theirs, strict=True):
+        assert (images.dtype, labels.dtype) == (expected.dtype, its_labels.dtype)
+        np.testing.assert_allclose(labels, its_labels, atol=1e-6)
+        np.testing.assert_allclose(images, expected, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "augment", [*AUGMENTATIONS, AFFINE, Augmentation(three_augment=True, erasing=0.5)], ids=str
+)
+def test_training(photographs: Path, augment: Any) -> None:
+    options = {"training": True, "augment": augment, "repeat": True, "start_step": 2}
+    both = [batches(photographs, reader, **options) for reader in READERS]
+    # RandAugment works on bytes: a level before it may be many after, such as in "equalize".
+    byte_wise = getattr(AUGMENTATIONS.get(str(augment)), "rand_augment", None)
+    assert_same(*both, atol=255 if byte_wise else 1.0)
+    if byte_wise:
+        (images, _), (expected, _) = both[0][0], both[1][0]
+        assert np.median(np.abs(images - expected)) < 1
+
+
+def test_mixing(photographs: Path) -> None:
+    options = {"training": True, "augment": MIXED, "num_classes": 2}
+    assert_same(*(batches(photographs, reader, **options) for reader in READERS))
+
+
+@pytest.mark.parametrize(
+    "transform", ["crop", "stretch", EvalTransform("timm_center", 0.9, "bicubic")], ids=str
+)
+def test_evaluation(photographs: Path, transform: Any) -> None:
+    options = {"eval_transform": transform, "channels": 1}
+    assert_same(*(batches(photographs, reader, **options) for reader in READERS))
+
+
+def test_channels_first_and_cache(photographs: Path) -> None:
+    plain, first, cached = (
+        batches(photographs, "grain", **options)
+        for options in ({}, {"data_format": "channels_first"}, {"cache": True})
+    )
+    assert first[0][0].shape == (6, 3, 24, 32)
+    assert_same([(np.moveaxis(x, 1, -1), y) for x, y in first], plain, atol=0)
+    assert_same(cached, plain, atol=0)
+
+
+def test_files_that_do_not_decode_are_left_out(photographs: Path, tmp_path: Path) -> None:
+    for file in photographs.glob("*/*"):
+        copy = tmp_path / file.parent.name / file.name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    (tmp_path / "a/00.jpg").write_bytes(b"not an image")
+    options = {"verify": False, "training": True, "repeat": True, "augment": "none"}
+    for start in (0, 3):
+        both = [batches(tmp_path, reader, start_step=start, **options) for reader in READERS]
+        assert_same(*both)
+
+
+def test_a_file_that_breaks_later_is_gray(
+    photographs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in "ab":
+        for number in range(4):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{number}.png").write_bytes(next(contents(photographs)))
+    split = load(tmp_path, reader="grain").train
+    broken = split.files[1]
+    broken.write_bytes(b"damaged since")
+    images, labels = next(iter(pipeline(split, 16, len(split))))
+    assert (images[1] == 127).all()
+    assert len(labels) == len(split)
+    assert f"{broken} cannot be decoded and is replaced by a gray image" in capfd.readouterr().err
+
+
+def contents(folder: Path) -> Iterator[bytes]:
+    return (file.read_bytes() for file in sorted(folder.glob("*/*.png")))
+
+
+def test_balanced_sampling_is_the_same() -> None:
+    images, labels = np.zeros((40, 8, 8, 1), np.uint8), np.arange(40) % 10 // 8
+    images += np.arange(40, dtype=np.uint8)[:, None, None, None]
+    options = {"training": True, "augment": "none", "repeat": True}
+    both = []
+    for reader in READERS:
+        split = ArraySplit("train", ("a", "b"), images, labels, reader=reader).resampled([1, 4])
+        made = pipeline(split, 8, 7, channels=1, **options).as_numpy_iterator()
+        both.append([batch for _, batch in zip(range(12), made, strict=False)])
+    assert_same(*both, atol=0)
+
+
+def test_a_pass_that_was_looked_at_is_not_over() -> None:
+    split = load("digits", reader="grain").train
+    options = {"training": True, "channels": 1, "augment": "none"}
+    first, second = pipeline(split, 8, 500, **options), pipeline(split, 8, 500, **options)
+    next(iter(first))
+    passes = [[labels for _, labels in batches] for batches in (first, first, second, second)]
+    for ours, theirs in zip(passes[:2], passes[2:], strict=True):
+        np.testing.assert_array_equal(np.concatenate(ours), np.concatenate(theirs))
+    assert (np.concatenate(passes[0]) != np.concatenate(passes[1])).any()
+
+
+@pytest.mark.every_backend
+def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
+    splits = load("digits", reader="grain")
+    options = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1}
+    model = keras_vit.VisionTransformer(**options, input_shape=(8, 8, 1), num_classes=10)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    train = pipeline(splits.train, 8, 512, training=True, channels=1)
+    val = pipeline(splits.val, 8, 100, channels=1)
+    history = model.fit(train, validation_data=val, epochs=2, verbose=0).history
+    assert len(history["val_loss"]) == 2
+    endless = pipeline(splits.train, 8, 64, training=True, channels=1, repeat=True)
+    model.fit(endless, epochs=2, steps_per_epoch=2, verbose=0)
+    scores = model.predict(val, verbose=0)
+    accuracy = np.mean(scores.argmax(-1) == splits.val.labels())
+    assert model.evaluate(val, verbose=0)[1] == pytest.approx(accuracy)
+    assert not [str(w.message) for w in recwarn if "Grain" in str(w.message)]
+    assert not [w for w in recwarn if "ran out of data" in str(w.message)]
+
+
+def test_grain_says_what_it_does_not_read(tmp_path: Path) -> None:
+    split = load("digits", reader="grain").train
+    with pytest.raises(ValueError, match="reader='tensorflow'"):
+        pipeline(split, 8, 32, training=True, channels=1, augment=keras.layers.RandomFlip())
+    with pytest.raises(ValueError, match="which TensorFlow reads"):
+        load("records:somewhere", reader="grain")
+    with pytest.raises(FileNotFoundError, match="data set of TFDS"):
+        load("mnits", reader="grain")
+    with pytest.raises(ValueError, match="reader='pandas'"):
+        load("digits", reader="pandas")
