@@ -435,7 +435,7 @@ class _CheckedDataset(keras.utils.PyDataset):
 
 
 class _InOrder(keras.utils.PyDataset):
-    """Checked batches of Grain, one after the other, whatever index they are asked for by.
+    """Checked batches of Grain, which Keras asks for one after the other, beginning with 0.
 
     Keras's own adapter makes the first batches twice, and warns at the end of each pass.
     """
@@ -443,19 +443,22 @@ class _InOrder(keras.utils.PyDataset):
     def __init__(self, batches: Any, check: DataCheck) -> None:
         super().__init__()
         self.batches, self.check = batches, check
-        self.iterator, self.left = None, 0
+        self.iterator, self.next = iter(()), 0
 
     @property
     def num_batches(self) -> int | None:
         return self.batches.num_batches
 
     def __getitem__(self, index: int) -> Any:
-        if self.iterator is None or self.left == 0:
-            self.iterator, self.left = iter(self.batches), self.num_batches
-        if self.left is not None:
-            self.left -= 1
-        batch = self.check.batch(next(self.iterator))
-        if self.left == 0:
+        if index == 0:  # another pass, or TensorFlow's after a look at the first batches
+            self.iterator, self.next = iter(self.batches), 0
+        if index != self.next:
+            raise ValueError(
+                f"Batch {index} was asked for and batch {self.next} is the next one: the batches "
+                "of data.pipeline have their order. Leave shuffle out, or give shuffle=False."
+            )
+        batch, self.next = self.check.batch(next(self.iterator)), index + 1
+        if self.next == self.num_batches:
             next(self.iterator, None)  # tells the batches that this pass has ended
         return batch
 

@@ -67,7 +67,8 @@ def assert_same(ours: list[Any], theirs: list[Any], atol: float = 1.0) -> None:
     "augment", [*AUGMENTATIONS, AFFINE, Augmentation(three_augment=True, erasing=0.5)], ids=str
 )
 def test_training(photographs: Path, augment: Any) -> None:
-    options = {"training": True, "augment": augment, "repeat": True, "start_step": 2}
+    # Where TensorFlow decodes a box alone, colors along its border are a few levels off.
+    options = {"training": True, "augment": augment, "repeat": True, "start_step": 2, "cache": True}
     both = [batches(photographs, reader, **options) for reader in READERS]
     # RandAugment works on bytes: a level before it may be many after, such as in "equalize".
     byte_wise = getattr(AUGMENTATIONS.get(str(augment)), "rand_augment", None)
@@ -78,7 +79,7 @@ def test_training(photographs: Path, augment: Any) -> None:
 
 
 def test_mixing(photographs: Path) -> None:
-    options = {"training": True, "augment": MIXED, "num_classes": 2}
+    options = {"training": True, "augment": MIXED, "num_classes": 2, "cache": True}
     assert_same(*(batches(photographs, reader, **options) for reader in READERS))
 
 
