@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import keras
@@ -18,9 +19,9 @@ from keras_vit._base.manifest import read_manifest, sha256
 from tests.conftest import REPOSITORY
 
 image = pytest.importorskip("PIL.Image")
-pytest.importorskip("tensorflow")
 
-KILLS = {(): 50, ("--teacher", "teacher.keras"): 5}  # by what `train` gets besides
+# By what `train` gets besides.
+KILLS = {(): 50, ("--teacher", "teacher.keras"): 5, ("--reader", "grain"): 20}
 # Checkpoints are written all the time, so that kills meet them, too.
 CODE = """
 import importlib, sys, keras_vit_cli.start
@@ -45,7 +46,7 @@ def photographs(folder: Path) -> None:
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path]),
         "KERAS_BACKEND": keras.backend.backend(),
     }
     return subprocess.Popen(
@@ -74,7 +75,8 @@ def finished_weights(folder: Path) -> list[np.ndarray]:
         assert sha256(folder / "run" / name) == digest, name
     names = {path.name for path in (folder / "run").iterdir()} - {".lock"}
     assert "checkpoints" not in names
-    assert (folder / "run/saved_models/run/1/saved_model.pb").is_file()
+    has_tensorflow = find_spec("tensorflow") is not None
+    assert (folder / "run/saved_models/run/1/saved_model.pb").is_file() == has_tensorflow
     leftovers = [path for path in folder.rglob(".*") if path.name != ".lock"]
     assert not leftovers, leftovers
     return keras.saving.load_model(folder / "run/model.keras", compile=False).get_weights()
@@ -86,7 +88,8 @@ def prepare(folder: Path, teacher: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", KILLS, ids=["alone", "with a teacher"])
+@pytest.mark.every_backend
+@pytest.mark.parametrize("more", KILLS, ids=["alone", "with a teacher", "read by Grain"])
 def test_kills(more: tuple[str, ...], tmp_path: Path) -> None:
     """At random moments of start, training, report and export; each chain ends the same."""
     chance, whole, teacher = random.Random(), tmp_path / "whole", tmp_path / "teacher.keras"
