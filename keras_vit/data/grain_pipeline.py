@@ -50,14 +50,9 @@ class GrainBatches(grain.IterDataset):
         self._examples = _Examples(plan)
 
     @property
-    def is_counted(self) -> bool:
-        """Whether `num_batches` is known: not where files that do not decode are left out."""
-        return self._plan.repeat or not self._plan.source.skips
-
-    @property
     def num_batches(self) -> int | None:
-        """Of a pass; None where there is no end, or nobody knows."""
-        if self._plan.repeat or not self.is_counted:
+        """Of a pass; None where there is no end, or where files are left out that do not decode."""
+        if self._plan.repeat or self._plan.source.skips:
             return None
         return -(-len(self._plan.source) // self._plan.batch_size)
 

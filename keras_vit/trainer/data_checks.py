@@ -145,7 +145,7 @@ class DataCheck:
             return _checked_loader(x, self)
         if _is_a(x, "grain", "MapDataset"):  # whose threads may make the second batch first
             return x.map_with_index(self._batch_by_index)
-        if _is_a(x, "keras_vit", "GrainBatches") and x.is_counted:
+        if _is_a(x, "keras_vit", "GrainBatches") and x.num_batches is not None:
             return _InOrder(x, self)
         if _is_a(x, "grain", "IterDataset"):
             return x.map(self.batch)
@@ -396,8 +396,9 @@ def checked_data(model: keras.Model, function: str, arguments: dict[str, Any]) -
     training = DataCheck(model, labels=function != "predict_function")
     validation = DataCheck(model, training.is_for_fit, training.warned)
     arguments["x"] = training.data(arguments.get("x"), arguments.get("y"))
-    if isinstance(arguments["x"], _InOrder) and function == "train_function":
-        arguments.setdefault("shuffle", False)  # the batches have their order
+    in_order = isinstance(arguments["x"], _InOrder) or _is_a(arguments["x"], "grain", "IterDataset")
+    if in_order and function == "train_function":
+        arguments.setdefault("shuffle", False)  # Keras warns that it does not shuffle them
     held_out = arguments.get("validation_data")
     if isinstance(held_out, tuple | list):
         x, *rest = held_out
@@ -435,9 +436,10 @@ class _CheckedDataset(keras.utils.PyDataset):
 
 
 class _InOrder(keras.utils.PyDataset):
-    """Checked batches of Grain, which Keras asks for one after the other, beginning with 0.
+    """Checked batches of one pass of Grain's, asked for one after the other, beginning with 0.
 
-    Keras's own adapter makes the first batches twice, and warns at the end of each pass.
+    Keras's own adapter makes the first batches twice, and warns at the end of each pass. Batches
+    without an end are its: a run that is resumed within an epoch would break this one.
     """
 
     def __init__(self, batches: Any, check: DataCheck) -> None:
@@ -450,7 +452,7 @@ class _InOrder(keras.utils.PyDataset):
         return self.batches.num_batches
 
     def __getitem__(self, index: int) -> Any:
-        if index == 0:  # another pass, or TensorFlow's after a look at the first batches
+        if index == 0:  # another pass, or TensorFlow after a look at the first batches
             self.iterator, self.next = iter(self.batches), 0
         if index != self.next:
             raise ValueError(
