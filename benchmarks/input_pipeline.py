@@ -1,26 +1,32 @@
-"""Images per second and core that the input pipeline prepares, and a bare tf.data chain.
+"""Images per second and core that both readers prepare, and bare chains of tf.data and Pillow.
 
 `python -m benchmarks input_pipeline --data FOLDER`: three minutes; prints one line per backend
 and policy. Without a folder, images are generated.
 
-Both decode, crop, resize to 224 pixels, flip and batch; they take turns, so that a busy machine is
-busy for both, and are measured in CPU time, which other programs do not affect. The chain does what
-the tutorials do: it neither shuffles nor takes a seed, and fails at a broken file.
+All decode, crop, resize to 224 pixels, flip and batch; they take turns, so that a busy machine is
+busy for all, and are measured in CPU time, which other programs do not affect. The chains do what
+the tutorials do: they neither shuffle nor take a seed, and fail at a broken file. Pillow's decodes
+and resizes bytes in threads.
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
+
+from keras_vit._base.processors import available_processors
 
 BACKENDS = ("tensorflow", "jax", "torch")
 POLICIES = ("mixed_bfloat16", "mixed_float16")
@@ -34,28 +40,37 @@ class Speed:
         bare: The bare chain.
         ours: `keras_vit.data.pipeline`, with crop and flip as in the chain.
         augmented: The pipeline with RandAugment (2, 10) and mixup 0.2 as well.
+        pillow: The bare chain of Pillow.
+        grain: As `ours`, read by Grain.
+        grain_augmented: As `augmented`, likewise.
         ratio: `ours / bare`, the median of the rounds.
+        grain_ratio: `grain / ours`, likewise.
     """
 
     bare: float
     ours: float
     augmented: float
+    pillow: float
+    grain: float
+    grain_augmented: float
     ratio: float
+    grain_ratio: float
 
     def __str__(self) -> str:
         return (
             f"bare {self.bare:5.0f}, ours {self.ours:5.0f} (ratio {self.ratio:.2f}), "
-            f"with RandAugment and mixup {self.augmented:4.0f} images/s per core"
+            f"with RandAugment and mixup {self.augmented:4.0f}; bare Pillow {self.pillow:4.0f}, "
+            f"Grain {self.grain:4.0f} (ratio {self.grain_ratio:.2f} to ours), with RandAugment and "
+            f"mixup {self.grain_augmented:4.0f} images/s per core"
         )
 
 
 def measure(folder: Path, batches: int = 40, batch_size: int = 32, rounds: int = 5) -> Speed:
     """Alternates the contestants over the training images of `folder`."""
-    import tensorflow as tf
-
     from keras_vit import data
 
-    split = data.load(folder).train
+    split = data.load(folder, reader="tensorflow").train
+    by_grain = data.load(folder, reader="grain").train
     assert isinstance(split, data.FileSplit)
     options: dict[str, Any] = {"image_size": 224, "batch_size": batch_size, "training": True}
     options |= {"repeat": True, "num_classes": len(split.class_names)}
@@ -64,20 +79,49 @@ def measure(folder: Path, batches: int = 40, batch_size: int = 32, rounds: int =
         "bare": _bare_chain(split, batch_size),
         "ours": data.pipeline(split, augment="inception", **options),
         "augmented": data.pipeline(split, augment=mixed, **options),
+        "pillow": _BarePillow(split, batch_size),
+        "grain": data.pipeline(by_grain, augment="inception", **options),
+        "grain_augmented": data.pipeline(by_grain, augment=mixed, **options),
     }
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, dataset in contestants.items():
-            iterator = iter(dataset.take(batches + 1))
+            iterator = iter(dataset)
             next(iterator)  # the start is not measured
             start = time.process_time()
-            count = sum(len(images) for images, _ in iterator)
+            count = 0
+            for images, _ in itertools.islice(iterator, batches):
+                assert np.dtype(images.dtype.name) == np.float32
+                count += len(images)
             rates[name].append(count / (time.process_time() - start))
-    assert all(ds.element_spec[0].dtype == tf.float32 for ds in contestants.values())
+            del iterator  # and what it reads ahead
     return Speed(
         **{name: statistics.median(values) for name, values in rates.items()},
         ratio=statistics.median(np.divide(rates["ours"], rates["bare"])),
+        grain_ratio=statistics.median(np.divide(rates["grain"], rates["ours"])),
     )
+
+
+class _BarePillow:
+    """Batches of crops of random files, decoded in threads."""
+
+    def __init__(self, split: Any, batch_size: int) -> None:
+        self.split, self.batch_size = split, batch_size
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        random, labels = np.random.default_rng(0), self.split.labels()
+        with ThreadPoolExecutor(available_processors()) as pool:
+            while True:
+                chosen = random.integers(0, len(self.split), self.batch_size)
+                images = pool.map(self._image, chosen, random.uniform(0.3, 1, self.batch_size))
+                yield np.stack(list(images)), labels[chosen]
+
+    def _image(self, index: int, part: float) -> np.ndarray:
+        with Image.open(self.split.files[index]) as image:
+            width, height = (round(side * part) for side in image.size)
+            box = (0, 0, width, height)
+            resized = image.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR, box)
+        return np.asarray(resized, "float32")[:, ::-1]
 
 
 def _bare_chain(split: Any, batch_size: int) -> Any:
