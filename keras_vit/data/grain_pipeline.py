@@ -19,6 +19,7 @@ from keras_vit.data.augment.mixtures import mixup_or_cutmix
 from keras_vit.data.batch_plan import BatchPlan
 from keras_vit.data.preprocessing import augment_crop, evaluation_image, training_crop
 from keras_vit.data.random_numbers import stateless_fold_in
+from keras_vit.data.sources.splits import IndexedSplit
 
 _ENDLESS = sys.maxsize  # positions, beyond which no run comes
 
@@ -125,6 +126,7 @@ class _Examples:
     """What stands at a position of all passes, and a batch of these."""
 
     def __init__(self, plan: BatchPlan) -> None:
+        assert isinstance(plan.source, IndexedSplit)  # records are TensorFlow's
         self._plan, self._source = plan, plan.source
         self._labels = plan.source.labels()
         self._needed = None if plan.needed is None else frozenset(plan.needed.tolist())

@@ -461,7 +461,7 @@ class _InOrder(keras.utils.PyDataset):
             )
         batch, self.next = self.check.batch(next(self.iterator)), index + 1
         if self.next == self.num_batches:
-            next(self.iterator, None)  # tells the batches that this pass has ended
+            next(self.iterator, None)  # to the end of the pass: the next one begins
         return batch
 
 

@@ -98,8 +98,6 @@ def fit(
     _start_at_mean(network, recipe, labels)
     compile_model(model, recipe, updates, targets=labels)
     train, identity = _resampled(splits, recipe, identity)
-    if train.reader != "tensorflow":  # other pixels: a run goes on with the reader that it began
-        identity = {"identity": identity, "reader": train.reader}
     print_fn(
         f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
         f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"
@@ -160,8 +158,11 @@ def _start_at_mean(network: Any, recipe: Recipe, labels: np.ndarray) -> None:
 def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data.Split, Any]:
     """The training images, of which passes draw as many of every class where the recipe says so.
 
-    And the identity of the run with that, which the loss of other balances shows.
+    And the identity of the run with that, which the loss of other balances shows, and with the
+    reader, whose pixels are its own.
     """
+    if splits.train.reader != "tensorflow":
+        identity = {"identity": identity, "reader": splits.train.reader}
     if recipe.balance != "sampling":
         return splits.train, identity
     if not isinstance(splits.train, IndexedSplit):

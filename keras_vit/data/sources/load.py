@@ -129,37 +129,47 @@ def load(
         return load_digits(name, val_fraction, seed, reading.reader)
     tfds_dir = None if data_dir is None else os.fspath(data_dir)
     options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}
-    location = name.removeprefix("records:")
-    if is_remote(location):
-        raise FileNotFoundError(advice_for(location))
-    path = Path(name).expanduser()
-    is_prepared = name.startswith("tfds:") or (path.is_dir() and is_prepared_folder(path))
-    is_records = name.startswith("records:") or (path.is_dir() and holds_records(path))
-    if reader == "grain" and (is_prepared or is_records):
+    path, kind = Path(name).expanduser(), _kind(name)
+    if kind != "folder" and reader == "grain":
         raise ValueError(
             f"reader='grain' is for folders of images, tables and digits, and {printable(name)} "
             "holds records, which TensorFlow reads: leave reader out."
         )
-    if is_prepared:
+    if kind == "tfds":
         return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, **options)
-    if is_records:
-        return load_records(location, val_fraction, seed, **options)
+    if kind == "records":
+        return load_records(name.removeprefix("records:"), val_fraction, seed, **options)
     if path.exists():
         return load_folder(path, val_fraction, seed, reading)
+    _refuse_missing(name, source, tfds_dir, reader)
+    return load_tfds(name, tfds_dir, val_fraction, **options)
+
+
+def _kind(name: str) -> str:
+    """ "tfds", "records" or "folder", by a prefix or by what lies there."""
+    if is_remote(location := name.removeprefix("records:")):
+        raise FileNotFoundError(advice_for(location))
+    path = Path(name).expanduser()
+    if name.startswith("tfds:") or (path.is_dir() and is_prepared_folder(path)):
+        return "tfds"
+    if name.startswith("records:") or (path.is_dir() and holds_records(path)):
+        return "records"
+    return "folder"
+
+
+def _refuse_missing(name: str, source: object, data_dir: str | None, reader: str | None) -> None:
+    """Raises a FileNotFoundError for what is not here, and cannot be a data set of TFDS."""
     if advice := advice_for(name):
         raise FileNotFoundError(f"There is no {printable(name)} here. {advice}")
-    if isinstance(source, os.PathLike) or _looks_like_a_path(name, tfds_dir):
-        near = " or ".join(near_folders(name))
-        raise FileNotFoundError(
-            f"There is no {name}. {f'Did you mean {near}? ' if near else ''}{FOLDER_LAYOUTS}"
-        )
+    near = " or ".join(near_folders(name))
+    hint = f"Did you mean {near}? " if near else ""
+    if isinstance(source, os.PathLike) or _looks_like_a_path(name, data_dir):
+        raise FileNotFoundError(f"There is no {name}. {hint}{FOLDER_LAYOUTS}")
     if reader == "grain" or find_spec("tensorflow_datasets") is None:
-        near = " or ".join(near_folders(name))
         raise FileNotFoundError(
-            f"There is no folder {printable(name)}. {f'Did you mean {near}? ' if near else ''}"
-            f"Is it a data set of TFDS? TensorFlow reads those: {install_command('tensorflow')}"
+            f"There is no folder {printable(name)}. {hint}Is it a data set of TFDS? TensorFlow "
+            f"reads those: {install_command('tensorflow')}"
         )
-    return load_tfds(name, tfds_dir, val_fraction, **options)
 
 
 def _looks_like_a_path(name: str, data_dir: str | None) -> bool:

@@ -153,7 +153,7 @@ class Split(ABC):
         return decoded.map(lambda _, *rest: rest)
 
     def decoded(
-        self, channels: int = 3, indices: Sequence[int] | None = None
+        self, channels: int = 3, indices: Sequence[int] | np.ndarray | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Images as uint8 pixels and their labels, one after the other, by whoever reads.
 
@@ -287,7 +287,7 @@ class IndexedSplit(Split):
         raise NotImplementedError  # by those that `can_fail`
 
     def decoded(
-        self, channels: int = 3, indices: Sequence[int] | None = None
+        self, channels: int = 3, indices: Sequence[int] | np.ndarray | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if self.reader == "tensorflow":
             yield from super().decoded(channels, indices)
