@@ -19,6 +19,7 @@ from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn
 from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.pillow_formats import pillow_format
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.preprocessing import evaluation_image
 
@@ -162,7 +163,9 @@ def prepare_contents(
     size = as_pair(image_size, "image_size")
     check_positive(max_pixels=max_pixels)
     decoder = transform.decoder or ("tensorflow" if backend.is_tensorflow() else "pillow")
-    if decoder == "pillow" and not backend.is_tensorflow():
+    # TensorFlow does not decode what phones write, such as HEIC: Pillow does, on every backend.
+    by_pillow = decoder == "pillow" and not backend.is_tensorflow()
+    if by_pillow or pillow_format(contents) is not None:
         pixels = decode_with_pillow(contents, channels, max_pixels)
         return evaluation_image(pixels, size, transform)
     prepare = _in_a_graph(size, channels, max_pixels, decoder, transform)

@@ -18,11 +18,14 @@ import numpy as np
 from keras_vit.data.data_errors import BadImageError, too_large, undecodable_reason
 from keras_vit.data.decode.decoder import MIRRORED, UPSIDE_DOWN, check_channels
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
+from keras_vit.data.decode.pillow_formats import missing_plugin, pillow_format
 
 # What Pillow raises for damaged files: its decoders check some fields and stumble over others.
 _DAMAGED: tuple[type[Exception], ...] = (struct.error, zlib.error, OSError, EOFError, SyntaxError)
 _DAMAGED += (ValueError, LookupError, TypeError, OverflowError)
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
+_EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB")
+_RAW_TAGS = {330, 50706}  # further images, whose first one is small; Adobe's DNG
 _GRAY_WEIGHTS = np.array([0.2989, 0.587, 0.114], "float32")  # TensorFlow's
 
 
@@ -36,11 +39,17 @@ def decode_with_pillow(
     check_channels(channels)
     from PIL import Image
 
+    formats: tuple[str, ...] = _FORMATS
+    kind = pillow_format(contents)
+    if kind is not None:
+        if reason := missing_plugin(kind):
+            raise BadImageError(reason)
+        formats = (kind.pillow,)
     try:
         with warnings.catch_warnings():
             # About text and EXIF that are damaged, and about sizes, which we check ourselves.
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(contents), formats=_FORMATS) as image:
+            with Image.open(io.BytesIO(contents), formats=formats) as image:
                 _check(image, max_pixels)
                 pixels = array_to_channels(_pixels(image), channels)
                 return _upright(pixels, _orientation(image))
@@ -52,6 +61,9 @@ def decode_with_pillow(
     except BadImageError:
         raise
     except _DAMAGED as error:
+        if kind is not None:
+            reason = f"the {kind.name} file is damaged, incomplete, or of a kind unknown to Pillow"
+            raise BadImageError(reason) from error
         raise BadImageError(undecodable_reason(contents, error)) from error
 
 
@@ -59,8 +71,26 @@ def _check(image: Any, max_pixels: int | None) -> None:
     width, height = image.size
     if max_pixels is not None and width * height > max_pixels:
         raise BadImageError(too_large(f"{width} x {height}", max_pixels))
-    if image.format == "WEBP" and image.is_animated:
-        raise BadImageError("an animated WebP file, which is not supported")
+    if image.format in ("WEBP", "AVIF") and image.is_animated:
+        name = {"WEBP": "WebP"}.get(image.format, image.format)
+        raise BadImageError(f"an animated {name} file, which is not supported")
+    if image.format == "TIFF" and (reason := _unsuitable(image)):
+        raise BadImageError(reason)
+
+
+def _unsuitable(image: Any) -> str | None:
+    """Why a TIFF file is not read, of which Pillow would show a part."""
+    if not _RAW_TAGS.isdisjoint(image.tag_v2):
+        return "a raw camera file or one of several resolutions: develop it, or write one of them"
+    if image.n_frames > 1:
+        return f"a TIFF file of {image.n_frames} pages: write each to a file of its own"
+    if image.mode not in _EIGHT_BITS:
+        return (
+            f"a TIFF file of more than 8 bits per channel (mode {image.mode} of Pillow): write 8 "
+            "bits first, PIL.Image.fromarray(np.uint8(np.clip(pixels / white, 0, 1) * 255)), where "
+            "white is the value of white"
+        )
+    return None
 
 
 def _pixels(image: Any) -> np.ndarray:

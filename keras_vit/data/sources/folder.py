@@ -24,6 +24,7 @@ from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.image_files import irregular, read_contents, sixteen_bit_files
 from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.pillow_formats import PILLOW_SUFFIXES
 from keras_vit.data.reader import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
 from keras_vit.data.sources.other_formats import (
@@ -159,7 +160,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
     if not folder.is_dir():
         general = f"{folder} is a file, not a folder of images. {FOLDER_LAYOUTS}"
         raise NotADirectoryError(advice_for(str(folder)) or general)
-    examples, class_names, ignored = _find_examples(folder, val_fraction, seed)
+    examples, class_names, ignored = _find_examples(folder, val_fraction, seed, options.reader)
     files = [file for part in examples.values() for file, _ in part]
     unreadable, upright, jpeg = check_images(files, options)
     bad = {file for file, _ in unreadable}
@@ -193,7 +194,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
 
 
 def _find_examples(
-    folder: Path, val_fraction: float, seed: int
+    folder: Path, val_fraction: float, seed: int, reader: str
 ) -> tuple[Examples, tuple[str, ...], Files]:
     """The files of each split, the class names, and the files without the suffix of an image."""
     parts = {path.name: path for path in _folders(folder)}
@@ -201,7 +202,7 @@ def _find_examples(
     # A class may be called "train": it is a split only when it holds folders itself.
     if "train" in parts and _folders(parts["train"]):
         if any(name in parts for name in _SPLIT_NAMES["val"]):
-            return _from_split_folders(_split_sources(folder, parts))
+            return _from_split_folders(_split_sources(folder, parts), reader)
         folder = parts["train"]
     elif "train" in listings:
         class_names = _class_names(folder)
@@ -210,17 +211,19 @@ def _find_examples(
         refuse_overlap(examples, sources)
         return examples, class_names, []
     class_names = _class_names(folder)
-    files, ignored = _scan(folder, class_names)
+    files, ignored = _scan(folder, class_names, reader)
     return _stratified(files, class_names, val_fraction, seed), class_names, ignored
 
 
-def _from_split_folders(parts: dict[str, Path]) -> tuple[Examples, tuple[str, ...], Files]:
+def _from_split_folders(
+    parts: dict[str, Path], reader: str
+) -> tuple[Examples, tuple[str, ...], Files]:
     _class_names(parts["train"])
     class_names = tuple(sorted({path.name for part in parts.values() for path in _folders(part)}))
     examples: Examples = {}
     ignored: Files = []
     for name, part in parts.items():
-        examples[name], its_ignored = _scan(part, class_names)
+        examples[name], its_ignored = _scan(part, class_names, reader)
         ignored += its_ignored
         if not examples[name]:
             hint = how_to_convert(path for path, _ in its_ignored)
@@ -281,8 +284,9 @@ def _split_sources(folder: Path, available: dict[str, Path]) -> dict[str, Path]:
     return sources
 
 
-def _scan(folder: Path, class_names: Iterable[str]) -> tuple[Files, Files]:
+def _scan(folder: Path, class_names: Iterable[str], reader: str) -> tuple[Files, Files]:
     """The images of `FOLDER/<class>/*`, sorted, and what else lies there."""
+    suffixes = IMAGE_SUFFIXES + (PILLOW_SUFFIXES if reader == "grain" else ())
     examples: Files = []
     ignored: Files = []
     for name in class_names:
@@ -294,7 +298,7 @@ def _scan(folder: Path, class_names: Iterable[str]) -> tuple[Files, Files]:
                 continue
             if path.is_dir():
                 ignored.append((path, "a folder within a class folder"))
-            elif path.suffix.lower() not in IMAGE_SUFFIXES:
+            elif path.suffix.lower() not in suffixes:
                 ignored.append((path, why_ignored(path)))
             elif kind := irregular(path):
                 ignored.append((path, kind))  # reading it might never end

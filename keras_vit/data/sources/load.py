@@ -49,7 +49,8 @@ def load(
             - a folder: `FOLDER/train/<class>/*` and `FOLDER/val/<class>/*` (or `validation`,
               `test`); `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
               or `FOLDER/<class>/*` alone, with a stratified split. The folders' sorted names are
-              the class names. Files are JPEG, PNG, BMP, GIF or WebP by their suffix; EXIF
+              the class names. Files are JPEG, PNG, BMP, GIF or WebP by their suffix, for Grain's
+              reader AVIF, HEIC or TIFF as well; EXIF
               orientation is applied. A warning lists what else lies there, and how to convert it;
             - TFRecord or ArrayRecord files of `tf.train.Example` with an encoded image and an
               integer label (`image/encoded` and `image/class/label`, or `image` and `label`): a

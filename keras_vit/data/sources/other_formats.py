@@ -12,11 +12,18 @@ from typing import NamedTuple
 from keras_vit._base.errors import printable
 from keras_vit.data.decode.decoder import IMAGE_SUFFIXES
 from keras_vit.data.decode.image_files import irregular
+from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS
 
 _PILLOW = "Image.open(file).convert('RGB').save('1.png')"
 # Pillow's `convert` would turn all that is brighter than 255 white.
 _DEEP = f"{_PILLOW}; of 16 bits, scale the array to 0..255 before"
 _PYDICOM = "pydicom.dcmread(file).pixel_array, scaled to 0..255"
+# Of those that Grain's reader takes as they are.
+_OTHERWISE = {
+    "TIFF": f"Pillow: {_DEEP}",
+    "AVIF": f"Pillow 11.3: {_PILLOW}",
+    "HEIC": f"pillow-heif: register_heif_opener(); {_PILLOW}",
+}
 
 
 class OtherFormat(NamedTuple):
@@ -36,14 +43,7 @@ class OtherFormat(NamedTuple):
 
 
 OTHER_FORMATS = (
-    OtherFormat("TIFF", (".tif", ".tiff"), f"Pillow: {_DEEP}", rb"II[*+]\0|MM\0[*+]"),
-    OtherFormat("AVIF", (".avif",), f"Pillow 11.3: {_PILLOW}", rb".{4}ftypavi[fs]"),
-    OtherFormat(
-        "HEIC",
-        (".heic", ".heif"),
-        f"pillow-heif: register_heif_opener(); {_PILLOW}",
-        rb".{4}ftyp(hei|hev|mif1|msf1)",
-    ),
+    *(OtherFormat(k.name, k.suffixes, _OTHERWISE[k.name], k.begins) for k in PILLOW_FORMATS),
     OtherFormat(
         "JPEG 2000",
         (".jp2", ".j2k", ".jpx", ".jpf", ".j2c"),
@@ -120,9 +120,13 @@ def how_to_convert(paths: Iterable[Path]) -> str:
         return ""
     files = " and ".join(f"{n:,} {k.name} file{'s'[: n > 1]}" for k, n in counts.most_common())
     readers = "; ".join(f"{kind.name} by {kind.reader}" for kind, _ in counts.most_common())
+    by_grain = " and ".join(
+        kind.name for kind, _ in counts.most_common() if kind.name in _OTHERWISE
+    )
+    hint = f" Or let Grain read {by_grain} as it is: reader='grain' (--reader grain)."
     return (
         f"It holds {files}, and of images JPEG, PNG, BMP, GIF and WebP are read here. "
-        f"Convert to PNG first ({readers})."
+        f"Convert to PNG first ({readers}).{hint if by_grain else ''}"
     )
 
 

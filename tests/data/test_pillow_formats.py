@@ -1,0 +1,85 @@
+"""Photographs of phones and scans: what Pillow reads, on every backend, and what is refused."""
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps, features
+
+from keras_vit.data import BadImageError, load, pipeline, read_image
+from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
+
+RANDOM = np.random.default_rng(0)
+PHOTO = Image.fromarray(RANDOM.integers(0, 256, (4, 6, 3), np.uint8)).resize((60, 40))
+
+
+def encoded(format: str, image: Image.Image = PHOTO, **options: Any) -> bytes:
+    if format == "HEIF":
+        pytest.importorskip("pillow_heif").register_heif_opener()
+    if format == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow does not write AVIF")
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("kind", PILLOW_FORMATS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_pixels_are_those_of_pillow(kind: Any, orientation: int, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    contents = encoded(kind.pillow, exif=exif, quality=90)
+    with Image.open(io.BytesIO(contents)) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    np.testing.assert_array_equal(decode_with_pillow(contents), expected)
+    file = tmp_path / f"photo{kind.suffixes[-1]}"
+    file.write_bytes(contents)
+    # As every command reads a file, whatever the backend.
+    pixels = read_image(file, expected.shape[:2])
+    np.testing.assert_array_equal(pixels, expected)
+
+
+def test_a_folder_of_them(tmp_path: Path) -> None:
+    for number in range(8):
+        for format, suffix in (("TIFF", "tif"), ("JPEG", "jpg")):
+            file = tmp_path / "ab"[number % 2] / f"{number}.{suffix}"
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(encoded(format))
+    with pytest.warns(UserWarning, match="Or let Grain read TIFF as it is: reader='grain'"):
+        assert sum(map(len, load(tmp_path, reader="tensorflow").values())) == 8
+    splits = load(tmp_path, reader="grain")
+    assert sum(map(len, splits.values())) == 16
+    assert not splits.report
+    images, _ = next(iter(pipeline(splits.train, 40, 12)))
+    assert images.shape == (12, 40, 40, 3)
+
+
+REFUSED = {
+    "more than 8 bits per channel": lambda: encoded(
+        "TIFF", Image.fromarray(np.zeros((8, 8), np.uint16))
+    ),
+    "2 pages": lambda: encoded("TIFF", save_all=True, append_images=[PHOTO]),
+    "a raw camera file": lambda: encoded("TIFF", tiffinfo={50706: b"\1\4\0\0"}),
+    "the TIFF file is damaged": lambda: encoded("TIFF")[:3000],
+    "the AVIF file is damaged": lambda: encoded("AVIF")[:200],
+    "the HEIC file is damaged": lambda: encoded("HEIF")[:200],
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_pillow_would_show_in_part_is_refused(reason: str) -> None:
+    with pytest.raises(BadImageError, match=reason):
+        decode_with_pillow(REFUSED[reason]())
+
+
+def test_a_missing_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = encoded("HEIF")
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(BadImageError, match=r"pip install 'keras3-vit\[heic\]'"):
+        decode_with_pillow(contents)
+    assert missing_plugin(PILLOW_FORMATS[0]) is None
