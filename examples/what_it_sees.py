@@ -24,12 +24,10 @@ GAP = 4  # pixels of white between patches
 
 def photograph(path: Path | None, size: tuple[int, int]) -> np.ndarray:
     """Pixels 0..255 `(height, width, 3)`, cut to the size of the model."""
-    from keras_vit.data.decode.pillow import evaluation_array
-
     if path is None:
         from sklearn.datasets import load_sample_image
 
-        return evaluation_array(load_sample_image("flower.jpg"), size)
+        return keras_vit.data.evaluation_image(load_sample_image("flower.jpg"), size)
     image = keras_vit.data.read_image(path, size)
     if isinstance(image, str):
         raise SystemExit(f"{path} cannot be read: {image}.")
