@@ -118,6 +118,8 @@ def _cache_key(model: ImageModel, split: data.Split) -> str:
     arguments = pipeline_arguments(model)
     arguments["eval_transform"] = arguments["eval_transform"].to_dict()
     identity = [__version__, features_digest(model), arguments, split.class_names]
+    if split.reader != "tensorflow":  # whose pixels are others
+        identity.append(split.reader)
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
     if split.files is not None:
         digest.update(split.labels().tobytes())

@@ -13,6 +13,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.data import AUGMENTATIONS, ArraySplit, Augmentation, EvalTransform, load, pipeline
 from keras_vit.data.reader import READERS
+from keras_vit.training.resume import RunMismatchError
 
 pytest.importorskip("grain")
 tf = pytest.importorskip("tensorflow")
@@ -174,6 +175,32 @@ def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
     assert model.evaluate(val, verbose=0)[1] == pytest.approx(accuracy)
     assert not [str(w.message) for w in recwarn if "Grain" in str(w.message)]
     assert not [w for w in recwarn if "ran out of data" in str(w.message)]
+
+
+@pytest.mark.every_backend
+def test_a_run_goes_on_with_its_reader(tmp_path: Path) -> None:
+    sizes = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1, "num_classes": 10}
+    recipe = keras_vit.recipes.get("digits").scaled(steps=6)
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                raise KeyboardInterrupt
+
+    def weights(folder: Path, reader: str = "grain", *callbacks: Any) -> list[np.ndarray]:
+        keras.utils.set_random_seed(0)
+        model = keras_vit.VisionTransformer(**sizes, input_shape=(8, 8, 1))
+        options = {"callbacks": callbacks, "checkpoint_seconds": 0.0, "print_fn": lambda line: None}
+        keras_vit.fit(model, recipe, load("digits", reader=reader), folder, **options)
+        return model.get_weights()
+
+    whole = weights(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        weights(tmp_path / "cut", "grain", Stop())
+    with pytest.raises(RunMismatchError, match="reader"):
+        weights(tmp_path / "cut", "tensorflow")
+    for ours, theirs in zip(weights(tmp_path / "cut"), whole, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_grain_says_what_it_does_not_read(tmp_path: Path) -> None:

@@ -185,6 +185,8 @@ def test_files_are_identified_by_size_and_time(tmp_path: Path, computed: list[st
     os.utime(data.load(images).train.files[0], ns=(1, 1))
     run()
     assert len(computed) == 2
+    features(model, data.load(images, reader="grain").train, cache)  # whose pixels are others
+    assert len(computed) == 3
 
 
 def test_errors(model: keras_vit.VisionTransformer) -> None:
