@@ -94,24 +94,28 @@ class _Iteration(grain.DatasetIterator):
     """One iteration over the batches, which says when it ends."""
 
     def __init__(self, batches: GrainBatches, number: int) -> None:
-        super().__init__(batches.of_pass(number))
-        self._batches, self._number = batches, number
+        super().__init__()
+        self.batches, self.number, self.inner = batches, number, batches.of_pass(number)
 
     def __next__(self) -> Any:
         try:
-            return next(self._parent)
+            return next(self.inner)
         except StopIteration:
-            self._batches.finish(self._number)
+            self.batches.finish(self.number)
             raise
 
+    def close(self) -> None:
+        self.inner.close()
+        super().close()
+
     def get_state(self) -> dict[str, Any]:
-        return {"pass": self._number, "batches": self._parent.get_state()}
+        return {"pass": self.number, "batches": self.inner.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if state["pass"] != self._number:
-            self._number = state["pass"]
-            self._parents = (self._batches.of_pass(self._number),)
-        self._parent.set_state(state["batches"])
+        if state["pass"] != self.number:
+            self.inner.close()
+            self.number, self.inner = state["pass"], self.batches.of_pass(state["pass"])
+        self.inner.set_state(state["batches"])
 
 
 class _Example(NamedTuple):
@@ -130,8 +134,8 @@ class _Examples:
         self._plan, self._source = plan, plan.source
         self._labels = plan.source.labels()
         self._needed = None if plan.needed is None else frozenset(plan.needed.tolist())
-        # Threads ask at the same time: one of them makes the order.
-        self._lock, self._order = threading.Lock(), lru_cache(maxsize=2)(self._make_order)
+        self._order = lru_cache(maxsize=2)(self._make_order)
+        self._one_thread = threading.Lock()  # makes the order, and others wait
 
     def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         return self._source.order(self._plan.shuffle_seed, epoch)
@@ -140,7 +144,7 @@ class _Examples:
         """The prepared image; None where it cannot be decoded and is left out."""
         plan, split = self._plan, self._source
         epoch, place = divmod(int(position), len(split))
-        with self._lock:
+        with self._one_thread:
             order, numbers = self._order(epoch)
         index, number = int(order[place]), int(numbers[place])
         if not self._is_needed(position if plan.repeat else place):

@@ -12,7 +12,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.data import AUGMENTATIONS, ArraySplit, Augmentation, EvalTransform, load, pipeline
-from keras_vit.data.reader import READERS
+from keras_vit.data.image_readers import READERS
 from keras_vit.training.resume import RunMismatchError
 
 pytest.importorskip("grain")
@@ -155,6 +155,19 @@ def test_a_pass_that_was_looked_at_is_not_over() -> None:
     for ours, theirs in zip(passes[:2], passes[2:], strict=True):
         np.testing.assert_array_equal(np.concatenate(ours), np.concatenate(theirs))
     assert (np.concatenate(passes[0]) != np.concatenate(passes[1])).any()
+
+
+def test_an_iterator_goes_on_where_another_stopped() -> None:
+    """As Grain's checkpoints do it, in a later pass too."""
+    split = load("digits", reader="grain").train
+    batches = pipeline(split, 8, 600, training=True, channels=1, augment="none")
+    list(batches)
+    first, again = iter(batches), iter(pipeline(split, 8, 600, training=True, channels=1))
+    next(first)
+    state = first.get_state()
+    expected = next(first)[1]
+    again.set_state(state)
+    np.testing.assert_array_equal(next(again)[1], expected)
 
 
 @pytest.mark.every_backend

@@ -12,7 +12,7 @@ from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.decode.decoder import Crop, to_channels
 from keras_vit.data.decode.pillow import array_to_channels
-from keras_vit.data.reader import resolve_reader
+from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.splits import IndexedSplit, Split
 from keras_vit.tasks import Task
 
@@ -26,7 +26,7 @@ class ArraySplit(IndexedSplit):
         images: uint8 array of shape `(n, height, width, channels)`, 1 or 3 channels.
         labels: integer array of shape `(n,)`; with a task, what its `check_targets` takes.
         augment: a name in `AUGMENTATIONS`.
-        reader: a name in `keras_vit.data.reader.READERS`; None for the default.
+        reader: a name in `keras_vit.data.image_readers.READERS`; None for the default.
 
     Raises:
         ValueError: arrays of another type or shape, or a label without a name or that the task

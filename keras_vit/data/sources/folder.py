@@ -25,7 +25,7 @@ from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.image_files import irregular, read_contents, sixteen_bit_files
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.decode.pillow_formats import PILLOW_SUFFIXES
-from keras_vit.data.reader import resolve_reader
+from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
 from keras_vit.data.sources.other_formats import (
     advice_for,
@@ -65,7 +65,7 @@ class FileSplit(IndexedSplit):
         upright: no file has an EXIF orientation, and none is searched for.
         jpeg: every file is a JPEG file; if also `upright`, no header is read before decoding.
         max_pixels: as in `decode_image`; verified files have been checked.
-        reader: a name in `keras_vit.data.reader.READERS`; None for the default.
+        reader: a name in `keras_vit.data.image_readers.READERS`; None for the default.
     """
 
     can_fail = True

@@ -11,7 +11,7 @@ from pathlib import Path
 from keras_vit._base.errors import check_choice, check_positive, printable
 from keras_vit._base.version import install_command
 from keras_vit.data.decode.headers import MAX_PIXELS
-from keras_vit.data.reader import resolve_reader
+from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.digits import load_digits
 from keras_vit.data.sources.folder import FOLDER_LAYOUTS, FileOptions, load_folder, near_folders
 from keras_vit.data.sources.label_table import TableOptions, load_table

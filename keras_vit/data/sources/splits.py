@@ -38,7 +38,7 @@ class Split(ABC):
         files: the path of each image in the order of `labels()`, or None without files.
         augment: the name in `AUGMENTATIONS` that suits these images by default.
         can_fail: whether `decode` can fail, as it can where files may have changed.
-        reader: who makes batches of them, a name in `keras_vit.data.reader.READERS`.
+        reader: who makes batches of them, a name in `keras_vit.data.image_readers.READERS`.
         decoder: how JPEG files are decoded, a key of `keras_vit.data.decode.decoder.DECODERS`.
         skips: whether examples that cannot be decoded are left out, so that their number is known
             only afterwards.
