@@ -180,7 +180,9 @@ def _predicted(
         labels = np.concatenate([batch for _, batch in batches.as_numpy_iterator()])
     else:
         labels = split.labels()
-    return labels, predictor.predict(batches, verbose=0)
+    # Of Grain's batches Keras does not know the number, and warns at their end.
+    steps = getattr(batches, "num_batches", None)
+    return labels, predictor.predict(batches, verbose=0, steps=steps)
 
 
 def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32) -> Outcomes:

@@ -13,6 +13,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.data import AUGMENTATIONS, ArraySplit, Augmentation, EvalTransform, load, pipeline
 from keras_vit.data.image_readers import READERS
+from keras_vit.evaluation import predict_split
 from keras_vit.training.resume import RunMismatchError
 
 pytest.importorskip("grain")
@@ -186,6 +187,8 @@ def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
     scores = model.predict(val, verbose=0)
     accuracy = np.mean(scores.argmax(-1) == splits.val.labels())
     assert model.evaluate(val, verbose=0)[1] == pytest.approx(accuracy)
+    model.eval_transform = EvalTransform(views="flip")  # by a model of Keras around this one
+    assert predict_split(model, splits.val)[1].shape == (360, 10)
     assert not [str(w.message) for w in recwarn if "Grain" in str(w.message)]
     assert not [w for w in recwarn if "ran out of data" in str(w.message)]
 
