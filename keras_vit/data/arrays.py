@@ -174,7 +174,7 @@ def _softmax(values: np.ndarray) -> np.ndarray:
 
 
 _SAME = "argmax broadcast_to cos cumsum exp floor maximum minimum ones_like reshape roll round sin"
-_SAME += " sqrt stack tile where"
+_SAME += " searchsorted sqrt stack tile where"
 _REDUCED = "all any max mean min prod sum"
 
 # Names and arguments as in TensorFlow.
@@ -182,6 +182,7 @@ NUMPY = SimpleNamespace(
     **{name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float32", "float64")},
     **{name: getattr(np, name) for name in _SAME.split()},
     **{f"reduce_{name}": _reduced(getattr(np, name)) for name in _REDUCED.split()},
+    argsort=lambda values, stable: np.argsort(values, kind="stable" if stable else None),
     cast=lambda values, dtype: np.asarray(values).astype(dtype),
     clip_by_value=np.clip,
     concat=np.concatenate,

@@ -138,7 +138,7 @@ class _Examples:
         self._one_thread = threading.Lock()  # makes the order, and others wait
 
     def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._source.order(self._plan.shuffle_seed, epoch)
+        return self._source.order(self._plan.shuffle_seed, np.array(epoch, np.int64))
 
     def at(self, position: int) -> _Example | None:
         """The prepared image; None where it cannot be decoded and is left out."""

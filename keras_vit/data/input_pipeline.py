@@ -19,8 +19,6 @@ from keras_vit.data.eval_transform import MODES, EvalTransform
 from keras_vit.data.sources.splits import Split
 from keras_vit.data.tensorflow_pipeline import tensorflow_batches
 
-_CACHE_BYTES = 2 * 2**30
-
 
 def pipeline(
     split: Split,
@@ -109,8 +107,6 @@ def pipeline(
         split = split.with_decoder(transform.decoder)
     check_numbers(batch_size, seed, repeat, start_step)
     columns = label_columns(split, num_classes)
-    alphas = (augmentation.mixup, augmentation.cutmix) if training else (0.0, 0.0)
-    check_mixing(alphas, training and any(map(mixes, layers)), columns)
     plan = BatchPlan(
         split=split,
         size=size,
@@ -128,6 +124,7 @@ def pipeline(
         repeat=repeat,
         start_step=start_step,
     )
+    check_mixing(plan.alphas, any(map(mixes, plan.layers)), columns)
     if split.reader == "tensorflow":
         return tensorflow_batches(plan)
     # Grain is not installed where TensorFlow reads.

@@ -69,9 +69,9 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> Report | None:
 
     The folder appears when it is complete: `model.keras`, `saved_models/NAME/1/`, `report.json`,
     `report.md` with its images, `history.csv`, `config.json`, and `SHA256SUMS` of them all; without
-    TensorFlow there is no SavedModel. Until
-    then the run is in `OUT.partial`, from which `job.resume` continues it as if it had not
-    stopped. Only files that a run has written are ever deleted (`keras_vit._base.output_folder`).
+    TensorFlow there is no SavedModel. Until then the run is in `OUT.partial`, from which
+    `job.resume` continues it as if it had not stopped. Only files that a run has written are ever
+    deleted (`keras_vit._base.output_folder`).
 
     Raises:
         FileExistsError: `job.out` is not empty, or there is an interrupted run of it, and neither

@@ -13,7 +13,8 @@ from keras_vit._base.errors import check_positive, printable
 from keras_vit._base.files import atomic_write, begins_with_mark
 from keras_vit._base.fonts import without_glyph_warnings
 from keras_vit._base.version import install_command
-from keras_vit.data._imports import require, tf
+from keras_vit.data._imports import require
+from keras_vit.data.arrays import Array
 from keras_vit.data.augment.augment_layers import Augment, describe_augment, mixes, resolve_augment
 from keras_vit.data.augment.augmentation import get_augmentation
 from keras_vit.data.input_pipeline import pipeline
@@ -108,10 +109,7 @@ def plot_augmentations(
 class _OrderedSplit(DecodedSplit):
     """Keeps its order in training, too, so that a row shows one image."""
 
-    def dataset(self, shuffle_seed: int | None = None, *position: Any) -> tf.data.Dataset:
-        return super().dataset(None, *position)
-
-    def order(self, shuffle_seed: int | None, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def order(self, shuffle_seed: int | None, epoch: Array) -> tuple[Array, Array]:
         return super().order(None, epoch)
 
 

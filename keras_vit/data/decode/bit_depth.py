@@ -35,9 +35,12 @@ def warn_of_sixteen_bits(names: Iterable[str | PathLike[str]], total: int) -> No
         warn_of_data(f"{first}{count}: a {DEEP}")
 
 
+EIGHT_BITS_FIRST = (
+    "write 8 bits first: PIL.Image.fromarray(np.uint8(np.clip(pixels / white, 0, 1) * 255)), where "
+    "white is the value of white, such as 4095."
+)
 DEEP = (
     "PNG file of 16 bits per channel, of which the high 8 bits alone are read, so that an image of "
-    "12 bits, 0..4095, becomes nearly black, 0..15. Unless all 16 bits are filled, write 8 bits "
-    "first: PIL.Image.fromarray(np.uint8(np.clip(pixels / white, 0, 1) * 255)), where white is the "
-    "value of white, such as 4095."
+    "12 bits, 0..4095, becomes nearly black, 0..15. Unless all 16 bits are filled, "
+    + EIGHT_BITS_FIRST
 )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.data_errors import BadImageError, too_large, undecodable_reason
+from keras_vit.data.decode.bit_depth import EIGHT_BITS_FIRST
 from keras_vit.data.decode.decoder import MIRRORED, UPSIDE_DOWN, check_channels
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
 from keras_vit.data.decode.pillow_formats import missing_plugin, pillow_format
@@ -24,6 +25,7 @@ from keras_vit.data.decode.pillow_formats import missing_plugin, pillow_format
 _DAMAGED: tuple[type[Exception], ...] = (struct.error, zlib.error, OSError, EOFError, SyntaxError)
 _DAMAGED += (ValueError, LookupError, TypeError, OverflowError)
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
+_ANIMATED = {"WEBP": "WebP", "AVIF": "AVIF"}  # formats of which some files are
 _EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB")
 _RAW_TAGS = {330, 50706}  # further images, whose first one is small; Adobe's DNG
 _GRAY_WEIGHTS = np.array([0.2989, 0.587, 0.114], "float32")  # TensorFlow's
@@ -71,8 +73,7 @@ def _check(image: Any, max_pixels: int | None) -> None:
     width, height = image.size
     if max_pixels is not None and width * height > max_pixels:
         raise BadImageError(too_large(f"{width} x {height}", max_pixels))
-    if image.format in ("WEBP", "AVIF") and image.is_animated:
-        name = {"WEBP": "WebP"}.get(image.format, image.format)
+    if (name := _ANIMATED.get(image.format)) and image.is_animated:
         raise BadImageError(f"an animated {name} file, which is not supported")
     if image.format == "TIFF" and (reason := _unsuitable(image)):
         raise BadImageError(reason)
@@ -85,11 +86,8 @@ def _unsuitable(image: Any) -> str | None:
     if image.n_frames > 1:
         return f"a TIFF file of {image.n_frames} pages: write each to a file of its own"
     if image.mode not in _EIGHT_BITS:
-        return (
-            f"a TIFF file of more than 8 bits per channel (mode {image.mode} of Pillow): write 8 "
-            "bits first, PIL.Image.fromarray(np.uint8(np.clip(pixels / white, 0, 1) * 255)), where "
-            "white is the value of white"
-        )
+        deep = f"a TIFF file of more than 8 bits per channel (mode {image.mode} of Pillow)"
+        return f"{deep}: {EIGHT_BITS_FIRST}"
     return None
 
 

@@ -16,10 +16,10 @@ import numpy as np
 from keras_vit._base.errors import check_choice, counted
 from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
+from keras_vit.data.arrays import NUMPY, Array, array_namespace
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.decoder import DECODERS, Crop
 from keras_vit.data.decode.image_files import unreadable_reason
-from keras_vit.data.random_numbers import stateless_fold_in, stateless_shuffle, stateless_uniform
 from keras_vit.tasks import Classification, Task
 
 GRAY = 127  # what replaces an image that cannot be decoded
@@ -301,27 +301,37 @@ class IndexedSplit(Split):
                     if valid or not self.skips:
                         yield image, self._labels[place]
 
-    def order(self, shuffle_seed: int | None, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """`dataset()` without TensorFlow: places in `labels()`, and the numbers of one pass."""
-        order = numbers = np.arange(len(self), dtype=np.int64)
+    def order(self, shuffle_seed: int | None, epoch: Array) -> tuple[Array, Array]:
+        """The places of one pass in `labels()`, and their numbers, int64: see `dataset`.
+
+        Args:
+            shuffle_seed: of `dataset`.
+            epoch: int64 scalar, an array of NumPy or a tensor; the results are of its kind.
+        """
+        xp = array_namespace(epoch)
+        order = numbers = xp.range(len(self), dtype=xp.int64)
         if shuffle_seed is not None:
-            key = (shuffle_seed, epoch)
-            order = numbers = stateless_shuffle(order, key)
+            # Made at once: a run that is resumed within a pass does not go through its beginning.
+            key = xp.stack([xp.constant(shuffle_seed, xp.int64), epoch])
+            order = numbers = xp.random.experimental.stateless_shuffle(order, key)
             if self.sampling_rates is not None:
-                order = self._sampled(order, key)
+                # Numbers stay those of the order: an image that is drawn twice is cropped anew.
+                order = self._sample(order, key)
         return order, epoch * len(self) + numbers
 
-    def _sampled(self, shuffled: np.ndarray, key: tuple[int, int]) -> np.ndarray:
-        """`_sample` without TensorFlow."""
-        by_label = shuffled[np.argsort(self._labels[shuffled], kind="stable")]
-        assert self.sampling_rates is not None
-        rates = self.sampling_rates[self._labels[by_label]]
-        edges = np.cumsum(rates) / np.sum(rates) * len(self)
-        folded = stateless_fold_in(np.array(key), 1)
-        first = stateless_uniform((), folded, dtype="float64")
-        places = np.searchsorted(edges, np.arange(len(self)) + first, "right")
-        sampled = by_label[np.minimum(places, len(self) - 1)]
-        return stateless_shuffle(sampled, folded)
+    def _sample(self, shuffled: Array, key: Array) -> Array:
+        """As many places as `shuffled` has, drawn by the rates, in another random order."""
+        xp = array_namespace(shuffled)
+        labels = self._labels if xp is NUMPY else self._label_tensor
+        by_label = xp.gather(shuffled, xp.argsort(xp.gather(labels, shuffled), stable=True))
+        rates = xp.gather(self.sampling_rates, xp.gather(labels, by_label))
+        edges = xp.cumsum(rates) / xp.reduce_sum(rates) * len(self)
+        key = xp.random.experimental.stateless_fold_in(key, 1)
+        first = xp.random.stateless_uniform((), key, dtype=xp.float64)
+        places = xp.searchsorted(edges, xp.range(len(self), dtype=xp.float64) + first, "right")
+        # The last edge may be a rounding error below the last place.
+        sampled = xp.gather(by_label, xp.minimum(places, len(self) - 1))
+        return xp.random.experimental.stateless_shuffle(sampled, key)
 
     def dataset(
         self,
@@ -329,31 +339,10 @@ class IndexedSplit(Split):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        epoch = tf.cast(epoch, tf.int64)
-        order = numbers = tf.range(len(self), dtype=tf.int64)
-        if shuffle_seed is not None:
-            # Made at once: a run that is resumed within a pass does not go through its beginning.
-            key = tf.stack([tf.constant(shuffle_seed, tf.int64), epoch])
-            order = numbers = tf.random.experimental.stateless_shuffle(order, key)
-            if self.sampling_rates is not None:
-                # Numbers stay those of the order: an image that is drawn twice is cropped anew.
-                order = self._sample(order, key)
+        order, numbers = self.order(shuffle_seed, tf.cast(epoch, tf.int64))
         order, numbers = order[start:], numbers[start:]
         examples, labels = self._examples(order), tf.gather(self._label_tensor, order)
-        return tf.data.Dataset.from_tensor_slices((examples, labels, epoch * len(self) + numbers))
-
-    def _sample(self, shuffled: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        """As many places as `shuffled` has, drawn by the rates, in another random order."""
-        by_label = tf.argsort(tf.gather(self._label_tensor, shuffled), stable=True)
-        by_label = tf.gather(shuffled, by_label)
-        rates = tf.gather(self.sampling_rates, tf.gather(self._label_tensor, by_label))
-        edges = tf.cumsum(rates) / tf.reduce_sum(rates) * len(self)
-        key = tf.random.experimental.stateless_fold_in(key, 1)
-        first = tf.random.stateless_uniform((), key, dtype=tf.float64)
-        places = tf.searchsorted(edges, tf.range(len(self), dtype=tf.float64) + first, "right")
-        # The last edge may be a rounding error below the last place.
-        sampled = tf.gather(by_label, tf.minimum(places, len(self) - 1))
-        return tf.random.experimental.stateless_shuffle(sampled, key)
+        return tf.data.Dataset.from_tensor_slices((examples, labels, numbers))
 
     def _examples(self, order: tf.Tensor) -> tf.Tensor:
         """The undecoded examples with these indices; by default the indices themselves."""
