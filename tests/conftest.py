@@ -63,9 +63,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _fresh_keras() -> Iterator[None]:
-    """Every test starts from the same seed and policy, and leaves no models behind."""
+    """Every test starts from the same seed, policy and folder, and leaves no models behind."""
     keras.utils.set_random_seed(0)
+    folder = Path.cwd()
     yield
+    os.chdir(folder)
     keras.config.set_dtype_policy("float32")
     keras.config.set_image_data_format("channels_last")
     keras.utils.clear_session(free_memory=False)

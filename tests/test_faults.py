@@ -7,7 +7,7 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -56,10 +56,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
-    yield tmp_path
-    os.chdir(start)
+    return tmp_path
 
 
 COMMANDS: dict[str, tuple[list[str], list[str]]] = {

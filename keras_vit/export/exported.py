@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -55,21 +56,28 @@ class ExportedModel:
         self.input_shape = (None, *contract.image_size, contract.channels)
         self._looks = True  # until a batch of `predict_on_batch` has shown its range
 
-    def predict(self, images: Any, batch_size: int = 32, verbose: int | str = 0) -> np.ndarray:
+    def predict(
+        self,
+        images: Any,
+        batch_size: int = 32,
+        verbose: int | str = 0,
+        steps: int | None = None,
+    ) -> np.ndarray:
         """The answers of its task `(images, size)`, such as probabilities, or raw outputs; float32.
 
         Args:
-            images: Pixels 0..255 `(images, height, width, channels)`, uint8 or float; or a
-                `tf.data.Dataset` of batches of such, with or without labels. The first batch is
-                looked at: `keras_vit.DataRangeWarning`.
+            images: Pixels 0..255 `(images, height, width, channels)`, uint8 or float; or batches
+                of such, with or without labels: what `keras_vit.data.pipeline` returns, or a
+                `tf.data.Dataset`. The first batch is looked at: `keras_vit.DataRangeWarning`.
             batch_size: Images per batch, of an array.
             verbose: Is there as in Keras, and prints nothing.
+            steps: Batches to take; by default all, which batches without an end do not have.
 
         Raises:
             ValueError: The images have another shape, or the first of them hold NaN, or
-                `batch_size` is below 1.
+                `batch_size` or `steps` is below 1.
         """
-        return self.outputs(images, batch_size)[0]
+        return self.outputs(images, batch_size, verbose, steps)[0]
 
     def predict_on_batch(self, images: Any) -> np.ndarray:
         """The answers for one batch, as `predict`."""
@@ -86,15 +94,20 @@ class ExportedModel:
         return _Scoring(self) if self.contract.novelty else self
 
     def outputs(
-        self, images: Any, batch_size: int = 32, verbose: int | str = 0
+        self,
+        images: Any,
+        batch_size: int = 32,
+        verbose: int | str = 0,
+        steps: int | None = None,
     ) -> list[np.ndarray]:
         """What `predict` returns, and the novelty `(images,)` where the file has one."""
-        check_positive(batch_size=batch_size)
+        check_positive(batch_size=batch_size, **({} if steps is None else {"steps": steps}))
         self._looks = True
         if hasattr(images, "as_numpy_iterator"):
             batches = images.as_numpy_iterator()
         else:
             batches = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
+        batches = itertools.islice(batches, steps)
         none = [np.zeros((0, *self.contract.answer_shape), "float32"), np.zeros(0, "float32")]
         parts = [none[: 1 + self.contract.novelty]]
         parts += [self.outputs_on_batch(b[0] if isinstance(b, tuple) else b) for b in batches]

@@ -147,7 +147,10 @@ def short_path(text: str, beside: str = "") -> str:
     path = Path(text.removeprefix(prefix))
     if not path.is_absolute():
         return text
-    for folder in (Path.cwd(), Path(beside.removeprefix("records:")).absolute().parent):
+    known = [Path.cwd()]
+    if beside:
+        known.append(Path(beside.removeprefix("records:")).absolute().parent)
+    for folder in known:
         if folder.parts[1:] and path.is_relative_to(folder):  # all is relative to the root
             return prefix + path.relative_to(folder).as_posix()
     return prefix + path.name

@@ -27,6 +27,7 @@ from keras_vit_cli.report.description import (
     describe_task,
     describe_weights,
     short_command,
+    short_path,
 )
 from keras_vit_cli.report.report_page import recipe_rows, report_page
 from keras_vit_cli.report.results import Results, results_of_classes
@@ -298,6 +299,18 @@ def test_weights_have_their_license_where_it_is_known() -> None:
     assert same == describe_weights(None, "ViT-Ti/16:augreg_in21k")
     unknown = describe_weights("ViT-Ti/16", "/home/ada/vit.npz")
     assert unknown == "vit.npz (its license is not known here)"
+
+
+def test_a_path_beside_the_working_folder_keeps_its_name_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder above the working one is nobody's business, unless the data are in it."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    teacher = str(tmp_path / "ada" / "teacher")
+    assert short_path(teacher) == "teacher"
+    assert short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
+    assert short_path(str(tmp_path / "work" / "ada" / "teacher")) == "ada/teacher"
 
 
 @pytest.mark.parametrize(

@@ -384,6 +384,10 @@ def test_comparison_and_calibration() -> None:
     assert [line[:16].strip() for line in str(compared).splitlines()] == [
         "on 360 images", "accuracy", "the same class", "size",
     ]  # fmt: skip
+    batches = keras_vit.data.pipeline(digits.val, (8, 8), 32, channels=1)
+    assert file.predict(batches, steps=2).shape == (64, 10)
+    with pytest.raises(ValueError, match="steps"):
+        file.predict(batches, steps=0)
 
 
 DIGITS = Classification(tuple("0123456789"))
