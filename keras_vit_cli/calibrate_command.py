@@ -42,6 +42,7 @@ def calibrate(options: CalibrateOptions) -> None:
         **table_options(options, task_of(model).kind),
         data_dir=options.data_dir,
         max_pixels=options.max_pixels,
+        bands=model.eval_transform.bands,
     )
     parts = _parts(splits, options)
     targets, answers = _targets_and_answers(model, parts, options)

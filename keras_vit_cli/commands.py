@@ -110,7 +110,10 @@ def _inspect(options: InspectOptions) -> int:
 
 def _export(options: ExportOptions) -> None:
     model, out = load_model(options.model), options.out
-    splits = None if options.data is None else load(options.data, data_dir=options.data_dir)
+    splits = None
+    if options.data is not None:
+        bands = model.eval_transform.bands
+        splits = load(options.data, data_dir=options.data_dir, bands=bands)
     more = _without(options, "model", "data", "data_dir", "out")
     if splits and options.quantize:
         more["calibration"] = calibration_images(model, splits.train)
@@ -119,7 +122,7 @@ def _export(options: ExportOptions) -> None:
     if splits:
         print_text(compare(model, load_exported(out), splits.val))
     # Exported features, and models of other channels, are for the program that reads them.
-    if model.num_classes and model.channels in (1, 3):
+    if model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
         print_next("predict", out, "photo.jpg")
 
 

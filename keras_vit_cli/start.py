@@ -29,7 +29,8 @@ def _start() -> int:
     with without_noise():
         from keras_vit_cli.commands import run
 
-        by_tensorflow = options["command"] in DATA_COMMANDS and options["reader"] != "grain"
+        by_grain = options.get("reader") == "grain" or options.get("bands") is not None
+        by_tensorflow = options["command"] in DATA_COMMANDS and not by_grain
         if by_tensorflow and find_spec("tensorflow"):
             from keras_vit.data._imports import require
 

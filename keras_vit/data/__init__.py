@@ -14,6 +14,7 @@ from keras_vit.data.augment.augmentation_plot import format_soft_label, plot_aug
 from keras_vit.data.augment.erasing import random_erasing
 from keras_vit.data.augment.mixtures import cutmix, mixup
 from keras_vit.data.augment.rand_augment import OPERATIONS, rand_augment
+from keras_vit.data.band_statistics import band_statistics
 from keras_vit.data.data_errors import BadImageError, DamagedShardError, DatasetUnavailableError
 from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.fallback import map_or_else
@@ -46,6 +47,7 @@ __all__ = [
     "Split",
     "Splits",
     "TFDSSplit",
+    "band_statistics",
     "cutmix",
     "decode_image",
     "evaluation_image",

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._base.errors import check_choice
 from keras_vit.data.augment.augmentation import Augmentation
-from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.data.eval_transform import BAND_MODES, EvalTransform
 from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
 from keras_vit.data.sources.splits import Split
 from keras_vit.ops import rows_of_process
@@ -85,7 +86,7 @@ class BatchPlan:
 def _decoded_bytes(split: Split, channels: int, sample: int = 16) -> float:
     """An estimate, from a few images, of the memory that all take when decoded."""
     spread = range(0, len(split), max(len(split) // sample, 1))[:sample]
-    sizes = [image.size for image, _ in split.decoded(channels, spread)]
+    sizes = [image.nbytes for image, _ in split.decoded(channels, spread)]
     return len(split) * sum(sizes) / max(len(sizes), 1)
 
 
@@ -105,6 +106,41 @@ def label_columns(split: Split, num_classes: int | None) -> int | None:
             f"labels of {split!r} must stay integers: leave num_classes out, and mixup and CutMix."
         )
     return num_classes
+
+
+def check_band_plan(
+    split: Split,
+    channels: int | None,
+    transform: EvalTransform,
+    augmentation: Augmentation,
+    training: bool,
+) -> None:
+    """Raises a ValueError for what would change the range of bands, or read others."""
+    assert split.bands is not None
+    if channels not in (None, len(split.bands)):
+        raise ValueError(
+            f"channels={channels} does not fit {split!r} of {len(split.bands)} bands: a model of "
+            f"them has input_shape=(height, width, {len(split.bands)})."
+        )
+    if transform.bands not in (None, split.bands):
+        raise ValueError(
+            f"The model reads bands {transform.bands}, and {split!r} was loaded with "
+            f"{split.bands}: load it with bands={transform.bands}."
+        )
+    if not training:
+        check_choice(transform.mode, "eval_transform's mode beside bands", BAND_MODES)
+        return
+    of_bytes = {
+        "rand_augment": augmentation.rand_augment,
+        "three_augment": augmentation.three_augment,
+        "erasing": augmentation.erasing,
+    }
+    if given := [name for name, value in of_bytes.items() if value]:
+        raise ValueError(
+            f"augment changes the colors of pixels 0..255 by {', '.join(given)}, and bands have a "
+            "range of their own: give an Augmentation without, such as 'inception' (--augment "
+            "inception)."
+        )
 
 
 def check_mixing(alphas: tuple[float, float], layers_mix: bool, columns: int | None) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from keras_vit._base.errors import check_choice
@@ -33,8 +34,26 @@ PILLOW_MODES = {
     "huggingface_stretch": PillowRule(keeps_ratio=False, rounds_center=False),
 }
 MODES = ("crop", "stretch", "stretch_bicubic", "big_vision", *PILLOW_MODES)
+BAND_MODES = ("crop", "stretch")  # the others round to 0..255, or clip
+MOST_BANDS = 1024
 # Pillow's filters -> TensorFlow's methods.
 INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "lanczos": "lanczos3"}
+
+
+def check_bands(bands: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of bands, as they are stored; a ValueError for what cannot be some.
+
+    >>> check_bands([4, 3, 2])
+    (4, 3, 2)
+    """
+    listed = list(bands) if isinstance(bands, Sequence) and not isinstance(bands, str) else []
+    whole = all(isinstance(n, Integral) and 1 <= n <= MOST_BANDS for n in listed)
+    if not listed or not whole or len(set(listed)) < len(listed):
+        raise ValueError(
+            f"bands={bands!r} must be different numbers from 1 to {MOST_BANDS}, as (4, 3, 2), "
+            "which are the channels in this order: the first band of a file is 1."
+        )
+    return tuple(map(int, listed))
 
 
 @dataclass(frozen=True)
@@ -50,9 +69,12 @@ class EvalTransform:
             modes; None for bicubic. The other modes have their own.
         decoder: `"tensorflow"` or `"pillow"`, for JPEG files; None for the backend's.
         views: What predictions are averaged over: `"one"`, `"flip"` or `"crops"`; None for one.
+        bands: The bands of a raster file, counted from 1, that are the channels, in the file's own
+            range: see `keras_vit.data.load`. None for photographs, gray or RGB, 0..255.
 
     Raises:
-        ValueError: A name is unknown, or the fraction out of range.
+        ValueError: A name is unknown, the fraction out of range, or a band is not a number from 1
+            on; or bands are resized in a mode that rounds to 0..255.
 
     Example:
 
@@ -67,6 +89,7 @@ class EvalTransform:
     interpolation: str | None = None
     decoder: str | None = None
     views: str | None = None
+    bands: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.mode, "mode", MODES)
@@ -79,6 +102,9 @@ class EvalTransform:
             raise ValueError(
                 f"crop_fraction={self.crop_fraction} must lie in (0, 1], for instance 0.875"
             )
+        if self.bands is not None:
+            object.__setattr__(self, "bands", check_bands(self.bands))
+            check_choice(self.mode, "mode beside bands", BAND_MODES)
 
     @classmethod
     def of(cls, value: EvalTransform | str | Mapping[str, Any] | None) -> EvalTransform:
@@ -101,4 +127,5 @@ class EvalTransform:
     def to_dict(self) -> dict[str, Any]:
         """What differs from the defaults, as it is saved."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["bands"] = self.bands and list(self.bands)  # as JSON has it
         return {k: v for k, v in values.items() if v != getattr(EvalTransform, k)}

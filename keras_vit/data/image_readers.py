@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 from keras_vit._base.errors import check_choice
 from keras_vit._base.version import install_command
@@ -12,13 +13,23 @@ from keras_vit.ops import is_tensorflow
 READERS = ("tensorflow", "grain")
 
 
-def resolve_reader(reader: str | None = None) -> str:
+def resolve_reader(reader: str | None = None, bands: Any = None) -> str:
     """The reader of this name; None for TensorFlow where it is installed, otherwise Grain.
 
+    Args:
+        reader: A name in `READERS`, or None.
+        bands: Of raster files, which Grain reads.
+
     Raises:
-        ValueError: an unknown name.
-        ImportError: neither is installed.
+        ValueError: an unknown name, or TensorFlow for bands.
+        ImportError: neither is installed, or not the one that bands need.
     """
+    if bands is not None:
+        if reader == "tensorflow":
+            raise ValueError("Grain reads bands, not reader='tensorflow': leave reader out.")
+        if find_spec("grain") is None or find_spec("tifffile") is None:
+            raise ImportError(f"Bands are read by Grain and tifffile: {install_command('bands')}")
+        reader = "grain"
     if reader is not None:
         return check_choice(reader, "reader", READERS)
     if is_tensorflow() or find_spec("tensorflow") is not None:

@@ -14,7 +14,13 @@ from typing import Any
 from keras_vit._base.errors import as_pair, check_choice
 from keras_vit.data.augment.augment_layers import Augment, mixes, resolve_augment
 from keras_vit.data.augment.augmentation import get_augmentation
-from keras_vit.data.batch_plan import BatchPlan, check_mixing, check_numbers, label_columns
+from keras_vit.data.batch_plan import (
+    BatchPlan,
+    check_band_plan,
+    check_mixing,
+    check_numbers,
+    label_columns,
+)
 from keras_vit.data.eval_transform import MODES, EvalTransform
 from keras_vit.data.sources.splits import Split
 from keras_vit.data.tensorflow_pipeline import tensorflow_batches
@@ -29,7 +35,7 @@ def pipeline(
     seed: int = 0,
     augment: Augment | None = None,
     eval_transform: EvalTransform | Mapping[str, Any] | str = "crop",
-    channels: int = 3,
+    channels: int | None = None,
     data_format: str = "channels_last",
     num_classes: int | None = None,
     cache: bool | None = False,
@@ -64,7 +70,7 @@ def pipeline(
             own, as KerasCV's have, exact resume is lost.
         eval_transform: how images are prepared when not training: a key of `EVAL_TRANSFORMS`, or
             an `EvalTransform`, such as `model.eval_transform`, or its arguments as a dictionary.
-        channels: 3, or 1 for gray.
+        channels: 3, or 1 for gray; None for 3, or for the bands of a split that has them.
         data_format: "channels_last", or "channels_first" for images `(channels, height, width)`.
         num_classes: give integer labels as float32 one-hot rows of this many classes. Labels that
             are rows, such as those of `Multilabel` and `Regression`, stay as they are.
@@ -77,12 +83,14 @@ def pipeline(
             of files that decode is unknown, is decoded from its beginning.
 
     Returns:
-        A `tf.data.Dataset` of (float32 images `(batch, height, width, channels)` in 0..255, labels
+        A `tf.data.Dataset`, or Grain's `IterDataset`, of (float32 images
+        `(batch, height, width, channels)` in 0..255, or in the files' own range with bands; labels
         as the split has them, int32 `(batch,)` or float32 `(batch, columns)`, or float32
         `(batch, num_classes)`).
 
     Raises:
-        ValueError: an argument out of range or an unknown name, labels that cannot be mixed, or a
+        ValueError: an argument out of range or an unknown name, labels that cannot be mixed, what
+            does not fit the bands of the split, or a
             layer that changes the shape, dtype or range of the images, or cannot run inside
             tf.data.
 
@@ -103,6 +111,15 @@ def pipeline(
         check_choice(eval_transform, "eval_transform", MODES)
     check_choice(data_format, "data_format", ("channels_last", "channels_first"))
     transform = EvalTransform.of(eval_transform)
+    if split.bands is not None:
+        check_band_plan(split, channels, transform, augmentation, training)
+    elif transform.bands is not None:
+        raise ValueError(
+            f"eval_transform reads bands {transform.bands}, and {split!r} has photographs: load "
+            f"the files with bands={transform.bands}."
+        )
+    if channels is None:
+        channels = 3 if split.bands is None else len(split.bands)
     if not training and transform.decoder:
         split = split.with_decoder(transform.decoder)
     check_numbers(batch_size, seed, repeat, start_step)

@@ -128,7 +128,7 @@ def _cache_key(model: ImageModel, split: data.Split) -> str:
             digest.update(f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}".encode())
     else:
         # Pixels identify examples in every kind of split; decoding is cheaper than the model.
-        for image, label in split.decoded():
+        for image, label in split.decoded(split.channels):
             digest.update(f"{image.shape} {label}".encode() + image.tobytes())
     return digest.hexdigest()
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit._base.errors import check_choice, check_positive
+from keras_vit.data.decode.rasters import shown
 from keras_vit.evaluation.outcomes import Outcomes
 
 
@@ -88,7 +89,7 @@ def images_at(
     Args:
         split: One of `keras_vit.data.load(...)`.
         indices: Places in the split.
-        channels: 3, or 1 for gray.
+        channels: 3, or 1 for gray; bands are shown as `keras_vit.data.decode.rasters.shown` does.
         largest: The larger side in pixels to which larger images are reduced as soon as they are
             decoded, so that a few photographs do not fill the memory; None keeps their size.
 
@@ -102,7 +103,10 @@ def images_at(
     >>> [image.shape for image in images_at(data.load("digits").val, [5, 3], channels=1)]
     [(8, 8, 1), (8, 8, 1)]
     """
-    check_choice(channels, "channels", (1, 3))
+    if split.bands is not None:
+        channels = split.channels
+    else:
+        check_choice(channels, "channels", (1, 3))
     if not indices:
         return []
     if min(indices) < 0 or max(indices) >= len(split):
@@ -117,6 +121,8 @@ def images_at(
         images = [image for place, (image, _) in decoded if place in places]
     else:
         images = [image for image, _ in split.decoded(channels, ascending)]
+    if split.bands is not None:
+        images = [shown(image) for image in images]
     by_index = dict(zip(ascending, (_reduced(image, largest) for image in images), strict=True))
     return [by_index[index] for index in indices]
 

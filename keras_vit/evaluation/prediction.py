@@ -65,7 +65,7 @@ def predict_files(
     remaining, looked_at, size = iter(files), 0, 0
     deep: list[Path] = []
     while paths := [Path(file) for file in islice(remaining, batch_size)]:
-        if not deep:  # one warning, as soon as there is a reason for it
+        if not deep and eval_transform_of(model).bands is None:  # one warning
             looked_at += len(paths)
             warn_of_sixteen_bits(deep := sixteen_bit_files(paths), looked_at)
         if backend.compiles_per_shape() and len(paths) == batch_size:

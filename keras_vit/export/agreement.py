@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.export.contract import Contract
 from keras_vit.models.answers import NOVELTY
+from keras_vit.models.config import Statistics
 
 # The largest difference between answers, and with int8 the mean one, as parts of their scale.
 TOLERANCE = 1e-3
@@ -18,8 +19,13 @@ NOVELTY_TOLERANCE = 1e-2
 BATCHES = (1, 7)
 
 
-def check_images(size: tuple[int, int], channels: int) -> np.ndarray:
-    """Smooth colored patterns, uint8 `(8, height, width, channels)`: the same on every machine."""
+def check_images(
+    size: tuple[int, int], channels: int, statistics: Statistics | None = None
+) -> np.ndarray:
+    """Smooth colored patterns `(8, height, width, channels)`: the same on every machine.
+
+    uint8; with means and standard deviations, float32 around them.
+    """
     height, width = size
     y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
     images = []
@@ -30,6 +36,9 @@ def check_images(size: tuple[int, int], channels: int) -> np.ndarray:
             for phase in random.uniform(0, 6, (channels * 4))
         ]
         images.append(np.stack([sum(waves[c::channels]) for c in range(channels)], -1))
+    if statistics is not None:
+        means, stds = np.array(statistics, "float32")
+        return (means + stds * np.stack(images) / 2).astype("float32")
     return np.clip(127.5 + 50 * np.stack(images), 0, 255).astype("uint8")
 
 
@@ -43,7 +52,7 @@ def check_agreement(
 
     Args:
         run: From pixels to answers.
-        images: uint8 `(8, height, width, channels)`.
+        images: `(8, height, width, channels)`.
         expected: The model's answers `(8, size)`; its outputs, where it does not have a task.
         contract: Of the file: its task has the scale of the answers; int8 rounds them.
 
@@ -83,7 +92,7 @@ def check_novelty(
 
     Args:
         run: From pixels to the novelty `(images,)`.
-        images: uint8 `(8, height, width, channels)`.
+        images: `(8, height, width, channels)`.
         expected: The model's novelty `(8,)`.
         contract: Of the file.
 

@@ -17,6 +17,7 @@ from keras_vit.export.exported import ExportedModel, format_of
 from keras_vit.export.format_table import FORMATS
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Task
+from keras_vit.trainer.pixel_ranges import own_statistics
 
 # Images to calibrate by: NNCF's own default.
 CALIBRATION_IMAGES = 300
@@ -115,8 +116,14 @@ def size_of(path: Path) -> int:
 def calibration_images(
     model: Any, split: data.Split, number: int = CALIBRATION_IMAGES
 ) -> np.ndarray:
-    """Images of a split as the model sees them, uint8, taken evenly over the split."""
+    """Images of a split as the model sees them, taken evenly over the split.
+
+    uint8; float32 where the model has statistics of its own.
+    """
     step = max(1, len(split) // number)
     batches = data.pipeline(split, batch_size=step, **pipeline_arguments(model))
     firsts = [images[:1] for images, _ in islice(batches.as_numpy_iterator(), number)]
-    return np.clip(np.rint(np.concatenate(firsts)), 0, 255).astype("uint8")
+    images = np.concatenate(firsts)
+    if own_statistics(model) is not None:
+        return images
+    return np.clip(np.rint(images), 0, 255).astype("uint8")

@@ -10,6 +10,7 @@ from keras_vit._base.errors import check_positive
 from keras_vit._base.version import __version__
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.answers import NOVELTY, RAW_OUTPUTS
+from keras_vit.models.config import Statistics, check_statistics
 from keras_vit.tasks import Task
 
 # Under this name the text stands in the file's metadata.
@@ -26,7 +27,8 @@ PIXELS = "pixels"
 class Contract:
     """What an exported model takes and returns.
 
-    Its input `images` are uint8 pixels 0..255 `(batch, height, width, channels)` of any batch
+    Its input `images` are uint8 pixels 0..255 `(batch, height, width, channels)` of any batch, or
+    float32 in the range of raster files where the model has statistics of its own
     (`pixels`, a second signature of SavedModel and LiteRT, takes float32); its `outputs` are the
     `answer_names` of its task, or one called `outputs`, what the model returns.
 
@@ -41,6 +43,7 @@ class Contract:
         quantize: None, or `"int8"`.
         raw_shape: Without a task, the shape of the outputs for one image.
         novelty: Whether the last output is `novelty`.
+        statistics: The means and standard deviations of channels that are not 0..255, or None.
         version: Of the package that wrote the file.
     """
 
@@ -54,6 +57,7 @@ class Contract:
     quantize: str | None = None
     raw_shape: tuple[int, ...] = ()
     novelty: bool = False
+    statistics: Statistics | None = None
     version: str = __version__
 
     @property
@@ -70,7 +74,12 @@ class Contract:
     @property
     def reads_files(self) -> bool:
         """Whether the bytes of image files, of one, three or four channels, can be its input."""
-        return self.channels in (1, 3)
+        return self.channels in (1, 3) and self.statistics is None
+
+    @property
+    def dtype(self) -> str:
+        """Of `images`."""
+        return "uint8" if self.statistics is None else "float32"
 
     def to_text(self) -> str:
         """JSON in ASCII, whatever characters the names have."""
@@ -93,6 +102,8 @@ class Contract:
             values["raw_shape"] = tuple(map(int, values.get("raw_shape", ())))
             values["image_size"] = tuple(map(int, values["image_size"]))
             values["evaluation"] = EvalTransform.of(values.get("evaluation"))
+            if values.get("statistics") is not None:
+                values["statistics"] = check_statistics(values["statistics"], values["channels"])
             contract = cls(**values)
             height, width = contract.image_size
             check_positive(height=height, width=width, top_k=contract.top_k)

@@ -34,7 +34,7 @@ from keras_vit.models import ImageModel
 from keras_vit.models.answers import answers_of
 from keras_vit.models.views import average_views
 from keras_vit.tasks import Task
-from keras_vit.trainer.pixel_ranges import check_pixels
+from keras_vit.trainer.pixel_ranges import check_own_range, check_pixels, own_statistics
 
 _SAY_IT = 'Say it, such as model.task = keras_vit.tasks.Regression(("weight",)), and export again.'
 
@@ -55,7 +55,9 @@ def export_model(
     """Writes a model as a file that runs without keras_vit.
 
     Every format takes `images`, uint8 pixels 0..255 `(batch, height, width, channels)` of any
-    batch, and returns what the model's task answers:
+    batch, and returns what the model's task answers. (Where `normalization` is means and standard
+    deviations of the model's own, `images` are float32, in the range of the raster files, which the
+    graph normalizes, and no signature reads files.)
 
     | task | outputs |
     |---|---|
@@ -105,8 +107,9 @@ def export_model(
         format: One of the table.
         quantize: `"int8"` for weights in eight bits: a quarter of the size. Formats `"onnx"`,
             `"litert"` and `"openvino"`.
-        calibration: uint8 images `(images, height, width, channels)` as the model is to see them,
-            some hundred. With them OpenVINO quantizes activations, too; the others need none.
+        calibration: images `(images, height, width, channels)` as the model is to see them, some
+            hundred, of the dtype of `images`. With them OpenVINO quantizes activations, too; the
+            others need none.
         class_names: The names of the task; None for those that it has, or numbers.
         image_size: Height and width that images are resized to; None for the model's. Required for
             a model of any size.
@@ -155,6 +158,7 @@ def export_model(
         max_pixels=max_pixels,
         quantize=quantize,
         novelty=model.novelty is not None,
+        statistics=own_statistics(model),
     )
     _check_calibration(calibration, contract)
     if row.suffix is None:
@@ -211,7 +215,7 @@ def _write(
 ) -> None:
     """Writes and checks the format, in this process where its backend is this one's."""
     model = _float32(model, contract)
-    images = check_images(contract.image_size, contract.channels)
+    images = check_images(contract.image_size, contract.channels, contract.statistics)
     expected = average_views(model).predict(images, verbose=0)
     if contract.task is not None:
         expected = answers_of(model, expected)
@@ -279,12 +283,19 @@ def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> No
     if contract.quantize is None:
         raise ValueError("calibration is for quantize='int8': give that, or leave it out.")
     shape = (*contract.image_size, contract.channels)
-    if calibration.dtype != np.uint8 or calibration.shape[1:] != shape or not len(calibration):
+    if (
+        calibration.dtype != contract.dtype
+        or calibration.shape[1:] != shape
+        or not len(calibration)
+    ):
         raise ValueError(
-            f"calibration {calibration.dtype} {calibration.shape} must be uint8 images "
+            f"calibration {calibration.dtype} {calibration.shape} must be {contract.dtype} images "
             f"(images, {', '.join(map(str, shape))})."
         )
-    check_pixels(calibration.astype("float32"), "calibration")  # as bytes, 0..1 would pass
+    if contract.statistics is not None:
+        check_own_range(calibration, "calibration", contract.statistics)
+    else:
+        check_pixels(calibration.astype("float32"), "calibration")  # as bytes, 0..1 would pass
 
 
 def _task(model: ImageModel, names: Sequence[str] | None) -> Task | None:

@@ -17,7 +17,7 @@ def pixels_to_answers(model: ImageModel, contract: Contract, name: str = IMAGES)
     Args:
         model: The model.
         contract: What the file takes and returns.
-        name: Of the input: `"images"` of uint8, or `"pixels"` of float32.
+        name: Of the input: `"images"` of the contract's dtype, or `"pixels"` of float32.
     """
     import tensorflow as tf
 
@@ -26,7 +26,7 @@ def pixels_to_answers(model: ImageModel, contract: Contract, name: str = IMAGES)
         return named_answers(model, outputs, contract.top_k)
 
     shape = (None, *contract.image_size, contract.channels)
-    dtype = tf.uint8 if name == IMAGES else tf.float32
+    dtype = contract.dtype if name == IMAGES else "float32"
     return tf.function(answer, input_signature=[tf.TensorSpec(shape, dtype, name)])
 
 

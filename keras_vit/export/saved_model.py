@@ -71,7 +71,7 @@ def write(
         return answer(pixels, tf.ones(tf.shape(pixels)[:1], bool))
 
     signatures: dict[str, tuple[Callable[..., Any], Any]] = {
-        IMAGES: (from_images, tf.TensorSpec((None, None, None, channels), tf.uint8, IMAGES)),
+        IMAGES: (from_images, tf.TensorSpec((None, None, None, channels), contract.dtype, IMAGES)),
         PIXELS: (from_pixels, tf.TensorSpec((None, *size, channels), tf.float32, PIXELS)),
     }
     if contract.reads_files:

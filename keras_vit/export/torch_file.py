@@ -38,7 +38,9 @@ def write(
             # Float32 of any dtype. `images.to` would be written with a check that they are uint8.
             return named_answers(model, model(images * 1.0, training=False), contract.top_k)
 
-    example = torch.zeros((2, *contract.image_size, contract.channels), dtype=torch.uint8)
+    example = torch.zeros(
+        (2, *contract.image_size, contract.channels), dtype=getattr(torch, contract.dtype)
+    )
     with torch.no_grad():
         program = torch.export.export(
             Answers(),

@@ -39,7 +39,7 @@ def write_and_check(
     implementation = FORMATS[contract.format].implementation()
     implementation.write(scoring_model(model), path, contract, calibration)
     names = contract.outputs[:1] if novelty is None else (contract.outputs[0], NOVELTY)
-    run = implementation.runner(path, names)
+    run = implementation.runner(path, names, contract.dtype)
     check_agreement(lambda batch: run(batch)[0], images, expected, contract)
     if novelty is not None:
         check_novelty(lambda batch: run(batch)[1], images, novelty, contract)

@@ -12,10 +12,12 @@ import keras
 import numpy as np
 
 from keras_vit._base.figures import new_figure
+from keras_vit.data.decode.rasters import shown
 from keras_vit.inspection.attention_analysis import readout_attention
 from keras_vit.inspection.attribution import Classes, run_gradients
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass, as_numpy, run
+from keras_vit.trainer.pixel_ranges import own_statistics
 
 HEAT = "inferno"
 _WIDTH = 4.8  # inches
@@ -236,6 +238,8 @@ def to_pixels(model: keras.Model, images: Any) -> np.ndarray:
         data_format = "channels_first" if pixels.shape[1] in (1, 3) else None
     if data_format == "channels_first":
         pixels = np.moveaxis(pixels, 1, -1)
+    if own_statistics(model) is not None:
+        return np.stack([shown(image) for image in pixels]) / 255
     # Without preprocessing inside, a model takes [-1, 1], the released code's range.
     takes_pixels = getattr(model, "include_preprocessing", pixels.max() > 2)
     if not takes_pixels and not hasattr(model, "include_preprocessing") and pixels.min() >= 0:

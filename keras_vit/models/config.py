@@ -1,9 +1,10 @@
 """What defines a model: every argument, its default and its range, one dataclass per family."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import keras
 
@@ -44,6 +45,26 @@ POSITION_EMBEDDINGS = (
 )
 
 
+# The mean and the standard deviation of each channel.
+Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def check_statistics(given: Any, channels: int | None) -> Statistics:
+    """Means and standard deviations as they are stored; a ValueError for what cannot be some."""
+    try:
+        means, stds = (tuple(float(value) for value in values) for values in given)
+        fits = len(means) == len(stds) == channels and min(stds) > 0
+    except (TypeError, ValueError):
+        fits = False
+    if not fits or not all(map(math.isfinite, (*means, *stds))):
+        raise ValueError(
+            f"normalization={given!r} must be a name, such as 'inception', or the means and the "
+            f"standard deviations, above 0, of {channels} channels: two lists, as "
+            "keras_vit.data.band_statistics(splits.train) returns."
+        )
+    return means, stds
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Arguments of every model.
@@ -60,7 +81,9 @@ class ModelConfig:
             False: it takes normalized images, as the authors' code does.
         normalization: The mean and standard deviation of the pixels that the weights are for:
             `"inception"`, 0.5 and 0.5, which scales to [-1, 1]; `"imagenet"` or `"clip"`, by which
-            a single channel is normalized as RGB.
+            a single channel is normalized as RGB. Or the means and the standard deviations of the
+            channels in a range of their own, such as 16 bits: what
+            `keras_vit.data.band_statistics` returns.
         data_format: `"channels_last"`, `"channels_first"`, or None for Keras's configuration.
         name: Name of the model.
         dtype: Dtype policy of all layers but normalization and head, such as `"mixed_bfloat16"`.
@@ -74,7 +97,7 @@ class ModelConfig:
     input_shape: ImageShape | None = None
     classifier_activation: str | None = None
     include_preprocessing: bool = True
-    normalization: str = "inception"
+    normalization: str | Statistics = "inception"
     data_format: str | None = None
     name: str | None = None
     dtype: Any = None
@@ -102,6 +125,10 @@ class ModelConfig:
                 f"include_preprocessing={kind!r} must be True, for pixels 0..255, or False, for "
                 "normalized images."
             )
+        if not isinstance(self.normalization, str):
+            assert self.input_shape is not None
+            channels = self.input_shape[-1 if self.data_format == "channels_last" else 0]
+            self._set(normalization=check_statistics(self.normalization, channels))
 
     def _set_task(self) -> None:
         """Brings `task` and `num_classes` in line."""

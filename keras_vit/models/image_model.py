@@ -21,7 +21,7 @@ from keras_vit._base.errors import (
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.layers.novelty_score import NoveltyScore
-from keras_vit.models.config import ModelConfig, of_earlier_files
+from keras_vit.models.config import ModelConfig, Statistics, of_earlier_files
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
 from keras_vit.models.head import HEADS
 from keras_vit.models.layer_state import (
@@ -65,7 +65,7 @@ class ImageModel(CompiledModel):
     num_classes: int
     classifier_activation: str | None
     include_preprocessing: bool
-    normalization: str
+    normalization: str | Statistics
     data_format: str
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -194,7 +194,13 @@ class ImageModel(CompiledModel):
 
     @eval_transform.setter
     def eval_transform(self, value: EvalTransform | str | Mapping[str, Any]) -> None:
-        self._eval_transform = EvalTransform.of(value)
+        transform = EvalTransform.of(value)
+        if transform.bands is not None and len(transform.bands) != self.channels:
+            raise ValueError(
+                f"eval_transform reads {len(transform.bands)} bands, {transform.bands}, and "
+                f"{self.name} takes {self.channels} channels: give one band for each."
+            )
+        self._eval_transform = transform
 
     @property
     def _convolves(self) -> bool:

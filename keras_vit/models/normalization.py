@@ -6,10 +6,10 @@ import keras
 import numpy as np
 
 from keras_vit._base.errors import check_choice
-from keras_vit.models.config import ModelConfig
+from keras_vit.models.config import ModelConfig, Statistics
 
 # Mean and standard deviation of pixels 0..1.
-NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+NORMALIZATIONS: dict[str, Statistics] = {
     "inception": ((0.5,), (0.5,)),  # to [-1, 1]
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
@@ -17,17 +17,18 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 def normalize(images: Any, config: ModelConfig) -> Any:
-    """Pixels 0..255 as the weights expect them, in float32 under every policy.
+    """Pixels 0..255, or bands in their own range, as the weights expect them, in float32.
 
     Gray images under statistics of three channels become three: each statistic applies to the one
     channel, and the kernel stays as it was trained. So logits equal those of the gray image given
     as RGB, bit for bit, also where no bias could take the difference (CLIP, a ResNet's stem).
     """
     kind, data_format = config.normalization, config.data_format
-    check_choice(kind, "normalization", NORMALIZATIONS)
+    if isinstance(kind, str):
+        check_choice(kind, "normalization", NORMALIZATIONS)
     if not config.include_preprocessing:
         return images
-    means, stds = NORMALIZATIONS[kind]
+    means, stds = statistics_in_parts(kind)
     axis = -1 if data_format == "channels_last" else 1
     channels = images.shape[axis]
     if len(means) not in (1, normalized_channels(config, channels)):
@@ -48,6 +49,18 @@ def normalize(images: Any, config: ModelConfig) -> Any:
     return keras.layers.Rescaling(scale, offset, dtype="float32", name="normalize")(images)
 
 
+def statistics_in_parts(normalization: str | Statistics) -> Statistics:
+    """The mean and the standard deviation of each channel, as parts of 255.
+
+    >>> statistics_in_parts("inception")
+    ((0.5,), (0.5,))
+    """
+    if isinstance(normalization, str):
+        return NORMALIZATIONS[normalization]
+    means, stds = ([value / 255 for value in values] for values in normalization)
+    return tuple(means), tuple(stds)
+
+
 def normalized_channels(config: Any, channels: int) -> int:
     """The channels of the normalized images, which the weights are for.
 
@@ -61,7 +74,7 @@ def normalized_channels(config: Any, channels: int) -> int:
     1
     """
     is_gray = config.include_preprocessing and channels == 1
-    return len(NORMALIZATIONS[config.normalization][0]) if is_gray else channels
+    return len(statistics_in_parts(config.normalization)[0]) if is_gray else channels
 
 
 def channels_last(images: Any, data_format: str | None) -> Any:

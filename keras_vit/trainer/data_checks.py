@@ -19,7 +19,13 @@ import keras
 import numpy as np
 
 from keras_vit.ops import is_tensorflow
-from keras_vit.trainer.pixel_ranges import MOST_IMAGES, check_label_rows, check_pixels
+from keras_vit.trainer.pixel_ranges import (
+    MOST_IMAGES,
+    check_label_rows,
+    check_own_range,
+    check_pixels,
+    own_statistics,
+)
 from keras_vit.trainer.strategies import strategy_replicas
 
 USUAL_SIZE = 224  # pixels, proposed where a model takes any
@@ -124,6 +130,7 @@ class DataCheck:
         if labels and self.classes:
             self.loss = crossentropy_of(getattr(model, "loss", None))
         self.normalized = not getattr(model, "include_preprocessing", True)
+        self.statistics = own_statistics(model)
         self.replicas = strategy_replicas(model)
 
     def data(self, x: Any, y: Any = None) -> Any:
@@ -315,10 +322,15 @@ class DataCheck:
             if images is None or len(images.shape) != 4:
                 return
             pixels = _to_numpy(images[:MOST_IMAGES])
-            self.looks = not check_pixels(pixels, self.model_name, self.normalized, self.warned)
+            self.looks = not self._shows_range(pixels)
         except (ValueError, Warning) as error:  # a warning that the user has made an error
             self.error = self.error or error
             raise
+
+    def _shows_range(self, pixels: Any) -> bool:
+        if self.statistics is None:
+            return check_pixels(pixels, self.model_name, self.normalized, self.warned)
+        return check_own_range(pixels, self.model_name, self.statistics, self.axis, self.warned)
 
     def _tensorflow_dataset(self, dataset: Any) -> Any:
         """The data set with the checks in its pipeline: nothing is read ahead, or twice."""
@@ -333,8 +345,9 @@ class DataCheck:
         known = [s for s in (images, labels) if s is not None and s.shape.rank is not None]
         self.shapes(images if images in known else None, labels if labels in known else None)
         of_labels = labels in known and self._integers(labels)
-        # Of bytes, nothing can be said but to a model of normalized images.
-        of_pixels = images is not None and (self.normalized or images.dtype != tf.uint8)
+        # Of bytes, nothing can be said but to a model of other images.
+        of_others = self.normalized or self.statistics is not None
+        of_pixels = images is not None and (of_others or images.dtype != tf.uint8)
         of_rows = labels is not None and (labels not in known or self._rows(labels))
         # A strategy reads from the end of the pipeline how to cut batches for its devices.
         if not (of_labels or of_rows or of_pixels) or self.replicas > 1:

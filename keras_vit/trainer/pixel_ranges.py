@@ -26,6 +26,9 @@ NARROW, NARROW_IMAGES = 16, 4
 OVERSHOOT = 0.25
 # Normalized images seldom leave -3..3; a bright point in a dark image may.
 MOST_NORMALIZED, NORMALIZED_INTEGER = 30, 6
+# Of channels that have a range of their own, in standard deviations: bright points may be far away,
+# and images of less contrast than this were scaled.
+MOST_PARTS, NARROW_PARTS = 300, 0.05
 # Rounding of labels in half precision.
 LABEL_TOLERANCE = 1e-2
 
@@ -182,6 +185,53 @@ def check_pixels(
             f"The images range from {_number(low)} to {_number(high)}, and {model_name} takes "
             f"{takes}. They look {row.name}: {row.fix}.",
             row.name,
+            warned,
+        )
+    return colorful > 0
+
+
+def own_statistics(model: Any) -> Any:
+    """Means and standard deviations of channels in a range of their own; None for 0..255."""
+    given = getattr(model, "normalization", None)
+    takes_pixels = getattr(model, "include_preprocessing", False)
+    return None if isinstance(given, str) or not takes_pixels else given
+
+
+def check_own_range(
+    images: Any, model_name: str, statistics: Any, axis: int = -1, warned: set[str] | None = None
+) -> bool:
+    """What `check_pixels` does, for channels with a mean and standard deviation of their own.
+
+    Args:
+        images: As in `check_pixels`; or with the channels on `axis`.
+        model_name: The name used in messages.
+        statistics: The means and the standard deviations of the channels.
+        axis: 1 for images with channels first.
+        warned: As in `check_pixels`.
+
+    Raises:
+        ValueError: A value is NaN or infinite.
+    """
+    images = np.moveaxis(np.asarray(images)[:MOST_IMAGES], axis, -1)
+    means, stds = np.array(statistics, "float32")
+    if not images.size or images.dtype.kind not in "biufV" or images.shape[-1] != len(means):
+        return False
+    rows = images.reshape(len(images), -1).astype("float32")
+    lows, highs = rows.min(axis=1), rows.max(axis=1)
+    _check_finite(rows, lows, highs, model_name)
+    normalized = (images.astype("float32") - means) / stds
+    colorful = int((lows < highs).sum())
+    is_flat = colorful >= NARROW_IMAGES and float(np.ptp(normalized)) < NARROW_PARTS
+    if is_flat or float(np.abs(normalized).max()) > MOST_PARTS:
+        channels = "; ".join(
+            f"{m:.4g} and {s:.4g}" for m, s in zip(means[:5], stds[:5], strict=True)
+        )
+        _warn(
+            f"The images range from {_number(float(lows.min()))} to "
+            f"{_number(float(highs.max()))}, and the channels of the images that {model_name} is "
+            f"for have these means and standard deviations: {channels}. Give the images in the "
+            "range of their files, neither scaled nor normalized, and the bands in the same order.",
+            "in a range of their own",
             warned,
         )
     return colorful > 0

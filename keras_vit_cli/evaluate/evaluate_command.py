@@ -5,6 +5,7 @@ from rich.table import Table
 from keras_vit._base.errors import check_choice
 from keras_vit.data import load
 from keras_vit.export import ExportedModel
+from keras_vit.models.views import eval_transform_of
 from keras_vit.weights import load_model
 from keras_vit_cli.evaluate.tables import own_answers, own_classes, transfer_rows, vtab_report
 from keras_vit_cli.model_files import open_classifier
@@ -39,6 +40,7 @@ def evaluate(options: EvaluateOptions) -> int:
         data_dir=options.data_dir,
         max_pixels=options.max_pixels,
         reader=options.reader,
+        bands=eval_transform_of(classifier).bands,
     )
     check_choice(options.split, "split", splits)
     print_text(f"{classifier.name} on {splits!r}")

@@ -32,6 +32,7 @@ from keras_vit.inspection.plots import (
 from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models.answers import answers_of
 from keras_vit.models.image_model import ImageModel
+from keras_vit.models.views import eval_transform_of
 from keras_vit.tasks import Classification
 from keras_vit_cli.inspect.looks import METHODS, look
 from keras_vit_cli.inspect.page import InspectedImage, Plot, write_page
@@ -201,13 +202,15 @@ def _read_files(
             "include_preprocessing=True, or call class_attribution on arrays."
         )
     _, channels = size_and_channels(model)
-    if channels not in (1, 3):
+    bands = eval_transform_of(model).bands
+    if bands is None and channels not in (1, 3):
         raise ValueError(
             f"{model.name!r} takes {channels} channels; image files have 3, or 1 in gray. "
             "Call class_attribution on arrays."
         )
     paths = [Path(file) for file in files]
-    warn_of_sixteen_bits(sixteen_bit_files(paths), len(paths))
+    if bands is None:
+        warn_of_sixteen_bits(sixteen_bit_files(paths), len(paths))
     images, failed = read_images(model, paths, max_pixels)
     if not len(images):
         reasons = "; ".join(f"{printable(file)}: {reason}" for file, reason in failed.items())

@@ -5,6 +5,7 @@ from typing import Any
 
 from keras_vit_cli.options.option import (
     POSITIONAL,
+    BandNumbers,
     Integers,
     Numbers,
     UsageError,
@@ -100,6 +101,13 @@ reader = partial(
     "TensorFlow and reads folders, tables and digits (default: TensorFlow where it is installed)",
     None,
     choices=READERS,
+)
+bands = partial(
+    in_data,
+    "read TIFF, PNG, NumPy or DICOM files of any bit depth in their own range, and take these "
+    "bands as channels, such as 4,3,2 or all (default: photographs, 0 to 255)",
+    None,
+    BandNumbers(),
 )
 images = partial(in_data, "image files", metavar="IMAGE", name=POSITIONAL)
 decoder = partial(

@@ -57,6 +57,7 @@ class TrainOptions:
     )
     max_pixels: int = shared.max_pixels()
     reader: str | None = shared.reader()
+    bands: str | None = shared.bands()
     model: str | None = in_model(
         "name of a model, such as ViT-Ti/16 or timm's deit_tiny_patch16_224 (default: the "
         "recipe's small model)",

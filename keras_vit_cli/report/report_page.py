@@ -140,6 +140,8 @@ def _trained(task: Task, facts: Mapping[str, Any], job: Mapping[str, Any]) -> st
     sizes = {part: counted(count, "image") for part, count in facts.get("data", {}).items()}
     purpose = f", that set the {HELD_OUT_FOR[task.kind]}" if task.kind in HELD_OUT_FOR else ""
     height, width, channels = facts.get("pixels") or 3 * ("",)
+    of_bands = "" if not facts.get("bands") else f"bands {', '.join(map(str, facts['bands']))}"
+    colors = of_bands or ("gray" if channels == 1 else "color")
     rows = {
         "data": f"{short_path(beside)}{labels}" if beside else "",
         **{PARTS.get(part, part): targets.get(part, size) for part, size in sizes.items()},
@@ -152,9 +154,7 @@ def _trained(task: Task, facts: Mapping[str, Any], job: Mapping[str, Any]) -> st
         else "",
         "model": facts.get("model", ""),
         "parameters": f"{facts['parameters']:,}" if "parameters" in facts else "",
-        "image size": f"{height} x {width} pixels, {'gray' if channels == 1 else 'color'}"
-        if height
-        else "",
+        "image size": f"{height} x {width} pixels, {colors}" if height else "",
         "initial weights": describe_weights(job.get("model"), job.get("weights")) if job else "",
         "teacher": short_path(job.get("teacher") or ""),
         "duration": " in ".join(

@@ -90,6 +90,11 @@ def load_served(path: str | Path) -> ServedModel:
     """
     model = load_classifier(path)
     served = _from_exported(model) if isinstance(model, ExportedModel) else _from_keras(model)
+    if served.evaluation.bands is not None:
+        raise ValueError(
+            f"{path} is for bands {served.evaluation.bands} of raster files, and the server takes "
+            "photographs: keras-vit predict takes such files, and an exported file their pixels."
+        )
     check_channels(served.channels)
     return served
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras_vit
+from keras_vit import data
 from keras_vit.data import EvalTransform
 from keras_vit.models import MLPMixer, VisionTransformer
 from keras_vit.models.families import family_of
@@ -13,17 +14,22 @@ from keras_vit.weights.loading import model_class
 from keras_vit_cli.train.job import Job
 
 
-def build(job: Job, recipe: Recipe, task: Task, channels: int) -> Any:
-    """The model of the job's name or weights, or that of the recipe."""
+def build(job: Job, recipe: Recipe, task: Task, train: data.Split) -> Any:
+    """The model of the job's name or weights, or that of the recipe.
+
+    For bands it has their statistics over the training images.
+    """
     size = recipe.image_size
     if size != DEFAULT_SIZE and job.weights and job.image_size is None and _is_mixer(job):
         size = DEFAULT_SIZE  # its weights mix the patches of one size
     arguments: dict[str, Any] = {
         "task": task,
         "num_classes": task.outputs,
-        "input_shape": (size, size, channels),
+        "input_shape": (size, size, train.channels),
         "dtype": job.precision,
     }
+    if train.bands is not None:
+        arguments["normalization"] = data.band_statistics(train)
     if job.model is not None:
         model = keras_vit.create(job.model, weights=job.weights, **arguments)
     elif job.weights is not None:
@@ -42,7 +48,9 @@ def build(job: Job, recipe: Recipe, task: Task, channels: int) -> Any:
         model = model.with_token_merging(job.token_merging)
     if recipe.augmentation.crop == "resize":
         # Tiny images do not have a border to crop in evaluation.
-        model.eval_transform = EvalTransform("stretch")
+        model.eval_transform = EvalTransform("stretch", bands=train.bands)
+    elif train.bands is not None:
+        model.eval_transform = EvalTransform(bands=train.bands)
     return model
 
 

@@ -50,7 +50,7 @@ from keras_vit.weights import load_model
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
 from keras_vit_cli.report.run_files import write_report
-from keras_vit_cli.table_options import table_options
+from keras_vit_cli.table_options import band_numbers, table_options
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import check_processes, recipe_of, suited_recipe
@@ -224,7 +224,7 @@ class Run:
         keras.utils.set_random_seed(self.job.seed)
         self.splits = splits
         self.hold_out()
-        self.model = build(self.job, self.recipe, splits.task, splits.train.channels)
+        self.model = build(self.job, self.recipe, splits.task, splits.train)
         self.look_first()
         self.fit()
         self.choose()
@@ -406,6 +406,7 @@ class Run:
             "model": describe_model(self.model),
             "parameters": self.model.count_params(),
             "pixels": [*self.model.image_size, self.model.channels],
+            "bands": self.model.eval_transform.bands,
             **self.facts,
             "data": {part: len(split) for part, split in self.splits.items()},
             "targets": {part: describe_targets(split) for part, split in self.splits.items()},
@@ -448,6 +449,7 @@ def load_splits(job: Job) -> data.Splits:
             seed=job.seed,
             max_pixels=job.max_pixels,
             reader=job.reader,
+            bands=band_numbers(job.bands),
             on_bad_file=job.on_bad_file,
         )
 

@@ -20,6 +20,7 @@ from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.decode.pillow_formats import pillow_format
+from keras_vit.data.decode.rasters import read_raster
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.preprocessing import evaluation_image
 
@@ -103,7 +104,8 @@ def read_image(
         decoder: in place of the transform's, as in `decode_image`.
 
     Returns:
-        float32 array `(height, width, channels)`, values 0..255; or the reason, a string.
+        float32 array `(height, width, channels)`, values 0..255, or the bands of the transform in
+        the file's own range; or the reason, a string.
 
     Raises:
         ValueError: an argument out of range.
@@ -112,9 +114,9 @@ def read_image(
         >>> read_image("nowhere.jpg", 224)
         'No such file or directory'
     """
-    if has_sixteen_bits(_first_bytes(Path(file))):
-        warn_of_sixteen_bits([file], 1)
     transform = EvalTransform.of(transform)
+    if transform.bands is None and has_sixteen_bits(_first_bytes(Path(file))):
+        warn_of_sixteen_bits([file], 1)
     if decoder is not None:
         transform = replace(transform, decoder=decoder)
     return prepare_file(file, image_size, channels, max_pixels, transform)
@@ -133,6 +135,18 @@ def prepare_file(
         return prepare_contents(contents, image_size, channels, max_pixels, transform)
     except (OSError, BadImageError) as error:
         return unreadable_reason(error)
+
+
+def decode_array(
+    contents: bytes,
+    channels: int,
+    max_pixels: int | None = MAX_PIXELS,
+    bands: tuple[int, ...] | None = None,
+) -> np.ndarray:
+    """An image file without TensorFlow: uint8 pixels; or some bands, in the file's own range."""
+    if bands is None:
+        return decode_with_pillow(contents, channels, max_pixels)
+    return read_raster(contents, bands, max_pixels)
 
 
 def unreadable_reason(error: OSError | BadImageError) -> str:
@@ -154,7 +168,8 @@ def prepare_contents(
         image_size: as in `read_image`, like the others.
 
     Returns:
-        float32 array `(height, width, channels)`, values 0..255, not rounded.
+        float32 array `(height, width, channels)`, values 0..255, not rounded; with the transform's
+        `bands`, in the file's own range.
 
     Raises:
         BadImageError: the bytes cannot be decoded, or the image is larger than `max_pixels`.
@@ -165,8 +180,8 @@ def prepare_contents(
     decoder = transform.decoder or ("tensorflow" if backend.is_tensorflow() else "pillow")
     # TensorFlow does not decode what phones write, such as HEIC: Pillow does, on every backend.
     by_pillow = decoder == "pillow" and not backend.is_tensorflow()
-    if by_pillow or pillow_format(contents) is not None:
-        pixels = decode_with_pillow(contents, channels, max_pixels)
+    if by_pillow or transform.bands is not None or pillow_format(contents) is not None:
+        pixels = decode_array(contents, channels, max_pixels, transform.bands)
         return evaluation_image(pixels, size, transform)
     prepare = _in_a_graph(size, channels, max_pixels, decoder, transform)
     try:

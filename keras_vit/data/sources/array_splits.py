@@ -101,7 +101,7 @@ def _as_indices(labels: np.ndarray, images: int, classes: int) -> np.ndarray:
 
 
 class DecodedSplit(IndexedSplit):
-    """Every image of another split as uint8 pixels, one after another in a single tensor.
+    """Every image of another split as it is decoded, one after another in a single tensor.
 
     Unlike the cache of tf.data it can be read in any order, so that a shuffled pass can start
     anywhere, and it is complete before the first pass.
@@ -115,6 +115,7 @@ class DecodedSplit(IndexedSplit):
     def __init__(self, split: Split, channels: int, indices: np.ndarray | None = None):
         self.name, self.meaning, self.augment = split.name, split.meaning, split.augment
         self.sampling_rates, self.reader = split.sampling_rates, split.reader
+        self.bands, self.channels = split.bands, split.channels
         self._channels = channels
         images, labels = zip(*split.decoded(channels, indices), strict=True)
         self._labels = np.array(labels)

@@ -7,7 +7,8 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,15 @@ from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
 from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
-from keras_vit.data.decode.image_files import irregular, read_contents, sixteen_bit_files
-from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.image_files import (
+    decode_array,
+    irregular,
+    read_contents,
+    sixteen_bit_files,
+)
 from keras_vit.data.decode.pillow_formats import PILLOW_SUFFIXES
+from keras_vit.data.decode.rasters import RASTER_SUFFIXES, read_raster
+from keras_vit.data.eval_transform import check_bands
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
 from keras_vit.data.sources.other_formats import (
@@ -34,7 +41,7 @@ from keras_vit.data.sources.other_formats import (
     why_ignored,
 )
 from keras_vit.data.sources.splits import GRAY, MOST_LINES, FileReport, IndexedSplit, Splits
-from keras_vit.data.sources.verification import checked_files
+from keras_vit.data.sources.verification import checked_files, checked_rasters
 from keras_vit.tasks import Task
 
 FOLDER_LAYOUTS = (
@@ -66,6 +73,7 @@ class FileSplit(IndexedSplit):
         jpeg: every file is a JPEG file; if also `upright`, no header is read before decoding.
         max_pixels: as in `decode_image`; verified files have been checked.
         reader: a name in `keras_vit.data.image_readers.READERS`; None for the default.
+        bands: of raster files, from 1, in the order of the channels; for Grain's reader.
     """
 
     can_fail = True
@@ -83,8 +91,11 @@ class FileSplit(IndexedSplit):
         jpeg: bool = False,
         max_pixels: int | None = MAX_PIXELS,
         reader: str | None = None,
+        bands: Sequence[int] | None = None,
     ):
-        self.name, self.reader = name, resolve_reader(reader)
+        self.name, self.reader = name, resolve_reader(reader, bands)
+        if bands is not None:
+            self.bands, self.channels = check_bands(bands), len(bands)
         self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
         self.verified, self.upright, self.jpeg = verified, upright, jpeg
         self.max_pixels = max_pixels
@@ -123,8 +134,8 @@ class FileSplit(IndexedSplit):
 
     def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
         max_pixels = None if self.verified else self.max_pixels
-        image = decode_with_pillow(read_contents(self.files[index]), channels, max_pixels)
-        return crop_to_box(image, crop)
+        contents = read_contents(self.files[index])
+        return crop_to_box(decode_array(contents, channels, max_pixels, self.bands), crop)
 
     def report_undecodable(self, index: int, reason: str) -> None:
         file = printable(self.files[index])
@@ -132,7 +143,8 @@ class FileSplit(IndexedSplit):
 
     @property
     def _fate(self) -> str:
-        return "is replaced by a gray image" if self.verified else "is skipped"
+        substitute = "zeros" if self.bands else "a gray image"
+        return f"is replaced by {substitute}" if self.verified else "is skipped"
 
     def decode_or_replace(
         self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None
@@ -153,6 +165,24 @@ class FileOptions:
     verify: bool = True
     max_pixels: int | None = MAX_PIXELS
     reader: str = "tensorflow"
+    bands: tuple[int, ...] | str | None = None
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Of the files that are read so, in lower case."""
+        if self.bands is not None:
+            return RASTER_SUFFIXES
+        return IMAGE_SUFFIXES + (PILLOW_SUFFIXES if self.reader == "grain" else ())
+
+    def for_files(self, files: Sequence[Path]) -> FileOptions:
+        """The same with the numbers of all bands, those of the first file that can be read."""
+        if self.bands != "all":
+            return self
+        for file in files:
+            with suppress(OSError, BadImageError):
+                count = read_raster(read_contents(file), None, self.max_pixels).shape[-1]
+                return replace(self, bands=tuple(range(1, count + 1)))
+        return replace(self, bands=(1,))  # the check names the reason of each file
 
 
 def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptions) -> Splits:
@@ -160,9 +190,9 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
     if not folder.is_dir():
         general = f"{folder} is a file, not a folder of images. {FOLDER_LAYOUTS}"
         raise NotADirectoryError(advice_for(str(folder)) or general)
-    examples, class_names, ignored = _find_examples(folder, val_fraction, seed, options.reader)
+    examples, class_names, ignored = _find_examples(folder, val_fraction, seed, options.suffixes)
     files = [file for part in examples.values() for file, _ in part]
-    unreadable, upright, jpeg = check_images(files, options)
+    options, unreadable, upright, jpeg = check_images(files, options)
     bad = {file for file, _ in unreadable}
     examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
     trained = {c for _, c in examples["train"]}
@@ -187,6 +217,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
             jpeg,
             options.max_pixels,
             options.reader,
+            options.bands,
         )
     _report_ignored(ignored)
     report = FileReport(tuple(unreadable), (*ignored, *unused))
@@ -194,7 +225,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
 
 
 def _find_examples(
-    folder: Path, val_fraction: float, seed: int, reader: str
+    folder: Path, val_fraction: float, seed: int, suffixes: tuple[str, ...]
 ) -> tuple[Examples, tuple[str, ...], Files]:
     """The files of each split, the class names, and the files without the suffix of an image."""
     parts = {path.name: path for path in _folders(folder)}
@@ -202,7 +233,7 @@ def _find_examples(
     # A class may be called "train": it is a split only when it holds folders itself.
     if "train" in parts and _folders(parts["train"]):
         if any(name in parts for name in _SPLIT_NAMES["val"]):
-            return _from_split_folders(_split_sources(folder, parts), reader)
+            return _from_split_folders(_split_sources(folder, parts), suffixes)
         folder = parts["train"]
     elif "train" in listings:
         class_names = _class_names(folder)
@@ -211,19 +242,19 @@ def _find_examples(
         refuse_overlap(examples, sources)
         return examples, class_names, []
     class_names = _class_names(folder)
-    files, ignored = _scan(folder, class_names, reader)
+    files, ignored = _scan(folder, class_names, suffixes)
     return _stratified(files, class_names, val_fraction, seed), class_names, ignored
 
 
 def _from_split_folders(
-    parts: dict[str, Path], reader: str
+    parts: dict[str, Path], suffixes: tuple[str, ...]
 ) -> tuple[Examples, tuple[str, ...], Files]:
     _class_names(parts["train"])
     class_names = tuple(sorted({path.name for part in parts.values() for path in _folders(part)}))
     examples: Examples = {}
     ignored: Files = []
     for name, part in parts.items():
-        examples[name], its_ignored = _scan(part, class_names, reader)
+        examples[name], its_ignored = _scan(part, class_names, suffixes)
         ignored += its_ignored
         if not examples[name]:
             hint = how_to_convert(path for path, _ in its_ignored)
@@ -284,9 +315,10 @@ def _split_sources(folder: Path, available: dict[str, Path]) -> dict[str, Path]:
     return sources
 
 
-def _scan(folder: Path, class_names: Iterable[str], reader: str) -> tuple[Files, Files]:
+def _scan(
+    folder: Path, class_names: Iterable[str], suffixes: tuple[str, ...]
+) -> tuple[Files, Files]:
     """The images of `FOLDER/<class>/*`, sorted, and what else lies there."""
-    suffixes = IMAGE_SUFFIXES + (PILLOW_SUFFIXES if reader == "grain" else ())
     examples: Files = []
     ignored: Files = []
     for name in class_names:
@@ -299,7 +331,7 @@ def _scan(folder: Path, class_names: Iterable[str], reader: str) -> tuple[Files,
             if path.is_dir():
                 ignored.append((path, "a folder within a class folder"))
             elif path.suffix.lower() not in suffixes:
-                ignored.append((path, why_ignored(path)))
+                ignored.append((path, why_ignored(path, suffixes)))
             elif kind := irregular(path):
                 ignored.append((path, kind))  # reading it might never end
             else:
@@ -328,19 +360,28 @@ def _stratified(
     return parts
 
 
-def check_images(files: Sequence[Path], options: FileOptions) -> tuple[Files, bool, bool]:
+def check_images(
+    files: Sequence[Path], options: FileOptions
+) -> tuple[FileOptions, Files, bool, bool]:
     """Decodes files, where they are to be verified, and reports those that cannot be decoded.
 
     Returns:
-        Those; and whether all others are upright, and JPEG files, as far as that is known.
+        The options with the numbers of all bands; those files; and whether all others are upright,
+        and JPEG files, as far as that is known.
     """
+    exact, options = options.bands == "all", options.for_files(files)
     if not options.verify:
-        warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
-        return [], False, False
-    unreadable, upright, jpeg, deep = checked_files(files, options.max_pixels, options.reader)
-    warn_of_sixteen_bits(deep, len(files))
+        if options.bands is None:
+            warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
+        return options, [], False, False
+    if options.bands is not None:
+        unreadable = checked_rasters(files, options.max_pixels, options.bands, exact)
+        upright = jpeg = False
+    else:
+        unreadable, upright, jpeg, deep = checked_files(files, options.max_pixels, options.reader)
+        warn_of_sixteen_bits(deep, len(files))
     _report_unreadable(unreadable, len(files), options.on_bad_file)
-    return unreadable, upright, jpeg
+    return options, unreadable, upright, jpeg
 
 
 def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from keras_vit._base.errors import check_choice, check_positive, printable
 from keras_vit._base.version import install_command
 from keras_vit.data.decode.headers import MAX_PIXELS
+from keras_vit.data.eval_transform import check_bands
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.digits import load_digits
 from keras_vit.data.sources.folder import FOLDER_LAYOUTS, FileOptions, load_folder, near_folders
@@ -32,6 +33,7 @@ def load(
     verify: bool = True,
     max_pixels: int | None = MAX_PIXELS,
     reader: str | None = None,
+    bands: Sequence[int] | str | None = None,
     labels: str | os.PathLike[str] | None = None,
     task: str | Task | None = None,
     file_column: str | None = None,
@@ -74,6 +76,12 @@ def load(
             Grain's threads, for folders, tables and digits. Both take the same images in the same
             order with the same crops; JPEG files are decoded as with `decoder="pillow"` by the
             second. None for TensorFlow where it is installed, otherwise Grain.
+        bands: read the files of a folder or table as rasters in their own range, whatever the bit
+            depth, and take these bands as channels, counted from 1, such as (4, 3, 2); or "all" of
+            them in order, which have to be as many in every file. Files are then TIFF or GeoTIFF,
+            PNG, NumPy's `.npy` or DICOM, by their suffix, and Grain reads them
+            (`pip install 'keras3-vit[bands]'`). `keras_vit.data.band_statistics` has what a model
+            of them needs. None for photographs, 0..255.
         labels: a table with a row per image of the folder `source`, which may lie in it: a CSV,
             TSV, JSON lines or Parquet file. Its columns `split` (train, val, test) and `group`
             (what must not be on both sides, such as a patient) are honored.
@@ -115,7 +123,10 @@ def load(
     if max_pixels is not None:
         check_positive(max_pixels=max_pixels)
     check_choice(on_bad_file, "on_bad_file", ("skip", "raise"))
-    reading = FileOptions(on_bad_file, verify, max_pixels, resolve_reader(reader))
+    if bands is not None and bands != "all":
+        bands = check_bands(bands)
+    who = resolve_reader(reader, bands)
+    reading = FileOptions(on_bad_file, verify, max_pixels, who, bands)
     name = os.fspath(source)
     if labels is not None:
         table = TableOptions(labels, task, file_column, label_columns, separator, on_bad_row)
@@ -126,11 +137,15 @@ def load(
             "task, file_column, label_columns and separator are about a table: give it as labels "
             "(--labels labels.csv), or leave them out."
         )
+    path, kind = Path(name).expanduser(), _kind(name)
+    if bands is not None and (kind != "folder" or not path.exists()):
+        raise ValueError(
+            f"bands={bands!r} is for a folder of raster files, which {printable(name)} is not."
+        )
     if name in ("digits", "digits/half"):
         return load_digits(name, val_fraction, seed, reading.reader)
     tfds_dir = None if data_dir is None else os.fspath(data_dir)
     options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}
-    path, kind = Path(name).expanduser(), _kind(name)
     if kind != "folder" and reader == "grain":
         raise ValueError(
             f"reader='grain' is for folders of images, tables and digits, and {printable(name)} "

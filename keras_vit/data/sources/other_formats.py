@@ -103,10 +103,10 @@ def format_of_contents(contents: bytes) -> OtherFormat | None:
     return next(known, None)
 
 
-def why_ignored(path: Path) -> str:
+def why_ignored(path: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> str:
     """Why a file of a class folder is not used: its format, as far as it is known."""
     kind = other_format(path)
-    known = f"not one of {' '.join(IMAGE_SUFFIXES)}"
+    known = f"not one of {' '.join(suffixes)}"
     return known if kind is None else f"{kind.name}, {known}"
 
 

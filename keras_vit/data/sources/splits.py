@@ -34,7 +34,9 @@ class Split(ABC):
         task: what the labels mean.
         class_names: the names of the task; whoever sets them makes it a `Classification`.
         num_examples: how many images; also `len(split)`.
-        channels: 1 where all images are gray, else 3.
+        channels: 1 where all images are gray, else 3; with bands, their number.
+        bands: the bands of raster files, from 1, that are the channels, in the files' own range;
+            None for photographs, 0..255.
         files: the path of each image in the order of `labels()`, or None without files.
         augment: the name in `AUGMENTATIONS` that suits these images by default.
         can_fail: whether `decode` can fail, as it can where files may have changed.
@@ -50,6 +52,7 @@ class Split(ABC):
     name: str
     meaning: tuple[str, ...] | Task  # names of classes, of which a task needs two, or a task
     channels: int = 3
+    bands: tuple[int, ...] | None = None
     files: tuple[Path, ...] | None = None
     augment: str = "inception"
     can_fail: bool = False
@@ -280,7 +283,7 @@ class IndexedSplit(Split):
             if not self.can_fail:
                 raise
             self.report_undecodable(index, unreadable_reason(error))
-            return np.full((1, 1, channels), GRAY, np.uint8), False
+            return np.full((1, 1, channels), 0 if self.bands else GRAY, np.uint8), False
 
     def report_undecodable(self, index: int, reason: str) -> None:
         """Prints to stderr what becomes of an image that cannot be decoded, and why."""

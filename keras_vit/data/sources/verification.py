@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from keras_vit._base.errors import counted
+from keras_vit._base.errors import counted, warn_of_data
 from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import JPEG, BadImageError, undecodable_reason
@@ -14,6 +15,7 @@ from keras_vit.data.decode.bit_depth import has_sixteen_bits
 from keras_vit.data.decode.decoder import decode_and_orientation
 from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.rasters import read_raster
 
 
 def checked_files(
@@ -29,9 +31,6 @@ def checked_files(
         others are JPEG files; and the PNG files of 16 bits per channel. Only TensorFlow looks for
         what is upright, to leave the search out later.
     """
-    from rich.console import Console
-    from rich.progress import track
-
     orientation_of = _decode_in_a_graph(max_pixels) if reader == "tensorflow" else None
     orientations, jpeg, deep = set(), set(), set()
 
@@ -49,6 +48,52 @@ def checked_files(
             deep.add(file)
         return None
 
+    unreadable = _unreadable(files, reason)
+    upright = orientation_of is not None and orientations <= {1}
+    return unreadable, upright, jpeg == {True}, [f for f in files if f in deep]
+
+
+def checked_rasters(
+    files: Sequence[Path], max_pixels: int | None, bands: tuple[int, ...], exact: bool
+) -> list[tuple[Path, str]]:
+    """Reads every file of bands once, as `checked_files` does, and warns of mixed bit depths.
+
+    Args:
+        files: Of a folder.
+        max_pixels: As in `decode_image`.
+        bands: The numbers of those that are needed.
+        exact: Whether no file may have more.
+    """
+    depths: dict[str, int] = Counter()
+
+    def reason(file: Path) -> str | None:
+        try:
+            image = read_raster(read_contents(file), None if exact else bands, max_pixels)
+        except (OSError, BadImageError) as error:
+            return unreadable_reason(error)
+        if image.shape[-1] != len(bands):
+            have = f"it has {counted(image.shape[-1], 'band')}, and the first file has {len(bands)}"
+            return f"{have}: choose those that all have, such as bands=(3, 2, 1)"
+        depths[str(image.dtype)] += 1
+        return None
+
+    unreadable = _unreadable(files, reason)
+    if len(depths) > 1:
+        kinds = ", ".join(f"{counted(n, 'file')} of {kind}" for kind, n in sorted(depths.items()))
+        warn_of_data(
+            f"The files differ in bit depth ({kinds}): where their ranges differ as well, write "
+            "all in one, or a model sees what the depth shows of the class."
+        )
+    return unreadable
+
+
+def _unreadable(
+    files: Sequence[Path], reason: Callable[[Path], str | None]
+) -> list[tuple[Path, str]]:
+    """The files with a reason, each looked at once, in threads."""
+    from rich.console import Console
+    from rich.progress import track
+
     console = Console(stderr=True)
     with ThreadPoolExecutor(available_processors()) as pool:
         reasons = track(
@@ -63,8 +108,7 @@ def checked_files(
     if console.is_terminal:
         result = f"{len(unreadable):,} cannot be decoded" if unreadable else "all can be decoded"
         console.print(f"checked {counted(len(files), 'file')}: {result}", highlight=False)
-    upright = orientation_of is not None and orientations <= {1}
-    return unreadable, upright, jpeg == {True}, [f for f in files if f in deep]
+    return unreadable
 
 
 def _decode_in_a_graph(max_pixels: int | None) -> Callable[[bytes], int]:

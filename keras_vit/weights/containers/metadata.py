@@ -20,7 +20,7 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
     "activation": (str,),
     "norm_epsilon": (float,),
     "include_preprocessing": (bool, str),  # text in files from before `normalization`
-    "normalization": (str,),
+    "normalization": (str, list, tuple),
     "num_heads": (int,),
     "pooling": (str, type(None)),
     "position_embedding": (str,),

@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit._base.errors import check_choice
 from keras_vit._base.version import __version__
 from keras_vit.data.eval_transform import EvalTransform
-from keras_vit.models.normalization import NORMALIZATIONS, normalized_channels
+from keras_vit.models.normalization import normalized_channels, statistics_in_parts
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.metadata import stated_image_size
@@ -329,7 +329,7 @@ def _mean_and_std(model: VisionTransformer) -> tuple[list[float], list[float]]:
             f"folder normalizes them by its normalization={model.normalization!r}.",
             stacklevel=3,
         )
-    mean, std = NORMALIZATIONS[model.normalization]
+    mean, std = statistics_in_parts(model.normalization)
     channels = _channels(model)
     return list(mean) * (channels // len(mean)), list(std) * (channels // len(std))
 

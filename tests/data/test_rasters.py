@@ -1,0 +1,265 @@
+"""Files of bands: against what tifffile, imagecodecs, NumPy and pydicom themselves read."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_vit._base.errors import DataRangeWarning
+from keras_vit.data import BadImageError, EvalTransform, band_statistics, load, pipeline, read_image
+from keras_vit.data.decode.rasters import read_raster, shown
+
+pytest.importorskip("grain")
+tifffile = pytest.importorskip("tifffile")
+imagecodecs = pytest.importorskip("imagecodecs")
+pydicom = pytest.importorskip("pydicom")
+pytestmark = pytest.mark.once
+
+RANDOM = np.random.default_rng(0)
+FIVE = RANDOM.integers(0, 65536, (40, 50, 5)).astype("uint16")
+
+
+def tiff(array: np.ndarray, **options: Any) -> bytes:
+    file = io.BytesIO()
+    tifffile.imwrite(file, array, **{"photometric": "minisblack", **options})
+    return file.getvalue()
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def dicom(stored: np.ndarray, bits: int = 12, **tags: Any) -> bytes:
+    """One frame as a scanner writes it."""
+    meta = pydicom.dataset.FileMetaDataset()
+    meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    meta.MediaStorageSOPClassUID = pydicom.uid.UID("1.2.840.10008.5.1.4.1.1.1")
+    meta.MediaStorageSOPInstanceUID = "1.2.3"
+    file = pydicom.dataset.FileDataset(None, {}, preamble=b"\0" * 128)
+    file.file_meta = meta
+    file.Rows, file.Columns, file.SamplesPerPixel = *stored.shape[:2], 1
+    file.PhotometricInterpretation = "MONOCHROME2"
+    file.BitsAllocated, file.BitsStored, file.HighBit = 16, bits, bits - 1
+    file.PixelRepresentation = int(stored.dtype.kind == "i")
+    for name, value in tags.items():
+        setattr(file, name, value)
+    file.PixelData = stored.tobytes()
+    buffer = io.BytesIO()
+    file.save_as(buffer, enforce_file_format=True)
+    return buffer.getvalue()
+
+
+TIFFS: dict[str, bytes] = {
+    "contiguous": tiff(FIVE, planarconfig="contig"),
+    "planar": tiff(np.moveaxis(FIVE, -1, 0), planarconfig="separate"),
+    "pages": tiff(np.moveaxis(FIVE, -1, 0)),
+    "deflate": tiff(FIVE, planarconfig="contig", compression="deflate", predictor=True),
+    "strips": tiff(FIVE, planarconfig="contig", compression="lzw", rowsperstrip=7),
+    "tiles": tiff(FIVE, planarconfig="contig", compression="zstd", tile=(16, 16)),
+    "big": tiff(FIVE, planarconfig="contig", byteorder=">", bigtiff=True),
+}
+OTHERS: dict[str, bytes] = {
+    "png": imagecodecs.png_encode(FIVE[..., :3].copy()),
+    "npy": npy(FIVE),
+    "dicom": dicom(FIVE[..., 0] >> 4),
+}
+
+
+@pytest.mark.parametrize("name", TIFFS)
+def test_bands_equal_those_of_tifffile(name: str) -> None:
+    read = read_raster(TIFFS[name])
+    assert read.dtype == np.uint16
+    np.testing.assert_array_equal(read, FIVE)
+    theirs = tifffile.imread(io.BytesIO(TIFFS[name]))
+    np.testing.assert_array_equal(
+        read, theirs if theirs.shape[-1] == 5 else np.moveaxis(theirs, 0, 2)
+    )
+    np.testing.assert_array_equal(read_raster(TIFFS[name], (4, 3, 2)), FIVE[..., [3, 2, 1]])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float16", "float32", "float64"])
+def test_every_depth(dtype: str) -> None:
+    values = (RANDOM.normal(0, 90, (20, 21, 13)).clip(0 if dtype[0] == "u" else -99)).astype(dtype)
+    expected = values.astype("float32") if dtype.startswith("float") else values
+    for contents in (tiff(values, planarconfig="contig"), npy(values), npy(values[..., :1])):
+        read = read_raster(contents)
+        assert read.dtype == expected.dtype
+        np.testing.assert_array_equal(read, expected[..., : read.shape[-1]])
+
+
+def test_png_of_sixteen_bits() -> None:
+    """Of colors Pillow reads the high eight bits alone."""
+    from PIL import Image
+
+    np.testing.assert_array_equal(read_raster(OTHERS["png"]), FIVE[..., :3])
+    gray = imagecodecs.png_encode(FIVE[..., 0].copy())
+    theirs = np.asarray(Image.open(io.BytesIO(gray)))
+    np.testing.assert_array_equal(read_raster(gray)[..., 0], theirs)
+
+
+def test_dicom() -> None:
+    stored = FIVE[..., 0] >> 4
+    np.testing.assert_array_equal(read_raster(OTHERS["dicom"])[..., 0], stored)
+    inverted = dicom(stored, PhotometricInterpretation="MONOCHROME1")
+    np.testing.assert_array_equal(read_raster(inverted)[..., 0], 4095 - stored)
+    tomography = dicom(stored, RescaleSlope="2", RescaleIntercept="-1024")
+    hounsfield = read_raster(tomography)
+    assert hounsfield.dtype == np.float32
+    np.testing.assert_array_equal(hounsfield[..., 0], 2.0 * stored - 1024)
+    with pytest.raises(BadImageError, match="2 frames"):
+        read_raster(dicom(np.concatenate([stored, stored]), Rows=40, NumberOfFrames=2))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: tiff(FIVE[..., :4], planarconfig="contig"), "has 4 bands, and band 5"),
+        (lambda: tiff(FIVE[..., 0], photometric="miniswhite"), "MINISWHITE"),
+        (lambda: tiff(np.zeros((2, 3, 20, 20), "uint8")), "write height, width, bands"),
+        (lambda: npy(np.moveaxis(FIVE, -1, 0)), "np.moveaxis"),
+        (lambda: npy(np.array([[None]])), "write numbers"),
+        (lambda: npy(np.zeros((4, 4, 5), "complex64")), "complex64"),
+        (lambda: npy(np.full((4, 4, 5), np.nan)), "band 5 holds NaN"),
+        (lambda: tiff(FIVE, extratags=[(42113, "s", 0, str(FIVE[0, 0, 0]))]), "calls missing"),
+        (lambda: npy(np.zeros((400, 400, 5))), "160000|400 x 400"),
+        (lambda: npy(np.zeros((100, 100, 99))), "99 bands"),
+        (lambda: b"\xff\xd8\xff\xe0 a JPEG file", "read of TIFF, PNG, NumPy, DICOM"),
+    ],
+)
+def test_refusals(make: Callable[[], bytes], reason: str) -> None:
+    with pytest.raises(BadImageError, match=reason):
+        read_raster(make(), (5,), max_pixels=100_000)
+
+
+@pytest.mark.parametrize("name", [*TIFFS, *OTHERS])
+def test_damage(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A part of a file is an error or the whole image; changed bytes are either, and no crash."""
+    contents = {**TIFFS, **OTHERS}[name]
+    whole = read_raster(contents)
+    for length in [*range(0, len(contents), len(contents) // 60), len(contents) - 1]:
+        try:
+            read = read_raster(contents[:length])
+        except BadImageError:
+            continue
+        np.testing.assert_array_equal(read, whole)
+    random = np.random.default_rng(1)
+    for i in range(120):
+        changed = bytearray(contents)
+        changed[random.integers(len(contents) if i % 2 else 400)] ^= 1 << random.integers(8)
+        try:
+            read = read_raster(bytes(changed))
+        except BadImageError:
+            continue
+        assert read.ndim == 3
+    assert not [r for r in caplog.records if r.name == "tifffile" and r.levelno >= logging.ERROR]
+
+
+def test_headers_are_read_before_pixels() -> None:
+    """A hundred bytes that announce terabytes."""
+    huge = npy(np.zeros((2, 2)))[:128].replace(b"(2, 2)", b"(2000000, 2000000)"[:6].ljust(6))
+    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
+    text = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2000000, 2000000), }".ljust(117)
+    assert len(huge) == 128
+    with pytest.raises(BadImageError, match="2000000 x 2000000"):
+        read_raster(header + text + b"\n")
+    png = bytearray(OTHERS["png"])
+    png[16:24] = (2**30).to_bytes(4, "big") * 2
+    with pytest.raises(BadImageError, match="1073741824"):
+        read_raster(bytes(png))
+
+
+def test_pictures_of_bands() -> None:
+    assert shown(FIVE).shape == (40, 50, 3)
+    assert shown(FIVE[..., :2]).shape == (40, 50, 1)
+    assert (shown(np.full((4, 4, 3), 7000, "uint16")) == 127).all()
+    assert shown(FIVE).min() == 0
+    assert shown(FIVE).max() == 255
+
+
+def write(folder: Path, images: np.ndarray, suffix: str = ".tif") -> Path:
+    """Two classes in turn."""
+    for i, image in enumerate(images):
+        file = folder / "ab"[i % 2] / f"{i}{suffix}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(tiff(image, planarconfig="contig") if suffix == ".tif" else npy(image))
+    return folder
+
+
+IMAGES = RANDOM.integers(0, 4000, (20, 8, 8, 5)).astype("uint16")
+
+
+def test_a_folder_of_bands(tmp_path: Path) -> None:
+    """The bands arrive as they are in the files, in training as in evaluation."""
+    splits = load(write(tmp_path / "tiles", IMAGES), bands=(4, 1))
+    assert (splits.train.bands, splits.train.channels, splits.train.reader) == ((4, 1), 2, "grain")
+    for training, augment in ((False, None), (True, "none")):
+        batches = pipeline(splits.val, 8, 32, training=training, augment=augment)
+        ((images, labels),) = list(batches)
+        order = [int(file.stem) for file in splits.val.files]
+        expected = IMAGES[order][..., [3, 0]].astype("float32")
+        assert sorted(map(bytes, images)) == sorted(map(bytes, expected))
+        assert len(labels) == 4
+    means, stds = band_statistics(splits.train)
+    values = IMAGES[[int(file.stem) for file in splits.train.files]][..., [3, 0]].reshape(-1, 2)
+    np.testing.assert_allclose(means, values.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(stds, values.std(0), rtol=1e-12)
+    every = load(tmp_path / "tiles", bands="all").val
+    assert every.bands == (1, 2, 3, 4, 5)
+    cached = next(iter(pipeline(every, 8, 4, cache=True)))[0]
+    np.testing.assert_array_equal(cached, IMAGES[[int(f.stem) for f in every.files]])
+    transform = EvalTransform(bands=(4, 1))
+    one = read_image(splits.val.files[0], 8, 2, transform=transform)
+    np.testing.assert_array_equal(one, IMAGES[order[0]][..., [3, 0]])
+
+
+def test_what_a_folder_of_bands_refuses(tmp_path: Path) -> None:
+    folder = write(tmp_path / "tiles", IMAGES)
+    (folder / "a" / "short.tif").write_bytes(TIFFS["deflate"][:900])
+    (folder / "a" / "four.tif").write_bytes(tiff(IMAGES[0, ..., :4], planarconfig="contig"))
+    with pytest.warns(UserWarning, match="2 of 22 files cannot be decoded"):
+        splits = load(folder, bands="all")
+    assert "it has 4 bands, and the first file has 5" in str(dict(splits.report))
+    (folder / "a" / "bytes.npy").write_bytes(npy(IMAGES[0].astype("uint8")))
+    with (
+        pytest.warns(DataRangeWarning, match="20 files of uint16, 1 file of uint8"),
+        pytest.warns(UserWarning, match="cannot be decoded"),
+    ):
+        load(folder, bands="all")
+    for options, reason in (
+        ({"channels": 3}, r"channels=3 does not fit .* of 5 bands"),
+        ({"eval_transform": EvalTransform(bands=(3,))}, r"The model reads bands \(3,\)"),
+        ({"eval_transform": "big_vision"}, "mode beside bands"),
+        ({"training": True, "augment": "randaugment", "num_classes": 2}, "rand_augment"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            pipeline(splits.val, 8, 4, **options)
+    for wrong in ((), (0, 1), (2, 2), "4,3", (1.5,), 3):
+        with pytest.raises(ValueError, match="different numbers from 1"):
+            load(folder, bands=wrong)
+    with pytest.raises(ValueError, match="leave reader out"):
+        load(folder, bands="all", reader="tensorflow")
+    with pytest.raises(ValueError, match="for a folder of raster files"):
+        load("digits", bands="all")
+    with pytest.raises(ValueError, match="has photographs"):
+        band_statistics(load("digits").train)
+    flat = np.stack([IMAGES[..., 0], np.full_like(IMAGES[..., 0], 7)], -1)
+    train = load(write(tmp_path / "flat", flat), bands="all").train
+    with pytest.raises(ValueError, match="Band 2 is 7 in every pixel"):
+        band_statistics(train)
+
+
+def test_a_table_of_bands(tmp_path: Path) -> None:
+    folder = write(tmp_path / "tiles", IMAGES, ".npy")
+    rows = [f"{'ab'[i % 2]}/{i}.npy,{i / 7:.3f}" for i in range(20)]
+    (folder / "labels.csv").write_text("\n".join(["file,height", *rows]))
+    splits = load(folder, labels=folder / "labels.csv", task="regression", bands=(2,))
+    assert splits.train.bands == (2,)
+    assert next(iter(pipeline(splits.val, 8, 4)))[0].shape == (4, 8, 8, 1)
