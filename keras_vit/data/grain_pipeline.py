@@ -154,7 +154,12 @@ class _Examples:
         image, valid = split.pixels_or_replace(index, plan.channels, crop)
         if not valid and split.skips:
             return None
-        if plan.training:
+        if plan.training and split.bands is not None:
+            # Black comes in at the border: of bands, the lowest value in the image.
+            lowest = image.min(axis=(0, 1)).astype("float32")
+            above = image.astype("float32") - lowest
+            image = augment_crop(above, plan.size, seed, plan.augmentation) + lowest
+        elif plan.training:
             image = augment_crop(image, plan.size, seed, plan.augmentation)
         else:
             image = evaluation_image(image, plan.size, plan.transform)

@@ -26,9 +26,10 @@ NARROW, NARROW_IMAGES = 16, 4
 OVERSHOOT = 0.25
 # Normalized images seldom leave -3..3; a bright point in a dark image may.
 MOST_NORMALIZED, NORMALIZED_INTEGER = 30, 6
-# Of channels that have a range of their own, in standard deviations: bright points may be far away,
-# and images of less contrast than this were scaled.
-MOST_PARTS, NARROW_PARTS = 300, 0.05
+# Of channels that have a range of their own, in standard deviations: how far the mean of a batch may
+# be away, as bright points may be farther; and the contrast below which images are flat, or where
+# no pixel is on the other side of the mean, were scaled.
+FAR, FLAT, SCALED = 20, 0.05, 1
 # Rounding of labels in half precision.
 LABEL_TOLERANCE = 1e-2
 
@@ -221,8 +222,10 @@ def check_own_range(
     _check_finite(rows, lows, highs, model_name)
     normalized = (images.astype("float32") - means) / stds
     colorful = int((lows < highs).sum())
-    is_flat = colorful >= NARROW_IMAGES and float(np.ptp(normalized)) < NARROW_PARTS
-    if is_flat or float(np.abs(normalized).max()) > MOST_PARTS:
+    low, high = float(normalized.min()), float(normalized.max())
+    is_scaled = high - low < (SCALED if low > 0 or high < 0 else FLAT)
+    is_far = float(np.abs(normalized.mean(axis=(0, 1, 2))).max()) > FAR
+    if is_far or (is_scaled and colorful >= NARROW_IMAGES):
         channels = "; ".join(
             f"{m:.4g} and {s:.4g}" for m, s in zip(means[:5], stds[:5], strict=True)
         )

@@ -1,0 +1,184 @@
+"""From raw files of 12 bits to a trained model and its exports."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import recipes
+from keras_vit._base.errors import DataRangeWarning
+from keras_vit.data import AUGMENTATIONS, EvalTransform, band_statistics, load, pipeline
+from keras_vit.evaluation.prediction import predict_files, predict_split
+from keras_vit.export import FORMATS, load_exported
+from keras_vit.export.comparison import calibration_images, compare
+from tests.export.test_formats import PATHS
+
+imagecodecs = pytest.importorskip("imagecodecs")
+pytest.importorskip("grain")
+
+BACKEND = keras.backend.backend()
+FORMATS_HERE = [f for f, row in FORMATS.items() if row.backend == BACKEND]
+SIZES = {"patch_size": 4, "hidden_dim": 48, "depth": 2, "num_heads": 4, "pooling": "gap"}
+RECIPE = replace(
+    recipes.get("digits"),
+    epochs=0,
+    steps=200,
+    batch_size=64,
+    learning_rate=5e-3,
+    augmentation=AUGMENTATIONS["none"],
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Digits as a detector of 12 bits gives them, and their highest 8 bits.
+
+    Their strokes are in the lowest four; the others have the exposure, which says nothing of them.
+    """
+    images, labels = load("digits").train.as_arrays()
+    random, folder = np.random.default_rng(0), tmp_path_factory.mktemp("detector")
+    exposure = random.integers(125, 132, (len(images), 1, 1, 1))
+    values = (16 * exposure + np.rint(images * (15 / 255))).astype("uint16")
+    for name, pixels in (("twelve", values), ("eight", (values >> 4).astype("uint8"))):
+        for i in range(700):
+            file = folder / name / str(labels[i]) / f"{i}.png"
+            file.parent.mkdir(exist_ok=True, parents=True)
+            file.write_bytes(imagecodecs.png_encode(pixels[i, ..., 0].copy()))
+    return folder / "twelve", folder / "eight"
+
+
+def trained(splits: keras_vit.data.Splits, folder: Path) -> keras_vit.VisionTransformer:
+    keras.utils.set_random_seed(0)
+    train = splits.train
+    own = {} if train.bands is None else {"normalization": band_statistics(train)}
+    model = keras_vit.VisionTransformer(**SIZES, num_classes=10, input_shape=(8, 8, 1), **own)
+    model.eval_transform = EvalTransform("stretch", bands=train.bands)
+    model.class_names = splits.class_names
+    keras_vit.fit(model, RECIPE, splits, folder, print_fn=lambda _: None)
+    return model
+
+
+def accuracy(model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits) -> float:
+    labels, scores = predict_split(model, splits.val)
+    return float((labels == scores.argmax(-1)).mean())
+
+
+@pytest.fixture(scope="module")
+def splits(folders: tuple[Path, Path]) -> keras_vit.data.Splits:
+    return load(folders[0], bands="all")
+
+
+@pytest.fixture(scope="module")
+def model(
+    splits: keras_vit.data.Splits, tmp_path_factory: pytest.TempPathFactory
+) -> keras_vit.VisionTransformer:
+    return trained(splits, tmp_path_factory.mktemp("run"))
+
+
+def test_what_the_lowest_bits_carry_is_learnt(
+    model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits
+) -> None:
+    assert accuracy(model, splits) > 0.6
+
+
+@pytest.mark.slow
+def test_eight_bits_lose_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    for options in ({"bands": "all"}, {"reader": "grain"}):
+        splits = load(folders[1], **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataRangeWarning)  # photographs so flat are warned of
+            model = trained(splits, tmp_path / next(iter(options)))
+        assert accuracy(model, splits) < 0.2
+
+
+@pytest.mark.parametrize("format", FORMATS_HERE)
+def test_exports_answer_raw_files_as_the_model_does(
+    model: keras_vit.VisionTransformer,
+    splits: keras_vit.data.Splits,
+    tmp_path: Path,
+    format: str,
+) -> None:
+    path = tmp_path / PATHS[format]
+    keras_vit.export_model(model, path, format=format)
+    exported = load_exported(path)
+    files = splits.val.files[:20]
+    expected = dict(predict_files(model, files))
+    for file, answer in predict_files(exported, files):
+        np.testing.assert_allclose(answer, expected[file], atol=1e-4)
+    assert max(answer.max() for answer in expected.values()) > 0.5
+    assert compare(model, exported, splits.val).agreement == 1
+    assert exported.contract.dtype == "float32"
+    images = np.linspace(0, 255, 512).reshape(8, 8, 8, 1)
+    with pytest.warns(DataRangeWarning, match="means and standard deviations: 205"):
+        exported.predict(images.astype("uint8"))
+
+
+@pytest.mark.once
+def test_quantized_by_images_of_bands(
+    model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino")
+    images = calibration_images(model, splits.train, 40)
+    assert images.dtype == np.float32
+    with pytest.raises(ValueError, match="must be float32 images"):
+        keras_vit.export_model(
+            model, tmp_path / "a", "openvino", quantize="int8", calibration=images.astype("uint8")
+        )
+    path = tmp_path / "int8"
+    keras_vit.export_model(model, path, "openvino", quantize="int8")
+    assert compare(model, load_exported(path), splits.val).agreement > 0.9
+
+
+def test_what_does_not_fit_is_said(
+    model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits
+) -> None:
+    batches = pipeline(splits.val, 8, 32, eval_transform="stretch")
+    images = np.concatenate([batch for batch, _ in batches])
+    own = model.predict(images, verbose=0)
+    assert own.shape == (len(splits.val), 10)
+    with pytest.warns(DataRangeWarning, match="neither scaled nor normalized"):
+        model.copy().predict(images / 65535, verbose=0)
+    other = keras_vit.VisionTransformer(**SIZES, num_classes=10, input_shape=(8, 8, 1))
+    with pytest.warns(DataRangeWarning, match="12 bits"):
+        other.predict(images, verbose=0)
+    with pytest.raises(ValueError, match="one band for each"):
+        other.eval_transform = EvalTransform(bands=(1, 2))
+    for wrong in (((1,), (0,)), ((1, 2), (1, 2)), ((float("nan"),), (1,)), 3, ("a", "b")):
+        with pytest.raises(ValueError, match="normalization="):
+            keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 1), normalization=wrong)
+
+
+def test_statistics_are_kept(model: keras_vit.VisionTransformer, tmp_path: Path) -> None:
+    model.save(tmp_path / "model.keras")
+    keras_vit.save_weights(model, tmp_path / "model.npz", layout="google")
+    keras_vit.save_weights(model, tmp_path / "model.safetensors", layout="timm")
+    images = np.random.default_rng(0).normal(2050, 30, (4, 8, 8, 1)).astype("float32")
+    expected = model.predict(images, verbose=0)
+    for name in ("model.keras", "model.npz", "model.safetensors"):
+        same = keras_vit.from_checkpoint(tmp_path / name)
+        assert same.normalization == model.normalization
+        assert same.eval_transform == model.eval_transform
+        np.testing.assert_allclose(same.predict(images, verbose=0), expected, atol=1e-4)
+    # Normalized in the graph as NumPy does it.
+    means, stds = model.normalization
+    normalized = model.feature_model("images").predict(images, verbose=0)
+    np.testing.assert_allclose(normalized, (images - means) / stds, atol=1e-4)
+
+
+def test_weights_of_photographs_take_bands(tmp_path: Path) -> None:
+    """By the rule for other channels; statistics and bands are the new model's own."""
+    source = keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 3), normalization="imagenet")
+    keras_vit.save_weights(source, tmp_path / "rgb.npz", layout="google")
+    bands = 5 * (1000.0,), 5 * (300.0,)
+    model = keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 5), normalization=bands)
+    model.eval_transform = EvalTransform(bands=(5, 4, 3, 2, 1))
+    report = keras_vit.load_weights(model, tmp_path / "rgb.npz")
+    assert report.adapted
+    assert model.normalization == bands
+    assert model.eval_transform.bands == (5, 4, 3, 2, 1)
