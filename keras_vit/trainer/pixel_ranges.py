@@ -26,9 +26,9 @@ NARROW, NARROW_IMAGES = 16, 4
 OVERSHOOT = 0.25
 # Normalized images seldom leave -3..3; a bright point in a dark image may.
 MOST_NORMALIZED, NORMALIZED_INTEGER = 30, 6
-# Of channels that have a range of their own, in standard deviations: how far the mean of a batch may
-# be away, as bright points may be farther; and the contrast below which images are flat, or where
-# no pixel is on the other side of the mean, were scaled.
+# Of channels in a range of their own, in standard deviations: how far the mean of a batch may be
+# away, as bright points may be farther; and the contrast below which images are flat, or, where no
+# pixel is on the other side of the mean, were scaled.
 FAR, FLAT, SCALED = 20, 0.05, 1
 # Rounding of labels in half precision.
 LABEL_TOLERANCE = 1e-2

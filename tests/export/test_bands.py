@@ -23,7 +23,12 @@ imagecodecs = pytest.importorskip("imagecodecs")
 pytest.importorskip("grain")
 
 BACKEND = keras.backend.backend()
-FORMATS_HERE = [f for f, row in FORMATS.items() if row.backend == BACKEND]
+# Those that are made of ONNX or TensorFlow's graph take another six seconds each.
+FORMATS_HERE = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in ("litert", "openvino")))
+    for name, row in FORMATS.items()
+    if row.backend == BACKEND
+]
 SIZES = {"patch_size": 4, "hidden_dim": 48, "depth": 2, "num_heads": 4, "pooling": "gap"}
 RECIPE = replace(
     recipes.get("digits"),
@@ -119,6 +124,7 @@ def test_exports_answer_raw_files_as_the_model_does(
         exported.predict(images.astype("uint8"))
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_quantized_by_images_of_bands(
     model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits, tmp_path: Path

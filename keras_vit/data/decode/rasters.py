@@ -137,7 +137,8 @@ class _Heard(logging.Filter):
     @contextmanager
     def heard(self) -> Iterator[None]:
         """Raises a BadImageError for errors that tifffile logs, to go on with a part of a file."""
-        self.thread.errors = errors = []
+        errors: list[str] = []
+        self.thread.errors = errors
         try:
             yield
         finally:
@@ -175,7 +176,7 @@ def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
             raise BadImageError(f"a TIFF file of axes {axes} {shape}: write height, width, bands")
         count = shape[others[0]] if others else 1
         check(shape[axes.index("Y")], shape[axes.index("X")], count)
-        photometric = page.photometric.name
+        photometric = tifffile.PHOTOMETRIC(page.photometric).name
         if photometric in ("PALETTE", "MINISWHITE"):
             raise BadImageError(
                 f"a TIFF file of {photometric}, whose numbers are not brightness: write them as "

@@ -8,7 +8,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -174,15 +174,15 @@ class FileOptions:
             return RASTER_SUFFIXES
         return IMAGE_SUFFIXES + (PILLOW_SUFFIXES if self.reader == "grain" else ())
 
-    def for_files(self, files: Sequence[Path]) -> FileOptions:
-        """The same with the numbers of all bands, those of the first file that can be read."""
-        if self.bands != "all":
-            return self
+    def numbers(self, files: Sequence[Path]) -> tuple[int, ...] | None:
+        """The bands, which of "all" are those of the first file that can be read."""
+        if not isinstance(self.bands, str):
+            return self.bands
         for file in files:
             with suppress(OSError, BadImageError):
                 count = read_raster(read_contents(file), None, self.max_pixels).shape[-1]
-                return replace(self, bands=tuple(range(1, count + 1)))
-        return replace(self, bands=(1,))  # the check names the reason of each file
+                return tuple(range(1, count + 1))
+        return (1,)  # the check names the reason of each file
 
 
 def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptions) -> Splits:
@@ -192,7 +192,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
         raise NotADirectoryError(advice_for(str(folder)) or general)
     examples, class_names, ignored = _find_examples(folder, val_fraction, seed, options.suffixes)
     files = [file for part in examples.values() for file, _ in part]
-    options, unreadable, upright, jpeg = check_images(files, options)
+    bands, unreadable, upright, jpeg = check_images(files, options)
     bad = {file for file, _ in unreadable}
     examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
     trained = {c for _, c in examples["train"]}
@@ -217,7 +217,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
             jpeg,
             options.max_pixels,
             options.reader,
-            options.bands,
+            bands,
         )
     _report_ignored(ignored)
     report = FileReport(tuple(unreadable), (*ignored, *unused))
@@ -362,32 +362,35 @@ def _stratified(
 
 def check_images(
     files: Sequence[Path], options: FileOptions
-) -> tuple[FileOptions, Files, bool, bool]:
+) -> tuple[tuple[int, ...] | None, Files, bool, bool]:
     """Decodes files, where they are to be verified, and reports those that cannot be decoded.
 
     Returns:
-        The options with the numbers of all bands; those files; and whether all others are upright,
-        and JPEG files, as far as that is known.
+        The numbers of bands, or None; those files; and whether all others are upright, and JPEG
+        files, as far as that is known.
     """
-    exact, options = options.bands == "all", options.for_files(files)
+    bands = options.numbers(files)
     if not options.verify:
-        if options.bands is None:
+        if bands is None:
             warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
-        return options, [], False, False
-    if options.bands is not None:
-        unreadable = checked_rasters(files, options.max_pixels, options.bands, exact)
+        return bands, [], False, False
+    if bands is not None:
+        is_exact = options.bands == "all"
+        unreadable = checked_rasters(files, options.max_pixels, bands, is_exact)
         upright = jpeg = False
     else:
         unreadable, upright, jpeg, deep = checked_files(files, options.max_pixels, options.reader)
         warn_of_sixteen_bits(deep, len(files))
     _report_unreadable(unreadable, len(files), options.on_bad_file)
-    return options, unreadable, upright, jpeg
+    return bands, unreadable, upright, jpeg
 
 
 def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> None:
     if not unreadable:
         return
     count = f"{len(unreadable)} of {checked} files cannot be decoded"
+    if len(unreadable) == checked:
+        raise BadImageError(f"{count}, none is left:{_lines(unreadable)}")
     if on_bad_file == "raise":
         raise BadImageError(
             f"{count}:{_lines(unreadable)}\nRepair or remove them, or load with on_bad_file='skip'."

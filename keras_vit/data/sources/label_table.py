@@ -83,7 +83,7 @@ def load_table(
     rows = [row for row in range(len(files)) if row not in bad and row not in repeated]
     groups = _group_numbers(table.columns[columns.group]) if columns.group else None
     parts = _parts(table, rows, splits, groups, labels, val_fraction, seed)
-    reading, unreadable, upright, jpeg = check_images([files[row] for row in rows], reading)
+    bands, unreadable, upright, jpeg = check_images([files[row] for row in rows], reading)
     broken = {file for file, _ in unreadable}
     parts = {name: [r for r in part if files[r] not in broken] for name, part in parts.items()}
     for name, part in parts.items():
@@ -101,7 +101,7 @@ def load_table(
             jpeg,
             reading.max_pixels,
             reading.reader,
-            reading.bands,
+            bands,
         )
         for name, part in parts.items()
     }

@@ -13,6 +13,7 @@ from keras_vit._base.errors import printable
 from keras_vit.data.decode.decoder import IMAGE_SUFFIXES
 from keras_vit.data.decode.image_files import irregular
 from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS
+from keras_vit.data.decode.rasters import RASTER_SUFFIXES
 
 _PILLOW = "Image.open(file).convert('RGB').save('1.png')"
 # Pillow's `convert` would turn all that is brighter than 255 white.
@@ -123,11 +124,15 @@ def how_to_convert(paths: Iterable[Path]) -> str:
     by_grain = " and ".join(
         kind.name for kind, _ in counts.most_common() if kind.name in _OTHERWISE
     )
-    hint = f" Or let Grain read {by_grain} as it is: reader='grain' (--reader grain)."
-    return (
-        f"It holds {files}, and of images JPEG, PNG, BMP, GIF and WebP are read here. "
-        f"Convert to PNG first ({readers}).{hint if by_grain else ''}"
-    )
+    hints = [
+        f"It holds {files}, and of images JPEG, PNG, BMP, GIF and WebP are read here.",
+        f"Convert to PNG first ({readers}).",
+    ]
+    if by_grain:
+        hints.append(f"Or let Grain read {by_grain} as it is: reader='grain' (--reader grain).")
+    if any(set(kind.suffixes) & set(RASTER_SUFFIXES) for kind in counts):
+        hints.append("Bands, and more than 8 bits, are read with bands='all' (--bands all).")
+    return " ".join(hints)
 
 
 # The scheme of an address -> the command that copies a folder of it.
