@@ -15,8 +15,8 @@ def band_statistics(split: Split) -> MeansAndStds:
     In the files' own range: what `normalization=` of a model takes. Every file is read once.
 
     Args:
-        split: One that was loaded with `bands`, mostly `splits.train`: of validation images a model
-            must not know anything.
+        split: One that was loaded with `bands`, mostly `splits.train`: a model must not know
+            anything of validation images.
 
     Raises:
         ValueError: The split has photographs, no image can be read, or a band has one value alone.

@@ -135,10 +135,10 @@ def check_band_plan(
         "three_augment": augmentation.three_augment,
         "erasing": augmentation.erasing,
     }
-    if given := [name for name, value in of_bytes.items() if value]:
+    if changes := [name for name, value in of_bytes.items() if value]:
         raise ValueError(
-            f"augment changes the colors of pixels 0..255 by {', '.join(given)}, and bands have a "
-            "range of their own: give an Augmentation without, such as 'inception' (--augment "
+            f"augment changes the colors of pixels 0..255 by {', '.join(changes)}, and bands have "
+            "a range of their own: give an Augmentation without, such as 'inception' (--augment "
             "inception)."
         )
 

@@ -27,8 +27,8 @@ def resolve_reader(reader: str | None = None, bands: Any = None) -> str:
     if bands is not None:
         if reader == "tensorflow":
             raise ValueError("Grain reads bands, not reader='tensorflow': leave reader out.")
-        if find_spec("grain") is None or find_spec("tifffile") is None:
-            raise ImportError(f"Bands are read by Grain and tifffile: {install_command('bands')}")
+        if find_spec("grain") is None:
+            raise ImportError(f"Bands are read by Grain: {install_command('bands')}")
         reader = "grain"
     if reader is not None:
         return check_choice(reader, "reader", READERS)

@@ -49,17 +49,17 @@ POSITION_EMBEDDINGS = (
 Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-def check_statistics(given: Any, channels: int | None) -> Statistics:
+def check_statistics(statistics: Any, channels: int | None) -> Statistics:
     """Means and standard deviations as they are stored; a ValueError for what cannot be some."""
     try:
-        means, stds = (tuple(float(value) for value in values) for values in given)
+        means, stds = (tuple(float(value) for value in values) for values in statistics)
         fits = len(means) == len(stds) == channels and min(stds) > 0
     except (TypeError, ValueError):
         fits = False
     if not fits or not all(map(math.isfinite, (*means, *stds))):
         raise ValueError(
-            f"normalization={given!r} must be a name, such as 'inception', or the means and the "
-            f"standard deviations, above 0, of {channels} channels: two lists, as "
+            f"normalization={statistics!r} must be a name, such as 'inception', or the means and "
+            f"the standard deviations, above 0, of {channels} channels: two lists, as "
             "keras_vit.data.band_statistics(splits.train) returns."
         )
     return means, stds

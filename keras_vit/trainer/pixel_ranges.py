@@ -193,9 +193,9 @@ def check_pixels(
 
 def own_statistics(model: Any) -> Any:
     """Means and standard deviations of channels in a range of their own; None for 0..255."""
-    given = getattr(model, "normalization", None)
+    normalization = getattr(model, "normalization", None)
     takes_pixels = getattr(model, "include_preprocessing", False)
-    return None if isinstance(given, str) or not takes_pixels else given
+    return None if isinstance(normalization, str) or not takes_pixels else normalization
 
 
 def check_own_range(

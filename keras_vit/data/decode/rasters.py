@@ -278,12 +278,12 @@ RASTER_SUFFIXES = tuple(suffix for kind in RASTER_FORMATS for suffix in kind.suf
 
 
 def shown(image: np.ndarray) -> np.ndarray:
-    """Bands as a picture: uint8 `(height, width, 3)`, or 1 where there are fewer than three.
+    """Bands as an image to look at: uint8 `(height, width, 3 or 1)`.
 
-    The first bands, each stretched from its 2nd to its 98th percentile.
+    The first three bands, or the first one, each stretched from its 2nd to its 98th percentile.
 
-    >>> shown(np.arange(12.0).reshape(3, 4, 1))[..., 0].tolist()[0]
-    [0, 18, 42, 66]
+    >>> shown(np.array([[[200], [3000]], [[200], [3000]]]))[..., 0].tolist()
+    [[0, 255], [0, 255]]
     """
     image = image[..., : 3 if image.shape[-1] > 2 else 1].astype("float32")
     low, high = np.percentile(image, [2, 98], axis=(0, 1))

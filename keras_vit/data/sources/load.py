@@ -22,6 +22,11 @@ from keras_vit.data.sources.splits import Splits
 from keras_vit.data.sources.tfds import is_dataset_name, is_prepared_folder, load_tfds
 from keras_vit.tasks import Task
 
+_RECORDS = (
+    "reader='grain' is for folders of images, tables and digits, and {} holds records, which "
+    "TensorFlow reads: leave reader out."
+)
+
 
 def load(
     source: str | os.PathLike[str],
@@ -138,7 +143,7 @@ def load(
             "(--labels labels.csv), or leave them out."
         )
     path, kind = Path(name).expanduser(), _kind(name)
-    if bands is not None and (kind != "folder" or not path.exists()):
+    if bands is not None and (kind != "folder" or name.startswith("digits")):
         raise ValueError(
             f"bands={bands!r} is for a folder of raster files, which {printable(name)} is not."
         )
@@ -147,17 +152,14 @@ def load(
     tfds_dir = None if data_dir is None else os.fspath(data_dir)
     options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}
     if kind != "folder" and reader == "grain":
-        raise ValueError(
-            f"reader='grain' is for folders of images, tables and digits, and {printable(name)} "
-            "holds records, which TensorFlow reads: leave reader out."
-        )
+        raise ValueError(_RECORDS.format(printable(name)))
     if kind == "tfds":
         return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, **options)
     if kind == "records":
         return load_records(name.removeprefix("records:"), val_fraction, seed, **options)
     if path.exists():
         return load_folder(path, val_fraction, seed, reading)
-    _refuse_missing(name, source, tfds_dir, reader)
+    _refuse_missing(name, source, tfds_dir, reading.reader)
     return load_tfds(name, tfds_dir, val_fraction, **options)
 
 
