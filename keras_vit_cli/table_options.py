@@ -3,15 +3,6 @@
 from typing import Any
 
 
-def band_numbers(text: str | None) -> tuple[int, ...] | str | None:
-    """The value of `--bands` as `keras_vit.data.load` takes it.
-
-    >>> band_numbers("4,3,2")
-    (4, 3, 2)
-    """
-    return text if text in (None, "all") else tuple(map(int, text.split(",")))
-
-
 def table_options(options: Any, task: str | None = None) -> dict[str, Any]:
     """Nothing where no table is given.
 

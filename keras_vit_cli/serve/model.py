@@ -25,6 +25,7 @@ from keras_vit.models import ImageModel
 from keras_vit.models.answers import task_of
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.models.scoring import answer_rows, has_novelty, scoring_model
+from keras_vit.models.views import eval_transform_of
 from keras_vit.tasks import Task
 from keras_vit_cli.inspect.looks import look
 
@@ -90,9 +91,9 @@ def load_served(path: str | Path) -> ServedModel:
     """
     model = load_classifier(path)
     served = _from_exported(model) if isinstance(model, ExportedModel) else _from_keras(model)
-    if served.evaluation.bands is not None:
+    if (bands := eval_transform_of(model).bands) is not None:
         raise ValueError(
-            f"{path} is for bands {served.evaluation.bands} of raster files, and the server takes "
+            f"{path} is for bands {bands} of raster files, and the server takes "
             "photographs: keras-vit predict takes such files, and an exported file their pixels."
         )
     check_channels(served.channels)

@@ -50,7 +50,7 @@ from keras_vit.weights import load_model
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
 from keras_vit_cli.report.run_files import write_report
-from keras_vit_cli.table_options import band_numbers, table_options
+from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import check_processes, recipe_of, suited_recipe
@@ -438,6 +438,9 @@ class Run:
 
 def load_splits(job: Job) -> data.Splits:
     """The labeled images of a job; bad files are left to the report of the run."""
+    bands: Any = job.bands
+    if bands not in (None, "all"):
+        bands = tuple(map(int, bands.split(",")))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the report lists the same files
         warnings.simplefilter("default", DataRangeWarning)  # and not these
@@ -449,7 +452,7 @@ def load_splits(job: Job) -> data.Splits:
             seed=job.seed,
             max_pixels=job.max_pixels,
             reader=job.reader,
-            bands=band_numbers(job.bands),
+            bands=bands,
             on_bad_file=job.on_bad_file,
         )
 

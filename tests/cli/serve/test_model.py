@@ -86,7 +86,7 @@ def test_what_cannot_be_served(options: dict, reason: str, tmp_path: Path) -> No
 def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contract = SimpleNamespace(
         task=Classification(("a\n", "b")), answer_shape=(2,), image_size=(8, 8), channels=1,
-        evaluation={"mode": "stretch"}, top_k=2, format="onnx", novelty=False,
+        evaluation={"mode": "stretch"}, top_k=2, format="onnx", novelty=False, statistics=None,
     )  # fmt: skip
     (tmp_path / "model.onnx").write_bytes(b"")
     exported = ExportedModel(
