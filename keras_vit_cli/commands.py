@@ -123,7 +123,7 @@ def _export(options: ExportOptions) -> None:
         print_text(compare(model, load_exported(out), splits.val))
     # Exported features, and models of other channels, are for the program that reads them.
     if model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
-        print_next("predict", out, "photo.jpg")
+        print_next("predict", out, "tile.tif" if model.eval_transform.bands else "photo.jpg")
 
 
 def _serve(options: ServeOptions) -> None:

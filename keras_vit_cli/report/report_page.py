@@ -274,7 +274,8 @@ def _defaults(options: type) -> dict[str, Any]:
 
 def _commands(run: Path, config: Mapping[str, Any], beside: str) -> str:
     folder = short_path(str(run))
-    commands = [f"keras-vit predict {shlex.quote(folder)} photo.jpg"]
+    image = "tile.tif" if config.get("job", {}).get("bands") else "photo.jpg"
+    commands = [f"keras-vit predict {shlex.quote(folder)} {image}"]
     parts = []
     if "command" in config:
         commands.insert(0, short_command(config["command"], beside))

@@ -178,7 +178,8 @@ class Run:
             f"{facts['seconds']:.0f} s; written to {job.out}: "
             + ", ".join(sorted(path.name for path in job.out.iterdir()))
         )
-        self.print(f"next: keras-vit predict {shlex.quote(str(job.out))} photo.jpg")
+        image = "tile.tif" if job.bands else "photo.jpg"
+        self.print(f"next: keras-vit predict {shlex.quote(str(job.out))} {image}")
         return report
 
     def follow(self) -> Report | None:
