@@ -11,7 +11,12 @@ from keras_vit._base.errors import check_choice, check_positive
 from keras_vit.data import MAX_PIXELS
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation.features import features_digest
-from keras_vit.evaluation.prediction import check_takes_pixels, padded, pipeline_arguments
+from keras_vit.evaluation.prediction import (
+    check_reads_files,
+    check_takes_pixels,
+    padded,
+    pipeline_arguments,
+)
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.shared_model import SharedModel
 
@@ -47,6 +52,7 @@ class Encoder:
         check_positive(batch_size=batch_size, max_pixels=max_pixels)
         check_choice(pooling, "pooling", (None, *POOLINGS))
         check_takes_pixels(model)
+        check_reads_files(model)
         self.model, self.layer, self.pooling = model, layer, pooling
         self.batch_size, self.max_pixels = batch_size, max_pixels
         self._function = self._build()

@@ -20,6 +20,7 @@ from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.models.views import average_views, eval_transform_of
 from keras_vit.ops import current_processes
+from keras_vit.trainer.pixel_ranges import own_statistics
 
 # Scores of a whole split that are held at once, a few times in copies.
 MOST_SCORE_BYTES = 64 * 2**20
@@ -99,6 +100,7 @@ def read_images(
     """
     (height, width), channels = size_and_channels(model)
     transform = eval_transform_of(model)
+    check_reads_files(model)
     images, failed = [np.zeros((0, height, width, channels), "float32")], {}
     for file in files:
         image = prepare_file(file, (height, width), channels, max_pixels, transform)
@@ -130,6 +132,17 @@ def check_takes_pixels(model: keras.Model) -> None:
         raise ValueError(
             f"{model.name} takes normalized pixels, so it could be given the wrong range. "
             "Build it with include_preprocessing=True; the weights stay the same."
+        )
+
+
+def check_reads_files(model: keras.Model) -> None:
+    """Raises a ValueError for a model of bands that does not know which bands those are."""
+    if own_statistics(model) is not None and eval_transform_of(model).bands is None:
+        bands = tuple(range(1, size_and_channels(model)[1] + 1))
+        raise ValueError(
+            f"{model.name} normalizes channels in a range of their own, and files would be read as "
+            "photographs, 0..255. Say which bands its channels are: model.eval_transform = "
+            f"keras_vit.data.EvalTransform(bands={bands})."
         )
 
 

@@ -34,6 +34,7 @@ class ExportedModel:
         output_shape: `(None, num_classes)`, or that of the raw outputs.
         classifier_activation: `"exported"`: it returns answers; None: raw outputs.
         eval_transform: How photographs are prepared.
+        normalization: The means and standard deviations of bands; None for photographs.
         image_size: Height and width.
         input_shape: `(None, height, width, channels)`.
     """
@@ -51,7 +52,7 @@ class ExportedModel:
         self.output_shape = (None, *contract.answer_shape)
         self.num_classes = contract.answer_shape[-1]
         self.classifier_activation = contract.task and "exported"
-        self.eval_transform = contract.evaluation
+        self.eval_transform, self.normalization = contract.evaluation, contract.statistics
         self.image_size = contract.image_size
         self.input_shape = (None, *contract.image_size, contract.channels)
         self._looks = True  # until a batch of `predict_on_batch` has shown its range

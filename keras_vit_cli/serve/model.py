@@ -16,6 +16,7 @@ from keras_vit._base.manifest import sha256
 from keras_vit.data.decode.decoder import check_channels
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import (
+    check_reads_files,
     check_takes_pixels_to_answers,
     size_and_channels,
 )
@@ -96,6 +97,7 @@ def load_served(path: str | Path) -> ServedModel:
             f"{path} is for bands {bands} of raster files, and the server takes "
             "photographs: keras-vit predict takes such files, and an exported file their pixels."
         )
+    check_reads_files(model)
     check_channels(served.channels)
     return served
 

@@ -153,6 +153,10 @@ def test_what_does_not_fit_is_said(
     other = keras_vit.VisionTransformer(**SIZES, num_classes=10, input_shape=(8, 8, 1))
     with pytest.warns(DataRangeWarning, match="12 bits"):
         other.predict(images, verbose=0)
+    unsaid = model.copy()
+    unsaid.eval_transform = "stretch"
+    with pytest.raises(ValueError, match=r"EvalTransform\(bands=\(1,\)\)"):
+        next(predict_files(unsaid, splits.val.files))
     with pytest.raises(ValueError, match="one band for each"):
         other.eval_transform = EvalTransform(bands=(1, 2))
     for wrong in (((1,), (0,)), ((1, 2), (1, 2)), ((float("nan"),), (1,)), 3, ("a", "b")):
