@@ -14,22 +14,25 @@ from keras_vit.weights.loading import model_class
 from keras_vit_cli.train.job import Job
 
 
-def build(job: Job, recipe: Recipe, task: Task, train: data.Split) -> Any:
+def build(
+    job: Job, recipe: Recipe, task: Task, channels: int, rasters: data.Split | None = None
+) -> Any:
     """The model of the job's name or weights, or that of the recipe.
 
-    For bands it has their statistics over the training images.
+    Of training images that are rasters it has the bands, and their statistics.
     """
+    bands = None if rasters is None else rasters.bands
     size = recipe.image_size
     if size != DEFAULT_SIZE and job.weights and job.image_size is None and _is_mixer(job):
         size = DEFAULT_SIZE  # its weights mix the patches of one size
     arguments: dict[str, Any] = {
         "task": task,
         "num_classes": task.outputs,
-        "input_shape": (size, size, train.channels),
+        "input_shape": (size, size, channels),
         "dtype": job.precision,
     }
-    if train.bands is not None:
-        arguments["normalization"] = data.band_statistics(train)
+    if rasters is not None:
+        arguments["normalization"] = data.band_statistics(rasters)
     if job.model is not None:
         model = keras_vit.create(job.model, weights=job.weights, **arguments)
     elif job.weights is not None:
@@ -48,9 +51,9 @@ def build(job: Job, recipe: Recipe, task: Task, train: data.Split) -> Any:
         model = model.with_token_merging(job.token_merging)
     if recipe.augmentation.crop == "resize":
         # Tiny images do not have a border to crop in evaluation.
-        model.eval_transform = EvalTransform("stretch", bands=train.bands)
-    elif train.bands is not None:
-        model.eval_transform = EvalTransform(bands=train.bands)
+        model.eval_transform = EvalTransform("stretch", bands=bands)
+    elif bands is not None:
+        model.eval_transform = EvalTransform(bands=bands)
     return model
 
 

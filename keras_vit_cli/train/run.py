@@ -225,7 +225,8 @@ class Run:
         keras.utils.set_random_seed(self.job.seed)
         self.splits = splits
         self.hold_out()
-        self.model = build(self.job, self.recipe, splits.task, splits.train)
+        rasters = None if splits.train.bands is None else splits.train
+        self.model = build(self.job, self.recipe, splits.task, splits.train.channels, rasters)
         self.look_first()
         self.fit()
         self.choose()
