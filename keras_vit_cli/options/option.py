@@ -63,21 +63,16 @@ class Numbers:
         return number
 
 
-@dataclass(frozen=True)
-class BandNumbers:
-    """ "all", or different numbers of bands from 1 on between commas, as the type of an option."""
-
-    metavar: str = "NUMBERS"
-
-    def __call__(self, text: str) -> str:
-        numbers = text.split(",")
-        fits = all(n.strip().isdecimal() and int(n) for n in numbers)
-        if text != "all" and not (fits and len(set(map(int, numbers))) == len(numbers)):
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not accepted. Give 'all', or different numbers of bands from 1 on, "
-                "such as 4,3,2."
-            )
-        return text
+def band_numbers(text: str) -> str:
+    """Bands as the type of an option: "all", or different numbers from 1 on between commas."""
+    numbers = text.split(",")
+    fits = all(n.strip().isdecimal() and int(n) for n in numbers)
+    if text != "all" and not (fits and len(set(map(int, numbers))) == len(numbers)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not accepted. Give 'all', or different numbers of bands from 1 on, such "
+            "as 4,3,2."
+        )
+    return text
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from typing import Any
 
 from keras_vit_cli.options.option import (
     POSITIONAL,
-    BandNumbers,
     Integers,
     Numbers,
     UsageError,
+    band_numbers,
     in_data,
     in_model,
     in_recipe,
@@ -107,7 +107,8 @@ bands = partial(
     "read TIFF, PNG, NumPy or DICOM files of any bit depth in their own range, and take these "
     "bands as channels, such as 4,3,2 or all (default: photographs, 0 to 255)",
     None,
-    BandNumbers(),
+    type=band_numbers,
+    metavar="NUMBERS",
 )
 images = partial(in_data, "image files", metavar="IMAGE", name=POSITIONAL)
 decoder = partial(
