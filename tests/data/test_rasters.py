@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
+import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +68,7 @@ TIFFS: dict[str, bytes] = {
     "strips": tiff(FIVE, planarconfig="contig", compression="lzw", rowsperstrip=7),
     "tiles": tiff(FIVE, planarconfig="contig", compression="zstd", tile=(16, 16)),
     "big": tiff(FIVE, planarconfig="contig", byteorder=">", bigtiff=True),
+    "microscope": tiff(np.moveaxis(FIVE, -1, 0), ome=True, metadata={"axes": "CYX"}),
 }
 OTHERS: dict[str, bytes] = {
     "png": imagecodecs.png_encode(FIVE[..., :3].copy()),
@@ -114,6 +118,21 @@ def test_dicom() -> None:
     hounsfield = read_raster(tomography)
     assert hounsfield.dtype == np.float32
     np.testing.assert_array_equal(hounsfield[..., 0], 2.0 * stored - 1024)
+    signed = stored.astype("int16") - 2048
+    inverted = dicom(signed, PhotometricInterpretation="MONOCHROME1")
+    np.testing.assert_array_equal(read_raster(inverted)[..., 0], -1 - signed)
+    empty = dicom(stored, RescaleSlope=None, RescaleIntercept=None)
+    np.testing.assert_array_equal(read_raster(empty)[..., 0], stored)
+    colors = (FIVE[..., :3] >> 8).astype("uint8")
+    tags = {"SamplesPerPixel": 3, "PlanarConfiguration": 0, "BitsAllocated": 8, "HighBit": 7}
+    contents = dicom(colors, bits=8, PhotometricInterpretation="RGB", **tags)
+    np.testing.assert_array_equal(read_raster(contents), colors)
+    file = pydicom.dcmread(io.BytesIO(tomography))
+    lossless = io.BytesIO()
+    file.compress(pydicom.uid.RLELossless)
+    file.save_as(lossless, enforce_file_format=True)
+    theirs = pydicom.pixels.apply_modality_lut(stored, file)
+    np.testing.assert_array_equal(read_raster(lossless.getvalue())[..., 0], theirs)
     with pytest.raises(BadImageError, match="2 frames"):
         read_raster(dicom(np.concatenate([stored, stored]), Rows=40, NumberOfFrames=2))
 
@@ -137,6 +156,125 @@ def test_dicom() -> None:
 def test_refusals(make: Callable[[], bytes], reason: str) -> None:
     with pytest.raises(BadImageError, match=reason):
         read_raster(make(), (5,), max_pixels=100_000)
+
+
+def patched(contents: bytes, **tags: int) -> bytes:
+    """A TIFF file, some of whose tags of one number have another one."""
+    changed = bytearray(contents)
+    with tifffile.TiffFile(io.BytesIO(contents)) as file:
+        for name, value in tags.items():
+            tag = file.pages.first.tags[name]
+            size = {3: 2, 4: 4, 16: 8}[int(tag.dtype)]
+            changed[tag.valueoffset : tag.valueoffset + size] = value.to_bytes(size, "little")
+    return bytes(changed)
+
+
+def huge_jpeg() -> bytes:
+    """A TIFF file of 50 x 40 pixels, whose strip in JPEG says that it has 65,500 x 65,500."""
+    options = {"photometric": "rgb", "planarconfig": "contig", "compression": "jpeg"}
+    changed = bytearray(tiff(FIVE[..., :3].astype("uint8"), **options))
+    size = changed.index(b"\xff\xc0") + 5
+    changed[size : size + 4] = (65500).to_bytes(2, "big") * 2
+    return bytes(changed)
+
+
+def numpy_header(descr: str, shape: tuple[int, ...]) -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117)
+    return b"\x93NUMPY\1\0" + (118).to_bytes(2, "little") + text.encode() + b"\n"
+
+
+def deflated(tail: int) -> bytes:
+    file = pydicom.dcmread(io.BytesIO(OTHERS["dicom"]))
+    file.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    file.add_new(0x00420011, "OB", bytes(tail))
+    buffer = io.BytesIO()
+    file.save_as(buffer, enforce_file_format=True)
+    return buffer.getvalue()
+
+
+def several_sizes() -> bytes:
+    file = io.BytesIO()
+    with tifffile.TiffWriter(file) as writer:
+        for size in (40, 30):
+            writer.write(FIVE[:size, :size, 0], photometric="minisblack")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: patched(TIFFS["tiles"], TileWidth=65520, TileLength=65520), "65520 x 65520"),
+        (huge_jpeg, "65500 x 65500"),
+        (lambda: numpy_header("'<f8'", (8192, 8192, 4)), "incomplete"),
+        (lambda: numpy_header("('<f8', (100000000,))", (4, 4)), "write numbers"),
+        (lambda: numpy_header("'|V1000000000'", (4, 4)), "write numbers"),
+        (lambda: deflated(2**20), "a deflated DICOM file"),
+    ],
+)
+def test_a_few_bytes_do_not_ask_for_gigabytes(make: Callable[[], bytes], reason: str) -> None:
+    """Each is refused for what its header says, not by an allocation that fails."""
+    with pytest.raises(BadImageError, match=reason):
+        read_raster(make())
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: tiff(np.moveaxis(FIVE, -1, 0), metadata={"axes": "TYX"}), "axes TYX"),
+        (several_sizes, "2 images of several sizes"),
+        (lambda: tiff(FIVE[..., 0], extratags=[(50706, 1, 4, b"\1\4\0\0")]), "raw camera"),
+        (lambda: dicom(FIVE[..., 0] >> 4, Rows=20), r"header says \(20, 50, 1\)"),
+        (lambda: dicom(FIVE[..., 0] >> 4, RescaleSlope="0"), "rescale slope 0.0"),
+        (lambda: dicom(FIVE[..., 0], ModalityLUTSequence=[]), "modality lookup table"),
+        (lambda: dicom(FIVE[..., 0], SharedFunctionalGroupsSequence=[]), "enhanced DICOM"),
+        (lambda: npy(np.full((3, 3), 1e300)), "band 1 holds NaN or infinity"),
+    ],
+)
+def test_what_would_be_silently_wrong_is_refused(make: Callable[[], bytes], reason: str) -> None:
+    contents = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(BadImageError, match=reason):
+            read_raster(contents)
+
+
+@pytest.mark.parametrize("bands", [(0,), (-1,), (1, 6)])
+def test_bands_count_from_one(bands: tuple[int, ...]) -> None:
+    with pytest.raises(BadImageError, match=f"has 5 bands, and band {bands[-1]} was asked for"):
+        read_raster(OTHERS["npy"], bands)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("planar", "tifffile"), ("png", "imagecodecs"), ("dicom", "pydicom")]
+)
+def test_a_missing_package_is_named(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BadImageError, match=rf"{package} reads: pip install 'keras3-vit\[bands\]'"):
+        read_raster({**TIFFS, **OTHERS}[name])
+
+
+def test_threads_leave_the_filters_of_warnings() -> None:
+    """A `catch_warnings` of each thread left "ignore" behind, for the whole process."""
+    files = [OTHERS["dicom"], TIFFS["strips"], OTHERS["npy"], OTHERS["dicom"][:-2]]
+    before, answers = list(warnings.filters), []
+
+    def read(number: int) -> None:
+        for i in range(20):
+            try:
+                answers.append(read_raster(files[(i + number) % 4]).shape[:2] == (40, 50))
+            except BadImageError:
+                answers.append(True)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 160
+    assert all(answers)
+    assert list(warnings.filters) == before
 
 
 @pytest.mark.parametrize("name", [*TIFFS, *OTHERS])

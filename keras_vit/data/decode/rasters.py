@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import re
 import threading
 import warnings
@@ -19,9 +20,13 @@ from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import PNG, BadImageError, too_large
 from keras_vit.data.decode.headers import MAX_PIXELS
 
-_NODATA, _RAW_TAGS = 42113, {330, 50706}  # of GDAL; as in `pillow`
+_DNG = 50706
+_NODATA, _RAW_TAGS = 42113, {330, _DNG}  # of GDAL; as in `pillow`
 _VALUES = 4  # times `max_pixels`: how many values all bands of a file may have together
 _FEW = 16  # bands, at most, of an array that has them in front
+_BAND_AXES = "SCQIZ"  # of tifffile: samples, channels, pages, and what an image of many has
+# Of TIFF: decoded into as many bytes as the header says. Others have a size of their own.
+_BOUNDED = ("NONE", "LZW", "ADOBE_DEFLATE", "DEFLATE", "ZSTD", "LZMA", "PACKBITS", "JPEG")
 
 
 class RasterFormat(NamedTuple):
@@ -60,7 +65,8 @@ def read_raster(
 
     Returns:
         `(height, width, bands)` in the file's dtype, native byte order: integers of up to 32 bits
-        or float32. Floats of 16 and 64 bits become float32.
+        or float32. Floats of 16 and 64 bits and integers of 64 become float32, which holds
+        integers up to 2**24 exactly; truth values become uint8, 0 and 1.
 
     Raises:
         BadImageError: The file is damaged, of another format, lacks a band, holds NaN, infinity or
@@ -83,8 +89,7 @@ def read_raster(
             raise BadImageError(too_large(size, _VALUES * max_pixels))
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tags that do not matter here
+        with _QUIET:
             image = kind.read(contents, check)
     except BadImageError:
         raise
@@ -103,14 +108,15 @@ def _of_bands(image: np.ndarray, bands: tuple[int, ...] | None) -> np.ndarray:
         raise BadImageError(f"values of {image.dtype}: write integers or floats")
     count = image.shape[-1]
     if bands is not None:
-        if missing := [band for band in bands if band > count]:
+        if missing := [band for band in bands if not 1 <= band <= count]:
             have = "1 band" if count == 1 else f"{count} bands"
             raise BadImageError(f"the file has {have}, and band {missing[0]} was asked for")
         image = image[..., [band - 1 for band in bands]]
     if image.dtype.kind == "b":
         return image.astype("uint8")
     if image.dtype.kind == "f" or image.dtype.itemsize == 8:
-        image = image.astype("float32")
+        with np.errstate(over="ignore"):  # it becomes infinity, which is refused
+            image = image.astype("float32")
         if not np.isfinite(image).all():
             number = int(np.argwhere(~np.isfinite(image))[0, 2])
             band = number + 1 if bands is None else bands[number]
@@ -121,8 +127,38 @@ def _of_bands(image: np.ndarray, bands: tuple[int, ...] | None) -> np.ndarray:
     return image.astype(image.dtype.newbyteorder("="), copy=False)
 
 
+class _Quiet:
+    """Hides warnings of the packages while any thread reads: of tags that do not matter here.
+
+    Python keeps its filters per process: a `catch_warnings` of each thread would restore those of
+    another thread, and leave its own behind.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.readers = threading.Lock(), 0
+        self.caught = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.readers:
+                self.caught = warnings.catch_warnings()
+                self.caught.__enter__()
+                for module in ("tifffile", "imagecodecs", "pydicom", "numpy"):
+                    warnings.filterwarnings("ignore", module=rf"{module}(\.|$)")
+            self.readers += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.readers -= 1
+            if not self.readers:
+                self.caught.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
+
+
 class _Heard(logging.Filter):
-    """Keeps what tifffile logs of a file that this thread reads here, and lets the rest pass."""
+    """Keeps what a package logs of a file that this thread reads here, and lets the rest pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,8 +171,8 @@ class _Heard(logging.Filter):
         return errors is None
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        """Raises a BadImageError for errors that tifffile logs, to go on with a part of a file."""
+    def heard(self, kind: str) -> Iterator[None]:
+        """Raises a BadImageError for logged errors: tifffile goes on with a part of a file."""
         errors: list[str] = []
         self.thread.errors = errors
         try:
@@ -144,26 +180,25 @@ class _Heard(logging.Filter):
         finally:
             self.thread.errors = None
         if errors:
-            raise BadImageError(f"the TIFF file is damaged: {' '.join(errors[0].split())[:200]}")
+            raise BadImageError(f"the {kind} file is damaged: {' '.join(errors[0].split())[:200]}")
 
 
 @cache
-def _tifffile_errors() -> _Heard:
-    import tifffile
-
+def _log(package: str) -> _Heard:
     heard = _Heard()
-    tifffile.logger().addFilter(heard)
+    logging.getLogger(package).addFilter(heard)
     return heard
 
 
 def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
     import tifffile
 
-    with _tifffile_errors().heard(), tifffile.TiffFile(io.BytesIO(contents)) as file:
+    with _log("tifffile").heard("TIFF"), tifffile.TiffFile(io.BytesIO(contents)) as file:
         if not file.series:
             raise BadImageError("a TIFF file without an image")
         series, page = file.series[0], file.pages.first
-        if not _RAW_TAGS.isdisjoint(page.tags.keys()) and not series.is_pyramidal:
+        raw = _RAW_TAGS.intersection(page.tags.keys())
+        if _DNG in raw or (raw and not series.is_pyramidal):
             raise BadImageError("a raw camera file or one of several images: write one of them")
         if len(file.series) > 1:
             raise BadImageError(
@@ -172,7 +207,8 @@ def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
             )
         axes, shape = series.axes, series.shape
         others = [place for place, axis in enumerate(axes) if axis not in "YX"]
-        if len(others) > 1 or "Y" not in axes or "X" not in axes:
+        bad = len(others) > 1 or any(axes[place] not in _BAND_AXES for place in others)
+        if bad or "Y" not in axes or "X" not in axes:
             raise BadImageError(f"a TIFF file of axes {axes} {shape}: write height, width, bands")
         count = shape[others[0]] if others else 1
         check(shape[axes.index("Y")], shape[axes.index("X")], count)
@@ -184,21 +220,50 @@ def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
             )
         if page.dtype is None:
             raise BadImageError(f"a TIFF file of {page.bitspersample} bits per value")
-        _check_whole(file, len(contents))
-        image = series.asarray()
+        _check_segments(file, contents, check)
+        image = series.asarray(maxworkers=1)  # what other threads log would not be heard
         _check_nodata(page, image)
     order = [axes.index("Y"), axes.index("X"), *others]
     return image.transpose(order)
 
 
-def _check_whole(file: Any, length: int) -> None:
-    """Raises for strips and tiles beyond the end, which tifffile may fill with zeros."""
+def _check_segments(file: Any, contents: bytes, check: Callable[..., None]) -> None:
+    """Raises for strips and tiles beyond the end, which tifffile may fill with zeros, or too large.
+
+    A tile may be much larger than its image, and has the size of its own header in JPEG.
+    """
     for page in file.series[0].pages:
         if page is None:
             raise BadImageError("the TIFF file lacks a page")
-        segments = zip(page.dataoffsets, page.databytecounts, strict=True)
-        if any(offset + count > length or not count for offset, count in segments):
+        key = page.keyframe  # pages like the first one have fewer attributes
+        kind = getattr(key.compression, "name", str(key.compression))
+        if kind not in _BOUNDED:
+            raise BadImageError(f"a TIFF file compressed by {kind}: write it with deflate")
+        if key.is_tiled:
+            samples = key.samplesperpixel if key.planarconfig == 1 else 1
+            check(key.tilelength * key.tiledepth, key.tilewidth, samples)
+        segments = list(zip(page.dataoffsets, page.databytecounts, strict=True))
+        if any(offset + count > len(contents) or not count for offset, count in segments):
             raise BadImageError("the TIFF file is incomplete: pixels are missing")
+        for offset, count in segments if kind == "JPEG" else ():
+            check(*_jpeg_size(contents[offset : offset + count]))
+
+
+def _jpeg_size(jpeg: bytes) -> tuple[int, int, int]:
+    """Height, width and components of a JPEG stream's frame header."""
+    place = 2
+    while jpeg.startswith(b"\xff\xd8") and place + 10 <= len(jpeg):
+        marker = jpeg[place + 1]
+        if jpeg[place] != 0xFF or marker == 1 or 0xD0 <= marker <= 0xD9:  # without a length
+            break
+        if marker == 0xFF:  # fills
+            place += 1
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = (int.from_bytes(jpeg[place + at : place + at + 2]) for at in (5, 7))
+            return height, width, jpeg[place + 9]
+        else:
+            place += 2 + int.from_bytes(jpeg[place + 2 : place + 4])
+    raise BadImageError("the TIFF file is damaged: a part in JPEG has no size")
 
 
 def _check_nodata(page: Any, image: np.ndarray) -> None:
@@ -232,8 +297,8 @@ def _read_npy(contents: bytes, check: Callable[..., None]) -> np.ndarray:
     version = np.lib.format.read_magic(file)
     of_version = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
     shape, _, dtype = of_version[version[0]](file)
-    if dtype.hasobject or dtype.fields:
-        raise BadImageError(f"a NumPy file of {dtype}: write numbers")
+    if dtype.kind not in "buif":
+        raise BadImageError(f"a NumPy file of {dtype}: write numbers, integers or floats"[:200])
     if len(shape) not in (2, 3):
         raise BadImageError(f"a NumPy file of shape {shape}: write (height, width, bands)")
     if len(shape) == 3 and (
@@ -244,6 +309,8 @@ def _read_npy(contents: bytes, check: Callable[..., None]) -> np.ndarray:
             "np.moveaxis(array, 0, -1)"
         )
     check(*shape)
+    if math.prod(shape) * dtype.itemsize > len(contents) - file.tell():
+        raise BadImageError("the NumPy file is incomplete: pixels are missing")
     file.seek(0)
     return np.load(file, allow_pickle=False)
 
@@ -251,25 +318,54 @@ def _read_npy(contents: bytes, check: Callable[..., None]) -> np.ndarray:
 def _read_dicom(contents: bytes, check: Callable[..., None]) -> np.ndarray:
     import pydicom
 
-    file = pydicom.dcmread(io.BytesIO(contents))
-    frames = int(file.get("NumberOfFrames") or 1)
-    if frames > 1:
-        raise BadImageError(f"a DICOM file of {frames} frames: write each to a file of its own")
-    check(int(file.Rows), int(file.Columns), int(file.SamplesPerPixel))
-    image = file.pixel_array
-    if file.PhotometricInterpretation == "PALETTE COLOR":
-        raise BadImageError("a DICOM file of palette colors: write them as RGB")
+    if pydicom.uid.DeflatedExplicitVRLittleEndian.encode() in contents:
+        # pydicom inflates all of it, to a thousand times its size, before a tag can be read.
+        raise BadImageError("a deflated DICOM file: write it as Explicit VR Little Endian")
+    with _log("pydicom").heard("DICOM"):
+        file = pydicom.dcmread(io.BytesIO(contents))
+        frames = int(file.get("NumberOfFrames") or 1)
+        if frames > 1:
+            raise BadImageError(f"a DICOM file of {frames} frames: write each to a file of its own")
+        if file.PhotometricInterpretation == "PALETTE COLOR":
+            raise BadImageError("a DICOM file of palette colors: write them as RGB")
+        shape = (int(file.Rows), int(file.Columns), int(file.SamplesPerPixel))
+        check(*shape)
+        slope, intercept = _rescale(file)
+        image = file.pixel_array
+    if image.shape not in (shape, shape[:2]):  # longer than the header says
+        raise BadImageError(f"a DICOM file of pixels {image.shape} whose header says {shape}")
     if file.PhotometricInterpretation == "MONOCHROME1":
+        if image.dtype.kind == "f":
+            raise BadImageError("a DICOM file of MONOCHROME1 in floats: write it as MONOCHROME2")
         # Of bits without a sign 0 becomes the largest value; of others -1 does.
         image = (2**file.BitsStored - 1 if image.dtype.kind == "u" else -1) - image
-    slope, intercept = float(file.get("RescaleSlope", 1)), float(file.get("RescaleIntercept", 0))
     if (slope, intercept) == (1, 0):
         return image
     return image.astype("float32") * np.float32(slope) + np.float32(intercept)
 
 
+def _rescale(file: Any) -> tuple[float, float]:
+    """The slope and intercept of a DICOM file; 1 and 0 where the tags are missing or empty."""
+    if "ModalityLUTSequence" in file:
+        raise BadImageError(
+            "a DICOM file with a modality lookup table: write what "
+            "pydicom.pixels.apply_modality_lut returns as .npy"
+        )
+    if "SharedFunctionalGroupsSequence" in file:
+        raise BadImageError(
+            "an enhanced DICOM file, which rescales each frame: write a classic one"
+        )
+    slope, intercept = file.get("RescaleSlope"), file.get("RescaleIntercept")
+    pair = 1.0 if slope is None else float(slope), 0.0 if intercept is None else float(intercept)
+    if not pair[0] or not np.isfinite(pair).all():
+        raise BadImageError(f"a DICOM file of rescale slope {pair[0]} and intercept {pair[1]}")
+    return pair
+
+
 RASTER_FORMATS = (
-    RasterFormat("TIFF", (".tif", ".tiff"), rb"II[*+]\0|MM\0[*+]", "tifffile", _read_tiff),
+    RasterFormat(
+        "TIFF", (".tif", ".tiff", ".gtiff"), rb"II[*+]\0|MM\0[*+]", "tifffile", _read_tiff
+    ),
     RasterFormat("PNG", (".png",), re.escape(PNG), "imagecodecs", _read_png),
     RasterFormat("NumPy", (".npy",), rb"\x93NUMPY", "numpy", _read_npy),
     RasterFormat("DICOM", (".dcm", ".dicom", ".ima"), rb".{128}DICM", "pydicom", _read_dicom),
