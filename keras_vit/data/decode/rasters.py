@@ -263,7 +263,7 @@ def _jpeg_size(jpeg: bytes) -> tuple[int, int, int]:
             return height, width, jpeg[place + 9]
         else:
             place += 2 + int.from_bytes(jpeg[place + 2 : place + 4])
-    raise BadImageError("the TIFF file is damaged: a part in JPEG has no size")
+    raise BadImageError("the TIFF file is damaged: a part in JPEG does not say its size")
 
 
 def _check_nodata(page: Any, image: np.ndarray) -> None:
