@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from keras_vit.data.sources.splits import Split
 
-MeansAndStds = tuple[tuple[float, ...], tuple[float, ...]]
+# The mean and the standard deviation of each channel.
+Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-def band_statistics(split: Split) -> MeansAndStds:
+def band_statistics(split: Split) -> Statistics:
     """The means and standard deviations of the bands over all pixels of all images of a split.
 
     In the files' own range: what `normalization=` of a model takes. Every file is read once.

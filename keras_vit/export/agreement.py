@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_vit.data.band_statistics import Statistics
 from keras_vit.export.contract import Contract
 from keras_vit.models.answers import NOVELTY
-from keras_vit.models.config import Statistics
 
 # The largest difference between answers, and with int8 the mean one, as parts of their scale.
 TOLERANCE = 1e-3

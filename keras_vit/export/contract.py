@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from keras_vit import tasks
 from keras_vit._base.errors import check_positive
 from keras_vit._base.version import __version__
+from keras_vit.data.band_statistics import Statistics
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.answers import NOVELTY, RAW_OUTPUTS
-from keras_vit.models.config import Statistics, check_statistics
+from keras_vit.models.config import check_statistics
 from keras_vit.tasks import Task
 
 # Under this name the text stands in the file's metadata.

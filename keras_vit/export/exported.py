@@ -15,7 +15,7 @@ from keras_vit.export.contract import Contract
 from keras_vit.export.format_table import FORMATS
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import NOVELTY
-from keras_vit.trainer.pixel_ranges import check_own_range, check_pixels
+from keras_vit.trainer.pixel_ranges import check_pixels
 from keras_vit.weights import load_model
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.checkpoint_file import holds_weights
@@ -102,7 +102,9 @@ class ExportedModel:
         steps: int | None = None,
     ) -> list[np.ndarray]:
         """What `predict` returns, and the novelty `(images,)` where the file has one."""
-        check_positive(batch_size=batch_size, **({} if steps is None else {"steps": steps}))
+        check_positive(batch_size=batch_size)
+        if steps is not None:
+            check_positive(steps=steps)
         self._looks = True
         if hasattr(images, "as_numpy_iterator"):
             batches = images.as_numpy_iterator()
@@ -122,10 +124,8 @@ class ExportedModel:
                 f"images of shape {images.shape} do not fit {self.name}, which takes "
                 f"{self.input_shape}."
             )
-        if self._looks and (statistics := self.contract.statistics) is not None:
-            self._looks = not check_own_range(images, self.name, statistics)
-        elif self._looks:
-            self._looks = not check_pixels(images, self.name)
+        if self._looks:
+            self._looks = not check_pixels(images, self.name, statistics=self.contract.statistics)
         return self._run(images.astype("float32"))
 
 

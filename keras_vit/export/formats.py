@@ -34,7 +34,7 @@ from keras_vit.models import ImageModel
 from keras_vit.models.answers import answers_of
 from keras_vit.models.views import average_views
 from keras_vit.tasks import Task
-from keras_vit.trainer.pixel_ranges import check_own_range, check_pixels, own_statistics
+from keras_vit.trainer.pixel_ranges import check_pixels, own_statistics
 
 _SAY_IT = 'Say it, such as model.task = keras_vit.tasks.Regression(("weight",)), and export again.'
 
@@ -292,10 +292,8 @@ def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> No
             f"calibration {calibration.dtype} {calibration.shape} must be {contract.dtype} images "
             f"(images, {', '.join(map(str, shape))})."
         )
-    if contract.statistics is not None:
-        check_own_range(calibration, "calibration", contract.statistics)
-    else:
-        check_pixels(calibration.astype("float32"), "calibration")  # as bytes, 0..1 would pass
+    # As bytes, 0..1 would pass.
+    check_pixels(calibration.astype("float32"), "calibration", statistics=contract.statistics)
 
 
 def _task(model: ImageModel, names: Sequence[str] | None) -> Task | None:

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import keras
 
@@ -20,6 +20,7 @@ from keras_vit._base.errors import (
     counted,
     warn_at_caller,
 )
+from keras_vit.data.band_statistics import Statistics
 from keras_vit.layers.attention import check_heads
 from keras_vit.layers.conv_stem import conv_stages
 from keras_vit.layers.encoder import BlockConfig
@@ -43,10 +44,6 @@ POSITION_EMBEDDINGS = (
     *("learned", "learned_2d", "relative", "sincos2d", "none"),
     *("relative_2d", "relative_2d_shared"),
 )
-
-
-# The mean and the standard deviation of each channel.
-Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def check_statistics(statistics: Any, channels: int | None) -> Statistics:

@@ -18,10 +18,11 @@ from keras_vit._base.errors import (
     listed,
     warn_at_caller,
 )
+from keras_vit.data.band_statistics import Statistics
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.layers.novelty_score import NoveltyScore
-from keras_vit.models.config import ModelConfig, Statistics, of_earlier_files
+from keras_vit.models.config import ModelConfig, of_earlier_files
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
 from keras_vit.models.head import HEADS
 from keras_vit.models.layer_state import (

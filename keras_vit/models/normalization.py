@@ -6,7 +6,8 @@ import keras
 import numpy as np
 
 from keras_vit._base.errors import check_choice
-from keras_vit.models.config import ModelConfig, Statistics
+from keras_vit.data.band_statistics import Statistics
+from keras_vit.models.config import ModelConfig
 
 # Mean and standard deviation of pixels 0..1.
 NORMALIZATIONS: dict[str, Statistics] = {

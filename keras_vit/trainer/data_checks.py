@@ -22,7 +22,6 @@ from keras_vit.ops import is_tensorflow
 from keras_vit.trainer.pixel_ranges import (
     MOST_IMAGES,
     check_label_rows,
-    check_own_range,
     check_pixels,
     own_statistics,
 )
@@ -322,15 +321,17 @@ class DataCheck:
             if images is None or len(images.shape) != 4:
                 return
             pixels = _to_numpy(images[:MOST_IMAGES])
-            self.looks = not self._shows_range(pixels)
+            self.looks = not check_pixels(
+                pixels,
+                self.model_name,
+                self.normalized,
+                self.warned,
+                self.statistics,
+                self.axis,
+            )
         except (ValueError, Warning) as error:  # a warning that the user has made an error
             self.error = self.error or error
             raise
-
-    def _shows_range(self, pixels: Any) -> bool:
-        if self.statistics is None:
-            return check_pixels(pixels, self.model_name, self.normalized, self.warned)
-        return check_own_range(pixels, self.model_name, self.statistics, self.axis, self.warned)
 
     def _tensorflow_dataset(self, dataset: Any) -> Any:
         """The data set with the checks in its pipeline: nothing is read ahead, or twice."""

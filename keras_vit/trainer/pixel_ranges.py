@@ -143,7 +143,12 @@ NOT_NORMALIZED: tuple[PixelRange, ...] = (
 
 
 def check_pixels(
-    images: Any, model_name: str, normalized: bool = False, warned: set[str] | None = None
+    images: Any,
+    model_name: str,
+    normalized: bool = False,
+    warned: set[str] | None = None,
+    statistics: Any = None,
+    axis: int = -1,
 ) -> bool:
     """Looks at the first images of a batch, and warns of values that the model does not take.
 
@@ -152,6 +157,9 @@ def check_pixels(
         model_name: The name used in messages.
         normalized: Whether the model takes normalized images; otherwise pixels 0..255.
         warned: What was warned of before, which is not again; added to.
+        statistics: The means and standard deviations of channels that have a range of their own, as
+            `own_statistics` returns; None for pixels 0..255 or normalized images.
+        axis: Of the channels, where they have statistics: 1 for channels first.
 
     Returns:
         Whether the images show their range: those of one color each, such as a batch of zeros, do
@@ -175,12 +183,24 @@ def check_pixels(
     images = np.asarray(images)[:MOST_IMAGES]
     if not images.size or images.dtype.kind not in "biufV":  # V: bfloat16 of ml_dtypes
         return False
+    if statistics is not None and images.shape[axis] != len(statistics[0]):
+        return False
     rows = images.reshape(len(images), -1).astype("float32")
     lows, highs = rows.min(axis=1), rows.max(axis=1)  # NaN where one is
     _check_finite(rows, lows, highs, model_name)
     low, high, colorful = float(lows.min()), float(highs.max()), int((lows < highs).sum())
-    row = _not_as_taken(low, high, colorful, images.dtype, normalized)
-    if row is not None:
+    if statistics is not None:
+        images = np.moveaxis(images, axis, -1)
+        if channels := _not_in_own_range(images, colorful, statistics):
+            _warn(
+                f"The images range from {_number(low)} to {_number(high)}, and the channels of the "
+                f"images that {model_name} is for have these means and standard deviations: "
+                f"{channels}. Give the images in the range of their files, neither scaled nor "
+                "normalized, and the bands in the same order.",
+                "in a range of their own",
+                warned,
+            )
+    elif (row := _not_as_taken(low, high, colorful, images.dtype, normalized)) is not None:
         takes = "normalized images, about -3 to 3" if normalized else "pixels from 0 to 255"
         _warn(
             f"The images range from {_number(low)} to {_number(high)}, and {model_name} takes "
@@ -198,46 +218,16 @@ def own_statistics(model: Any) -> Any:
     return None if isinstance(normalization, str) or not takes_pixels else normalization
 
 
-def check_own_range(
-    images: Any, model_name: str, statistics: Any, axis: int = -1, warned: set[str] | None = None
-) -> bool:
-    """What `check_pixels` does, for channels with a mean and standard deviation of their own.
-
-    Args:
-        images: As in `check_pixels`; or with the channels on `axis`.
-        model_name: The name used in messages.
-        statistics: The means and the standard deviations of the channels.
-        axis: 1 for images with channels first.
-        warned: As in `check_pixels`.
-
-    Raises:
-        ValueError: A value is NaN or infinite.
-    """
-    images = np.moveaxis(np.asarray(images)[:MOST_IMAGES], axis, -1)
+def _not_in_own_range(images: np.ndarray, colorful: int, statistics: Any) -> str:
+    """What channels with statistics of their own are for, where these images are not so; or ""."""
     means, stds = np.array(statistics, "float32")
-    if not images.size or images.dtype.kind not in "biufV" or images.shape[-1] != len(means):
-        return False
-    rows = images.reshape(len(images), -1).astype("float32")
-    lows, highs = rows.min(axis=1), rows.max(axis=1)
-    _check_finite(rows, lows, highs, model_name)
     normalized = (images.astype("float32") - means) / stds
-    colorful = int((lows < highs).sum())
     low, high = float(normalized.min()), float(normalized.max())
     is_scaled = high - low < (SCALED if low > 0 or high < 0 else FLAT)
     is_far = float(np.abs(normalized.mean(axis=(0, 1, 2))).max()) > FAR
-    if is_far or (is_scaled and colorful >= NARROW_IMAGES):
-        channels = "; ".join(
-            f"{m:.4g} and {s:.4g}" for m, s in zip(means[:5], stds[:5], strict=True)
-        )
-        _warn(
-            f"The images range from {_number(float(lows.min()))} to "
-            f"{_number(float(highs.max()))}, and the channels of the images that {model_name} is "
-            f"for have these means and standard deviations: {channels}. Give the images in the "
-            "range of their files, neither scaled nor normalized, and the bands in the same order.",
-            "in a range of their own",
-            warned,
-        )
-    return colorful > 0
+    if not (is_far or (is_scaled and colorful >= NARROW_IMAGES)):
+        return ""
+    return "; ".join(f"{m:.4g} and {s:.4g}" for m, s in zip(means[:5], stds[:5], strict=True))
 
 
 def _not_as_taken(
