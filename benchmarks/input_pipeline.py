@@ -1,7 +1,12 @@
-"""Images per second and core that both readers prepare, and bare chains of tf.data and Pillow.
+"""Images per second and core that both readers prepare, and bare chains; what a step waits.
 
 `python -m benchmarks input_pipeline --data FOLDER`: three minutes; prints one line per backend
-and policy. Without a folder, images are generated.
+and policy. Without a folder, images are generated. The bare chains are those of tf.data, Pillow,
+and torchvision where it is installed.
+
+`python -m benchmarks input_pipeline --steps 20 --data FOLDER` prints what a training step waits for
+its images, by reader and without or with their cache: the time of a step of `fit`, less that of a
+step on a batch that is in memory. Where the processors also train, that is what reading takes.
 
 All decode, crop, resize to 224 pixels, flip and batch; they take turns, so that a busy machine is
 busy for all, and are measured in CPU time, which other programs do not affect. The chains do what
@@ -11,17 +16,19 @@ and resizes bytes in threads.
 
 import argparse
 import itertools
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -41,6 +48,7 @@ class Speed:
         ours: `keras_vit.data.pipeline`, with crop and flip as in the chain.
         augmented: The pipeline with RandAugment (2, 10) and mixup 0.2 as well.
         pillow: The bare chain of Pillow.
+        torchvision: That of torchvision's transforms; not a number where it is not installed.
         grain: As `ours`, read by Grain.
         grain_augmented: As `augmented`, likewise.
         ratio: `ours / bare`, the median of the rounds.
@@ -51,6 +59,7 @@ class Speed:
     ours: float
     augmented: float
     pillow: float
+    torchvision: float
     grain: float
     grain_augmented: float
     ratio: float
@@ -60,8 +69,9 @@ class Speed:
         return (
             f"bare {self.bare:5.0f}, ours {self.ours:5.0f} (ratio {self.ratio:.2f}), "
             f"with RandAugment and mixup {self.augmented:4.0f}; bare Pillow {self.pillow:4.0f}, "
-            f"Grain {self.grain:4.0f} (ratio {self.grain_ratio:.2f} to ours), with RandAugment and "
-            f"mixup {self.grain_augmented:4.0f} images/s per core"
+            f"torchvision {self.torchvision:4.0f}, Grain {self.grain:4.0f} (ratio "
+            f"{self.grain_ratio:.2f} to ours), with RandAugment and mixup "
+            f"{self.grain_augmented:4.0f} images/s per core"
         )
 
 
@@ -80,9 +90,12 @@ def measure(folder: Path, batches: int = 40, batch_size: int = 32, rounds: int =
         "ours": data.pipeline(split, augment="inception", **options),
         "augmented": data.pipeline(split, augment=mixed, **options),
         "pillow": _BarePillow(split, batch_size),
+        "torchvision": _Torchvision(split, batch_size),
         "grain": data.pipeline(by_grain, augment="inception", **options),
         "grain_augmented": data.pipeline(by_grain, augment=mixed, **options),
     }
+    if find_spec("torchvision") is None:
+        del contestants["torchvision"]
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, dataset in contestants.items():
@@ -95,6 +108,7 @@ def measure(folder: Path, batches: int = 40, batch_size: int = 32, rounds: int =
                 count += len(images)
             rates[name].append(count / (time.process_time() - start))
             del iterator  # and what it reads ahead
+    rates.setdefault("torchvision", [math.nan])
     return Speed(
         **{name: statistics.median(values) for name, values in rates.items()},
         ratio=statistics.median(np.divide(rates["ours"], rates["bare"])),
@@ -122,6 +136,85 @@ class _BarePillow:
             box = (0, 0, width, height)
             resized = image.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR, box)
         return np.asarray(resized, "float32")[:, ::-1]
+
+
+class _Torchvision:
+    """Batches as torchvision's reference scripts make them, without processes beside this one."""
+
+    def __init__(self, split: Any, batch_size: int) -> None:
+        self.split, self.batch_size = split, batch_size
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        from torch.utils.data import DataLoader
+        from torchvision import transforms
+        from torchvision.datasets.folder import default_loader
+
+        prepare = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(224, scale=(0.05, 1.0)),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+            ]
+        )
+        order = np.random.default_rng(0).permutation(len(self.split))
+        files, labels = self.split.files, self.split.labels()
+        images = _Mapped(lambda i: (prepare(default_loader(files[i])), int(labels[i])), order)
+        while True:
+            for batch, of_batch in DataLoader(images, self.batch_size):
+                yield batch.numpy(), of_batch.numpy()
+
+
+class _Mapped(NamedTuple):
+    """A function of each of some places: a data set as torch has it."""
+
+    function: Callable[[int], Any]
+    places: Any
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.function(self.places[index])
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def waits(folder: Path, steps: int, cache: int, model: str, batch_size: int = 32) -> Iterator[str]:
+    """A line per way to read: how long a training step takes, and how long it waits."""
+    import keras
+
+    import keras_vit
+    from keras_vit import data
+    from keras_vit.data.image_readers import READERS
+
+    splits = data.load(folder)
+    network = keras_vit.create(model, num_classes=splits.num_classes)
+    network.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+    def seconds(batches: Any) -> float:
+        """Of a step, the median of three turns."""
+        times = []
+        for _ in range(4):  # the first one compiles
+            start = time.perf_counter()
+            network.fit(batches, steps_per_epoch=steps, verbose=0)
+            times.append((time.perf_counter() - start) / steps)
+        return statistics.median(times[1:])
+
+    options: dict[str, Any] = {"training": True, "repeat": True, "augment": "inception"}
+    for reader in READERS:
+        split = data.load(folder, reader=reader).train
+        split = split.take(np.arange(min(len(split), steps * batch_size)))
+        kept = data.cached_photographs(split, cache)
+        ways = {"files": (split, False), f"cache={cache}": (kept, False), "memory": (kept, True)}
+        for name, (source, in_memory) in ways.items():
+            batches = data.pipeline(source, 224, batch_size, cache=in_memory, **options)
+            if reader == "tensorflow":
+                one = batches.take(1).cache().repeat()
+            else:
+                one = itertools.repeat(next(iter(batches)))
+            step, read = seconds(one), seconds(batches)
+            yield (
+                f"{keras.backend.backend():<10} {reader:<10} {name:<10} step {1000 * read:6.0f} ms,"
+                f" of which it waits {1000 * (read - step):6.0f} ms ({1 - step / read:.0%})"
+            )
 
 
 def _bare_chain(split: Any, batch_size: int) -> Any:
@@ -163,12 +256,17 @@ def write_images(folder: Path, count: int = 400) -> Path:
     return folder
 
 
-def _measure_here(folder: Path, policy: str, rounds: int) -> None:
+def _measure_here(folder: str, policy: str, number: str, cache: str = "", model: str = "") -> None:
     """Runs in its own process."""
     import keras
 
     keras.config.set_dtype_policy(policy)
-    print(f"{keras.backend.backend():<10} {policy:<14} {measure(folder, rounds=rounds)}")
+    if model:
+        for line in waits(Path(folder), int(number), int(cache), model):
+            print(line, flush=True)
+        return
+    speed = measure(Path(folder), rounds=int(number))
+    print(f"{keras.backend.backend():<10} {policy:<14} {speed}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -177,16 +275,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="number of turns of each contestant")
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--policies", nargs="+", default=POLICIES, help="dtype policies")
+    parser.add_argument("--steps", type=int, help="measure what so many training steps wait")
+    parser.add_argument("--model", default="ViT-Ti/16", help="that --steps train")
+    parser.add_argument("--cache", type=int, default=448, help="pixels, with --steps")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as made:
         folder = options.data or write_images(Path(made))
         for backend in options.backends:
             for policy in options.policies:
+                of_steps = [str(options.steps), str(options.cache), options.model]
+                more = of_steps if options.steps else [str(options.rounds)]
                 code = (
-                    "import sys, pathlib; from benchmarks.input_pipeline import _measure_here as m;"
-                    "m(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))"
+                    "import sys; from benchmarks.input_pipeline import _measure_here as measure;"
+                    "measure(*sys.argv[1:])"
                 )
-                command = [sys.executable, "-c", code, str(folder), policy, str(options.rounds)]
+                command = [sys.executable, "-c", code, str(folder), policy, *more]
                 environment = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
                 subprocess.run(command, env=os.environ | environment, check=True)
 

@@ -24,6 +24,7 @@ from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.input_pipeline import pipeline
 from keras_vit.data.preprocessing import EVAL_TRANSFORMS, evaluation_image, training_image
 from keras_vit.data.sources.array_splits import ArraySplit
+from keras_vit.data.sources.cached_files import cached_photographs
 from keras_vit.data.sources.folder import FileSplit
 from keras_vit.data.sources.load import load
 from keras_vit.data.sources.records import RecordSplit
@@ -48,6 +49,7 @@ __all__ = [
     "Splits",
     "TFDSSplit",
     "band_statistics",
+    "cached_photographs",
     "cutmix",
     "decode_image",
     "evaluation_image",

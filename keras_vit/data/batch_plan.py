@@ -12,12 +12,10 @@ import numpy as np
 from keras_vit._base.errors import check_choice
 from keras_vit.data.augment.augmentation import Augmentation
 from keras_vit.data.eval_transform import BAND_MODES, EvalTransform
-from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
+from keras_vit.data.sources.array_splits import MEMORY_BYTES, ArraySplit, DecodedSplit
 from keras_vit.data.sources.splits import Split
 from keras_vit.ops import rows_of_process
 from keras_vit.tasks import Classification
-
-_CACHE_BYTES = 2 * 2**30
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class BatchPlan:
         """The split, or its images decoded in memory; decodes them when first asked for."""
         split, cache = self.split, self.cache
         if cache is None:
-            cache = _decoded_bytes(split, self.channels) < _CACHE_BYTES
+            cache = _decoded_bytes(split, self.channels) < MEMORY_BYTES
         if not cache or isinstance(split, ArraySplit):  # which is in memory already
             return split
         return DecodedSplit(split, self.channels)

@@ -11,8 +11,9 @@ import keras
 import numpy as np
 
 from keras_vit import data
-from keras_vit._base.errors import counted
+from keras_vit._base.errors import as_pair, counted
 from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
+from keras_vit.data.sources.cached_files import note_of_cache
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels
 from keras_vit.tasks import Task
@@ -38,6 +39,7 @@ def fit(
     print_fn: Callable[[str], None] = print,
     identity: Any = None,
     augment: Any = None,
+    cache: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     **callback_options: Any,
@@ -59,6 +61,9 @@ def fit(
         identity: What else must agree for a checkpoint to belong to the run, as JSON values.
         augment: As in `keras_vit.data.pipeline`, in place of the recipe's augmentation, Mixup and
             CutMix; layers follow the recipe's crop. None for the recipe's.
+        cache: Keep the training photographs decoded on the disk, with a shorter side of at most so
+            many pixels, the image size or more; see `keras_vit.data.cached_photographs`. None
+            decodes them in every epoch, unless all fit in 2 GiB of memory.
         checkpoint_seconds: Time between checkpoints; see `ResumableRun`.
         callbacks: Further callbacks.
         **callback_options: Options of `default_callbacks`.
@@ -69,7 +74,8 @@ def fit(
     Raises:
         FloatingPointError: The loss is not finite; the message names the step.
         ValueError: `augment` is unknown, or does not suit the images; `recipe.balance` does not
-            suit the task or the source of the images; or `checkpoint_seconds` is below 0.
+            suit the task or the source of the images; `cache` is below the image size, or the
+            images are not photographs in files; or `checkpoint_seconds` is below 0.
 
     Example:
 
@@ -98,6 +104,8 @@ def fit(
     _start_at_mean(network, recipe, labels)
     compile_model(model, recipe, updates, targets=labels)
     train, identity = _resampled(splits, recipe, identity)
+    # A `Distillation` takes images at the teacher's size where that is the larger one.
+    image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
     print_fn(
         f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
         f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"
@@ -105,13 +113,11 @@ def fit(
 
     if augment is not None:
         print_fn(f"augment: {describe_augment(settings, layers)}")
+    train, identity = _cached(train, cache, model, image_size, identity, print_fn)
 
     def batches(split: data.Split, **options: Any) -> Any:
         options = {"cache": None, "batch_size": batch_size, **pipeline_arguments(model), **options}
         return data.pipeline(split, **options)
-
-    # A `Distillation` takes images at the teacher's size where that is the larger one.
-    image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
 
     def training_batches(start_step: int) -> Any:
         return batches(
@@ -172,6 +178,29 @@ def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data
         )
     rates = sampling_rates(splits.task.counts(splits.train.labels()))
     return splits.train.resampled(rates), {"identity": identity, "balance": recipe.balance}
+
+
+def _cached(
+    train: data.Split,
+    cache: int | None,
+    model: Any,
+    image_size: int | tuple[int, int],
+    identity: Any,
+    print_fn: Callable[[str], None],
+) -> tuple[data.Split, Any]:
+    """The training images, kept decoded where `cache` says so, and the identity with that."""
+    channels, least = size_and_channels(model)[1], max(as_pair(image_size, "image_size"))
+    if cache is None:
+        if note := note_of_cache(train, 2 * least, channels):
+            print_fn(note)
+        return train, identity
+    if cache < least:
+        raise ValueError(
+            f"cache={cache} pixels are fewer than the image size, {least}: every crop would be "
+            f"enlarged. Give {2 * least}, or more (--cache)."
+        )
+    kept = data.cached_photographs(train, cache, channels, print_fn=print_fn)
+    return kept, {"identity": identity, "cache": cache}
 
 
 def _augmentation(

@@ -58,6 +58,14 @@ class TrainOptions:
     max_pixels: int = shared.max_pixels()
     reader: str | None = shared.reader()
     bands: str | None = shared.bands()
+    cache: int | None = in_data(
+        "keep the training photographs decoded on the disk (in photographs of Keras's cache, "
+        "KERAS_HOME), with a shorter side of at most so many pixels: twice the image size is "
+        "good; says first how large that gets (default: in memory, where that takes less than "
+        "2 GiB)",
+        None,
+        PIXELS,
+    )
     model: str | None = in_model(
         "name of a model, such as ViT-Ti/16 or timm's deit_tiny_patch16_224 (default: the "
         "recipe's small model)",
@@ -185,6 +193,14 @@ def _check(options: dict[str, Any]) -> None:
     shared.check_table("train", options)
     if options["distillation"] and not options["teacher"]:
         raise UsageError("--distill has no effect without --teacher (see keras-vit train -h).")
+    cache, size = options["cache"], options["image_size"]
+    if cache and options["freeze_backbone"]:
+        raise UsageError("--cache has no effect with --freeze-backbone, which reads images once.")
+    if cache and size and cache < size:
+        raise UsageError(
+            f"--cache {cache} is below --image-size {size}, so that every crop would be enlarged: "
+            f"give {2 * size}, or more."
+        )
 
 
 TRAIN = Command(

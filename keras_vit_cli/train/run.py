@@ -314,6 +314,7 @@ class Run:
             print_fn=self.print,
             identity=identity,
             augment=job.augment,
+            cache=job.cache,
             checkpoint_seconds=job.checkpoint_seconds,
             patience=job.patience,
             tensorboard=job.tensorboard,

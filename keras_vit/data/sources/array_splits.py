@@ -16,6 +16,8 @@ from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.splits import IndexedSplit, Split
 from keras_vit.tasks import Task
 
+MEMORY_BYTES = 2 * 2**30  # of decoded images, up to which they are kept without being asked
+
 
 class ArraySplit(IndexedSplit):
     """Images and labels in memory.

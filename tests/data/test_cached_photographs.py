@@ -1,0 +1,223 @@
+"""Photographs kept decoded: the same pixels where they are small, Pillow's where they are not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit import data
+from keras_vit.data.sources import cached_files
+from keras_vit.data.sources.cached_files import cached_photographs, note_of_cache
+from keras_vit.training.run_identity import RunMismatchError
+from keras_vit_cli.arguments import parse
+from keras_vit_cli.options.option import UsageError
+
+pytestmark = pytest.mark.once
+SIDE = 60
+SIZES = ((80, 120), (200, 100), (50, 40), (SIDE, 90))  # width, height
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two classes of JPEG files, one of them on its side by EXIF, and a gray PNG."""
+    random = np.random.default_rng(0)
+    for number, (width, height) in enumerate(SIZES * 3):
+        coarse = random.integers(0, 256, (6, 6, 3)).astype("uint8")
+        image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        file = tmp_path / "photos" / "ab"[number % 2] / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        exif = Image.Exif()
+        exif[0x0112] = 6 if number == 1 else 1
+        image.save(file, quality=95, exif=exif)
+        if number == 2:
+            image.convert("L").save(file.with_suffix(".png"))
+    return tmp_path / "photos"
+
+
+@pytest.fixture(params=["tensorflow", "grain"])
+def split(photos: Path, request: pytest.FixtureRequest) -> Any:
+    pytest.importorskip(request.param)
+    return data.load(photos, reader=request.param, val_fraction=0.2).train
+
+
+def said() -> tuple[list[str], Callable[[str], None]]:
+    lines: list[str] = []
+    return lines, lines.append
+
+
+def first_batch(split: Any, **options: Any) -> Any:
+    batches = data.pipeline(split, 32, len(split), training=True, **options)
+    return np.asarray(next(iter(batches))[0])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pixels(split: Any, tmp_path: Path, channels: int) -> None:
+    """Small photographs keep theirs; larger ones are Pillow's resize of what it decodes."""
+    lines, print_fn = said()
+    cached = cached_photographs(split, SIDE, channels, tmp_path / "cache", print_fn)
+    assert "GiB in" in lines[0]
+    assert f"{len(split)} training photographs" in lines[0]
+    np.testing.assert_array_equal(cached.labels(), split.labels())
+    for place, (now, _) in enumerate(cached.decoded(channels)):
+        before = split.pixels(place, channels)
+        height, width = before.shape[:2]
+        if min(height, width) > SIDE:
+            image = Image.fromarray(before[..., 0] if channels == 1 else before)
+            scale = SIDE / min(height, width)
+            size = round(width * scale), round(height * scale)
+            resized = np.asarray(image.resize(size, Image.Resampling.BICUBIC))
+            before = resized.reshape(*resized.shape[:2], channels)
+        np.testing.assert_array_equal(now, before)
+
+
+def test_the_same_crops(split: Any, tmp_path: Path) -> None:
+    """Where nothing is reduced, batches are equal bit for bit; the draws are those of the split."""
+    cached = cached_photographs(split, 4096, 3, tmp_path / "cache", print)
+    # TensorFlow decodes the crop of a JPEG file alone, whose border differs by a few levels.
+    kept = first_batch(split.with_decoder("pillow"), cache=True)
+    np.testing.assert_array_equal(first_batch(cached), kept)
+    np.testing.assert_array_equal(first_batch(cached, cache=True), kept)
+
+
+def test_only_what_changed_is_decoded_again(split: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    cached = cached_photographs(split, SIDE, 3, folder, print)
+    written = {file: file.stat().st_mtime_ns for file in cached.files}
+    lines, print_fn = said()
+    cached_photographs(split, SIDE, 3, folder, print_fn)
+    assert len(lines) == 1
+    assert "GiB" not in lines[0]
+
+    cached.files[0].write_bytes(cached.files[0].read_bytes()[:-1])  # a power failure
+    cached.files[1].unlink()
+    stat = split.files[2].stat()
+    os.utime(split.files[2], ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    again = cached_photographs(split, SIDE, 3, folder, print)
+    assert again.files[2] != cached.files[2]
+    assert again.files[3:] == cached.files[3:]
+    for file in again.files[3:]:
+        assert file.stat().st_mtime_ns == written[file]
+    assert not list(folder.rglob(".*"))
+    assert len(list(again.decoded())) == len(split)
+
+
+def test_sides_and_channels_do_not_meet(split: Any, tmp_path: Path) -> None:
+    ways = [
+        cached_photographs(split, side, channels, tmp_path / "cache", print).files
+        for side in (SIDE, SIDE + 1)
+        for channels in (1, 3)
+    ]
+    assert len({file for files in ways for file in files}) == 4 * len(split)
+
+
+def test_an_interrupted_cache_goes_on(
+    split: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached_files, "_SECONDS", -1.0)
+    monkeypatch.setattr(cached_files, "_AT_ONCE", 2)
+
+    def stop(line: str) -> None:
+        if " of " in line and "training" not in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_photographs(split, SIDE, 3, tmp_path / "cache", stop)
+    lines, print_fn = said()
+    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print_fn)
+    assert f"{len(split) - 2} of them are new" in lines[0]
+    assert len(list(cached.decoded())) == len(split)
+
+
+def test_space_is_checked_before_anything_is_written(
+    split: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(OSError, match=r"needs .* GiB, and .* are free in .*KERAS_HOME"):
+        cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
+    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+
+
+def test_a_photograph_that_broke_is_not_kept(
+    split: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is replaced by a gray image, as without a cache; once mended, it is read."""
+    contents = split.files[0].read_bytes()
+    split.files[0].write_bytes(contents[:100])
+    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
+    assert "replaced by a gray image" in capfd.readouterr().err
+    assert not cached.files[0].exists()
+    first = cached.take([0])
+    assert next(iter(first.decoded()))[0].shape == (1, 1, 3)
+    split.files[0].write_bytes(contents)
+    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
+    assert cached.files[0].exists()
+
+
+def test_what_cannot_be_kept(photos: Path, tmp_path: Path) -> None:
+    digits, unverified = data.load("digits").train, data.load(photos, verify=False).train
+    for split, reason in ((digits, "memory or records"), (unverified, "not verified")):
+        with pytest.raises(ValueError, match=f"{reason}: leave cache"):
+            cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
+    with pytest.raises(ValueError, match="cache=0 must be"):
+        cached_photographs(data.load(photos).train, 0, 3, tmp_path / "cache", print)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_advice_where_it_pays(split: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of large photographs that do not fit in memory, and of no others."""
+    assert note_of_cache(split, 20, 3) == ""
+    monkeypatch.setattr(cached_files, "_LARGE", 0)
+    assert note_of_cache(split, 20, 3) == ""
+    monkeypatch.setattr(cached_files, "MEMORY_BYTES", 0)
+    assert note_of_cache(split, SIDE, 3) == ""  # not much smaller
+    assert "--cache 20 decodes them once, into" in note_of_cache(split, 20, 3)
+    assert note_of_cache(data.load("digits").train, 20, 3) == ""
+
+
+def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size is said first; another cache is another run; what cannot be right is refused."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    splits = data.load(photos)
+    recipe = keras_vit.recipes.get("digits").scaled(steps=2)
+    recipe = replace(recipe, image_size=16, batch_size=4)
+    lines, print_fn = said()
+
+    def fit(cache: int | None) -> Any:
+        model = keras_vit.VisionTransformer(
+            **{"patch_size": 8, "hidden_dim": 8, "depth": 1, "num_heads": 2},
+            num_classes=2,
+            input_shape=(16, 16, 3),
+        )
+        return keras_vit.fit(
+            model, recipe, splits, tmp_path / "run", cache=cache, print_fn=print_fn
+        )
+
+    with pytest.raises(ValueError, match="cache=15 pixels are fewer than the image size, 16"):
+        fit(15)
+    assert np.isfinite(fit(32)["loss"]).all()
+    assert sum("GiB in" in line for line in lines) == 1
+    assert len(list((tmp_path / "home").rglob("*.bmp"))) == len(splits.train)
+    with pytest.raises(RunMismatchError, match="cache"):
+        fit(64)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--freeze-backbone",), "no effect with --freeze-backbone"),
+        (("--image-size", "64"), "below --image-size 64.*give 128"),
+    ],
+)
+def test_options(options: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        parse(["train", "--data", "photos", "--weights", "a.npz", "--cache", "32", *options])
