@@ -242,14 +242,15 @@ def _bare_chain(split: Any, batch_size: int) -> Any:
     return prepared.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
 
-def write_images(folder: Path, count: int = 400) -> Path:
-    """Writes JPEG files of 320 x 240 pixels in two classes, as detailed as photographs."""
+def write_images(folder: Path, count: int = 400, width: int = 320) -> Path:
+    """Writes JPEG files of 4 x 3 proportions in two classes, as detailed as photographs."""
     import tensorflow as tf
 
+    height = width * 3 // 4
     random = np.random.default_rng(0)
     for i in range(count):
-        coarse = tf.image.resize(random.uniform(0, 255, (12, 16, 3)), (240, 320), "bicubic")
-        pixels = np.clip(coarse + random.normal(0, 8, (240, 320, 3)), 0, 255).astype(np.uint8)
+        coarse = tf.image.resize(random.uniform(0, 255, (12, 16, 3)), (height, width), "bicubic")
+        pixels = np.clip(coarse + random.normal(0, 8, (height, width, 3)), 0, 255).astype(np.uint8)
         file = folder / "ab"[i % 2] / f"{i}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(tf.io.encode_jpeg(pixels, quality=85).numpy())
@@ -275,12 +276,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="number of turns of each contestant")
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--policies", nargs="+", default=POLICIES, help="dtype policies")
+    parser.add_argument("--width", type=int, default=320, help="of images that are generated")
     parser.add_argument("--steps", type=int, help="measure what so many training steps wait")
     parser.add_argument("--model", default="ViT-Ti/16", help="that --steps train")
     parser.add_argument("--cache", type=int, default=448, help="pixels, with --steps")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as made:
-        folder = options.data or write_images(Path(made))
+        count = 400 if options.width < 1000 else 80
+        folder = options.data or write_images(Path(made), count, options.width)
         for backend in options.backends:
             for policy in options.policies:
                 of_steps = [str(options.steps), str(options.cache), options.model]

@@ -54,6 +54,18 @@ class BatchPlan:
             return split
         return DecodedSplit(split, self.channels)
 
+    @cached_property
+    def keeps_batches(self) -> bool:
+        """Whether the prepared batches of all passes, which are alike, stay in memory.
+
+        Where `cache` is None and the images decoded are too large for it, but the images prepared
+        are not: photographs of a telephone are a hundred times as large.
+        """
+        if self.cache is not None or self.training or self.repeat or self.source is not self.split:
+            return False
+        prepared = 4 * len(self.split) * self.size[0] * self.size[1] * self.channels
+        return prepared < MEMORY_BYTES and not isinstance(self.split, ArraySplit)
+
     @property
     def alphas(self) -> tuple[float, float]:
         """Of mixup and CutMix."""

@@ -49,6 +49,7 @@ class GrainBatches(grain.IterDataset):
         super().__init__()
         self._plan, self._finished = plan, 0
         self._examples = _Examples(plan)
+        self._kept: grain.MapDataset | None = None
 
     @property
     def num_batches(self) -> int | None:
@@ -71,6 +72,13 @@ class GrainBatches(grain.IterDataset):
 
     def of_pass(self, number: int) -> grain.DatasetIterator:
         """The batches of one pass, or with `repeat` of all passes."""
+        if not self._plan.keeps_batches:
+            return self._read(number)
+        if self._kept is None:
+            self._kept = grain.MapDataset.source(list(self._read(number)))
+        return iter(self._kept.to_iter_dataset())
+
+    def _read(self, number: int) -> grain.DatasetIterator:
         plan, count = self._plan, len(self._plan.source)
         skipped = plan.start_step if plan.source.skips else 0
         begin, end = number * count, (number + 1) * count

@@ -75,7 +75,8 @@ def pipeline(
         num_classes: give integer labels as float32 one-hot rows of this many classes. Labels that
             are rows, such as those of `Multilabel` and `Regression`, stay as they are.
         cache: decode all images now and keep them in memory as uint8. None does so when they take
-            less than 2 GiB.
+            less than 2 GiB; otherwise batches that are alike in every pass stay in memory, where
+            they take less.
         repeat: never end; `fit` then needs `steps_per_epoch`.
         start_step: the number of the first batch, with `repeat` only. Earlier images are not
             decoded. They are mostly not read either, except the records of a TFDS data set in the

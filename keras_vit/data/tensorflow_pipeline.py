@@ -55,6 +55,8 @@ def tensorflow_batches(plan: BatchPlan) -> tf.data.Dataset:
     batches = batches.map(partial(_mix, plan, changes))
     if plan.channels_first:
         batches = batches.map(lambda x, y: (tf.transpose(x, (0, 3, 1, 2)), y))
+    if plan.keeps_batches:
+        batches = batches.cache()
     return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
 
 

@@ -43,6 +43,7 @@ REFUSED = {
     ("train", "--batch-size"): ("0", "1.5", "65537"),
     ("train", "--checkpoint-every"): ("-0.5", "1e6"),
     ("train", "--epochs"): ("0", "0.5", "1000000000000"),
+    ("train", "--cache"): ("0", "4097", "448px"),
     ("train", "--image-size"): ("0", "100000", "224x224"),
     ("train", "--learning-rate"): ("0", "-1e-3", "100"),
     ("train", "--devices"): ("0", "100000"),

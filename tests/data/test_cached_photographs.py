@@ -15,6 +15,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data
+from keras_vit.data import batch_plan
 from keras_vit.data.sources import cached_files
 from keras_vit.data.sources.cached_files import cached_photographs, note_of_cache
 from keras_vit.training.run_identity import RunMismatchError
@@ -44,9 +45,14 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["tensorflow", "grain"])
-def split(photos: Path, request: pytest.FixtureRequest) -> Any:
+def reader(request: pytest.FixtureRequest) -> str:
     pytest.importorskip(request.param)
-    return data.load(photos, reader=request.param, val_fraction=0.2).train
+    return request.param
+
+
+@pytest.fixture
+def split(photos: Path, reader: str) -> Any:
+    return data.load(photos, reader=reader).train
 
 
 def said() -> tuple[list[str], Callable[[str], None]]:
@@ -221,3 +227,19 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_options(options: tuple[str, ...], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         parse(["train", "--data", "photos", "--weights", "a.npz", "--cache", "32", *options])
+
+
+def test_prepared_batches_stay_where_decoded_images_are_too_large(
+    photos: Path, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second pass of a validation equals the first, and reads no file."""
+    splits = data.load(photos, reader=reader)
+    expected = [np.asarray(x) for x, _ in data.pipeline(splits.val, 16, 2, cache=False)]
+    monkeypatch.setattr(batch_plan, "_decoded_bytes", lambda *_: 1e12)
+    batches = data.pipeline(splits.val, 16, 2, cache=None)
+    for number in range(2):
+        for (images, _), other in zip(batches, expected, strict=True):
+            np.testing.assert_array_equal(images, other)
+        for file in splits.val.files:
+            file.unlink(missing_ok=number > 0)
+    assert len(batches) == len(expected)
