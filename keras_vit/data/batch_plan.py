@@ -59,7 +59,7 @@ class BatchPlan:
         """Whether the prepared batches of all passes, which are alike, stay in memory.
 
         Where `cache` is None and the images decoded are too large for it, but the images prepared
-        are not: photographs of a telephone are a hundred times as large.
+        are not: photographs of a phone are a hundred times as large.
         """
         if self.cache is not None or self.training or self.repeat or self.source is not self.split:
             return False

@@ -95,15 +95,12 @@ def fit(
     images = len(splits.train)
     batch_size = min(recipe.batch_size // recipe.accumulation, images)
     updates = recipe.total_steps(images)
-    steps = updates * recipe.accumulation
-    epochs = _epochs(splits, steps, batch_size)
-    per_epoch = math.ceil(steps / epochs)
+    epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
     settings, layers = _augmentation(augment, recipe, splits.task, print_fn)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
     _start_at_mean(network, recipe, labels)
     compile_model(model, recipe, updates, targets=labels)
-    train, identity = _resampled(splits, recipe, identity)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
     print_fn(
@@ -113,6 +110,7 @@ def fit(
 
     if augment is not None:
         print_fn(f"augment: {describe_augment(settings, layers)}")
+    train, identity = _resampled(splits, recipe, identity)
     train, identity = _cached(train, cache, model, image_size, identity, print_fn)
 
     def batches(split: data.Split, **options: Any) -> Any:
@@ -199,8 +197,8 @@ def _cached(
             f"cache={cache} pixels are fewer than the image size, {least}: every crop would be "
             f"enlarged. Give {2 * least}, or more (--cache)."
         )
-    kept = data.cached_photographs(train, cache, channels, print_fn=print_fn)
-    return kept, {"identity": identity, "cache": cache}
+    train = data.cached_photographs(train, cache, channels, print_fn=print_fn)
+    return train, {"identity": identity, "cache": cache}
 
 
 def _augmentation(
@@ -214,11 +212,11 @@ def _augmentation(
     return settings, layers
 
 
-def _epochs(splits: data.Splits, steps: int, batch_size: int) -> int:
-    """Into how many epochs the steps are cut, each of which ends with a validation."""
+def _epochs(splits: data.Splits, steps: int, batch_size: int) -> tuple[int, int]:
+    """The epochs into which the steps are cut, each with a validation at its end; and their steps."""
     images = len(splits.train)
     epochs = math.ceil(steps / math.ceil(images / batch_size))
     if len(splits.val) > FEW * images:
         # An epoch is several passes then: validation would take most of the time.
         epochs = max(min(epochs, steps * batch_size // len(splits.val)), 1)
-    return epochs
+    return epochs, math.ceil(steps / epochs)

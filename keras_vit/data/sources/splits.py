@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -207,7 +207,7 @@ class IndexedSplit(Split):
     _per_example: tuple[str, ...] = ("_labels",)
     _cached: tuple[str, ...] = ("_label_tensor",)
 
-    def take(self, indices: Sequence[int] | np.ndarray) -> IndexedSplit:
+    def take(self, indices: Sequence[int] | np.ndarray) -> Self:
         """The split of these examples alone, by their places in `labels()`."""
         taken, indices = copy.copy(self), np.asarray(indices)
         for name in self._per_example:
