@@ -213,7 +213,7 @@ def _augmentation(
 
 
 def _epochs(splits: data.Splits, steps: int, batch_size: int) -> tuple[int, int]:
-    """The epochs into which the steps are cut, each with a validation at its end; and their steps."""
+    """The epochs into which steps are cut, with a validation at the end of each; and its steps."""
     images = len(splits.train)
     epochs = math.ceil(steps / math.ceil(images / batch_size))
     if len(splits.val) > FEW * images:
