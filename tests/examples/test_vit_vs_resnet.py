@@ -63,7 +63,16 @@ def test_the_table_has_the_mean_and_spread_of_the_seeds(
     page = tmp_path / "page.md"
     words = ["flowers_vit_vs_resnet.py", "--data", str(folder_of_images(tmp_path / "photos"))]
     words += ["--weights", str(start), "--image-size", "32", "--epochs", "2"]
-    words += ["--seeds", "2", "--out", str(tmp_path / "out"), "--markdown", str(page)]
+    words += [
+        "--resnet-weights",
+        "some",
+        "--seeds",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+        "--markdown",
+        str(page),
+    ]
     monkeypatch.setattr("sys.argv", words)
     script.main()
     assert calls == [("ViT-0", 0, 2), ("ViT-1", 1, 2), ("ResNet-0", 0, 2), ("ResNet-1", 1, 2)]
@@ -71,8 +80,8 @@ def test_the_table_has_the_mean_and_spread_of_the_seeds(
     # The ViT has one of two right, twice.
     tuned = keras_vit.from_checkpoint(start, num_classes=2, input_shape=(32, 32, 3))
     parameters = f"{tuned.count_params():,}"
-    assert f"| vision_transformer | {parameters} | 50.00% ± 0.00 | 0.333 | 1.0 |" in text
-    assert "| resnet | 8 | 100.00% ± 0.00 | 1.000 |" in text
+    assert f"| ViT | {parameters} | 50.00% ± 0.00 | 0.333 | 1.0 |" in text
+    assert "| ResNet | 8 | 100.00% ± 0.00 | 1.000 |" in text
     assert (tmp_path / "out" / "table.md").read_text("utf-8") == text
     assert "2 epochs" in capsys.readouterr().out
 
@@ -88,4 +97,5 @@ def test_both_models_are_trained(
     monkeypatch.setattr("sys.argv", words)
     script.main()
     text = (tmp_path / "out" / "table.md").read_text("utf-8")
-    assert "| bit_r50x1 | 23," in text
+    assert "| ViT from scratch | 5," in text  # like beside like
+    assert "| ResNet from scratch | 23," in text
