@@ -266,7 +266,7 @@ def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch
     assert module._decoded_bytes(split, 1) == len(split) * 64
     plain = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1)]
     for limit in (0, 2**30):
-        monkeypatch.setattr(module, "_CACHE_BYTES", limit)
+        monkeypatch.setattr(module, "MEMORY_BYTES", limit)
         cached = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1, cache=None)]
         for ours, theirs in zip(cached, plain, strict=True):
             np.testing.assert_array_equal(ours, theirs)

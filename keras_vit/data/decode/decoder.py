@@ -26,6 +26,7 @@ from keras_vit.data.decode.headers import (
     jpeg_orientation,
     starts_with,
 )
+from keras_vit.data.decode.tracing import traced_once
 
 # From the (height, width) of an upright image to the box (top, left, height, width) to decode.
 Crop = Callable[[Any], Any]
@@ -192,6 +193,16 @@ def _decode_other(
     contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The image as it is stored, and its orientation."""
+    image = _other_pixels(contents, max_pixels)
+    orientation = tf.constant(1, tf.uint8) if upright else chunk_orientation(contents)
+    if crop is not None and not upright:
+        crop = partial(_stored_box, crop, orientation)
+    return to_channels(crop_to_box(image, crop), channels), orientation
+
+
+@traced_once
+def _other_pixels(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
+    """All pixels of a file that is not JPEG, with the channels that it has."""
     checks = [_refuse_animated_webp(contents)]
     if max_pixels is not None:
         checks.append(check_pixel_count(header_shape(contents), max_pixels))
@@ -203,15 +214,11 @@ def _decode_other(
         # channels=0 keeps what the file has; asking for 3 fails on BMP, GIF or WebP variants.
         lambda: tf.io.decode_image(contents, channels=0, expand_animations=False),
     )
-    image = tf.cond(
+    return tf.cond(
         starts_with(contents, BMP) & (tf.shape(image)[-1] == 1),
         lambda: _apply_bmp_palette(image, contents),
         lambda: image,
     )
-    orientation = tf.constant(1, tf.uint8) if upright else chunk_orientation(contents)
-    if crop is not None and not upright:
-        crop = partial(_stored_box, crop, orientation)
-    return to_channels(crop_to_box(image, crop), channels), orientation
 
 
 def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:

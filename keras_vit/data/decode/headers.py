@@ -12,6 +12,7 @@ from typing import Any
 
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import PNG, WEBP, too_large
+from keras_vit.data.decode.tracing import traced_once
 
 # A 64-megapixel camera fits (9248 x 6936); decoded, this is 192 MiB of RGB.
 MAX_PIXELS = 2**26
@@ -58,6 +59,7 @@ def header_shape(contents: tf.Tensor) -> tf.Tensor:
     return shape
 
 
+@traced_once
 def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
     """The EXIF orientation of a JPEG file, uint8 1..8; 1 (upright) by default."""
     size, padded = _length(contents), _padded(contents)
@@ -76,6 +78,7 @@ def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
     return _read_exif(_first_chunk(contents, _int64(2), segment))
 
 
+@traced_once
 def chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
     """The EXIF orientation of a PNG or WebP file; 1 (upright) by default and for other files."""
     png, size, padded = starts_with(contents, PNG), _length(contents), _padded(contents)

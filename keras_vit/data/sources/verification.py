@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from keras_vit._base.errors import counted, warn_of_data
@@ -111,6 +112,7 @@ def _unreadable(
     return unreadable
 
 
+@cache
 def _decode_in_a_graph(max_pixels: int | None) -> Callable[[bytes], int]:
     """From the bytes of a file to its EXIF orientation, after it was decoded.
 
