@@ -70,7 +70,7 @@ def test_pixels(split: Any, tmp_path: Path, channels: int) -> None:
     """Small photographs keep theirs; larger ones are Pillow's resize of what it decodes."""
     lines, print_fn = said()
     cached = cached_photographs(split, SIDE, channels, tmp_path / "cache", print_fn)
-    assert "GiB in" in lines[0]
+    assert "B in " in lines[0]
     assert f"{len(split)} training photographs" in lines[0]
     np.testing.assert_array_equal(cached.labels(), split.labels())
     for place, (now, _) in enumerate(cached.decoded(channels)):
@@ -101,7 +101,7 @@ def test_only_what_changed_is_decoded_again(split: Any, tmp_path: Path) -> None:
     lines, print_fn = said()
     cached_photographs(split, SIDE, 3, folder, print_fn)
     assert len(lines) == 1
-    assert "GiB" not in lines[0]
+    assert "B in " not in lines[0]
 
     cached.files[0].write_bytes(cached.files[0].read_bytes()[:-1])  # a power failure
     cached.files[1].unlink()
@@ -148,7 +148,7 @@ def test_space_is_checked_before_anything_is_written(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(OSError, match=r"needs .* GiB, and .* are free in .*KERAS_HOME"):
+    with pytest.raises(OSError, match=r"needs .* kB, and 10 bytes are free in .*KERAS_HOME"):
         cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
     assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
 
@@ -211,7 +211,7 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ValueError, match="cache=15 pixels are fewer than the image size, 16"):
         fit(15)
     assert np.isfinite(fit(32)["loss"]).all()
-    assert sum("GiB in" in line for line in lines) == 1
+    assert sum("B in " in line for line in lines) == 1
     assert len(list((tmp_path / "home").rglob("*.bmp"))) == len(splits.train)
     with pytest.raises(RunMismatchError, match="cache"):
         fit(64)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from rich.filesize import decimal
 
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import cache_folder
@@ -37,7 +38,6 @@ _AT_ONCE = 256  # photographs between two looks at the clock
 _SAMPLE = 32
 _LARGE = 400_000  # bytes of a file: below, a photograph is decoded in a few milliseconds
 _SECONDS = 10.0  # between lines of progress
-_GIB = 2**30
 
 
 def cached_photographs(
@@ -94,13 +94,13 @@ def cached_photographs(
     sample = measure(rest, channels, shorter_side)
     print_fn(
         f"cache: {images} with a shorter side of up to {shorter_side} pixels take about "
-        f"{len(files) * sample.reduced_bytes / _GIB:.2g} GiB in {printable(folder)}"
+        f"{decimal(round(len(files) * sample.reduced_bytes))} in {printable(folder)}"
         + ("" if len(missing) == len(files) else f"; {len(missing):,} of them are new")
     )
     _check_space(folder, len(missing) * sample.reduced_bytes)
     _write(rest, [files[place] for place in missing], shorter_side, channels, print_fn)
     seconds = measure(cached.take(missing), channels, shorter_side).seconds
-    times = f"{1000 * seconds:.2g} ms in place of {1000 * sample.seconds:.2g} ms"
+    times = f"{_milliseconds(seconds)} in place of {_milliseconds(sample.seconds)}"
     if seconds < 0.8 * sample.seconds:
         print_fn(f"cache: a photograph is read in {times}")
     else:
@@ -154,9 +154,13 @@ def note_of_cache(split: Split, shorter_side: int, channels: int) -> str:
         return ""
     return (
         f"note: {len(split):,} photographs are decoded in every epoch, "
-        f"{1000 * sample.seconds:.2g} ms each; --cache {shorter_side} decodes them once, into "
-        f"{reduced / _GIB:.2g} GiB on the disk"
+        f"{_milliseconds(sample.seconds)} each; --cache {shorter_side} decodes them once, into "
+        f"{decimal(round(reduced))} on the disk"
     )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.2f} ms" if seconds < 0.01 else f"{1000 * seconds:.0f} ms"
 
 
 def _check(split: Split, shorter_side: int) -> None:
@@ -197,7 +201,7 @@ def _check_space(folder: Path, needed: float) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(
-            f"the cache needs {needed / _GIB:.2g} GiB, and {free / _GIB:.2g} are free in "
+            f"the cache needs {decimal(round(needed))}, and {decimal(free)} are free in "
             f"{printable(folder)}: give fewer pixels, or another place (KERAS_HOME)."
         )
 
