@@ -361,7 +361,8 @@ def test_a_crash_while_importing_loses_no_text(plain: str, tmp_path: Path) -> No
     assert ("oneDNN" in error) == (plain == "1")
 
 
-@pytest.mark.parametrize("backend", [pytest.param("jax", marks=pytest.mark.slow), "torch"])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_an_export_is_quiet_while_it_imports_tensorflow(backend: str, tmp_path: Path) -> None:
     for package in (backend, "tensorflow"):
         pytest.importorskip(package)

@@ -184,7 +184,7 @@ def test_mixed_precision_is_written_in_float32(tmp_path: Path) -> None:
     ("format", "calibrated"),
     [
         ("onnx", False),
-        ("openvino", True),  # the others' quantizers need no images
+        pytest.param("openvino", True, marks=pytest.mark.slow),  # the others need no images
         pytest.param("litert", False, marks=pytest.mark.slow),
         pytest.param("openvino", False, marks=pytest.mark.slow),
     ],

@@ -15,7 +15,7 @@ from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.export import FORMATS, load_exported
+from keras_vit.export import load_exported
 from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
@@ -95,7 +95,11 @@ def answers(classifier: Any, files: list[Path]) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "format",
-    [pytest.param(f, marks=[] if f == ON_EVERY_BACKEND else [pytest.mark.once]) for f in FORMATS],
+    [
+        ON_EVERY_BACKEND,
+        *(pytest.param(f, marks=pytest.mark.once) for f in ("tf_saved_model", "torch")),
+        *(pytest.param(f, marks=pytest.mark.slow) for f in ("litert", "openvino")),
+    ],
 )
 def test_a_file_is_predicted_as_by_the_model(
     format: str, model: Any, files: list[Path], exported: Callable[[str], Path]
