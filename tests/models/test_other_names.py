@@ -56,6 +56,7 @@ def without_values(name: str, **arguments: Any) -> Any:
         return keras_vit.create(name, **arguments)
 
 
+@pytest.mark.once  # counted from shapes
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_published_parameter_counts(name: str) -> None:
     assert without_values(name).count_params() == PARAMETERS[name]

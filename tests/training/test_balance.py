@@ -63,7 +63,10 @@ class Stop(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("balance", ["weights", "logits", "sampling"])
+@pytest.mark.parametrize(
+    "balance",
+    ["sampling", *(pytest.param(b, marks=pytest.mark.slow) for b in ("weights", "logits"))],
+)
 def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", balance)
     if balance != "sampling":  # where the loss is the plain one
