@@ -145,6 +145,7 @@ class _Torchvision:
         self.split, self.batch_size = split, batch_size
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        import torch
         from torch.utils.data import DataLoader
         from torchvision import transforms
         from torchvision.datasets.folder import default_loader
@@ -158,6 +159,7 @@ class _Torchvision:
         )
         order = np.random.default_rng(0).permutation(len(self.split))
         files, labels = self.split.files, self.split.labels()
+        torch.set_num_threads(1)  # as in DataLoader's processes; more wait for each other
         images = _Mapped(lambda i: (prepare(default_loader(files[i])), int(labels[i])), order)
         while True:
             for batch, of_batch in DataLoader(images, self.batch_size):
