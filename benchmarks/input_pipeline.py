@@ -211,7 +211,8 @@ def waits(folder: Path, steps: int, cache: int, model: str, batch_size: int = 32
             if reader == "tensorflow":
                 one = batches.take(1).cache().repeat()
             else:
-                one = itertools.repeat(next(iter(batches)))
+                first = next(iter(batches))
+                one = (first for _ in itertools.count())
             step, read = seconds(one), seconds(batches)
             yield (
                 f"{keras.backend.backend():<10} {reader:<10} {name:<10} step {1000 * read:6.0f} ms,"
