@@ -103,8 +103,7 @@ def _batches(
 
 
 def _map(examples: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
-    plain = tf.autograph.experimental.do_not_convert(function)  # to convert takes as long again
-    return examples.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return examples.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 def _guarded_batches(
@@ -159,7 +158,6 @@ def _batches_of_process(
 
 def _each(plans: tf.data.Dataset, batch_of: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
     """A batch for each plan. Two at a time: the next starts while the last images are prepared."""
-    batch_of = tf.autograph.experimental.do_not_convert(batch_of)
     batches = plans.interleave(batch_of, cycle_length=2, num_parallel_calls=2, deterministic=True)
     return batches.apply(tf.data.experimental.assert_cardinality(plans.cardinality()))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
-from keras_vit.data.sources.records import Records, Shard
+from keras_vit.data.sources.records import Records, Shard, open_records
 from tests.data.image_fixtures import plain
 from tests.examples import load_example
 
@@ -384,3 +384,23 @@ def test_a_file_that_was_cut_off_is_not_converted(folder: Folder, tmp_path: Path
     with pytest.raises(DamagedShardError, match="truncated record at its end"):
         load_example("to_array_record").main([str(place), "--out", str(tmp_path / "new")])
     assert not list((tmp_path / "new").glob("*array_record-00000-*"))
+
+
+def test_a_parser_of_ones_own_may_have_conditions(tmp_path: Path) -> None:
+    """TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`."""
+    write_tfrecord(tmp_path / "train.tfrecord", examples(count=4))
+
+    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        features = {
+            "image/encoded": tf.io.FixedLenFeature((), tf.string),
+            "image/class/label": tf.io.FixedLenFeature((), tf.int64),
+        }
+        parsed = tf.io.parse_single_example(record, features)
+        label = parsed["image/class/label"]
+        if label > 0:
+            label = tf.ones_like(label)
+        return parsed["image/encoded"], label
+
+    records = open_records([str(tmp_path / "train.tfrecord")])
+    split = RecordSplit("train", ("none", "some"), records, parse)
+    assert next(iter(pipeline(split, 8, 4)))[1].numpy().tolist() == [0, 1, 1, 1]
