@@ -90,12 +90,11 @@ def measure(folder: Path, batches: int = 40, batch_size: int = 32, rounds: int =
         "ours": data.pipeline(split, augment="inception", **options),
         "augmented": data.pipeline(split, augment=mixed, **options),
         "pillow": _BarePillow(split, batch_size),
-        "torchvision": _Torchvision(split, batch_size),
         "grain": data.pipeline(by_grain, augment="inception", **options),
         "grain_augmented": data.pipeline(by_grain, augment=mixed, **options),
     }
-    if find_spec("torchvision") is None:
-        del contestants["torchvision"]
+    if find_spec("torchvision") is not None:
+        contestants["torchvision"] = _Torchvision(split, batch_size)
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, dataset in contestants.items():
@@ -260,17 +259,22 @@ def write_images(folder: Path, count: int = 400, width: int = 320) -> Path:
     return folder
 
 
-def _measure_here(folder: str, policy: str, number: str, cache: str = "", model: str = "") -> None:
+def _measure_here(folder: str, policy: str, rounds: str) -> None:
     """Runs in its own process."""
     import keras
 
     keras.config.set_dtype_policy(policy)
-    if model:
-        for line in waits(Path(folder), int(number), int(cache), model):
-            print(line, flush=True)
-        return
-    speed = measure(Path(folder), rounds=int(number))
+    speed = measure(Path(folder), rounds=int(rounds))
     print(f"{keras.backend.backend():<10} {policy:<14} {speed}")
+
+
+def _wait_here(folder: str, policy: str, steps: str, cache: str, model: str) -> None:
+    """Runs in its own process."""
+    import keras
+
+    keras.config.set_dtype_policy(policy)
+    for line in waits(Path(folder), int(steps), int(cache), model):
+        print(line, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -287,15 +291,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as made:
         count = 400 if options.width < 1000 else 80
         folder = options.data or write_images(Path(made), count, options.width)
+        function, numbers = "_measure_here", [str(options.rounds)]
+        if options.steps:
+            function = "_wait_here"
+            numbers = [str(options.steps), str(options.cache), options.model]
+        code = f"import sys; from benchmarks.input_pipeline import {function} as run;"
+        code += "run(*sys.argv[1:])"
         for backend in options.backends:
             for policy in options.policies:
-                of_steps = [str(options.steps), str(options.cache), options.model]
-                more = of_steps if options.steps else [str(options.rounds)]
-                code = (
-                    "import sys; from benchmarks.input_pipeline import _measure_here as measure;"
-                    "measure(*sys.argv[1:])"
-                )
-                command = [sys.executable, "-c", code, str(folder), policy, *more]
+                command = [sys.executable, "-c", code, str(folder), policy, *numbers]
                 environment = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
                 subprocess.run(command, env=os.environ | environment, check=True)
 

@@ -2,11 +2,15 @@
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TEMPORARY_FILES = ".*.part*"
+# The process has one mask, which can only be read by setting it: of two threads that do, the second
+# one would find 0, and leave it.
+_MASK = threading.Lock()
 
 
 def cache_folder() -> Path:
@@ -29,13 +33,18 @@ def path_from(folder: Path, path: Path) -> str:
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str], *, forced: bool = True) -> Iterator[Path]:
     """Yields a temporary path beside `path`, which takes its place when the block succeeds.
 
     The temporary file has the suffix of `path`, is forced to the disk and then renamed, so that a
     full disk or a kill leaves what stood at `path`. A link is followed: what it points to is
     replaced, and the link stays. A kill may leave the temporary file, which matches
     `TEMPORARY_FILES`.
+
+    Args:
+        path: The file.
+        forced: Force it to the disk, which takes milliseconds. Without, a power failure may leave
+            a part of it under its name.
 
     Raises:
         OSError: The file cannot be written; the error names `path`.
@@ -58,9 +67,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         _set_usual_mode(temporary)
-        _force_to_disk(temporary)
+        if forced:
+            _force_to_disk(temporary)
         os.replace(temporary, path)
-        _force_to_disk(path.parent)
+        if forced:
+            _force_to_disk(path.parent)
     except OSError as error:
         raise _naming(error, path) from error
     finally:
@@ -97,8 +108,9 @@ def _naming(error: OSError, path: Path) -> OSError:
 
 def _set_usual_mode(path: Path) -> None:
     """`mkstemp` makes files for the owner alone; others expect the process's usual permissions."""
-    mask = os.umask(0)
-    os.umask(mask)
+    with _MASK:
+        mask = os.umask(0)
+        os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 

@@ -13,7 +13,7 @@ from keras_vit._base.errors import check_choice
 from keras_vit.data.augment.augmentation import Augmentation
 from keras_vit.data.eval_transform import BAND_MODES, EvalTransform
 from keras_vit.data.sources.array_splits import MEMORY_BYTES, ArraySplit, DecodedSplit
-from keras_vit.data.sources.splits import Split
+from keras_vit.data.sources.splits import Split, spread
 from keras_vit.ops import rows_of_process
 from keras_vit.tasks import Classification
 
@@ -95,8 +95,8 @@ class BatchPlan:
 
 def _decoded_bytes(split: Split, channels: int, sample: int = 16) -> float:
     """An estimate, from a few images, of the memory that all take when decoded."""
-    spread = range(0, len(split), max(len(split) // sample, 1))[:sample]
-    sizes = [image.nbytes for image, _ in split.decoded(channels, spread)]
+    places = spread(len(split), sample)
+    sizes = [image.nbytes for image, _ in split.decoded(channels, places)]
     return len(split) * sum(sizes) / max(len(sizes), 1)
 
 

@@ -243,3 +243,21 @@ def test_prepared_batches_stay_where_decoded_images_are_too_large(
         for file in splits.val.files:
             file.unlink(missing_ok=number > 0)
     assert len(batches) == len(expected)
+
+
+def test_a_photograph_that_is_gone_does_not_end_the_run(
+    split: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    split.files[0].unlink()
+    assert note_of_cache(split, 20, 3) == ""
+    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
+    assert "replaced by a gray image" in capfd.readouterr().err
+    assert [file.exists() for file in cached.files] == [False] + [True] * (len(split) - 1)
+
+
+def test_others_may_read_the_cache(split: Any, tmp_path: Path) -> None:
+    """Files have the usual mode, whichever of the threads wrote them, and so do later ones."""
+    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert {file.stat().st_mode for file in cached.files} == {usual.stat().st_mode}

@@ -1,19 +1,17 @@
 """Photographs decoded once, reduced and kept in files that are quick to read.
 
-A file of the cache is an uncompressed BMP, which both readers read as they read any photograph: in
-a fortieth of the time that a JPEG file of 12 megapixels takes. Its name follows from the
+A file of the cache is an uncompressed BMP, which both readers read as they read any photograph,
+where a JPEG file of 12 megapixels takes Pillow a hundred times as long. Its name follows from the
 photograph's path, size and time of change, so that new and changed photographs alone are decoded
 when the cache is asked for again, and after a kill the rest of them.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,13 +23,13 @@ import numpy as np
 from rich.filesize import decimal
 
 from keras_vit._base.errors import counted, printable
-from keras_vit._base.files import cache_folder
+from keras_vit._base.files import atomic_write, cache_folder
 from keras_vit._base.processors import available_processors
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import unreadable_reason
 from keras_vit.data.sources.array_splits import MEMORY_BYTES
 from keras_vit.data.sources.folder import FileSplit
-from keras_vit.data.sources.splits import Split
+from keras_vit.data.sources.splits import Split, spread
 
 _HEADER = 6  # bytes: "BM" and the size of the file
 _AT_ONCE = 256  # photographs between two looks at the clock
@@ -51,9 +49,8 @@ def cached_photographs(
 
     Pillow decodes them, and reduces those that are larger by its antialiased bicubic resize, so
     that crops of them differ a little from those of the photographs; smaller ones keep the pixels
-    that `decoder="pillow"` has. The size is said
-    before anything is written, and afterwards whether reading is quicker. Nothing is deleted: the
-    folder can be, at any time between runs.
+    that `decoder="pillow"` has. The size is said before anything is written, and afterwards whether
+    reading is quicker. Nothing is deleted: the folder can be, at any time between runs.
 
     Args:
         split: Of image files that were verified; its training images, as a rule.
@@ -77,15 +74,18 @@ def cached_photographs(
         >>> small.pixels(0).shape
         (64, 85, 3)
     """
-    _check(split, shorter_side)
+    if shorter_side < 1:
+        raise ValueError(f"cache={shorter_side} must be a number of pixels, 1 or more")
+    if reason := _unsuitable(split):
+        raise ValueError(
+            f"cache={shorter_side} keeps photographs of a folder or table decoded, and {split!r} "
+            f"{reason}: leave cache (--cache) out."
+        )
     assert isinstance(split, FileSplit)
     folder = (folder or cache_folder() / "photographs") / f"{shorter_side}px"
     files = [folder / name[:2] / name for name in _names(split, shorter_side, channels)]
     missing = [place for place, file in enumerate(files) if not _is_whole(file)]
-    cached = copy.copy(split)
-    cached.files, cached.upright, cached.jpeg = tuple(files), True, False
-    for name in split._cached:
-        vars(cached).pop(name, None)
+    cached = split.with_files(files, upright=True, jpeg=False)
     images = counted(len(files), "training photograph")
     if not missing:
         print_fn(f"cache: {images}, kept in {printable(folder)}")
@@ -127,7 +127,7 @@ class Sample(NamedTuple):
 def measure(split: FileSplit, channels: int, shorter_side: int) -> Sample:
     """Decodes some photographs of a split, spread evenly; those that broke are left out."""
     shapes, seconds = [], 0.0
-    for place in range(0, len(split), max(len(split) // _SAMPLE, 1))[:_SAMPLE]:
+    for place in spread(len(split), _SAMPLE):
         start = time.perf_counter()
         with suppress(OSError, BadImageError):
             shapes.append(split.pixels(place, channels).shape)
@@ -143,10 +143,11 @@ def measure(split: FileSplit, channels: int, shorter_side: int) -> Sample:
 
 def note_of_cache(split: Split, shorter_side: int, channels: int) -> str:
     """Advice to keep photographs decoded, where that pays: many, and larger than needed."""
-    if not isinstance(split, FileSplit) or split.bands is not None or split.skips:
+    if _unsuitable(split):
         return ""
-    few = split.files[:: max(len(split.files) // _SAMPLE, 1)][:_SAMPLE]
-    if np.mean([file.stat().st_size for file in few]) < _LARGE:
+    assert isinstance(split, FileSplit)
+    sizes = [_size_and_time(split.files[place])[0] for place in spread(len(split), _SAMPLE)]
+    if np.mean(sizes) < _LARGE:
         return ""
     sample = measure(split, channels, shorter_side)
     everything, reduced = len(split) * sample.bytes, len(split) * sample.reduced_bytes
@@ -163,26 +164,32 @@ def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.2f} ms" if seconds < 0.01 else f"{1000 * seconds:.0f} ms"
 
 
-def _check(split: Split, shorter_side: int) -> None:
-    if shorter_side < 1:
-        raise ValueError(f"cache={shorter_side} must be a number of pixels, 1 or more")
-    if not isinstance(split, FileSplit) or split.bands is not None or split.skips:
-        reason = "is read from memory or records" if not isinstance(split, FileSplit) else ""
-        reason = reason or ("has bands, not photographs" if split.bands else "is not verified")
-        raise ValueError(
-            f"cache={shorter_side} keeps photographs of a folder or table decoded, and {split!r} "
-            f"{reason}: leave cache (--cache) out."
-        )
+def _unsuitable(split: Split) -> str:
+    """Why a split does not have photographs in files that can be kept decoded; "" where it has."""
+    if not isinstance(split, FileSplit):
+        return "is read from memory or records"
+    if split.bands is not None:
+        return "has bands, not photographs"
+    return "is not verified" if split.skips else ""
 
 
 def _names(split: FileSplit, shorter_side: int, channels: int) -> Iterator[str]:
     """A name for each file, which changes with the file and with what is asked for."""
     how = f"{shorter_side} {channels}"
     for file in split.files:
-        state = file.stat()
-        facts = f"{how} {state.st_size} {state.st_mtime_ns} "
+        size, changed = _size_and_time(file)
+        facts = f"{how} {size} {changed} "
         path = os.fsencode(os.path.abspath(file))
         yield hashlib.sha256(facts.encode() + path).hexdigest()[:40] + ".bmp"
+
+
+def _size_and_time(file: Path) -> tuple[int, int]:
+    """Bytes, and nanoseconds of the last change; 0 where it is gone, which reading it reports."""
+    try:
+        state = file.stat()
+    except OSError:
+        return 0, 0
+    return state.st_size, state.st_mtime_ns
 
 
 def _is_whole(file: Path) -> bool:
@@ -245,16 +252,9 @@ def _write_one(pixels: np.ndarray, file: Path, shorter_side: int) -> None:
     size = _reduced_size(width, height, shorter_side)
     if size != image.size:
         image = image.resize(size, Image.Resampling.BICUBIC)
-    # As `atomic_write`, but not forced to the disk, which takes longer than to decode: after a
-    # power failure a file that is not whole is written anew.
-    handle, name = tempfile.mkstemp(".part", f".{file.stem}.", file.parent)
-    try:
-        with os.fdopen(handle, "wb") as opened:
-            image.save(opened, "BMP")
-        os.replace(name, file)
-    finally:
-        with suppress(OSError):
-            os.unlink(name)
+    # To force it to the disk takes longer than to decode; what is not whole is written anew.
+    with atomic_write(file, forced=False) as temporary:
+        image.save(temporary, "BMP")
 
 
 def _reduced_size(width: int, height: int, shorter_side: int) -> tuple[int, int]:

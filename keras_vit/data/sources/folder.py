@@ -108,6 +108,12 @@ class FileSplit(IndexedSplit):
                 f"{len(self._labels)} labels for {len(self.files)} files: give one for each file"
             )
 
+    def with_files(self, files: Sequence[Path], *, upright: bool, jpeg: bool) -> FileSplit:
+        """The same examples in other files, one for each, of which the same is known."""
+        changed = self._copy()
+        changed.files, changed.upright, changed.jpeg = tuple(files), upright, jpeg
+        return changed
+
     def _examples(self, order: tf.Tensor) -> tf.Tensor:
         return tf.gather(self._file_tensor, order)
 

@@ -209,16 +209,21 @@ class IndexedSplit(Split):
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Self:
         """The split of these examples alone, by their places in `labels()`."""
-        taken, indices = copy.copy(self), np.asarray(indices)
+        taken, indices = self._copy(), np.asarray(indices)
         for name in self._per_example:
             if (values := getattr(self, name)) is None:
                 continue
             is_array = isinstance(values, np.ndarray)
             chosen = values[indices] if is_array else tuple(values[i] for i in indices)
             setattr(taken, name, chosen)
-        for name in self._cached:
-            vars(taken).pop(name, None)
         return taken
+
+    def _copy(self) -> Self:
+        """A copy without what was made from the examples."""
+        copied = copy.copy(self)
+        for name in self._cached:
+            vars(copied).pop(name, None)
+        return copied
 
     def resampled(self, rates: Any) -> IndexedSplit:
         """The same images, of which every shuffled pass draws some several times and others not.
@@ -355,6 +360,15 @@ class IndexedSplit(Split):
     def _label_tensor(self) -> tf.Tensor:
         with tf.device("CPU"), tf.init_scope():
             return tf.constant(self._labels)
+
+
+def spread(count: int, most: int) -> range:
+    """Up to `most` of so many places, evenly over them.
+
+    >>> list(spread(7, 3)), list(spread(2, 3))
+    ([0, 2, 4], [0, 1])
+    """
+    return range(0, count, max(count // most, 1))[:most]
 
 
 MOST_LINES = 20  # of a list of files that is printed
