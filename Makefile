@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 
-.PHONY: digits test check docs guides
+.PHONY: digits test test-all test-thorough check docs guides
 
 # The folder of `site/` that `make docs` writes: `make docs VERSION=0.1.0` for a release.
 VERSION ?= dev
@@ -12,12 +12,24 @@ digits: .venv/train
 	.venv/bin/python examples/digits.py --out runs/digits --overwrite
 
 # A file's tests stay in one process: what they share, such as a trained run, is made once.
-test: .venv/dev
-	for backend in tensorflow jax torch; do \
-		echo "== tests on $$backend"; \
-		KERAS_BACKEND=$$backend .venv/bin/python -m pytest -q --numprocesses auto \
-			--dist loadfile --no-loadscope-reorder $(PYTEST) || exit 1; \
-	done
+PYTEST_RUN = .venv/bin/python -m pytest -q --numprocesses auto --dist loadfile \
+	--no-loadscope-reorder --durations 25 --durations-min 1 $(PYTEST)
+BACKENDS = tensorflow jax torch
+
+test: $(BACKENDS:%=test-%)
+
+# And what other tests stand for there: examples, documents, benchmarks, browsers, hostile files.
+test-all: test test-thorough
+
+test-thorough: $(BACKENDS:%=thorough-%)
+
+$(BACKENDS:%=test-%): test-%: .venv/dev
+	@echo "== tests on $*"
+	KERAS_BACKEND=$* $(PYTEST_RUN)
+
+$(BACKENDS:%=thorough-%): thorough-%: .venv/dev
+	@echo "== thorough tests on $*"
+	KERAS_BACKEND=$* $(PYTEST_RUN) -m 'thorough and not slow'
 
 check: .venv/dev
 	.venv/bin/ruff check .

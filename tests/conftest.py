@@ -21,6 +21,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import keras
 import pytest
 
+from tests import bank, processes
+from tests.backends import is_thorough, of_this_backend
 from tests.quick_tensorflow import skip_graph_optimization
 
 skip_graph_optimization()
@@ -37,28 +39,25 @@ def shared() -> Path:
 
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-# Rooms of which a backend changes little: their tests, and the examples of docstrings, run once,
-# but for those that are marked `every_backend`.
-ONCE = (
-    "keras_vit/",
-    "keras_vit_cli/",
-    *(f"tests/{r}/" for r in ("cli", "curation", "data", "evaluation")),
-)
 
 
-def _runs_once(item: pytest.Item) -> bool:
-    if item.get_closest_marker("every_backend"):
-        return False
-    return item.nodeid.startswith(ONCE) or item.get_closest_marker("once") is not None
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--here",
+        action="store_true",
+        help="run here what runs on another backend alone (tests/backends.py)",
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves what runs once to the run on TensorFlow."""
-    if keras.backend.backend() != "tensorflow":
-        skip = pytest.mark.skip(reason="the same on every backend: tested in the run on TensorFlow")
-        for item in items:
-            if _runs_once(item):
-                item.add_marker(skip)
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves to the other backends what does not run on this one, and marks what is thorough."""
+    for item in filter(is_thorough, items):
+        item.add_marker(pytest.mark.thorough)
+    here, elsewhere = of_this_backend(items)
+    if elsewhere and not config.getoption("--here"):
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = here
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +70,7 @@ def _fresh_keras() -> Iterator[None]:
     keras.config.set_dtype_policy("float32")
     keras.config.set_image_data_format("channels_last")
     keras.utils.clear_session(free_memory=False)
+    bank.restore()
 
 
 _modules = itertools.count(1)
@@ -107,10 +107,17 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def run_python() -> Callable[..., str]:
-    """Runs code in a fresh process, on a backend of choice, and returns what it printed."""
+def run_python(tmp_path: Path) -> Callable[..., str]:
+    """Runs code in a process of its own, on a backend of choice, and returns what it printed.
 
-    def run(code: str, backend: str | None = None, *arguments: str) -> str:
+    One that has keras_vit imported, except on another backend or with `new=True`: for code that
+    asks what an import brings, or how long it takes.
+    """
+    number = itertools.count()
+
+    def run(code: str, backend: str | None = None, *arguments: str, new: bool = False) -> str:
+        if backend in (None, keras.backend.backend()) and not new:
+            return processes.run(code, *arguments, printed=tmp_path / f".printed{next(number)}")
         environment = dict(os.environ, PYTHONPATH=str(REPOSITORY))
         environment["KERAS_BACKEND"] = backend or keras.backend.backend()
         done = subprocess.run(

@@ -51,7 +51,6 @@ def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-@pytest.mark.once
 def test_files_give_the_same_logits_and_gradients_elsewhere(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
@@ -136,7 +135,6 @@ def test_a_machine_without_tensorflow(run_python: Callable[..., str], tmp_path: 
     assert install_command("tensorflow") in run_python(code, None, str(tmp_path))
 
 
-@pytest.mark.once
 def test_importing_costs_little_beside_keras(run_python: Callable[..., str]) -> None:
     """Less than a fifth of `import keras`, in time of the processor: machines differ in speed."""
     code = (

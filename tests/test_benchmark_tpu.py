@@ -4,11 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from benchmarks import _page, performance, tpu
-
-pytestmark = pytest.mark.once
 
 
 def row(contestant: str, gib: float, model: str = "ViT-B/16", task: str = "training") -> Any:

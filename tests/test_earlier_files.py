@@ -47,7 +47,6 @@ def test_layers_are_found_by_their_registered_names() -> None:
         assert type(layer).__module__ == f"keras_vit.layers._{module}"
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", EXPORTS)
 def test_exports(name: str, tmp_path: Path) -> None:
     path = FILES / name

@@ -8,8 +8,6 @@ import pytest
 
 from keras_vit._base.errors import check_arguments, printable
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     ("name", "printed"),

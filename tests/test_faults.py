@@ -19,8 +19,6 @@ from keras_vit._base.manifest import read_manifest, sha256
 from keras_vit_cli import commands as cli
 from tests.faults import fault
 
-pytestmark = pytest.mark.once
-
 image = pytest.importorskip("PIL.Image")
 pytest.importorskip("tensorflow")
 

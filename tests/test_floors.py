@@ -3,11 +3,7 @@
 from collections import Counter
 from graphlib import TopologicalSorter
 
-import pytest
-
 from docs.tools.house import PICTURE, arrows, draw, floors, modules, room
-
-pytestmark = pytest.mark.once
 
 
 def test_every_room_has_a_floor() -> None:

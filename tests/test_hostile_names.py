@@ -20,8 +20,6 @@ from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
 from tests.hostile import NAMES
 
-pytestmark = pytest.mark.once
-
 image = pytest.importorskip("PIL.Image")
 PLAIN = tuple(f"class {i}" for i in range(len(NAMES)))
 LABELS = np.arange(2 * len(NAMES)) % len(NAMES)

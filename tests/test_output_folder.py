@@ -16,8 +16,6 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import RUN_FILES, SCRATCH_FILES, Job
 from keras_vit_cli.train.run import train
 
-pytestmark = pytest.mark.once
-
 MODES = {"plain": {}, "--overwrite": {"overwrite": True}, "--resume": {"resume": True}}
 
 

@@ -17,7 +17,6 @@ from keras_vit_cli.options.option import UsageError
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("grain")
 pytest.importorskip("tensorflow")
-pytestmark = pytest.mark.once
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from sklearn.neighbors import KNeighborsClassifier
 from keras_vit.curation import choice, judge_features, neighbors_answers, ridge_answers
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 
-pytestmark = pytest.mark.once
 PENALTIES = (0.01, 0.3, 10.0, 300.0)
 
 

@@ -22,7 +22,6 @@ from keras_vit.training.run_identity import RunMismatchError
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options.option import UsageError
 
-pytestmark = pytest.mark.once
 SIDE = 60
 SIZES = ((80, 120), (200, 100), (50, 40), (SIDE, 90))  # width, height
 

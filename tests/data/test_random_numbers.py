@@ -14,7 +14,6 @@ from keras_vit.data.random_numbers import (
 )
 
 tf = pytest.importorskip("tensorflow")
-pytestmark = pytest.mark.once
 
 RANDOM = np.random.default_rng(0)
 SEEDS = [

@@ -22,7 +22,6 @@ pytest.importorskip("grain")
 tifffile = pytest.importorskip("tifffile")
 imagecodecs = pytest.importorskip("imagecodecs")
 pydicom = pytest.importorskip("pydicom")
-pytestmark = pytest.mark.once
 
 RANDOM = np.random.default_rng(0)
 FIVE = RANDOM.integers(0, 65536, (40, 50, 5)).astype("uint16")

@@ -22,7 +22,6 @@ from keras_vit_cli.plan.step_cost import (
 on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="compiles by JAX")
 
 
-@pytest.mark.once
 def test_the_arithmetic_follows_the_kind() -> None:
     parameters = 86_567_656
     one, data, fsdp = (
@@ -40,7 +39,6 @@ def test_the_arithmetic_follows_the_kind() -> None:
     assert remat.temporaries < 0.5 * data.temporaries
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -56,7 +54,6 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
         expected_cost("ViT-Ti/16", **arguments)
 
 
-@pytest.mark.once
 def test_the_roofline() -> None:
     gib = 2**30
     cost = StepCost(8, CHIPS["v5e"], 4 * gib, 13 * gib, 19.7e12, 81.9e9, None)
@@ -67,7 +64,6 @@ def test_the_roofline() -> None:
     assert "100.00 ms" in printed
 
 
-@pytest.mark.once
 def test_a_whole_training(capsys: pytest.CaptureFixture[str]) -> None:
     """Two operations for each of ViT-H/14's 167.4 G products, thrice for training."""
     cost = expected_cost("ViT-H/14", "fsdp", "v5e:16x16", 4096, "mixed_bfloat16", num_classes=21843)

@@ -20,7 +20,6 @@ def abstract(name: str) -> keras.Model:
         return keras_vit.create(name)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", keras_vit.list_models())
 def test_layouts_of_named_models(name: str) -> None:
     """Renaming a layer fails here; `WRITE_GOLDEN=1` writes the tables anew, to be reviewed."""
@@ -37,14 +36,12 @@ def test_layouts_of_named_models(name: str) -> None:
     assert found == expected, "\n".join(difflib.unified_diff(expected, found, lineterm=""))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["ViT-Ti/16", "ViT-H/14", "ViT-G/14", "BiT-R152x4", "Mixer-L/16"])
 def test_fsdp_cuts_nearly_all(name: str) -> None:
     last = keras_vit.distribution.layout_table(abstract(name), "fsdp", 8).splitlines()[-1]
     assert float(last.split(" %")[0].split()[-1]) < 14
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("kind", [k for k in KINDS if k not in OTHERS])
 def test_layouts_of_every_kind_of_vit(kind: str) -> None:
     """Options add no large weight that FSDP would leave whole, and heads are cut by heads."""
@@ -58,7 +55,6 @@ def test_layouts_of_every_kind_of_vit(kind: str) -> None:
     assert "query_key_value/kernel" in table
 
 
-@pytest.mark.once
 def test_the_largest_axis_that_divides_is_cut() -> None:
     assert fsdp_axes((768, 2304), 8) == (None, "batch")
     assert fsdp_axes((769, 2304), 8) == (None, "batch")
@@ -67,7 +63,6 @@ def test_the_largest_axis_that_divides_is_cut() -> None:
     assert fsdp_axes((100, 8), 8) == (None, None)  # small
 
 
-@pytest.mark.once
 def test_what_the_devices_do_not_divide_is_refused() -> None:
     with pytest.raises(ValueError, match=r"block_0/mlp/dense_0/kernel.*5 parts.*divides 3072"):
         tensor_parallel_axes("block_0/mlp/dense_0/kernel", (768, 3072), 5)

@@ -48,7 +48,6 @@ class Accepted(Exception):
     """Raised where a script would begin its work."""
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
 def test_commands_are_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parse_args = argparse.ArgumentParser.parse_args
@@ -80,7 +79,6 @@ def _parse_script(words: list[str], patch: pytest.MonkeyPatch, block: str) -> No
 RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
 def test_what_no_test_runs_is_marked(page: Path) -> None:
     """Scripts, commands of other programs, and files for them, say why they are not run."""
@@ -93,7 +91,6 @@ def test_what_no_test_runs_is_marked(page: Path) -> None:
         assert block.language not in ("yaml", "dockerfile") or block.reason, block
 
 
-@pytest.mark.once
 def test_every_fence_says_what_it_is() -> None:
     """A reader and the highlighter both need the language; plain blocks are output."""
     known = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}

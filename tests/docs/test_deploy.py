@@ -12,7 +12,6 @@ from keras_vit_cli.arguments import parse
 from tests.conftest import REPOSITORY
 from tests.docs.blocks import blocks_of
 
-pytestmark = pytest.mark.once
 FILES = sorted((REPOSITORY / "deploy").iterdir())
 PAGE = REPOSITORY / "docs/serving.md"
 

@@ -49,12 +49,10 @@ print("\\n" + json.dumps(result))
 """
 
 
-@pytest.mark.once
 def test_every_guide_makes_a_promise() -> None:
     assert {script.stem for script in guides.FOLDER.glob("*.py")} == {*RESULTS}
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", RESULTS)
 def test_guides_have_the_outputs_of_their_scripts(name: str) -> None:
     script = guides.FOLDER / f"{name}.py"
@@ -73,7 +71,6 @@ def executed_guide(folder: Path, script: str, source: str, outputs: list[Any]) -
     return path
 
 
-@pytest.mark.once
 def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
     output = nbformat.v4.new_output("execute_result", {"text/plain": "2"})
@@ -90,7 +87,6 @@ def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> Non
     assert not guides.is_current(script)
 
 
-@pytest.mark.once
 def test_blank_lines_around_cells_and_pieces_of_text_are_mended(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
     source = "def f():\n    return 1\n\n\nf()"

@@ -19,8 +19,6 @@ from docs.tools.links import dead_links, external_links
 from keras_vit.weights.released import RELEASED
 from tests.conftest import REPOSITORY
 
-pytestmark = pytest.mark.once
-
 SITE = REPOSITORY / "site" / "dev"
 BROWSER = os.environ.get("KERAS_VIT_BROWSER") or shutil.which("chromium")
 WIDTHS = (390, 1440)

@@ -11,7 +11,6 @@ from tests.examples import load_example
 
 pytest.importorskip("sklearn")
 image = pytest.importorskip("PIL.Image")
-pytestmark = pytest.mark.once
 
 
 def labeled(count: int = 120) -> tuple[np.ndarray, np.ndarray]:

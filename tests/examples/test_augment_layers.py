@@ -9,8 +9,6 @@ from tests.examples import load_example
 
 pytest.importorskip("tensorflow")
 
-pytestmark = pytest.mark.once
-
 
 def test_each_augmentation_makes_batches(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

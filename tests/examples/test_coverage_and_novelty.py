@@ -9,7 +9,6 @@ from keras_vit.layers.novelty_score import unit_rows
 from tests.examples import load_example
 
 pytest.importorskip("sklearn")
-pytestmark = pytest.mark.once
 GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
 
 

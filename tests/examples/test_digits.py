@@ -10,8 +10,6 @@ from tests.examples import load_example, recorded_train
 
 pytest.importorskip("tensorflow")
 
-pytestmark = pytest.mark.once
-
 
 # Accuracy and calibration error of the ViT by seed, as trained for the README.
 STRATIFIED = [(0.99722, 0.02119), (0.98889, 0.02275), (0.99722, 0.02193), (0.98889, 0.0174)]

@@ -12,8 +12,6 @@ from tests.examples import load_example
 
 pytest.importorskip("tensorflow")
 
-pytestmark = pytest.mark.once
-
 
 def test_a_choice_never_sees_the_validation_split() -> None:
     script, splits = load_example("few_photographs"), data.load("digits")

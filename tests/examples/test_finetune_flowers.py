@@ -9,8 +9,6 @@ from tests.examples import load_example, recorded_train
 
 pytest.importorskip("tensorflow")
 
-pytestmark = pytest.mark.once
-
 
 def test_several_seeds_are_several_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

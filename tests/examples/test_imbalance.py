@@ -13,8 +13,6 @@ from tests.examples import load_example
 pytest.importorskip("tensorflow")
 stats = pytest.importorskip("scipy.stats")
 
-pytestmark = pytest.mark.once
-
 
 def test_a_long_tail_falls_by_the_ratio() -> None:
     script = load_example("imbalance")

@@ -24,7 +24,6 @@ pytest.importorskip("tensorflow")
 study = load_example("study")
 Trial = study.Trial
 
-pytestmark = pytest.mark.once
 
 # A named model of each family, and smaller sizes for it.
 NAMES = {

@@ -13,8 +13,6 @@ from tests.examples import load_example
 
 pytest.importorskip("tensorflow")
 
-pytestmark = pytest.mark.once
-
 
 def folder_of_images(path: Path) -> Path:
     """Two classes, dark and bright, four images each."""

@@ -7,7 +7,6 @@ import pytest
 
 import keras_vit
 
-pytestmark = pytest.mark.once
 pytest.importorskip("matplotlib")
 
 

@@ -125,7 +125,6 @@ def test_exports_answer_raw_files_as_the_model_does(
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_quantized_by_images_of_bands(
     model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits, tmp_path: Path
 ) -> None:

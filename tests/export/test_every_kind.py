@@ -180,7 +180,6 @@ def test_keras_own_export_says_what_writes_the_format(tmp_path: Path) -> None:
         build("token").export(tmp_path / "m", format="torch")
 
 
-@pytest.mark.once
 def test_models_of_other_channels(tmp_path: Path) -> None:
     """Files of images have one, three or four channels: no signature takes their bytes."""
     import tensorflow as tf
@@ -210,7 +209,6 @@ runpy.run_module("keras_vit.export.writer_process", run_name="__main__")
 """
 
 
-@pytest.mark.once
 def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process and in a second one: the message, not its last line, nor AutoGraph's code."""
 

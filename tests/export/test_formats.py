@@ -60,7 +60,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedMod
 
 @pytest.mark.parametrize(
     "format",
-    [pytest.param(f, marks=[] if f == ON_EVERY_BACKEND else [pytest.mark.once]) for f in FORMATS],
+    [pytest.param(f, marks=[pytest.mark.every_backend] * (f == ON_EVERY_BACKEND)) for f in FORMATS],
 )
 def test_predicts_as_the_model(format: str, artifacts: dict[str, Any]) -> None:
     """Batches of 1 and 7 by the same file, pixels of both kinds, and what it says of itself."""
@@ -79,7 +79,6 @@ def test_predicts_as_the_model(format: str, artifacts: dict[str, Any]) -> None:
         file.predict(IMAGES[:, :16])
 
 
-@pytest.mark.once
 def test_names_of_inputs_and_outputs(artifacts: dict[str, Any]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     openvino = quietly_imported()
@@ -103,7 +102,6 @@ def test_names_of_inputs_and_outputs(artifacts: dict[str, Any]) -> None:
         assert archive.read("labels.txt").decode() == "ant\nbee\n?\na b\nelk"
 
 
-@pytest.mark.once
 def test_nothing_is_reported(run_python: Callable[..., str]) -> None:
     """OpenVINO sends its makers a line per import unless it is told otherwise."""
     pytest.importorskip("openvino_telemetry")
@@ -117,7 +115,6 @@ print(openvino_telemetry.Telemetry().consent, os.environ.get("CI"))
     assert run_python(code).split()[-2:] == ["False", str(os.environ.get("CI"))]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "format", ["onnx", *(pytest.param(f, marks=pytest.mark.slow) for f in FORMATS if f != "onnx")]
 )
@@ -154,7 +151,6 @@ def test_a_hundred_photographs(format: str, kind: str, shared: Path, tmp_path: P
     assert len(set(expected.argmax(1))) > 1  # predicting one class would prove little
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "format",
     ["tf_saved_model", *(pytest.param(f, marks=pytest.mark.slow) for f in ("onnx", "torch"))],
@@ -171,7 +167,6 @@ def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path
     assert np.abs(softmax(averaged) - probabilities(model, IMAGES)).max() > 1e-4
 
 
-@pytest.mark.once
 def test_mixed_precision_is_written_in_float32(tmp_path: Path) -> None:
     model = build("token", dtype="mixed_bfloat16")
     file = exported(tmp_path, model, "litert")
@@ -179,7 +174,6 @@ def test_mixed_precision_is_written_in_float32(tmp_path: Path) -> None:
     np.testing.assert_allclose(file.predict(IMAGES), expected, atol=1e-4)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("format", "calibrated"),
     [
@@ -206,7 +200,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("format", FORMATS)
 def test_damaged_files(format: str, damage: str, artifacts: dict[str, Any], tmp_path: Path) -> None:
@@ -220,7 +213,6 @@ def test_damaged_files(format: str, damage: str, artifacts: dict[str, Any], tmp_
         load_exported(tmp_path / "model" if source.is_dir() else target)
 
 
-@pytest.mark.once
 def test_hostile_descriptions(artifacts: dict[str, Any], tmp_path: Path) -> None:
     source = artifacts["litert"].path
     with zipfile.ZipFile(source) as archive:
@@ -245,7 +237,6 @@ def test_hostile_descriptions(artifacts: dict[str, Any], tmp_path: Path) -> None
             load_exported(target)
 
 
-@pytest.mark.once
 def test_a_torch_file_is_never_unpickled(artifacts: dict[str, Any], tmp_path: Path) -> None:
     target, ran = tmp_path / "model.pt2", tmp_path / "ran"
     payload = f"cposix\nsystem\n(S'touch {ran}'\ntR.".encode()
@@ -273,7 +264,6 @@ def test_a_torch_file_is_never_unpickled(artifacts: dict[str, Any], tmp_path: Pa
     assert not ran.exists()
 
 
-@pytest.mark.once
 def test_refusals_come_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("token")
     export: Any = keras_vit.export_model
@@ -305,7 +295,6 @@ def test_refusals_come_before_any_work(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-@pytest.mark.once
 def test_images_to_calibrate_by_that_were_scaled_first(tmp_path: Path) -> None:
     with (
         pytest.warns(keras_vit.DataRangeWarning, match="calibration takes pixels from 0 to 255"),
@@ -315,7 +304,6 @@ def test_images_to_calibrate_by_that_were_scaled_first(tmp_path: Path) -> None:
                                calibration=IMAGES // 255)  # fmt: skip
 
 
-@pytest.mark.once
 def test_what_differs_is_refused() -> None:
     images = check_images((9, 12), 3)
     assert images.std() > 30
@@ -371,7 +359,6 @@ def test_the_commands(
     assert "exported file" in capsys.readouterr().err
 
 
-@pytest.mark.once
 def test_comparison_and_calibration() -> None:
     digits = keras_vit.data.load("digits")
     model = build("token", num_classes=10, input_shape=(8, 8, 1), patch_size=4)

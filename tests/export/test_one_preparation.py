@@ -96,8 +96,8 @@ def answers(classifier: Any, files: list[Path]) -> np.ndarray:
 @pytest.mark.parametrize(
     "format",
     [
-        ON_EVERY_BACKEND,
-        *(pytest.param(f, marks=pytest.mark.once) for f in ("tf_saved_model", "torch")),
+        pytest.param(ON_EVERY_BACKEND, marks=pytest.mark.every_backend),
+        *("tf_saved_model", "torch"),
         *(pytest.param(f, marks=pytest.mark.slow) for f in ("litert", "openvino")),
     ],
 )
@@ -124,7 +124,6 @@ def test_a_server_sees_the_same_pixels(name: str, model: Any, tmp_path: Path) ->
     np.testing.assert_allclose(served.predict(pixels[None]), expected, atol=1e-5)
 
 
-@pytest.mark.once
 def test_the_bytes_of_a_savedmodel_are_prepared_alike(
     model: Any, files: list[Path], exported: Callable[[str], Path]
 ) -> None:
@@ -134,7 +133,6 @@ def test_the_bytes_of_a_savedmodel_are_prepared_alike(
     np.testing.assert_allclose(outputs["probabilities"], answers(model, files), atol=2e-5)
 
 
-@pytest.mark.once
 def test_a_split_is_evaluated_on_the_same_pixels(
     model: Any, files: list[Path], exported: Callable[[str], Path]
 ) -> None:
@@ -146,7 +144,6 @@ def test_a_split_is_evaluated_on_the_same_pixels(
     np.testing.assert_allclose(outputs, expected, atol=2e-5)
 
 
-@pytest.mark.once
 def test_what_runs_without_a_name_takes_bytes(exported: Callable[[str], Path]) -> None:
     """A file's contract is uint8 `images`, as ever; floats are a second entry."""
     interpreters = pytest.importorskip("ai_edge_litert.interpreter")
@@ -155,7 +152,6 @@ def test_what_runs_without_a_name_takes_bytes(exported: Callable[[str], Path]) -
     assert list(interpreter.get_signature_list()) == ["images", "pixels"]
 
 
-@pytest.mark.once
 def test_an_exported_file_looks_at_the_range(exported: Callable[[str], Path]) -> None:
     file = load_exported(exported("onnx"))
     images = np.random.default_rng(0).uniform(0, 255, (5, 16, 24, 3))

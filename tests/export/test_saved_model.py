@@ -116,7 +116,6 @@ def test_serves_every_kind_as_predict_does(
         assert set(answer["top_classes"][4]) == {b""}, kind
 
 
-@pytest.mark.once
 def test_a_model_of_any_size(
     photographs: list[Path], tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
@@ -132,7 +131,6 @@ def test_a_model_of_any_size(
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_a_hundred_real_photographs(
     shared: Path, tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
@@ -150,7 +148,6 @@ def test_a_hundred_real_photographs(
     assert len(set(expected.argmax(1))) > 1  # predicting one class would prove little
 
 
-@pytest.mark.once
 def test_images_that_are_prepared_are_not_prepared_again(tmp_path: Path) -> None:
     """Where the preparation changes an image of the model's size, too, as those of timm do."""
     import tensorflow as tf
@@ -174,7 +171,6 @@ def test_images_that_are_prepared_are_not_prepared_again(tmp_path: Path) -> None
     np.testing.assert_allclose(answer, softmax(model.predict(center, verbose=0)), atol=1e-5)
 
 
-@pytest.mark.once
 def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
     model = build("token")
     target = tmp_path / "name" / "1"
@@ -196,7 +192,6 @@ def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
     assert (target / "precious").read_text() == "kept"
 
 
-@pytest.mark.once
 def test_a_second_attempt_after_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +225,6 @@ np.save(sys.argv[1] + "/../probabilities.npy", answer["probabilities"])
 """
 
 
-@pytest.mark.once
 def test_serves_what_nobody_expects(tmp_path: Path, run_python: Callable[..., str]) -> None:
     pil = pytest.importorskip("PIL.Image")
     exif = pil.Exif()

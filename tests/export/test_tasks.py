@@ -51,7 +51,6 @@ PAIRS = {("onnx", "multilabel"), ("litert", "regression"), ("tf_saved_model", "o
 WITH_SETS = ("tf_saved_model",)  # what three others are made from
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("format", "kind"),
     [
@@ -76,7 +75,6 @@ def test_a_file_answers_as_its_model(format: str, kind: str, tmp_path: Path) -> 
     assert [a for a, _ in texts] == [b for _, b in texts]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k != "multilabel")) for k in TASKS]
 )
@@ -102,7 +100,6 @@ def test_the_outputs_by_name(kind: str, tmp_path: Path) -> None:
             assert found[others[0]].tolist() == decided(kind, expected)
 
 
-@pytest.mark.once
 @EACH
 def test_a_saved_model_has_names_for_integers(kind: str, tmp_path: Path) -> None:
     import tensorflow as tf
@@ -130,7 +127,6 @@ def test_a_saved_model_has_names_for_integers(kind: str, tmp_path: Path) -> None
         assert not any(texts[1])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "format", [pytest.param(f, marks=[pytest.mark.slow] * (f not in WITH_SETS)) for f in FORMATS]
 )
@@ -159,7 +155,6 @@ def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path)
     np.testing.assert_allclose(both[:, -1], novelty, rtol=1e-3)
 
 
-@pytest.mark.once
 def test_activations_are_applied_once(tmp_path: Path) -> None:
     """A head that returns answers by itself, and one whose "linear" returns logits."""
     for task, activation in (
@@ -197,7 +192,6 @@ def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
         assert [output.name for output in session.get_outputs()] == ["outputs"]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "options",
     [{"num_classes": 0}, pytest.param({"pooling": None, "num_classes": 0}, marks=pytest.mark.slow)],
@@ -214,7 +208,6 @@ def test_features_and_tokens_are_exported_without_a_warning(
     assert not [w for w in recwarn if "Nobody said" in str(w.message)]
 
 
-@pytest.mark.once
 def test_names_of_the_export_and_labels(tmp_path: Path) -> None:
     model = vit(task=TASKS["regression"])
     file = keras_vit.export_model(model, tmp_path / "m.tflite", "litert", class_names=["mass"])
@@ -263,7 +256,6 @@ def test_a_comparison_wants_the_data_of_the_task(tmp_path: Path) -> None:
         compare(model, file, digits.val)
 
 
-@pytest.mark.once
 def test_a_damaged_task_is_a_damaged_file(tmp_path: Path) -> None:
     target = tmp_path / "m.tflite"
     contract = json.loads(_contract(TASKS["multilabel"]).to_text()) | {"format": "litert"}

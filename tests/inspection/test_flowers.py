@@ -8,8 +8,6 @@ import pytest
 from keras_vit import from_checkpoint
 from tests.conftest import REPOSITORY
 
-pytestmark = pytest.mark.once
-
 pytest.importorskip("matplotlib")
 
 

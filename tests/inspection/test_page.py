@@ -16,8 +16,6 @@ from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests.inspection.models import KINDS, SIZES, model_of
 from tests.inspection.pages import Elements, page_data, write_images
 
-pytestmark = pytest.mark.once
-
 pytest.importorskip("matplotlib")
 PLOTS = {
     "attention.png",

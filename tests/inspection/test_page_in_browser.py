@@ -12,8 +12,6 @@ from tests.browser import opened
 from tests.inspection.models import model_of
 from tests.inspection.pages import page_data, write_images
 
-pytestmark = pytest.mark.once
-
 pytest.importorskip("matplotlib")
 image = pytest.importorskip("PIL.Image")
 pytest.importorskip("playwright.sync_api")

@@ -15,8 +15,6 @@ from keras_vit.inspection.plots import (
 )
 from tests.inspection.models import SIZES, images_for, model_of
 
-pytestmark = pytest.mark.once
-
 pytest.importorskip("matplotlib")
 
 

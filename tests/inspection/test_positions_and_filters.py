@@ -14,8 +14,6 @@ from tests.golden_cases import golden_case
 from tests.inspection.models import SIZES, array, model_of
 from tests.weights.test_golden import CASES
 
-pytestmark = pytest.mark.once
-
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
     """`(grid_h, grid_w, dim)` to the cosine of every pair, one by one."""

@@ -23,7 +23,6 @@ GMACS |= {"ViT-g/14": 267.2, "ViT-G/14": 484.0, "R+ViT-Ti/16": 0.43}
 GMACS |= {"Mixer-S/32": 1.0, "Mixer-S/16": 3.79, "Mixer-B/32": 3.24, "Mixer-B/16": 12.62}
 
 
-@pytest.mark.once  # counted from shapes
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters(name: str) -> None:
     assert model_cost(name).parameters == PARAMETERS[name]

@@ -80,7 +80,6 @@ def test_files_keep_the_weights(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits(fresh, GRAY), expected)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
 def test_folders_are_those_of_the_rgb_model(layout: str, tmp_path: Path) -> None:
     rgb, gray = pair("token", "clip")
@@ -100,7 +99,6 @@ def test_other_channels_are_refused_with_what_can_be_done() -> None:
         build("token", input_shape=(32, 32, 4), normalization="imagenet")
 
 
-@pytest.mark.once
 def test_the_spelling_of_earlier_files() -> None:
     """The text was in `include_preprocessing`: in configurations, headers and users' programs."""
     with pytest.warns(DeprecationWarning, match=r"is now normalization='clip'"):
@@ -126,7 +124,6 @@ def test_whether_is_true_or_false(kind: Any) -> None:
         build("token", include_preprocessing=kind)
 
 
-@pytest.mark.once
 def test_real_weights(shared: Path) -> None:
     """As a user asks for them; these were trained under [-1, 1], whose kernel is summed."""
     file = shared / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"

@@ -56,7 +56,6 @@ def without_values(name: str, **arguments: Any) -> Any:
         return keras_vit.create(name, **arguments)
 
 
-@pytest.mark.once  # counted from shapes
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_published_parameter_counts(name: str) -> None:
     assert without_values(name).count_params() == PARAMETERS[name]
@@ -126,14 +125,12 @@ def test_origins_of_released_weights_are_names() -> None:
             )  # fmt: skip
 
 
-@pytest.mark.once
 def test_names_to_propose_are_accepted() -> None:
     assert len(set(OTHER_NAMES)) == len(OTHER_NAMES)
     for name in OTHER_NAMES[::5]:
         assert model_cost(name).parameters > 5e6
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [

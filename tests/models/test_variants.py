@@ -60,7 +60,6 @@ def test_every_registered_model_has_a_count() -> None:
     assert set(keras_vit.list_models()) == set(PARAMETERS)
 
 
-@pytest.mark.once  # counted from shapes
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameter_count(name: str) -> None:
     assert parameters(name) == PARAMETERS[name]

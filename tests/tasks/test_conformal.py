@@ -37,7 +37,6 @@ LABELS, NEW = GOLDEN["labels"], softmax(GOLDEN["new"])
 PROBABILITIES = softmax(GOLDEN["logits"])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("coverage", [0.95, 0.9])
 @pytest.mark.parametrize("conditional", [False, True])
 @pytest.mark.parametrize("method", METHODS)
@@ -57,7 +56,6 @@ def test_the_sets_of_torchcp(method: str, conditional: bool, coverage: float) ->
     assert sets.conditional == (tuple(range(6)) if conditional else ())
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("coverage", [0.95, 0.9])
 @pytest.mark.parametrize("method", ["lac", "aps"])
 def test_the_sets_of_mapie(method: str, coverage: float) -> None:
@@ -89,7 +87,6 @@ def flowers() -> tuple[np.ndarray, np.ndarray]:
     return file["probabilities"], file["labels"].astype(int)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("coverage", [0.9, 0.95])
 @pytest.mark.parametrize("images", [digits, flowers])
 def test_coverage_over_random_splits_is_beta_binomial(images: Any, coverage: float) -> None:
@@ -113,7 +110,6 @@ def test_coverage_over_random_splits_is_beta_binomial(images: Any, coverage: flo
     assert abs(np.mean(counts) - band.mean()) < 3.3 * band.std() / np.sqrt(200)
 
 
-@pytest.mark.once
 def test_each_class_with_enough_images_is_covered_and_the_others_together() -> None:
     rng = np.random.default_rng(0)
     shares = [0.5, 0.3, 0.15, *5 * [0.01]]  # of 400: about four images of each of the last five
@@ -139,7 +135,6 @@ def test_each_class_with_enough_images_is_covered_and_the_others_together() -> N
     assert marginal.contains(new)[hard, 2].mean() < 0.8  # what a threshold of its own is for
 
 
-@pytest.mark.once
 def test_too_few_images_for_the_others_leave_them_the_threshold_of_all() -> None:
     keep = LABELS < 5
     keep[np.flatnonzero(LABELS == 5)[:4]] = True
@@ -150,7 +145,6 @@ def test_too_few_images_for_the_others_leave_them_the_threshold_of_all() -> None
     assert sets.thresholds[5] == everything.thresholds[0]
 
 
-@pytest.mark.once
 def test_confident_models_keep_their_class_and_their_digits() -> None:
     """1 - cumsum in float32 is 0 for every one of these."""
     rows = softmax(np.float32([[20, 0, -2], [18, 1, 0], [22, 3, 1]] * 10))
@@ -161,7 +155,6 @@ def test_confident_models_keep_their_class_and_their_digits() -> None:
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(inside), sets.contains(rows))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -181,7 +174,6 @@ def test_errors(options: dict, words: str) -> None:
         PredictionSets.calibrated(**arguments)
 
 
-@pytest.mark.once
 def test_the_fewest_images_are_enough() -> None:
     for coverage in (0.5, 0.8, 0.9, 0.95):
         few = fewest_examples(coverage)
@@ -190,7 +182,6 @@ def test_the_fewest_images_are_enough() -> None:
             PredictionSets.calibrated(LABELS[: few - 1], PROBABILITIES[: few - 1], coverage)
 
 
-@pytest.mark.once
 def test_a_task_with_sets_is_saved_and_describes_them() -> None:
     plain = Classification(tuple("abcdef"))
     assert "sets" not in plain.get_config()

@@ -4,7 +4,6 @@ import re
 import types
 
 import keras
-import pytest
 
 from keras_vit import trainer
 from keras_vit.trainer.compiled_model import CompiledModel
@@ -13,7 +12,6 @@ from tests.conftest import REPOSITORY
 ROW = re.compile(r"^(\w+) +.*  (none yet: .+|none yet, as `\w+`|3\.\d+, .+)$", re.M)
 
 
-@pytest.mark.once
 def test_the_table_lists_every_override() -> None:
     table = [name for name, _ in ROW.findall(trainer.__doc__)]
     written = [name for name, part in vars(CompiledModel).items() if callable(part)]
@@ -21,7 +19,6 @@ def test_the_table_lists_every_override() -> None:
     assert sorted(table) == sorted(name for name in written if hasattr(keras.Model, name))
 
 
-@pytest.mark.once
 def test_every_file_names_the_keras_that_makes_it_unnecessary() -> None:
     for file in (REPOSITORY / "keras_vit/trainer").glob("[!_]*.py"):
         docstring = file.read_text("utf-8").split('"""')[1]

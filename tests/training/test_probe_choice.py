@@ -68,7 +68,6 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_the_probe_is_kept_where_fine_tuning_is_worse(
     folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,7 +196,6 @@ def test_a_run_below_a_probe_says_so() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.once
 @pytest.mark.parametrize("held_out", ["0", "0.45"])
 def test_held_out_is_followed(
     held_out: str,
@@ -224,7 +222,6 @@ def test_held_out_is_followed(
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_a_resumed_run_chooses_alike(
     folder: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,7 +294,6 @@ def test_records_are_all_trained_on() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_200_classes_of_three_images(tmp_path: Path) -> None:
     """Each class has two images to train on, of which eighty classes give one."""
     folder = photographs(tmp_path / "photographs", classes=200, count=3, noise=10)
@@ -319,7 +315,6 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_700_classes_of_three_images_take_less_than_4_gib(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:

@@ -22,7 +22,6 @@ def small_vit(**changes: object) -> keras_vit.VisionTransformer:
     return keras_vit.VisionTransformer(**{**SIZES, "num_classes": 4, "depth": 1, **changes})
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_row_is_complete(name: str) -> None:
     recipe = get(name)

@@ -13,8 +13,6 @@ from keras_vit.weights.resampling import resample_grid
 from keras_vit.weights.variables import canonical_values
 from tests.weights.models import assert_same_weights, outputs, pixels, saved, small
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:

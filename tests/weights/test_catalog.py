@@ -29,8 +29,6 @@ from keras_vit.weights.released import Weights
 from keras_vit.weights.tables.layouts import LAYOUTS
 from tests.weights.models import SIZES, assert_same_weights, saved, small
 
-pytestmark = pytest.mark.once
-
 
 def test_the_table() -> None:
     rows = list_weights()

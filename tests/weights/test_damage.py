@@ -26,8 +26,6 @@ from keras_vit.weights.containers import sums
 from keras_vit.weights.variables import canonical_values
 from tests.weights.models import assert_same_weights, saved, small
 
-pytestmark = pytest.mark.once
-
 # Every layout that is written, in every container.
 WRITTEN = {
     "m.npz": ("google", {}),

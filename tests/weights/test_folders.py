@@ -28,8 +28,6 @@ from keras_vit.weights import (
 from keras_vit_cli import commands as cli
 from tests.weights.models import assert_same_weights, outputs, small
 
-pytestmark = pytest.mark.once
-
 Image = pytest.importorskip("PIL.Image")
 torch = pytest.importorskip("torch")
 
@@ -474,7 +472,6 @@ def test_predict_and_evaluate_take_a_decoder(
 
 
 @pytest.mark.slow
-@pytest.mark.once
 def test_a_hundred_photographs_have_the_same_class(shared: Path) -> None:
     """With one decoder on both sides, and the real ViT-Ti/16 of 1,000 classes."""
     pytest.importorskip("transformers")

@@ -13,8 +13,6 @@ from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Multilabel, Ordinal, Regression
 from keras_vit.weights import from_checkpoint, save_weights
 
-pytestmark = pytest.mark.once
-
 Image = pytest.importorskip("PIL.Image")
 torch = pytest.importorskip("torch")
 

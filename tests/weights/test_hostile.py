@@ -17,8 +17,6 @@ from keras_vit.weights import CheckpointError, from_checkpoint, load_weights, sa
 from keras_vit.weights.variables import canonical_values
 from tests.weights.models import saved, small
 
-pytestmark = pytest.mark.once
-
 # Python's own objects for headers and messages, whatever the size of the file.
 SLACK = 1_000_000
 

@@ -84,7 +84,6 @@ SIZE_CLAIMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", SIZE_CLAIMS)
 def test_a_configuration_larger_than_its_tensors(name: str, pristine: Path, tmp_path: Path) -> None:
     def claim(whole: dict[str, Any]) -> None:
@@ -98,7 +97,6 @@ def test_a_configuration_larger_than_its_tensors(name: str, pristine: Path, tmp_
         load_weights(small(), file)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("value", [-5, 2.5, "12", None, 10**400])
 @pytest.mark.parametrize("name", ["hidden_dim", "depth", "mlp_dim", "patch_size", "input_shape"])
 def test_sizes_that_are_not_sizes(name: str, value: Any, pristine: Path, tmp_path: Path) -> None:
@@ -111,7 +109,6 @@ def test_sizes_that_are_not_sizes(name: str, value: Any, pristine: Path, tmp_pat
     refused(rewritten(pristine, tmp_path / "m.keras", claim), "configuration|cannot be read")
 
 
-@pytest.mark.once
 def test_a_limit_of_ones_own(pristine: Path) -> None:
     parameters = small().count_params()
     for load in (load_model, from_checkpoint):
@@ -120,7 +117,6 @@ def test_a_limit_of_ones_own(pristine: Path) -> None:
         assert load(pristine, max_parameters=parameters).count_params() == parameters
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "whole",
     [
@@ -142,7 +138,6 @@ def test_classes_of_others(whole: Any, pristine: Path, tmp_path: Path) -> None:
     refused(file, "not a model of keras_vit|does not describe a model")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "dtype",
     [
@@ -161,7 +156,6 @@ def test_dtypes_that_name_other_classes(dtype: Any, pristine: Path, tmp_path: Pa
     refused(rewritten(pristine, tmp_path / "m.keras", claim), "a dtype policy of Keras is accepted")
 
 
-@pytest.mark.once
 def test_texts_that_are_not_a_configuration(pristine: Path, tmp_path: Path) -> None:
     for text in (b"", b"{", b"[" * 100_000, b'{"a": NaN', b"\xff\xfe", b"9" * 5000):
         refused(
@@ -242,7 +236,6 @@ H5_ATTACKS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("attack", H5_ATTACKS)
 def test_what_hdf5_can_do_beside_arrays(attack: str, pristine: Path, tmp_path: Path) -> None:
     weights, message = H5_ATTACKS[attack]
@@ -254,7 +247,6 @@ def test_what_hdf5_can_do_beside_arrays(attack: str, pristine: Path, tmp_path: P
         load_weights(small(), weights_file)
 
 
-@pytest.mark.once
 def test_archives(pristine: Path, tmp_path: Path) -> None:
     file = tmp_path / "m.keras"
     bomb = bytes(10**8)
@@ -272,7 +264,6 @@ def test_archives(pristine: Path, tmp_path: Path) -> None:
     refused(file, "not a whole HDF5 file")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["m.keras", "m.npz", "m.safetensors", "m.weights.h5", "m.bin"])
 def test_pipes_and_devices_are_not_opened(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
@@ -285,7 +276,6 @@ def test_pipes_and_devices_are_not_opened(name: str, tmp_path: Path) -> None:
         load_model(tmp_path / name)
 
 
-@pytest.mark.once
 def test_pipes_beside_the_weights(tmp_path: Path) -> None:
     from tests.weights.models import saved
 

@@ -93,7 +93,6 @@ def test_our_models_within_others_in_h5(tmp_path: Path) -> None:
     np.testing.assert_array_equal(predict(loaded, images), predict(model, images))
 
 
-@pytest.mark.once
 def test_h5_of_keras_alone_and_of_others(tmp_path: Path) -> None:
     """Written by the function, which does not ask the model; or not by one of ours."""
     model = small()
@@ -125,7 +124,6 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("attack", HOSTILE)
 def test_hostile_h5(attack: str, tmp_path: Path) -> None:
     """Keras's reader of these files would build whatever the configuration names."""
@@ -181,7 +179,6 @@ def test_weights_alone_of_every_kind(kind: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (new, old)))
 
 
-@pytest.mark.once
 def test_weights_alone_of_another_model(tmp_path: Path) -> None:
     small().save_weights(tmp_path / "m.weights.h5")
     mixer = build("mixer")
@@ -204,7 +201,6 @@ def test_weights_alone_of_another_model(tmp_path: Path) -> None:
 MANY = tuple(f"a kind of thing, the {i}th of many, näme" for i in range(100_000))
 
 
-@pytest.mark.once
 def test_a_hundred_thousand_class_names(tmp_path: Path) -> None:
     """What is written is read, or it is said at once that it would not be."""
     model = small(num_classes=len(MANY), hidden_dim=16, depth=1)
@@ -229,7 +225,6 @@ def test_a_hundred_thousand_class_names(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("long*"))
 
 
-@pytest.mark.once
 def test_a_configuration_that_is_too_long_is_not_passed_over(tmp_path: Path) -> None:
     """Without it, the number of heads would be a guess."""
     keras_vit.save_weights(small(), tmp_path, layout="huggingface")
@@ -239,7 +234,6 @@ def test_a_configuration_that_is_too_long_is_not_passed_over(tmp_path: Path) -> 
         from_checkpoint(tmp_path)
 
 
-@pytest.mark.once
 def test_released_class_names_fit_everywhere(tmp_path: Path) -> None:
     """Those of ImageNet-21k go by the name of the set, without a warning."""
     model = small(num_classes=21_843, hidden_dim=16, depth=1)
@@ -250,7 +244,6 @@ def test_released_class_names_fit_everywhere(tmp_path: Path) -> None:
     assert load_model(tmp_path / "m.npz").class_names == model.class_names
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("name", "layout"), [("m.npz", "google"), ("m.safetensors", "timm")])
 def test_a_file_that_would_not_be_read_is_not_written(
     name: str, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -52,7 +52,6 @@ def test_timms_numbers(model: VisionTransformer, recorded: dict[str, np.ndarray]
     compare(model, recorded)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("layout", ["google", "big_vision", "huggingface"])
 def test_written_in_another_layout_it_is_the_same_model(
     layout: str, model: VisionTransformer, recorded: dict[str, np.ndarray], tmp_path: Path
@@ -67,7 +66,6 @@ def test_written_in_another_layout_it_is_the_same_model(
     compare(twin, recorded)
 
 
-@pytest.mark.once
 def test_google_keras_timm_huggingface_google(folder: Path, tmp_path: Path) -> None:
     model = from_checkpoint(folder / "model.safetensors")
     save_weights(model, tmp_path / "released.npz", layout="google")
@@ -82,7 +80,6 @@ def test_google_keras_timm_huggingface_google(folder: Path, tmp_path: Path) -> N
         assert values.tobytes() == again[name].tobytes(), name
 
 
-@pytest.mark.once
 def test_the_configuration_beside_the_file_is_read(
     model: VisionTransformer, folder: Path, tmp_path: Path
 ) -> None:

@@ -51,7 +51,7 @@ def feature_of(model: keras.Model, output: str) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if n in WITH_GRADIENTS else [pytest.mark.once]) for n in SUPPORTED],
+    [pytest.param(n, marks=[pytest.mark.every_backend] * (n in WITH_GRADIENTS)) for n in SUPPORTED],
 )
 def test_outputs(name: str, tmp_path: Path) -> None:
     """Logits, pooled features, and all tokens after up to three blocks and the last norm.
@@ -112,14 +112,12 @@ def test_gradients(name: str, tmp_path: Path) -> None:
     assert len(of_file) > 40
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=REFUSED[name]):
         model_of(tmp_path, weights.case(name))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", WITH_GRADIENTS)
 def test_damage_names_the_tensor(name: str, tmp_path: Path) -> None:
     """A tensor that was renamed, that is missing, or that is of something else."""
@@ -150,7 +148,6 @@ FOLDED = [n for n in SUPPORTED if n.startswith("timm_vit_reg") and n != "timm_vi
 WITH_ZEROS = ["hf_dinov3_biases"]  # biases that the file leaves out
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", [n for n in SUPPORTED if n not in (*FOLDED, *WITH_ZEROS)])
 def test_round_trip(name: str, tmp_path: Path) -> None:
     """What we write in the package's layout is the file that we read, but for its masks."""
@@ -171,7 +168,6 @@ def bare(name: str) -> str:
     return re.sub(r"^(vit|deit|beit|dinov2|dinov2_with_registers|vision_model)\.", "", name)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", [n for n in WITH_GRADIENTS if n.startswith("hf_")])
 def test_transformers_opens_our_folder(name: str, tmp_path: Path) -> None:
     """And computes what it computed of its own file."""
@@ -197,7 +193,6 @@ def test_transformers_opens_our_folder(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected[case["output"]], atol=1e-5)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", [n for n in WITH_GRADIENTS if n.startswith("timm_")])
 def test_timm_opens_our_folder(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

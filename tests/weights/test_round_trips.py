@@ -11,8 +11,6 @@ from tests.golden_cases import golden_case
 from tests.weights.models import assert_same_weights, outputs, pixels, small
 from tests.weights.test_golden import CASES, RESAMPLED
 
-pytestmark = pytest.mark.once
-
 GOOGLE_CASES = [name for name in (*CASES, *RESAMPLED) if name.startswith(("vit_", "interp_"))]
 THERE_AND_BACK = [
     ("b.safetensors", "timm"),

@@ -23,8 +23,6 @@ from keras_vit.weights.containers.checkpoint_file import open_container
 from keras_vit_cli import commands as cli
 from tests.weights.models import assert_same_weights, outputs, pixels, saved, small
 
-pytestmark = pytest.mark.once
-
 SAFETENSORS = "model.safetensors.index.json"
 BIN = "pytorch_model.bin.index.json"
 
