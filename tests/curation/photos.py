@@ -3,13 +3,13 @@
 import hashlib
 from pathlib import Path
 
-import keras
 import numpy as np
 from PIL import Image, ImageFilter
 
-import keras_vit
-from keras_vit.curation import FeatureIndex
+from keras_vit.curation import FeatureIndex, PhotoMeasures
 from keras_vit.curation.photo_sources import find_photos
+from keras_vit.models import ImageModel
+from tests.bank import TINY, fresh
 
 
 def picture(seed: int, side: int = 64) -> Image.Image:
@@ -27,11 +27,21 @@ def blurred(image: Image.Image) -> Image.Image:
     return image.filter(ImageFilter.GaussianBlur(4))
 
 
-def tiny_model() -> keras_vit.VisionTransformer:
-    keras.utils.set_random_seed(0)
-    return keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), pooling="gap"
-    )
+def tiny_model() -> ImageModel:
+    return fresh(**TINY | {"patch_size": 4, "input_shape": (8, 8, 3)}, pooling="gap")
+
+
+def in_memory(features: np.ndarray) -> FeatureIndex:
+    """An index of rows that were not computed, of photographs that are not there."""
+    count = len(features)
+    names = tuple(f"{i}.png" for i in range(count))
+    labels, splits = np.zeros(count, np.int32), (None,) * count
+    return FeatureIndex(Path(), features, names, labels, splits, labels, names, ("a",), {}, {})
+
+
+def no_hashes(count: int) -> PhotoMeasures:
+    """Those of photographs that are gone."""
+    return PhotoMeasures(*[np.zeros(count, np.uint64)] * 6, failed={})
 
 
 def index_of(folder: Path) -> FeatureIndex:

@@ -1,6 +1,7 @@
 """Copies and near copies are found, by hashes with ImageHash's bits and by features."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +10,11 @@ from PIL import Image
 from keras_vit.curation import (
     Duplicates,
     FeatureIndex,
-    PhotoMeasures,
     find_duplicates,
     measure_photos,
     perceptual_hash,
 )
-from tests.curation.photos import index_of, picture
+from tests.curation.photos import in_memory, index_of, no_hashes, picture
 
 # int(str(imagehash.phash(picture(seed))), 16) by ImageHash 4.3.2 with Pillow 13, and the same of
 # picture(seed).transpose(FLIP_LEFT_RIGHT).
@@ -33,8 +33,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> FeatureIndex:
         (photos / name).mkdir(parents=True)
     for i in range(6):
         picture(i).save(photos / f"one/{i}.png")
-    (photos / "two/copy.png").write_bytes((photos / "one/0.png").read_bytes())
-    (photos / "two/again.png").write_bytes((photos / "one/0.png").read_bytes())
+    for name in ("copy", "again"):
+        (photos / f"two/{name}.png").write_bytes((photos / "one/0.png").read_bytes())
     picture(1).save(photos / "one/saved.jpg", quality=60)
     picture(2).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(photos / "one/mirror.png")
     picture(3).resize((40, 30)).save(photos / "two/small.png")
@@ -44,13 +44,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> FeatureIndex:
 
 
 @pytest.fixture(scope="module")
-def measures(index: FeatureIndex) -> PhotoMeasures:
-    return measure_photos(index)
-
-
-@pytest.fixture(scope="module")
-def duplicates(index: FeatureIndex, measures: PhotoMeasures) -> Duplicates:
-    return find_duplicates(index, measures, closeness=0, similar=-1)
+def duplicates(index: FeatureIndex) -> Duplicates:
+    return find_duplicates(index, measure_photos(index), closeness=0, similar=-1)
 
 
 @pytest.mark.parametrize("seed", HASHES)
@@ -58,44 +53,31 @@ def test_hashes_are_those_of_imagehash(seed: int) -> None:
     assert perceptual_hash(np.asarray(picture(seed))) == HASHES[seed]
 
 
-def test_copies_saved_again_resized_and_mirrored_are_pairs(
-    index: FeatureIndex, duplicates: Duplicates
-) -> None:
+def test_copies_saved_again_resized_and_mirrored_are_pairs(index: Any, duplicates: Any) -> None:
     names = [tuple(sorted(index.files[row] for row in pair)) for pair in duplicates.pairs]
+    copies = [("one/0.png", "two/again.png"), ("one/0.png", "two/copy.png")]
     assert set(names) == {
-        ("one/0.png", "two/again.png"),
-        ("one/0.png", "two/copy.png"),
+        *copies,
         ("one/1.png", "one/saved.jpg"),
         ("one/2.png", "one/mirror.png"),
         ("one/3.png", "two/small.png"),
     }
-    kinds = dict(zip(names, duplicates.is_copy.tolist(), strict=True))
-    assert [name for name, is_copy in kinds.items() if is_copy] == [
-        ("one/0.png", "two/again.png"),
-        ("one/0.png", "two/copy.png"),
-    ]
+    assert [n for n, copy in zip(names, duplicates.is_copy, strict=True) if copy] == copies
     groups = [{index.files[row] for row in rows} for rows in duplicates.members()]
     assert groups[0] == {"one/0.png", "two/again.png", "two/copy.png"}
     assert sorted(map(len, groups)) == [2, 2, 2, 3]
 
 
 def test_splits_and_labels_of_pairs(index: FeatureIndex, duplicates: Duplicates) -> None:
-    def others(mask: np.ndarray) -> set[str]:
-        return {index.files[row] for row in duplicates.pairs[mask].reshape(-1)}
-
-    assert others(duplicates.across_splits(index.splits)) == {
-        "one/0.png",
-        "two/copy.png",
-        "one/1.png",
-        "one/saved.jpg",
-    }
-    assert others(duplicates.with_two_labels(index.labels)) == {
-        "one/0.png",
-        "two/again.png",
-        "two/copy.png",
-        "one/3.png",
-        "two/small.png",
-    }
+    for mask, names in (
+        (duplicates.across_splits(index.splits), "one/0.png one/1.png one/saved.jpg two/copy.png"),
+        (
+            duplicates.with_two_labels(index.labels),
+            "one/0.png one/3.png two/again.png two/copy.png two/small.png",
+        ),
+    ):
+        rows = duplicates.pairs[mask].reshape(-1)
+        assert sorted({index.files[row] for row in rows}) == names.split()
 
 
 def test_features_find_what_hashes_do_not() -> None:
@@ -112,30 +94,6 @@ def test_features_find_what_hashes_do_not() -> None:
     assert len(find_duplicates(index, no_hashes(40), closeness=0).pairs) == 0
     few = in_memory(features[:9])  # fewer than the tenth neighbor
     assert len(find_duplicates(few, no_hashes(9)).pairs) == 0
-
-
-def in_memory(features: np.ndarray) -> FeatureIndex:
-    count = len(features)
-    names = tuple(f"{i}.png" for i in range(count))
-    labels, splits = np.zeros(count, np.int32), (None,) * count
-    return FeatureIndex(Path(), features, names, labels, splits, labels, names, ("a",), {}, {})
-
-
-def no_hashes(count: int) -> PhotoMeasures:
-    """Those of photographs that are gone."""
-    zeros = np.zeros(count, np.uint64)
-    return PhotoMeasures(zeros, zeros, zeros, zeros, zeros, zeros, failed={})
-
-
-def test_numbers_out_of_range_are_errors(index: FeatureIndex, measures: PhotoMeasures) -> None:
-    with pytest.raises(ValueError, match=r"similar=1.5 is not a cosine"):
-        find_duplicates(index, measures, similar=1.5)
-    with pytest.raises(ValueError, match="bits=65"):
-        find_duplicates(index, measures, bits=65)
-    with pytest.raises(ValueError, match="closeness=2"):
-        find_duplicates(index, measures, closeness=2)
-    with pytest.raises(ValueError, match="2 measures do not fit 11 photographs"):
-        find_duplicates(index, no_hashes(2))
 
 
 def test_a_photograph_that_is_gone_is_not_a_duplicate(tmp_path: Path) -> None:

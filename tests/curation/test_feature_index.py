@@ -3,60 +3,52 @@
 import json
 import os
 import shutil
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import safetensors.numpy
 from PIL import Image
 
-import keras_vit
 from keras_vit._base.manifest import MANIFEST
 from keras_vit.curation import DamagedIndexError, FeatureIndex, IndexMismatchError, embed, index_of
 from keras_vit.curation import embedding as module
 from keras_vit.curation.photo_encoder import Encoder
 from keras_vit.evaluation.prediction import read_images
+from keras_vit.models import ImageModel
+from tests import processes
+from tests.bank import TINY, fresh, outputs, pixels
+from tests.data.image_fixtures import encode, write
 
 FILES = ("features.safetensors", "files.jsonl", "index.json", "modified.npy", MANIFEST)
 
 
-def build(**changes: Any) -> keras_vit.VisionTransformer:
-    keras.utils.set_random_seed(3)
-    arguments = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
-    arguments |= {"input_shape": (8, 8, 3), "num_classes": 3}
-    return keras_vit.VisionTransformer(**{**arguments, **changes})
+def build() -> ImageModel:
+    return fresh(**TINY | {"patch_size": 4, "input_shape": (8, 8, 3)})
 
 
 @pytest.fixture(scope="module")
-def model() -> keras_vit.VisionTransformer:
-    return build()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_once() -> Iterator[None]:
+def model() -> Iterator[ImageModel]:
     """One encoder per model and arguments: each one of its own would be compiled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "Encoder", cache(Encoder))
-        yield
+        yield build()
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """23 images of two classes, one of them damaged, none of them like another."""
     folder = tmp_path_factory.mktemp("library")
-    random = np.random.default_rng(0)
-    for i in range(23):
-        path = folder / ("daisy" if i % 2 else "rose") / f"{i:02d}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(random.integers(0, 256, (12, 10, 3), np.uint8)).save(path)
-    (folder / "rose/04.png").write_bytes(b"not an image")
-    (folder / "daisy/notes.txt").write_text("not an image, either")
-    return folder
+    images = [encode(Image.fromarray(image), "PNG") for image in pixels(23, 12, 10, 3)]
+    files = {f"{('rose', 'daisy')[i % 2]}/{i:02d}.png": image for i, image in enumerate(images)}
+    damaged = {"rose/04.png": b"not an image", "daisy/notes.txt": b"not an image, either"}
+    return write(folder, files | damaged)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +91,7 @@ def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -
     assert [index.class_names[label] for label in index.labels] == [n.split("/")[0] for n in names]
     images, failed = read_images(model, [index.path(i) for i in range(len(index))])
     assert not failed
-    expected = keras.ops.convert_to_numpy(model.feature_model("pre_logits")(images))
+    expected = outputs(model.feature_model("pre_logits"), images)
     np.testing.assert_allclose(index.rows(), expected, atol=2e-6)
     np.testing.assert_array_equal(np.concatenate(list(index.blocks(5))), index.features)
     tensors = safetensors.numpy.load_file(index.folder / "features.safetensors")
@@ -108,15 +100,16 @@ def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -
     assert sorted(contents(index.folder)) == sorted(FILES)
 
 
-def test_a_second_call_computes_new_and_changed_files_alone(
-    model: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_call_computes_what_is_new(model: Any, photos: Path, monkeypatch: Any) -> None:
     out = photos.parent / "index"
     before = embed(model, photos, out, batch_size=4)
     batches = computed(monkeypatch)
     assert embed(model, photos, out, batch_size=4).sums == before.sums
     os.utime(photos / "daisy/01.png", ns=(0, 0))  # read, and not computed
     assert embed(model, photos, out, batch_size=4).sums == before.sums
+    (out / "modified.npy").unlink()  # without its times, all files are
+    assert embed(model, photos, out, batch_size=4).sums == before.sums
+    assert (out / "modified.npy").is_file()
     assert batches == []
 
     (photos / "daisy/03.png").unlink()
@@ -145,13 +138,12 @@ def test_killed_anywhere_and_resumed_it_ends_with_the_same_bytes(
         for path in moved:
             (photos.parent / path.name).rename(path)
         shutil.copytree(out, spare)
-    publish = module.OutputFolder.publish
-    monkeypatch.setattr(module.OutputFolder, "publish", lambda self: None)
-    with nullcontext() if keep_former else pytest.raises(DamagedIndexError):
-        embed(model, photos, out, batch_size=4)
     workspace, whole = photos.parent / ".index.partial", photos.parent / "whole"
+    with monkeypatch.context() as patch:
+        patch.setattr(module.OutputFolder, "publish", lambda self: None)
+        with nullcontext() if keep_former else pytest.raises(DamagedIndexError):
+            embed(model, photos, out, batch_size=4)
     shutil.copytree(workspace, whole)
-    monkeypatch.setattr(module.OutputFolder, "publish", publish)
     expected = contents(embed(model, photos, out, batch_size=4).folder)
     assert sorted(expected) == sorted(FILES)
 
@@ -171,9 +163,7 @@ def test_killed_anywhere_and_resumed_it_ends_with_the_same_bytes(
         assert contents(embed(model, photos, out, batch_size=4).folder) == expected
 
 
-def test_an_interrupted_call_goes_on_where_it_was(
-    model: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_call_goes_on(model: Any, photos: Path, monkeypatch: Any) -> None:
     out = photos.parent / "index"
     expected = contents(embed(model, photos, out, batch_size=4).folder)
     shutil.rmtree(out)
@@ -216,32 +206,17 @@ def test_another_model_layer_or_preparation_is_refused(model: Any, photos: Path)
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "modified.npy"])
 @pytest.mark.parametrize("fate", ["cut off", "changed", "gone"])
-def test_a_damaged_file_is_named(
-    model: Any, whole: Path, tmp_path: Path, name: str, fate: str
-) -> None:
-    folder = tmp_path / "index"
-    shutil.copytree(whole, folder)
+def test_a_damaged_file_is_named(whole: Path, tmp_path: Path, name: str, fate: str) -> None:
+    folder = shutil.copytree(whole, tmp_path / "index")
     path = folder / name
     content = path.read_bytes()
+    path.unlink()
     if fate == "cut off":
         path.write_bytes(content[:-3] if name != MANIFEST else content[:9])
     elif fate == "changed":
         path.write_bytes(content[:12] + b"~" + content[13:])
-    else:
-        path.unlink()
     with pytest.raises(DamagedIndexError, match=name):
         FeatureIndex.open(folder, verify=True)
-
-
-def test_without_its_times_all_files_are_read_and_none_computed(
-    model: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = embed(model, photos, photos.parent / "index")
-    (index.folder / "modified.npy").unlink()
-    batches = computed(monkeypatch)
-    assert embed(model, photos, index.folder).sums == index.sums
-    assert batches == []
-    assert (index.folder / "modified.npy").is_file()
 
 
 def test_what_it_did_not_write_stays(model: Any, photos: Path) -> None:
@@ -266,10 +241,8 @@ def test_splits_and_labels_of_folders_tables_and_lists(model: Any, photos: Path)
     (photos / "train.txt").write_text("daisy/01.png\nrose/00.png\n")
     (photos / "val.txt").write_text("daisy/03.png\n")
     index = embed(model, photos, out / "listed")
-    splits = dict(zip(index.files, index.splits, strict=True))
-    assert splits["daisy/01.png"] == "train"
-    assert splits["daisy/03.png"] == "val"
-    assert splits["daisy/05.png"] is None
+    assert index.files[:3] == ("daisy/01.png", "daisy/03.png", "daisy/05.png")
+    assert index.splits[:3] == ("train", "val", None)
 
     table = photos / "table.csv"
     table.write_text("file,kind,split\nrose/00.png,tulip,val\ndaisy/01.png,,train\n")
@@ -295,8 +268,7 @@ def test_splits_and_labels_of_folders_tables_and_lists(model: Any, photos: Path)
 @pytest.mark.every_backend
 def test_layers_with_a_vector_per_token_are_pooled(model: Any, photos: Path) -> None:
     files = [photos / "rose/00.png"]
-    images, _ = read_images(model, files)
-    tokens = keras.ops.convert_to_numpy(model.feature_model("block_0")(images))
+    tokens = outputs(model.feature_model("block_0"), read_images(model, files)[0])
     for pooling, expected in (("token", tokens[:, 0]), ("mean", tokens[:, 1:].mean(axis=1))):
         index = embed(model, files, photos.parent / pooling, "block_0", "float32", pooling=pooling)
         np.testing.assert_allclose(index.rows(), expected, atol=2e-6)
@@ -322,8 +294,8 @@ def test_an_index_and_its_photographs_can_be_moved(model: Any, photos: Path) -> 
     index = embed(model, photos, photos.parent / "index")
     there = photos.parent / "there"
     there.mkdir()
-    photos.rename(there / "photos")
-    index.folder.rename(there / "index")
+    for folder in (photos, index.folder):
+        folder.rename(there / folder.name)
     moved = FeatureIndex.open(there / "index")
     assert moved.path(0).is_file()
     assert embed(model, there / "photos", there / "index").sums == index.sums
@@ -333,3 +305,49 @@ def test_an_index_and_its_photographs_can_be_moved(model: Any, photos: Path) -> 
     alone = embed(model, there / "photos", photos.parent / "elsewhere")
     assert alone.path(0).is_file()
     np.testing.assert_array_equal(alone.features, index.features)
+
+
+KILLS = 20
+# Batches take a while, so that kills meet them.
+CODE = """
+import sys, time, keras, keras_vit
+from keras_vit.curation import embed
+keras.utils.set_random_seed(3)
+model = keras_vit.VisionTransformer(
+    patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3))
+print("ready", flush=True)
+embed(model, "photos", sys.argv[1], batch_size=4, report=lambda _: time.sleep(float(sys.argv[2])))
+"""
+
+
+def start(folder: Path, out: str, pause: float) -> processes.WarmProcess:
+    (folder / "printed").unlink(missing_ok=True)
+    process = processes.start(CODE, out, str(pause), printed=folder / "printed", cwd=folder)
+    while "ready\n" not in process.output():
+        assert process.poll() is None, process.output()
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for i, photo in enumerate(pixels(1600, 9, 9, 3)):
+        Image.fromarray(photo).save(tmp_path / f"photos/{i}.png")
+    assert start(tmp_path, "whole", 0).wait() == 0
+    log, lengths = tmp_path / ".index.partial/log.jsonl", []
+    for _ in range(KILLS):
+        process = start(tmp_path, "index", 0.05)
+        time.sleep(chance.uniform(0, 2))
+        assert process.poll() is None, "it ended before it was killed: let it take longer"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        lengths.append(log.stat().st_size if log.exists() else 0)
+    assert not (tmp_path / "index").exists()
+    assert lengths == sorted(lengths)  # each goes on where the one before was
+    assert lengths[-1] > 0
+    assert start(tmp_path, "index", 0).wait() == 0
+    for file in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "index" / file.name).read_bytes() == file.read_bytes(), file.name
+    assert not (tmp_path / ".index.partial").exists()

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +62,10 @@ def test_the_bad_ones_are_found_the_worst_first(tmp_path: Path) -> None:
     assert names(measures.tiny()) == ["line", "tiny"]
 
 
+def counted(function: Any, calls: list[Any]) -> Any:
+    return lambda *arguments: calls.append(arguments) or function(*arguments)
+
+
 def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos, folder = tmp_path / "photos", tmp_path / "index"
     photos.mkdir()
@@ -68,11 +73,10 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for i in range(5):
         grainy(picture(i)).save(photos / f"{i}.png")
     index = index_of(photos)
-    index = replace(
-        index, folder=folder, info={**index.info, "photos": "../photos"}, unreadable={"3a.png": ""}
-    )
-    decoded: list[bytes] = []
-    read: list[Path] = []
+    info = {**index.info, "photos": "../photos"}
+    index = replace(index, folder=folder, info=info, unreadable={"3a.png": ""})
+    decoded: list[Any] = []
+    read: list[Any] = []
 
     def measured() -> tuple[int, int]:
         """How many files are read and decoded; the measures are right, kept or not."""
@@ -84,13 +88,8 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             np.testing.assert_equal(getattr(kept, name), values)
         return counts
 
-    reading, decoding = image_quality.read_contents, image_quality.decode_with_pillow
-    monkeypatch.setattr(
-        image_quality, "read_contents", lambda path: read.append(path) or reading(path)
-    )
-    monkeypatch.setattr(
-        image_quality, "decode_with_pillow", lambda *a: decoded.append(a[0]) or decoding(*a)
-    )
+    for name, calls in (("read_contents", read), ("decode_with_pillow", decoded)):
+        monkeypatch.setattr(image_quality, name, counted(getattr(image_quality, name), calls))
     assert measured() == (5, 5)
     assert measured() == (5, 0)  # nobody knows when they were changed
     times = [(photos / name).stat().st_mtime_ns for name in index.files]

@@ -32,14 +32,6 @@ def test_they_are_those_of_scikit_learn(engine: str, among_themselves: bool) -> 
     np.testing.assert_allclose(ours.similarities, 1 - distances, atol=1e-6)
 
 
-def test_without_faiss_they_are_the_same() -> None:
-    pytest.importorskip("faiss")
-    features = rows_of(300, seed=2)
-    one, other = (nearest_neighbors(features, k=5, engine=engine) for engine in ENGINES)
-    np.testing.assert_array_equal(one.rows, other.rows)
-    np.testing.assert_allclose(one.similarities, other.similarities, atol=1e-6)
-
-
 def test_equal_rows_stand_in_their_order_in_any_block() -> None:
     features = np.tile(rows_of(3), (40, 1))
     rows, similarities = nearest_neighbors(features, features[:1], k=5, engine="numpy")
@@ -55,12 +47,3 @@ def test_few_rows_and_rows_of_zeros() -> None:
     assert similarities.tolist() == [[1, 0, -1]]
     assert nearest_neighbors(features, k=12).rows.shape == (3, 2)
     assert nearest_neighbors(features, features[:0]).rows.shape == (0, 3)
-
-
-def test_what_does_not_fit_is_an_error() -> None:
-    with pytest.raises(ValueError, match="2 numbers do not fit features of 16"):
-        nearest_neighbors(rows_of(5), np.ones((1, 2)))
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        nearest_neighbors(rows_of(5), np.full((1, 16), np.nan))
-    with pytest.raises(ValueError, match="are not rows"):
-        nearest_neighbors(rows_of(5), np.ones(16))
