@@ -1,10 +1,13 @@
 """Synthetic images for the tests, and the files that hold them."""
 
 import io
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 _Y, _X = np.mgrid[0:24, 0:32]
@@ -19,9 +22,48 @@ def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
+def one_quick(cases: Iterable[str], *before: Any) -> list[Any]:
+    """Parameters of a table of damage, of which `make test` runs the first for all of them."""
+    marks = itertools.chain([()], itertools.repeat(pytest.mark.thorough))
+    return [pytest.param(*before, c, marks=m) for c, m in zip(cases, marks, strict=False)]
+
+
 def plain(level: int, size: tuple[int, int] = (20, 16)) -> bytes:
     """A PNG file of one gray level."""
     return encode(Image.new("RGB", size, (level, level, level)), "PNG")
+
+
+def orientation(number: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = number
+    return exif
+
+
+IMAGENET = ("image/encoded", "image/class/label")
+
+
+def example(image: bytes, label: int, names: tuple[str, ...] = IMAGENET) -> bytes:
+    """A record of TensorFlow: two features, of these names."""
+    import tensorflow as tf
+
+    record = tf.train.Example()
+    record.features.feature[names[0]].bytes_list.value.append(image)
+    record.features.feature[names[1]].int64_list.value.append(label)
+    return record.SerializeToString()
+
+
+def write_records(file: Path, records: Iterable[bytes]) -> None:
+    """A TFRecord file."""
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def write_examples(file: Path, records: Iterable[tuple[bytes, int]], *names: str) -> None:
+    """A TFRecord file of images and their labels."""
+    write_records(file, (example(*pair, names or IMAGENET) for pair in records))
 
 
 def png_of_twelve_bits(seed: int = 0, size: tuple[int, int] = (40, 30)) -> bytes:

@@ -29,6 +29,8 @@ def photograph(height: int, width: int, channels: int) -> np.ndarray:
 
 
 IMAGES = [photograph(61, 83, 3), photograph(97, 45, 1), photograph(224, 224, 3)]
+NOISE = [RANDOM.integers(0, 256, (*size, 3)).astype("uint8") for size in ((7, 300), (40, 24))]
+SIZES = ((32, 32), (64, 48), (224, 224), (40, 24))
 SETTINGS = {
     **AUGMENTATIONS,
     "random crop and erasing": Augmentation(crop="random", erasing=0.7),
@@ -74,7 +76,7 @@ def test_operations(name: str) -> None:
 def test_evaluation(mode: str) -> None:
     for interpolation in INTERPOLATIONS if mode in PILLOW_MODES else (None,):
         how = EvalTransform(mode, 0.9, interpolation)
-        for image, size in itertools.product(IMAGES, ((32, 32), (64, 48), (224, 224))):
+        for image, size in itertools.product([*IMAGES, *NOISE], SIZES):
             for pixels in (image, image.astype("float32")):
                 tensor = evaluation_image(tf.constant(pixels), size, how)
                 # What is rounded to integers may fall to either side.

@@ -17,6 +17,11 @@ from tests.data.image_fixtures import flat_folder
 pytest.importorskip("matplotlib")
 
 
+def black(count: int) -> ArraySplit:
+    images = np.zeros((count, 8, 8, 3), np.uint8)
+    return ArraySplit("train", ("a", "b"), images, np.arange(count) % 2)
+
+
 def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
     from matplotlib.axes import Axes
 
@@ -48,10 +53,9 @@ def test_the_title_is_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     titles: list[str] = []
     monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
     monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: Path(path).write_bytes(b""))
-    split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 3), np.uint8), np.arange(4) % 2)
     options = {"images": 1, "versions": 1}
     changes = Augmentation(crop="resize", flip=False, shift=2, rotation=10, erasing=0.25, mixup=0.2)
-    plot_augmentations(split, tmp_path / "plot.png", 8, augment=changes, **options)
+    plot_augmentations(black(4), tmp_path / "plot.png", 8, augment=changes, **options)
     assert titles == [
         "resize, shift by up to 2 px, rotation by up to 10°, random erasing of 25 %, mixup 0.2"
     ]
@@ -63,9 +67,7 @@ def test_the_title_is_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert title == "inception crop of at least 30 %, flip, keras.layers.MixUp"
 
 
-def test_a_sheet_of_many_images_has_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sheet_of_many_images_has_a_bound(tmp_path: Path, monkeypatch) -> None:
     from matplotlib.figure import Figure
 
     sizes = []
@@ -75,8 +77,7 @@ def test_a_sheet_of_many_images_has_a_bound(
         Path(path).write_bytes(b"")
 
     monkeypatch.setattr(Figure, "savefig", measure)
-    split = ArraySplit("train", ("a", "b"), np.zeros((60, 8, 8, 3), np.uint8), np.arange(60) % 2)
-    plot_augmentations(split, tmp_path / "plot.png", 8, images=60, versions=1)
+    plot_augmentations(black(60), tmp_path / "plot.png", 8, images=60, versions=1)
     assert max(sizes[0]) == pytest.approx(8000)
 
 
@@ -120,8 +121,7 @@ def test_paths_that_are_refused(tmp_path: Path, name: str, error: type, message:
     (tmp_path / "folder").mkdir()
     (tmp_path / "theirs.png").write_bytes(b"theirs")
     before = sorted(tmp_path.iterdir())
-    split = ArraySplit("train", ("a", "b"), np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1])
     with pytest.raises(error, match=message):
-        plot_augmentations(split, tmp_path / name, 8, overwrite=True)
+        plot_augmentations(black(4), tmp_path / name, 8, overwrite=True)
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "theirs.png").read_bytes() == b"theirs"

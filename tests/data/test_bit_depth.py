@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import keras_vit
 from keras_vit import DataRangeWarning
 from keras_vit.data import load, read_image
 from keras_vit.data.decode.bit_depth import has_sixteen_bits
@@ -19,7 +18,17 @@ from keras_vit_cli import printing
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits
-from tests.data.image_fixtures import IMAGE, encode, plain, png_of_twelve_bits, write
+from tests import bank
+from tests.data.image_fixtures import (
+    IMAGE,
+    encode,
+    plain,
+    png_of_twelve_bits,
+    write,
+    write_examples,
+)
+
+pytestmark = pytest.mark.backends("torch")  # the bytes of a file say it
 
 DEEP = png_of_twelve_bits()
 
@@ -36,12 +45,6 @@ def folder(tmp_path: Path) -> Path:
     """Two classes of 8 bits, and five of the images with 16."""
     files = {f"{c}/{i}.png": plain(i) for c in "ab" for i in range(6)}
     return write(tmp_path / "data", files | {f"b/deep{i}.png": DEEP for i in range(5)})
-
-
-def model() -> keras_vit.VisionTransformer:
-    return keras_vit.VisionTransformer(
-        patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=2, input_shape=(16, 16, 3)
-    )
 
 
 def test_what_has_sixteen_bits() -> None:
@@ -72,18 +75,8 @@ def test_a_folder_is_one_warning(verify: bool, folder: Path) -> None:
 
 
 def test_records_are_one_warning(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
-
-    def feature(value: Any) -> Any:
-        if isinstance(value, bytes):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-
-    with tf.io.TFRecordWriter(str(tmp_path / "train.tfrecord")) as writer:
-        for label in (0, 1) * 6:
-            features = {"image": feature(DEEP), "label": feature(label)}
-            example = tf.train.Example(features=tf.train.Features(feature=features))
-            writer.write(example.SerializeToString())
+    pytest.importorskip("tensorflow")
+    write_examples(tmp_path / "train.tfrecord", [(DEEP, 0), (DEEP, 1)] * 6, "image", "label")
     (tmp_path / "labels.txt").write_text("a\nb\n")
     (message,) = deep_warnings(lambda: load(f"records:{tmp_path}"))
     assert "train.tfrecord" in message
@@ -98,7 +91,7 @@ def test_read_image(tmp_path: Path) -> None:
 
 def test_predictions_of_many_files_are_one_warning(folder: Path) -> None:
     files = sorted(folder.glob("b/*.png"))
-    messages = deep_warnings(lambda: list(predict_files(model(), files, batch_size=2)))
+    messages = deep_warnings(lambda: list(predict_files(bank.tiny(), files, batch_size=2)))
     assert len(messages) == 1
     assert "deep1.png (2 of 8 looked at)" in messages[0]
 
@@ -106,7 +99,7 @@ def test_predictions_of_many_files_are_one_warning(folder: Path) -> None:
 def test_an_inspection_is_one_warning(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = sorted(folder.glob("b/deep*.png"))
-    (message,) = deep_warnings(lambda: inspect_files(model(), files, tmp_path / "out"))
+    (message,) = deep_warnings(lambda: inspect_files(bank.tiny(), files, tmp_path / "out"))
     assert "(5 of 5 looked at)" in message
 
 
@@ -132,11 +125,9 @@ for name in sys.argv[5:]:
 @pytest.mark.parametrize(
     "commands", [["predict", "evaluate"], pytest.param(["train"], marks=pytest.mark.slow)]
 )
-def test_the_commands(
-    commands: list[str], folder: Path, tmp_path: Path, run_python: Callable[..., str]
-) -> None:
+def test_the_commands(commands, folder, tmp_path, run_python) -> None:
     """One line on the screen each."""
-    model().save(tmp_path / "model.keras")
+    bank.tiny().save(tmp_path / "model.keras")
     paths = (folder, tmp_path / "model.keras", folder / "b" / "deep0.png", tmp_path / "run")
     answers = run_python(COMMANDS, None, *map(str, paths), *commands).splitlines()
     assert answers == [f"{name} 0 1 True" for name in commands]

@@ -21,6 +21,8 @@ from keras_vit.data.sources.cached_files import cached_photographs, note_of_cach
 from keras_vit.training.run_identity import RunMismatchError
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options.option import UsageError
+from tests import bank
+from tests.data.image_fixtures import orientation
 
 SIDE = 60
 SIZES = ((80, 120), (200, 100), (50, 40), (SIDE, 90))  # width, height
@@ -35,9 +37,7 @@ def photos(tmp_path: Path) -> Path:
         image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
         file = tmp_path / "photos" / "ab"[number % 2] / f"{number}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        exif = Image.Exif()
-        exif[0x0112] = 6 if number == 1 else 1
-        image.save(file, quality=95, exif=exif)
+        image.save(file, quality=95, exif=orientation(6 if number == 1 else 1))
         if number == 2:
             image.convert("L").save(file.with_suffix(".png"))
     return tmp_path / "photos"
@@ -54,9 +54,15 @@ def split(photos: Path, reader: str) -> Any:
     return data.load(photos, reader=reader).train
 
 
-def said() -> tuple[list[str], Callable[[str], None]]:
-    lines: list[str] = []
-    return lines, lines.append
+@pytest.fixture
+def keep(split: Any, tmp_path: Path) -> Callable[..., tuple[Any, list[str]]]:
+    """Caches the split; the cached one, and the lines that were printed."""
+
+    def cached(side: int = SIDE, channels: int = 3) -> tuple[Any, list[str]]:
+        lines: list[str] = []
+        return cached_photographs(split, side, channels, tmp_path / "cache", lines.append), lines
+
+    return cached
 
 
 def first_batch(split: Any, **options: Any) -> Any:
@@ -65,10 +71,9 @@ def first_batch(split: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pixels(split: Any, tmp_path: Path, channels: int) -> None:
+def test_pixels(split: Any, keep: Any, channels: int) -> None:
     """Small photographs keep theirs; larger ones are Pillow's resize of what it decodes."""
-    lines, print_fn = said()
-    cached = cached_photographs(split, SIDE, channels, tmp_path / "cache", print_fn)
+    cached, lines = keep(SIDE, channels)
     assert "B in " in lines[0]
     assert f"{len(split)} training photographs" in lines[0]
     np.testing.assert_array_equal(cached.labels(), split.labels())
@@ -84,49 +89,40 @@ def test_pixels(split: Any, tmp_path: Path, channels: int) -> None:
         np.testing.assert_array_equal(now, before)
 
 
-def test_the_same_crops(split: Any, tmp_path: Path) -> None:
+def test_the_same_crops(split: Any, keep: Any) -> None:
     """Where nothing is reduced, batches are equal bit for bit; the draws are those of the split."""
-    cached = cached_photographs(split, 4096, 3, tmp_path / "cache", print)
+    cached, _ = keep(4096)
     # TensorFlow decodes the crop of a JPEG file alone, whose border differs by a few levels.
     kept = first_batch(split.with_decoder("pillow"), cache=True)
     np.testing.assert_array_equal(first_batch(cached), kept)
     np.testing.assert_array_equal(first_batch(cached, cache=True), kept)
 
 
-def test_only_what_changed_is_decoded_again(split: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "cache"
-    cached = cached_photographs(split, SIDE, 3, folder, print)
+def test_only_what_changed_is_decoded_again(split: Any, keep: Any, tmp_path: Path) -> None:
+    cached, _ = keep()
     written = {file: file.stat().st_mtime_ns for file in cached.files}
-    lines, print_fn = said()
-    cached_photographs(split, SIDE, 3, folder, print_fn)
-    assert len(lines) == 1
-    assert "B in " not in lines[0]
+    (line,) = keep()[1]
+    assert "B in " not in line
 
     cached.files[0].write_bytes(cached.files[0].read_bytes()[:-1])  # a power failure
     cached.files[1].unlink()
     stat = split.files[2].stat()
     os.utime(split.files[2], ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    again = cached_photographs(split, SIDE, 3, folder, print)
+    again, _ = keep()
     assert again.files[2] != cached.files[2]
     assert again.files[3:] == cached.files[3:]
     for file in again.files[3:]:
         assert file.stat().st_mtime_ns == written[file]
-    assert not list(folder.rglob(".*"))
+    assert not list((tmp_path / "cache").rglob(".*"))
     assert len(list(again.decoded())) == len(split)
 
 
-def test_sides_and_channels_do_not_meet(split: Any, tmp_path: Path) -> None:
-    ways = [
-        cached_photographs(split, side, channels, tmp_path / "cache", print).files
-        for side in (SIDE, SIDE + 1)
-        for channels in (1, 3)
-    ]
+def test_sides_and_channels_do_not_meet(split: Any, keep: Any) -> None:
+    ways = [keep(side, channels)[0].files for side in (SIDE, SIDE + 1) for channels in (1, 3)]
     assert len({file for files in ways for file in files}) == 4 * len(split)
 
 
-def test_an_interrupted_cache_goes_on(
-    split: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(cached_files, "_SECONDS", -1.0)
     monkeypatch.setattr(cached_files, "_AT_ONCE", 2)
 
@@ -136,36 +132,31 @@ def test_an_interrupted_cache_goes_on(
 
     with pytest.raises(KeyboardInterrupt):
         cached_photographs(split, SIDE, 3, tmp_path / "cache", stop)
-    lines, print_fn = said()
-    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print_fn)
+    cached, lines = keep()
     assert f"{len(split) - 2} of them are new" in lines[0]
     assert len(list(cached.decoded())) == len(split)
 
 
-def test_space_is_checked_before_anything_is_written(
-    split: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_space_is_checked_before_anything_is_written(keep, tmp_path, monkeypatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(OSError, match=r"needs .* kB, and 10 bytes are free in .*KERAS_HOME"):
-        cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
+        keep()
     assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
 
 
-def test_a_photograph_that_broke_is_not_kept(
-    split: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_photograph_that_broke_or_is_gone_is_not_kept(split, keep, capfd) -> None:
     """It is replaced by a gray image, as without a cache; once mended, it is read."""
     contents = split.files[0].read_bytes()
-    split.files[0].write_bytes(contents[:100])
-    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
-    assert "replaced by a gray image" in capfd.readouterr().err
-    assert not cached.files[0].exists()
-    first = cached.take([0])
-    assert next(iter(first.decoded()))[0].shape == (1, 1, 3)
+    for damage in (lambda file: file.write_bytes(contents[:100]), lambda file: file.unlink()):
+        damage(split.files[0])
+        assert note_of_cache(split, 20, 3) == ""
+        cached, _ = keep()
+        assert "replaced by a gray image" in capfd.readouterr().err
+        assert [file.exists() for file in cached.files] == [False] + [True] * (len(split) - 1)
+        assert next(iter(cached.take([0]).decoded()))[0].shape == (1, 1, 3)
     split.files[0].write_bytes(contents)
-    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
-    assert cached.files[0].exists()
+    assert keep()[0].files[0].exists()
 
 
 def test_what_cannot_be_kept(photos: Path, tmp_path: Path) -> None:
@@ -189,23 +180,18 @@ def test_advice_where_it_pays(split: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert note_of_cache(data.load("digits").train, 20, 3) == ""
 
 
+@pytest.mark.backends("torch")
 def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size is said first; another cache is another run; what cannot be right is refused."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     splits = data.load(photos)
     recipe = keras_vit.recipes.get("digits").scaled(steps=2)
     recipe = replace(recipe, image_size=16, batch_size=4)
-    lines, print_fn = said()
+    lines: list[str] = []
 
     def fit(cache: int | None) -> Any:
-        model = keras_vit.VisionTransformer(
-            **{"patch_size": 8, "hidden_dim": 8, "depth": 1, "num_heads": 2},
-            num_classes=2,
-            input_shape=(16, 16, 3),
-        )
-        return keras_vit.fit(
-            model, recipe, splits, tmp_path / "run", cache=cache, print_fn=print_fn
-        )
+        model, options = bank.fresh(**bank.TINY), {"cache": cache, "print_fn": lines.append}
+        return keras_vit.fit(model, recipe, splits, tmp_path / "run", **options)
 
     with pytest.raises(ValueError, match="cache=15 pixels are fewer than the image size, 16"):
         fit(15)
@@ -216,16 +202,14 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         fit(64)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("--freeze-backbone",), "no effect with --freeze-backbone"),
-        (("--image-size", "64"), "below --image-size 64.*give 128"),
-    ],
-)
-def test_options(options: tuple[str, ...], reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        parse(["train", "--data", "photos", "--weights", "a.npz", "--cache", "32", *options])
+def test_options() -> None:
+    words = ["train", "--data", "photos", "--weights", "a.npz", "--cache", "32"]
+    for options, reason in (
+        (["--freeze-backbone"], "no effect with --freeze-backbone"),
+        (["--image-size", "64"], "below --image-size 64.*give 128"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            parse([*words, *options])
 
 
 def test_prepared_batches_stay_where_decoded_images_are_too_large(
@@ -244,19 +228,9 @@ def test_prepared_batches_stay_where_decoded_images_are_too_large(
     assert len(batches) == len(expected)
 
 
-def test_a_photograph_that_is_gone_does_not_end_the_run(
-    split: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    split.files[0].unlink()
-    assert note_of_cache(split, 20, 3) == ""
-    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
-    assert "replaced by a gray image" in capfd.readouterr().err
-    assert [file.exists() for file in cached.files] == [False] + [True] * (len(split) - 1)
-
-
-def test_others_may_read_the_cache(split: Any, tmp_path: Path) -> None:
+def test_others_may_read_the_cache(keep: Any, tmp_path: Path) -> None:
     """Files have the usual mode, whichever of the threads wrote them, and so do later ones."""
-    cached = cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
+    cached, _ = keep()
     usual = tmp_path / "usual"
     usual.touch()
     assert {file.stat().st_mode for file in cached.files} == {usual.stat().st_mode}

@@ -12,6 +12,9 @@ from PIL import Image, ImageOps, features
 from keras_vit.data import BadImageError, load, pipeline, read_image
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
+from tests.data.image_fixtures import encode, orientation, write
+
+pytestmark = pytest.mark.backends("torch")  # Pillow alone reads them
 
 RANDOM = np.random.default_rng(0)
 PHOTO = Image.fromarray(RANDOM.integers(0, 256, (4, 6, 3), np.uint8)).resize((60, 40))
@@ -22,18 +25,16 @@ def encoded(format: str, image: Image.Image = PHOTO, **options: Any) -> bytes:
         pytest.importorskip("pillow_heif").register_heif_opener()
     if format == "AVIF" and not features.check("avif"):
         pytest.skip("this Pillow does not write AVIF")
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return file.getvalue()
+    return encode(image, format, **options)
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("kind", PILLOW_FORMATS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_pixels_are_those_of_pillow(kind: Any, orientation: int, tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    contents = encoded(kind.pillow, exif=exif, quality=90)
+KINDS = [pytest.param(PILLOW_FORMATS[0], marks=pytest.mark.every_backend), *PILLOW_FORMATS[1:]]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("turn", [1, 6])
+def test_pixels_are_those_of_pillow(kind: Any, turn: int, tmp_path: Path) -> None:
+    contents = encoded(kind.pillow, exif=orientation(turn), quality=90)
     with Image.open(io.BytesIO(contents)) as image:
         expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     np.testing.assert_array_equal(decode_with_pillow(contents), expected)
@@ -45,11 +46,8 @@ def test_pixels_are_those_of_pillow(kind: Any, orientation: int, tmp_path: Path)
 
 
 def test_a_folder_of_them(tmp_path: Path) -> None:
-    for number in range(8):
-        for format, suffix in (("TIFF", "tif"), ("JPEG", "jpg")):
-            file = tmp_path / "ab"[number % 2] / f"{number}.{suffix}"
-            file.parent.mkdir(exist_ok=True)
-            file.write_bytes(encoded(format))
+    for format, suffix in (("TIFF", "tif"), ("JPEG", "jpg")):
+        write(tmp_path, {f"{'ab'[i % 2]}/{i}.{suffix}": encoded(format) for i in range(8)})
     with pytest.warns(UserWarning, match="Or let Grain read TIFF as it is: reader='grain'"):
         assert sum(map(len, load(tmp_path, reader="tensorflow").values())) == 8
     splits = load(tmp_path, reader="grain")
@@ -59,10 +57,9 @@ def test_a_folder_of_them(tmp_path: Path) -> None:
     assert images.shape == (12, 40, 40, 3)
 
 
+DEEP = Image.fromarray(np.zeros((8, 8), np.uint16))
 REFUSED = {
-    "more than 8 bits per channel": lambda: encoded(
-        "TIFF", Image.fromarray(np.zeros((8, 8), np.uint16))
-    ),
+    "more than 8 bits per channel": lambda: encoded("TIFF", DEEP),
     "2 pages": lambda: encoded("TIFF", save_all=True, append_images=[PHOTO]),
     "a raw camera file": lambda: encoded("TIFF", tiffinfo={50706: b"\1\4\0\0"}),
     "the TIFF file is damaged": lambda: encoded("TIFF")[:3000],

@@ -1,7 +1,6 @@
 """Grain's batches are TensorFlow's: order, labels and crops the same, pixels within a level."""
 
-import io
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,16 @@ from keras_vit.data import AUGMENTATIONS, ArraySplit, Augmentation, EvalTransfor
 from keras_vit.data.image_readers import READERS
 from keras_vit.evaluation import predict_split
 from keras_vit.training.resume import RunMismatchError
+from tests import bank
+from tests.data.image_fixtures import encode, flat_folder, orientation, write
 
 pytest.importorskip("grain")
 tf = pytest.importorskip("tensorflow")
 
 SIZES = ((30, 44), (41, 23), (64, 64), (17, 90))  # height, width
+OF_DIGITS = {**bank.TINY, "patch_size": 4, "input_shape": (8, 8, 1), "num_classes": 10}
 MIXED = Augmentation(min_area=0.3, mixup=0.4, cutmix=1.0)
 AFFINE = Augmentation(crop="resize", rotation=20, zoom=0.2, shear=0.1, shift=2)
-
-
-def written(pixels: np.ndarray, format: str, orientation: int = 1) -> bytes:
-    exif, file = Image.Exif(), io.BytesIO()
-    exif[0x0112] = orientation
-    Image.fromarray(pixels).save(file, format, exif=exif, quality=90)
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +34,10 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         height, width = SIZES[number % len(SIZES)]
         coarse = Image.fromarray(random.integers(0, 256, (4, 5, 3), np.uint8))
         pixels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))
-        if number % 5 == 4:
-            pixels = pixels[..., 0]
-        format = ("jpeg", "png", "webp")[number % 3]
-        file = folder / "ab"[number % 2] / f"{number}.{format}"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(written(pixels, format, 1 + number % 8))
+        image = Image.fromarray(pixels[..., 0] if number % 5 == 4 else pixels)
+        kind = ("jpeg", "png", "webp")[number % 3]
+        contents = encode(image, kind, exif=orientation(1 + number % 8), quality=90)
+        write(folder, {f"{'ab'[number % 2]}/{number}.{kind}": contents})
     return folder
 
 
@@ -104,35 +97,22 @@ def test_channels_first_and_cache(photographs: Path) -> None:
 
 
 def test_files_that_do_not_decode_are_left_out(photographs: Path, tmp_path: Path) -> None:
-    for file in photographs.glob("*/*"):
-        copy = tmp_path / file.parent.name / file.name
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_bytes(file.read_bytes())
-    (tmp_path / "a/00.jpg").write_bytes(b"not an image")
+    shutil.copytree(photographs, tmp_path / "photographs")
+    folder = write(tmp_path / "photographs", {"a/00.jpg": b"not an image"})
     options = {"verify": False, "training": True, "repeat": True, "augment": "none"}
     for start in (0, 3):
-        both = [batches(tmp_path, reader, start_step=start, **options) for reader in READERS]
+        both = [batches(folder, reader, start_step=start, **options) for reader in READERS]
         assert_same(*both)
 
 
-def test_a_file_that_breaks_later_is_gray(
-    photographs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for name in "ab":
-        for number in range(4):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / f"{number}.png").write_bytes(next(contents(photographs)))
-    split = load(tmp_path, reader="grain").train
+def test_a_file_that_breaks_later_is_gray(tmp_path: Path, capfd) -> None:
+    split = load(flat_folder(tmp_path), reader="grain").train
     broken = split.files[1]
     broken.write_bytes(b"damaged since")
     images, labels = next(iter(pipeline(split, 16, len(split))))
     assert (images[1] == 127).all()
     assert len(labels) == len(split)
     assert f"{broken} cannot be decoded and is replaced by a gray image" in capfd.readouterr().err
-
-
-def contents(folder: Path) -> Iterator[bytes]:
-    return (file.read_bytes() for file in sorted(folder.glob("*/*.png")))
 
 
 def test_balanced_sampling_is_the_same() -> None:
@@ -174,8 +154,7 @@ def test_an_iterator_goes_on_where_another_stopped() -> None:
 @pytest.mark.every_backend
 def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
     splits = load("digits", reader="grain")
-    options = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1}
-    model = keras_vit.VisionTransformer(**options, input_shape=(8, 8, 1), num_classes=10)
+    model = bank.fresh(**OF_DIGITS)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
     train = pipeline(splits.train, 8, 512, training=True, channels=1)
@@ -195,7 +174,6 @@ def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
 
 @pytest.mark.every_backend
 def test_a_run_goes_on_with_its_reader(tmp_path: Path) -> None:
-    sizes = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1, "num_classes": 10}
     recipe = keras_vit.recipes.get("digits").scaled(steps=6)
 
     class Stop(keras.callbacks.Callback):
@@ -204,8 +182,7 @@ def test_a_run_goes_on_with_its_reader(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
 
     def weights(folder: Path, reader: str = "grain", *callbacks: Any) -> list[np.ndarray]:
-        keras.utils.set_random_seed(0)
-        model = keras_vit.VisionTransformer(**sizes, input_shape=(8, 8, 1))
+        model = bank.fresh(**OF_DIGITS)
         options = {"callbacks": callbacks, "checkpoint_seconds": 0.0, "print_fn": lambda line: None}
         keras_vit.fit(model, recipe, load("digits", reader=reader), folder, **options)
         return model.get_weights()
@@ -219,13 +196,14 @@ def test_a_run_goes_on_with_its_reader(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_grain_says_what_it_does_not_read(tmp_path: Path) -> None:
+def test_grain_says_what_it_does_not_read() -> None:
     split = load("digits", reader="grain").train
-    with pytest.raises(ValueError, match="reader='tensorflow'"):
-        pipeline(split, 8, 32, training=True, channels=1, augment=keras.layers.RandomFlip())
-    with pytest.raises(ValueError, match="which TensorFlow reads"):
-        load("records:somewhere", reader="grain")
-    with pytest.raises(FileNotFoundError, match="data set of TFDS"):
-        load("mnits", reader="grain")
-    with pytest.raises(ValueError, match="reader='pandas'"):
-        load("digits", reader="pandas")
+    flips = {"training": True, "channels": 1, "augment": keras.layers.RandomFlip()}
+    for call, error, message in (
+        (lambda: pipeline(split, 8, 32, **flips), ValueError, "reader='tensorflow'"),
+        (lambda: load("records:no", reader="grain"), ValueError, "which TensorFlow reads"),
+        (lambda: load("mnits", reader="grain"), FileNotFoundError, "data set of TFDS"),
+        (lambda: load("digits", reader="pandas"), ValueError, "reader='pandas'"),
+    ):
+        with pytest.raises(error, match=message):
+            call()

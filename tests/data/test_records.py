@@ -11,43 +11,32 @@ import pytest
 
 from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
 from keras_vit.data.sources.records import Records, Shard, open_records
-from tests.data.image_fixtures import plain
+from tests.data.image_fixtures import example, one_quick, plain, write_examples, write_records
 from tests.examples import load_example
 
 tf = pytest.importorskip("tensorflow")
 array_record = pytest.importorskip("array_record.python.array_record_module")
 
-IMAGENET = ("image/encoded", "image/class/label")
 COUNT = 23
 NAMES = "".join(f"number {i}\n" for i in range(128))
 
 
-def example(image: bytes, label: int, names: tuple[str, str] = IMAGENET) -> bytes:
-    record = tf.train.Example()
-    record.features.feature[names[0]].bytes_list.value.append(image)
-    record.features.feature[names[1]].int64_list.value.append(label)
-    return record.SerializeToString()
+Example = tuple[bytes, int]  # an image and its label
 
 
-def examples(start: int = 0, count: int = COUNT, **options: Any) -> list[bytes]:
+def examples(start: int = 0, count: int = COUNT) -> list[Example]:
     """Gray images whose level is their number, and so is their label."""
-    return [example(plain(i), i, **options) for i in range(start, start + count)]
+    return [(plain(i), i) for i in range(start, start + count)]
 
 
-def write_tfrecord(file: Path, records: list[bytes]) -> None:
-    with tf.io.TFRecordWriter(str(file)) as writer:
-        for record in records:
-            writer.write(record)
-
-
-def write_array_record(file: Path, records: list[bytes]) -> None:
+def write_array_record(file: Path, records: list[Example]) -> None:
     writer = array_record.ArrayRecordWriter(str(file), "group_size:1")
-    for record in records:
-        writer.write(record)
+    for image, label in records:
+        writer.write(example(image, label))
     writer.close()
 
 
-WRITERS = {"tfrecord": write_tfrecord, "array_record": write_array_record}
+WRITERS = {"tfrecord": write_examples, "array_record": write_array_record}
 Folder = Callable[..., Path]
 
 
@@ -62,7 +51,7 @@ def folder(tmp_path: Path) -> Folder:
 
     def write(
         kind: str = "tfrecord",
-        splits: dict[str, list[bytes]] | None = None,
+        splits: dict[str, list[Example]] | None = None,
         shards: int = 3,
         where: str = "data",
     ) -> Path:
@@ -115,17 +104,12 @@ def test_a_stopped_run_goes_on(folder: Folder, kind: str) -> None:
 
 
 def test_the_order_does_not_depend_on_format_and_shards(folder: Folder) -> None:
-    places = [
-        folder("tfrecord", where="a"),
-        folder("array_record", where="b"),
-        folder("tfrecord", shards=1, where="c"),
-        folder("array_record", shards=30, where="d"),  # some of them are empty
-        folder("tfrecord", shards=30, where="e"),
-    ]
-    splits = [load(place).train for place in places]
+    ways = [("tfrecord", 3), ("array_record", 3), ("tfrecord", 1)]
+    ways += [("array_record", 30), ("tfrecord", 30)]  # some of them are empty
+    splits = [load(folder(kind, shards=n, where=f"{kind}{n}")).train for kind, n in ways]
     orders = [labels(split, shuffle_seed=0, epoch=1) for split in splits]
     assert sorted(orders[0]) == list(range(COUNT))
-    assert orders == [orders[0]] * len(places)
+    assert orders == [orders[0]] * len(ways)
     assert labels(splits[0], shuffle_seed=1, epoch=1) != orders[0]
 
 
@@ -193,7 +177,7 @@ def test_one_group_of_files_is_split_at_random(folder: Folder, kind: str) -> Non
 def test_where_records_may_be(tmp_path: Path) -> None:
     for name in ("train", "val", "test"):
         (tmp_path / name).mkdir()
-        write_tfrecord(tmp_path / name / "0.tfrecords", examples(count=4, names=("image", "label")))
+        write_examples(tmp_path / name / "0.tfrecords", examples(count=4), "image", "label")
     (tmp_path / "label.labels.txt").write_text(NAMES)
     splits = load(tmp_path)
     assert list(splits) == ["train", "val", "test"]
@@ -206,43 +190,33 @@ def test_where_records_may_be(tmp_path: Path) -> None:
 # --- what is wrong with files
 
 
-def flip(file: Path, byte: int) -> None:
-    content = bytearray(file.read_bytes())
-    content[byte] ^= 0x40
-    file.write_bytes(content)
+BYTES = [example(*pair) for pair in examples()]
+SECOND = len(BYTES[16]) + 16
+FIRST_SHARD = sum(len(record) + 16 for record in BYTES[:8])
 
 
-def test_a_truncated_shard_is_refused_before_training(folder: Folder) -> None:
+def flipped(contents: bytes, byte: int) -> bytes:
+    return contents[:byte] + bytes([contents[byte] ^ 0x40]) + contents[byte + 1 :]
+
+
+DAMAGE: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
+    "cut by 1": (1, lambda shard: shard[:-1], "truncated"),
+    "cut by 10": (1, lambda shard: shard[:-10], "truncated"),
+    "cut by a record": (1, lambda shard: shard[: -len(BYTES[15]) - 11], "truncated"),
+    # Of the second record: its length, and its data, which follow 12 bytes.
+    "a length": (2, lambda shard: flipped(shard, SECOND + 1), f"corrupted record at {SECOND} "),
+    "data": (2, lambda shard: flipped(shard, SECOND + 40), f"corrupted record at {SECOND + 12} "),
+    "zeros at the end": (0, lambda shard: shard + bytes(32), f"corrupted record at {FIRST_SHARD}"),
+}
+
+
+@pytest.mark.parametrize("case", one_quick(DAMAGE))
+def test_a_damaged_shard_is_refused_before_training(folder: Folder, case: str) -> None:
+    shard, change, message = DAMAGE[case]
     place = folder()
-    file = place / "train.tfrecord-00001-of-00003"
-    content = file.read_bytes()
-    for cut in (1, 10, len(examples()[15]) + 11):
-        file.write_bytes(content[:-cut])
-        with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: truncated"):
-            load(place)
-    file.write_bytes(content)
-    load(place)
-
-
-@pytest.mark.parametrize(("byte", "named"), [(1, 0), (40, 12)])  # the data follow 12 bytes
-def test_damage_of_a_length_or_of_a_record_names_the_file(
-    folder: Folder, byte: int, named: int
-) -> None:
-    place = folder()
-    file = place / "train.tfrecord-00002-of-00003"
-    second = len(examples()[16]) + 16
-    flip(file, second + byte)
-    message = rf"{file.name} is damaged: corrupted record at {second + named} "
-    with pytest.raises(DamagedShardError, match=message):
-        load(place)
-
-
-def test_zeros_at_the_end_are_not_records(folder: Folder) -> None:
-    place = folder()
-    file = place / "train.tfrecord-00000-of-00003"
-    size = len(file.read_bytes())
-    file.write_bytes(file.read_bytes() + bytes(32))
-    with pytest.raises(DamagedShardError, match=f"is damaged: corrupted record at {size}"):
+    file = place / f"train.tfrecord-0000{shard}-of-00003"
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(DamagedShardError, match=f"{file.name} is damaged: {message}"):
         load(place)
 
 
@@ -253,50 +227,46 @@ def test_damaged_array_records(folder: Folder) -> None:
     file.write_bytes(content[:-100])
     with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: "):
         load(place)
-    damaged = bytearray(content)
-    damaged[200] ^= 0x40  # in one of the first records
-    file.write_bytes(damaged)
-    with pytest.raises(
-        tf.errors.OpError, match=rf"{file.name}, record \d is damaged: .* at byte \d+"
-    ):
+    file.write_bytes(flipped(content, 200))  # in one of the first records
+    message = rf"{file.name}, record \d is damaged: .* at byte \d+"
+    with pytest.raises(tf.errors.OpError, match=message):
         load(place).train.labels()
 
 
 def test_files_that_are_not_uncompressed_records(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text(NAMES)
     file = tmp_path / "train.tfrecord"
-    write_tfrecord(file, examples())
-    file.write_bytes(gzip.compress(file.read_bytes()))
-    with pytest.raises(DamagedShardError, match=r"train.tfrecord is damaged: .* compressed\?"):
-        load(tmp_path)
-    file.write_bytes(b"not a record, but a text that is long enough")
-    with pytest.raises(DamagedShardError, match="Is this even a TFRecord file"):
-        load(tmp_path)
-    write_tfrecord(file, [b"not an example"] * 4)
-    with pytest.raises(DamagedShardError, match=r"record 0 is not a tf.train.Example"):
-        load(tmp_path)
-    write_tfrecord(file, [])
-    with pytest.raises(ValueError, match="train hold 0 records: too few"):
-        load(tmp_path)
+    write_examples(file, examples())
+    compressed = gzip.compress(file.read_bytes())
+    write_records(file, [b"not an example"] * 4)
+    for content, error, message in (
+        (compressed, DamagedShardError, r"train.tfrecord is damaged: .* compressed\?"),
+        (b"a text that is long enough" * 2, DamagedShardError, "Is this even a TFRecord file"),
+        (file.read_bytes(), DamagedShardError, r"record 0 is not a tf.train.Example"),
+        (b"", ValueError, "train hold 0 records: too few"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(error, match=message):
+            load(tmp_path)
     write_array_record(tmp_path / "train.array_record", examples())
     with pytest.raises(ValueError, match=r"is an ArrayRecord file and .*train.tfrecord is not"):
         load(tmp_path)
 
 
 def test_features_and_labels_that_do_not_fit(tmp_path: Path) -> None:
-    names = tmp_path / "labels.txt"
-    file = tmp_path / "train.tfrecord"
-    write_tfrecord(file, examples(names=("pixels", "class")))
+    names, file = tmp_path / "labels.txt", tmp_path / "train.tfrecord"
+    write_examples(file, examples(), "pixels", "class")
     with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
         load(tmp_path)
-    names.write_text("even\n")
-    with pytest.raises(ValueError, match=r"labels.txt has 1 class names"):
-        load(tmp_path)
-    names.write_text(NAMES)
-    with pytest.raises(ValueError, match=r"the features class, pixels; .* expected as image/enc"):
-        load(tmp_path)
+    for text, message in (
+        ("even\n", r"labels.txt has 1 class names"),
+        (NAMES, r"the features class, pixels; .* expected as image/enc"),
+    ):
+        names.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path)
     names.write_text("a\nb\nc\nd\ne\n")
-    write_tfrecord(file, examples(count=6))
+    write_examples(file, examples(count=6))
     splits = load(tmp_path)
     with pytest.raises(tf.errors.OpError, match=r"record 5 has the label 5, but the 5"):
         [part.labels() for part in splits.values()]
@@ -305,23 +275,20 @@ def test_features_and_labels_that_do_not_fit(tmp_path: Path) -> None:
 def test_missing_files(folder: Folder, tmp_path: Path) -> None:
     place = folder()
     (place / "train.tfrecord-00001-of-00003").unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"1 of 3 files are missing, .*train.tfrecord-00001-of-00003"
-    ):
+    message = r"1 of 3 files are missing, .*train.tfrecord-00001-of-00003"
+    with pytest.raises(FileNotFoundError, match=message):
         load(place)
     with pytest.raises(FileNotFoundError, match=r"There are no records at .*nowhere"):
         load(f"records:{tmp_path}/nowhere")
-    write_tfrecord(place / "more.tfrecord", examples())
+    write_examples(place / "more.tfrecord", examples())
     (place / "train.tfrecord-00001-of-00003").touch()
     with pytest.raises(ValueError, match="belongs neither to train, val nor test"):
         load(place)
 
 
-def test_an_image_that_does_not_decode_is_replaced(
-    folder: Folder, kind: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_image_that_does_not_decode_is_replaced(folder, kind, capfd) -> None:
     records = examples()
-    records[9] = example(plain(9)[:-20], 1)
+    records[9] = plain(9)[:-20], 1
     place = folder(kind, {"train": records, "val": examples()})
     expected = [*range(9), 127, *range(10, COUNT)]
     assert levels(pipeline(load(place).train, 8, 4)) == expected
@@ -334,15 +301,10 @@ def test_an_image_that_does_not_decode_is_replaced(
     ("max_pixels", "reason"),
     [(None, "the PNG file is damaged"), (20, "20 x 16 pixels, more than max_pixels=20")],
 )
-def test_an_image_that_does_not_decode_is_an_error_if_asked_for(
-    folder: Folder, max_pixels: int | None, reason: str
-) -> None:
-    records = [example(plain(9)[:-20], 1), *examples(count=3)]
-    split = load(
-        folder(splits={"train": records, "val": records}),
-        on_bad_file="raise",
-        max_pixels=max_pixels,
-    ).train
+def test_an_image_that_does_not_decode_is_an_error_if_asked_for(folder, max_pixels, reason) -> None:
+    records = [(plain(9)[:-20], 1), *examples(count=3)]
+    place = folder(splits={"train": records, "val": records})
+    split = load(place, on_bad_file="raise", max_pixels=max_pixels).train
     with pytest.raises(tf.errors.OpError, match=f"BadImageError: .*, record 0: .*{reason}"):
         list(pipeline(split, 8, 4))
 
@@ -350,17 +312,15 @@ def test_an_image_that_does_not_decode_is_an_error_if_asked_for(
 # --- TFRecord files are read into memory
 
 
-def test_large_tfrecord_files_are_converted_once(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_tfrecord_files_are_converted_once(folder, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
     place = folder()
     (place / "more").mkdir()
     with pytest.raises(ValueError, match=r"train.tfrecord-00000-.*/to_array_record.py /"):
         load(place)
-    example = load_example("to_array_record")
+    convert = load_example("to_array_record").main
     words = [str(place), "--out", str(tmp_path / "converted")]
-    example.main(words)
+    convert(words)
     again = load(tmp_path / "converted")
     monkeypatch.undo()
     before = load(place)
@@ -370,10 +330,10 @@ def test_large_tfrecord_files_are_converted_once(
         assert labels(again[name], **order) == labels(split, **order)
     converted = next((tmp_path / "converted").glob("train.array_record-00001-of-00003"))
     moment = converted.stat().st_mtime_ns
-    example.main(words)  # goes on where it stopped
+    convert(words)  # goes on where it stopped
     assert converted.stat().st_mtime_ns == moment
     with pytest.raises(SystemExit):
-        example.main([str(place / "more"), "--out", str(tmp_path / "converted")])
+        convert([str(place / "more"), "--out", str(tmp_path / "converted")])
 
 
 def test_a_file_that_was_cut_off_is_not_converted(folder: Folder, tmp_path: Path) -> None:
@@ -388,7 +348,7 @@ def test_a_file_that_was_cut_off_is_not_converted(folder: Folder, tmp_path: Path
 
 def test_a_parser_of_ones_own_may_have_conditions(tmp_path: Path) -> None:
     """TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`."""
-    write_tfrecord(tmp_path / "train.tfrecord", examples(count=4))
+    write_examples(tmp_path / "train.tfrecord", examples(count=4))
 
     def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         features = {

@@ -5,7 +5,6 @@ import pytest
 
 from keras_vit.data import pipeline
 from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
-from keras_vit.tasks import Multilabel
 from keras_vit.tasks.balance import sampling_rates
 
 pytest.importorskip("tensorflow")
@@ -91,15 +90,3 @@ def test_parts_and_copies_keep_the_rates() -> None:
     assert np.abs(np.bincount(drawn(part)[1])[1:] - 40 / 3).max() <= 1
     decoded = DecodedSplit(RESAMPLED, 1)
     np.testing.assert_array_equal(drawn(decoded), drawn(RESAMPLED))
-
-
-def test_rates_that_do_not_fit() -> None:
-    for rates in ([1, 1], [[1, 1, 1, 1]]):
-        with pytest.raises(ValueError, match="give one per class"):
-            SPLIT.resampled(rates)
-    for rates in ([1, 1, -1, 1], [0, 0, 0, 0], [1, 1, 1, np.inf]):
-        with pytest.raises(ValueError, match="must be at least 0, some of them above"):
-            SPLIT.resampled(rates)
-    several = ArraySplit("train", Multilabel(("a", "b")), IMAGES[:2], [["a"], ["b"]])
-    with pytest.raises(ValueError, match="for integer labels"):
-        several.resampled([1, 1])

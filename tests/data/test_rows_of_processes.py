@@ -1,6 +1,5 @@
 """Each of several processes decodes its rows of a batch, and all have the labels of all rows."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import ArraySplit, Augmentation, Split, load, pipeline
+from tests.data.image_fixtures import write_examples
 
 tf = pytest.importorskip("tensorflow")
 
@@ -35,38 +35,26 @@ def photographs(folder: Path, reader: str = "tensorflow") -> Split:
 
 
 def records(folder: Path) -> Split:
-    with tf.io.TFRecordWriter(str(folder / "digits.tfrecord")) as writer:
-        for number, image in enumerate(images()):
-            example = tf.train.Example()
-            features = example.features.feature
-            features["image/encoded"].bytes_list.value.append(tf.io.encode_png(image).numpy())
-            features["image/class/label"].int64_list.value.append(number % 2)
-            writer.write(example.SerializeToString())
+    pairs = ((tf.io.encode_png(x).numpy(), number % 2) for number, x in enumerate(images()))
+    write_examples(folder / "digits.tfrecord", pairs)
     (folder / "labels.txt").write_text("a\nb\n")
     return load(f"records:{folder}", val_fraction=0.1).train
 
 
+SOURCES = {
+    "arrays": arrays,
+    "photographs": photographs,
+    "records": records,
+    "arrays by Grain": partial(arrays, reader="grain"),
+    "photographs by Grain": partial(photographs, reader="grain"),
+}
+
+
 @pytest.mark.parametrize(("rows", "mixed"), ROWS)
-@pytest.mark.parametrize(
-    "source",
-    [
-        arrays,
-        photographs,
-        records,
-        partial(arrays, reader="grain"),
-        partial(photographs, reader="grain"),
-    ],
-    ids=["arrays", "photographs", "records", "arrays by Grain", "photographs by Grain"],
-)
-def test_rows(
-    source: Callable[[Path], Split],
-    rows: range,
-    mixed: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("source", SOURCES)
+def test_rows(source: str, rows: range, mixed: bool, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
-    split = source(tmp_path)
+    split = SOURCES[source](tmp_path)
     mine = np.array(rows)
     augment = Augmentation(mixup=0.5, cutmix=0.5) if mixed else None
     options = {"training": True, "seed": 1, "num_classes": 2, "augment": augment}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
+from tests.data.image_fixtures import write_records
 from tests.examples import load_example
 
 tf = pytest.importorskip("tensorflow")
@@ -19,15 +20,13 @@ class _Tiny(tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version("1.0.0")
     SPLITS = ("train",)
+    LABEL = tfds.features.ClassLabel(names=["even", "odd"])
 
     def _info(self):
-        features = {
-            "image": tfds.features.Image(shape=(None, None, 3)),
-            "label": tfds.features.ClassLabel(names=["even", "odd"]),
-        }
+        image = tfds.features.Image(shape=(None, None, 3))
         return tfds.core.DatasetInfo(
             builder=self,
-            features=tfds.features.FeaturesDict(features),
+            features=tfds.features.FeaturesDict({"image": image, "label": self.LABEL}),
             supervised_keys=("image", "label"),
         )
 
@@ -39,16 +38,17 @@ class _Tiny(tfds.core.GeneratorBasedBuilder):
             yield i, {"image": np.full((10 + i, 12, 3), i, np.uint8), "label": i % 2}
 
 
+# A builder's name is that of its class, and TFDS finds classes that stand in a module.
 class KvOneSplit(_Tiny):
+    pass
+
+
+class KvParquet(_Tiny):
     pass
 
 
 class KvArrayRecord(_Tiny):
     SPLITS = ("train", "test")
-
-
-class KvParquet(_Tiny):
-    pass
 
 
 class KvTwoSplits(_Tiny):
@@ -60,13 +60,7 @@ class KvThreeSplits(_Tiny):
 
 
 class KvNoLabels(_Tiny):
-    def _info(self):
-        features = {"image": tfds.features.Image(), "label": tfds.features.Scalar(tf.int64)}
-        return tfds.core.DatasetInfo(
-            builder=self,
-            features=tfds.features.FeaturesDict(features),
-            supervised_keys=("image", "label"),
-        )
+    LABEL = tfds.features.Scalar(tf.int64)
 
 
 @pytest.fixture(scope="module")
@@ -99,61 +93,43 @@ def test_slices_where_there_is_no_validation_split(data_dir: Path) -> None:
     assert splits.val.labels().dtype == np.int32
 
 
-@pytest.mark.parametrize(
-    ("name", "chosen"),
-    [
+def test_splits_of_their_own(data_dir: Path) -> None:
+    for name, chosen in (
         ("kv_two_splits", {"train": "train", "val": "test"}),
         ("kv_three_splits", {"train": "train", "val": "validation", "test": "test"}),
-    ],
-)
-def test_splits_of_their_own(data_dir: Path, name: str, chosen: dict[str, str]) -> None:
-    splits = load(name, data_dir=data_dir)
-    assert {name: split.tfds_split for name, split in splits.items()} == chosen
-
-
-def test_batches_follow_from_the_seed(data_dir: Path) -> None:
-    split = load("kv_two_splits", data_dir=data_dir).train
-
-    def two_passes(seed: int) -> list[np.ndarray]:
-        batches = pipeline(split, 8, 6, training=True, seed=seed)
-        assert len(batches) == 4
-        return [np.concatenate([x for x, _ in batches.as_numpy_iterator()]) for _ in range(2)]
-
-    first, again, other = two_passes(0), two_passes(0), two_passes(1)
-    np.testing.assert_array_equal(first, again)
-    assert (first[0] != first[1]).any()
-    assert (first[0] != other[0]).any()
-    np.testing.assert_allclose(np.sort(first[1][:, 0, 0, 0]), np.arange(20), atol=1e-4)
-
-
-def test_a_data_set_without_class_labels_is_refused(data_dir: Path) -> None:
-    with pytest.raises(
-        ValueError, match="'kv_no_labels' does not have pairs of an image and a class"
     ):
-        load("kv_no_labels", data_dir=data_dir)
+        splits = load(name, data_dir=data_dir)
+        assert {name: split.tfds_split for name, split in splits.items()} == chosen
+
+
+def test_what_is_refused(data_dir: Path) -> None:
+    for name, message in (
+        ("kv_no_labels", "'kv_no_labels' does not have pairs of an image and a class"),
+        ("kv_parquet", r"prepared as parquet files, .* tfds build kv_parq"),
+        ("tf_flower", "'tf_flower' is neither 'digits', nor a TFDS .*did you mean tf_flowers"),
+        ("digit", "'digit' is neither 'digits', nor a TFDS .*did you mean digits"),
+        ("zzz", "'zzz' is neither 'digits', nor a TFDS .*lists all"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(name, data_dir=data_dir)
 
 
 def test_offline_says_so_at_once(tmp_path: Path, monkeypatch) -> None:
     for proxy in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # the discard port: nobody answers
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     # urllib keeps the first opener of a process, proxies included: not this one.
     monkeypatch.setattr("urllib.request._opener", None)
     start = time.monotonic()
     with pytest.raises(DatasetUnavailableError, match=r"is not prepared .* cannot be downloaded"):
         load("tf_flowers", data_dir=tmp_path)
-    assert time.monotonic() - start < 5
-
-
-def test_a_silent_network_is_given_up(tmp_path: Path, monkeypatch) -> None:
     # A host that neither answers nor refuses: the probe has to end by itself.
     monkeypatch.setattr("keras_vit.data.sources.tfds._PROBE_SECONDS", 0.1)
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: time.sleep(30))
-    start = time.monotonic()
     with pytest.raises(DatasetUnavailableError, match="cannot be reached"):
         load("tf_flowers", data_dir=tmp_path)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 8
 
 
 def test_a_failed_download_is_one_error(tmp_path: Path, monkeypatch) -> None:
@@ -166,9 +142,7 @@ def test_a_failed_download_is_one_error(tmp_path: Path, monkeypatch) -> None:
         load("tf_flowers", data_dir=tmp_path)
 
 
-def test_a_misspelled_folder_is_proposed_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_misspelled_folder_is_proposed_first(tmp_path, monkeypatch) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
     monkeypatch.chdir(tmp_path)
@@ -178,28 +152,13 @@ def test_a_misspelled_folder_is_proposed_first(
         load(f"{tmp_path}/phots")
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("tf_flower", "did you mean tf_flowers"),
-        ("digit", "did you mean digits"),
-        ("zzz", "lists all"),
-    ],
-)
-def test_unknown_names(name: str, hint: str) -> None:
-    with pytest.raises(ValueError, match=f"'{name}' is neither 'digits', nor a TFDS .*{hint}"):
-        load(name)
-
-
 @pytest.mark.parametrize("name", ["kv_two_splits", "tfds:kv_array_record"])
 @pytest.mark.parametrize("cache", [False, True])
 def test_a_stopped_run_goes_on(data_dir: Path, name: str, cache: bool) -> None:
     split = load(name, data_dir=data_dir).train
 
-    def images(start_step: int, count: int) -> np.ndarray:
-        batches = pipeline(
-            split, 8, 6, training=True, repeat=True, start_step=start_step, cache=cache
-        )
+    def images(start: int, count: int) -> np.ndarray:
+        batches = pipeline(split, 8, 6, True, repeat=True, start_step=start, cache=cache)
         return np.concatenate([x for x, _ in batches.take(count).as_numpy_iterator()])
 
     whole = images(0, 9)  # nearly three passes over 20 images
@@ -215,14 +174,7 @@ def test_a_prepared_folder_needs_no_builder(data_dir: Path) -> None:
     assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
 
 
-def test_other_file_formats_are_refused(data_dir: Path) -> None:
-    with pytest.raises(ValueError, match=r"prepared as parquet files, .* tfds build kv_parq"):
-        load("kv_parquet", data_dir=data_dir)
-
-
-def test_large_tfrecord_files_are_converted_once(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_tfrecord_files_are_converted_once(data_dir, tmp_path, monkeypatch) -> None:
     expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
     monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
     with pytest.raises(ValueError, match=r"TFRecord files of .*/to_array_record.py /"):
@@ -234,9 +186,7 @@ def test_large_tfrecord_files_are_converted_once(
     assert levels(pipeline(converted, 8, 4, training=True)) == expected
 
 
-def test_what_is_prepared_here_has_an_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_prepared_here_has_an_index(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("keras_vit.data.sources.tfds._online", lambda: True)
     assert len(load("kv_two_splits", data_dir=tmp_path).train) == 20
     assert list(tmp_path.glob("kv_two_splits/*/*.array_record*"))
@@ -247,8 +197,6 @@ def test_a_shard_without_all_of_its_records_is_refused(data_dir: Path, tmp_path:
     copy = shutil.copytree(folder, tmp_path / "copy")
     file = next(copy.glob("*train*"))
     records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
-    with tf.io.TFRecordWriter(str(file)) as writer:
-        for record in records[:-1]:
-            writer.write(record)
+    write_records(file, records[:-1])
     with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
         load(copy)

@@ -1,0 +1,252 @@
+"""Mixup, CutMix, random erasing, affine changes and 3-Augment: their papers', Pillow's, scipy's."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageOps
+
+from keras_vit import data
+from keras_vit.data import Augmentation, random_erasing, training_image
+from keras_vit.data.augment.affine import random_affine, transform
+from keras_vit.data.augment.three_augment import three_augment
+
+tf = pytest.importorskip("tensorflow")
+ndimage = pytest.importorskip("scipy.ndimage")
+
+# Mixup and CutMix change images and labels alike.
+
+
+def test_images_and_labels_are_mixed_alike() -> None:
+    images = np.zeros((4, 2, 2, 1), "float32") + np.arange(4, dtype="float32").reshape(4, 1, 1, 1)
+    labels = np.eye(4, dtype="float32")
+    weights = []
+    for seed in range(200):
+        mixed, rows = data.mixup(tf.constant(images), labels, (seed, 0), alpha=0.2)
+        weight = float(rows[1, 1])
+        assert float(rows[1, 0]) == pytest.approx(1 - weight, abs=1e-6)
+        # Image 1 with image 0: weight x 1 + (1 - weight) x 0.
+        np.testing.assert_allclose(mixed[1], weight, atol=1e-6)
+        weights.append(weight)
+    assert min(weights) >= 0.5  # the larger part
+    # E[max(b, 1-b)] of Beta(0.2, 0.2), by numpy's generator.
+    b = np.random.default_rng(0).beta(0.2, 0.2, 100_000)
+    assert np.mean(weights) == pytest.approx(np.maximum(b, 1 - b).mean(), abs=0.03)
+
+
+def test_pipeline_mixes_in_training_only_and_by_seed() -> None:
+    split = data.load("digits").train
+    augment = replace(data.AUGMENTATIONS["digits"], mixup=1.0)
+
+    def first(seed: int, training: bool = True) -> tf.Tensor:
+        options = {"augment": augment, "channels": 1, "num_classes": 10}
+        return next(iter(data.pipeline(split, 8, 16, training, seed=seed, **options)))[1].numpy()
+
+    np.testing.assert_array_equal(first(1), first(1))
+    assert (first(1) != first(2)).any()
+    assert first(1).max(axis=1).min() < 1
+    assert set(np.unique(first(1, training=False))) == {0.0, 1.0}
+
+
+def test_boxes_are_cut_and_labels_follow_the_area() -> None:
+    images = np.broadcast_to(np.arange(4.0).reshape(4, 1, 1, 1), (4, 20, 30, 1)).astype("float32")
+    labels = np.eye(4, dtype="float32")
+    areas, tops = [], set()
+    for seed in range(300):
+        cut, rows = data.cutmix(tf.constant(images), labels, (seed, 0), alpha=1.0)
+        box = cut[2, ..., 0].numpy() == 1  # image 1 within image 2
+        assert set(np.unique(cut[2])) <= {1.0, 2.0}
+        np.testing.assert_array_equal(box, cut[0, ..., 0].numpy() == 3)
+        inside = np.argwhere(box)
+        if len(inside):  # a rectangle, without holes
+            low, high = inside.min(0), inside.max(0) + 1
+            assert box.sum() == np.prod(high - low)
+            tops.add(int(low[0]))
+        assert float(rows[2, 1]) == pytest.approx(box.mean(), abs=1e-6)
+        assert float(rows[2, 2]) == pytest.approx(1 - box.mean(), abs=1e-6)
+        areas.append(box.mean())
+    assert len(tops) > 10
+    # Independent: boxes of area 1 - Beta(1, 1) around an even center, cut off at the border.
+    rng = np.random.default_rng(0)
+    sides = np.sqrt(rng.random((100_000, 1))) / 2
+    centers = rng.random((100_000, 2))
+    extents = (centers + sides).clip(0, 1) - (centers - sides).clip(0, 1)
+    assert np.mean(areas) == pytest.approx(extents.prod(1).mean(), abs=0.04)
+
+
+def test_mixup_and_cutmix_take_turns() -> None:
+    split = data.load("digits").train
+    augment = replace(data.AUGMENTATIONS["none"], mixup=1.0, cutmix=1.0)
+    batches = data.pipeline(split, 8, 16, True, channels=1, augment=augment, num_classes=10)
+    whole = [bool((x == np.round(x)).all()) for x, _ in batches.take(80).as_numpy_iterator()]
+    assert 20 <= sum(whole) <= 60  # cutmix keeps whole levels, mixup does not
+
+
+# Random erasing: how often, how much, where and with what.
+
+
+def erased(count: int, probability: float, shape=(60, 80, 3)) -> np.ndarray:
+    blank = tf.fill(shape, -1.0)
+    seeds = np.stack([np.arange(count), np.full(count, 5)], 1)
+    images = tf.data.Dataset.from_tensor_slices(seeds)
+    images = images.map(lambda seed: random_erasing(blank, seed, probability))
+    return np.stack(list(images.as_numpy_iterator()))
+
+
+def test_boxes_are_those_of_the_paper() -> None:
+    images = erased(400, 1.0)
+    boxes = (images >= 0).all(-1)
+    np.testing.assert_array_equal(boxes, (images >= 0).any(-1))
+    areas = boxes.mean((1, 2))
+    assert 0.015 < areas.min() < 0.04
+    assert 0.28 < areas.max() < 0.345
+    ratios, corners = [], []
+    for box in boxes:
+        inside = np.argwhere(box)
+        low, high = inside.min(0), inside.max(0) + 1
+        assert box.sum() == np.prod(high - low)  # a rectangle
+        ratios.append((high - low)[0] / (high - low)[1])
+        corners.append((low[0] == 0, high[0] == 60, low[1] == 0, high[1] == 80))
+    assert 0.28 < min(ratios) < 0.5
+    assert 2 < max(ratios) < 3.6
+    assert np.sum(corners, axis=0).min() >= 1  # up to every border
+    noise = images[images >= 0]
+    quartiles = np.quantile(noise, [0, 0.25, 0.5, 0.75, 1])
+    np.testing.assert_allclose(quartiles, [0, 63.75, 127.5, 191.25, 255], atol=1)
+
+
+def test_probability_and_seed() -> None:
+    images = erased(400, 0.25)
+    count = (images >= 0).any((1, 2, 3)).sum()
+    assert 66 <= count <= 134  # four standard deviations
+    np.testing.assert_array_equal(images[:20], erased(20, 0.25))
+    # Rare boxes lie anywhere, too: their place does not hang on the draw that let them be.
+    tops = [int(np.argwhere(i >= 0)[:, 0].min()) for i in images if (i >= 0).any()]
+    assert len(set(tops)) > 15
+
+
+# Rotation, zoom, shear and shift against scipy's interpolation.
+
+IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
+
+
+def test_transform_equals_scipy() -> None:
+    matrix = (0.9, 0.2, 0.4, -0.3, 1.1, 1.2)
+    a, b, c, d, e, f = matrix
+    seen = transform(tf.constant(IMAGE), matrix, "BILINEAR").numpy()
+    for channel in range(2):
+        # scipy's axes are rows and columns: (y, x) from (e y + d x + f, b y + a x + c).
+        place = np.array([f, c]) + 4  # in the padded image, whose zeros are what comes in
+        padded = np.pad(IMAGE[..., channel], 4)
+        options = {"output_shape": IMAGE.shape[:2], "order": 1}
+        expected = ndimage.affine_transform(padded, [[e, d], [b, a]], place, **options)
+        np.testing.assert_allclose(seen[..., channel], expected, atol=1e-3)
+
+
+# What the option alone does to the image's brightest point, in moments of a bright bar: from its
+# x and the sums of x^2, y^2 and xy.
+CHANGES = {
+    "shift": (2.0, lambda x, xx, yy, xy: x),
+    "zoom": (0.5, lambda x, xx, yy, xy: np.log(np.sqrt(xx / 32))),
+    "rotation": (30.0, lambda x, xx, yy, xy: np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2)),
+    "shear": (0.5, lambda x, xx, yy, xy: xy / yy),
+}
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_each_change_stays_within_its_range(option: str) -> None:
+    value, change = CHANGES[option]
+    rows, columns = np.mgrid[0:41, 0:41] - 20.0
+    bar = np.exp(-((columns / 8) ** 2) - (rows / 4) ** 2).astype("float32")[..., None] * 255
+    seen = []
+    for seed in range(60):
+        image = random_affine(tf.constant(bar), (seed, 1), **{option: value}).numpy()[..., 0]
+        weight = image / image.sum()
+        y, x = (weight * rows).sum(), (weight * columns).sum()
+        right, down = columns - x, rows - y
+        moments = ((weight * a * b).sum() for a, b in ((right, right), (down, down), (right, down)))
+        seen.append(change(x, *moments))
+    largest = np.abs(seen).max()
+    assert 0.8 * value < largest < 1.05 * value
+    assert abs(np.mean(seen)) < 0.4 * value  # either side
+
+
+def test_nothing_drawn_is_no_change_and_the_seed_decides() -> None:
+    image = tf.constant(IMAGE)
+    np.testing.assert_allclose(random_affine(image, (0, 1)), IMAGE, atol=1e-3)
+    options = {"rotation": 20.0, "zoom": 0.2, "shear": 0.2, "shift": 1.0}
+    first = random_affine(image, (3, 4), **options).numpy()
+    np.testing.assert_array_equal(first, random_affine(image, (3, 4), **options))
+    assert np.abs(first - random_affine(image, (3, 5), **options)).max() > 1
+
+
+def test_training_images_are_turned_in_their_range_of_values() -> None:
+    augmentation = Augmentation(crop="resize", flip=False, rotation=20, zoom=0.2, shift=1)
+    pixels = IMAGE.astype("uint8")
+    image = training_image(tf.constant(pixels), (9, 12), (0, 1), augmentation).numpy()
+    assert image.dtype == "float32"
+    assert image.shape == IMAGE.shape
+    assert image.min() >= 0
+    assert image.max() <= 255
+    assert np.abs(image - pixels).max() > 1
+
+
+# 3-Augment against Pillow's and scipy's grayscale, solarization, blur and enhancements.
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8")
+PICTURE = Image.fromarray(PIXELS)
+
+
+def draws(seed: int) -> np.ndarray:
+    return tf.random.stateless_uniform((5,), (seed, 0)).numpy()
+
+
+def by_hand(seed: int) -> np.ndarray:
+    """The same changes with Pillow's and scipy's functions."""
+    choice, sigma, *factors = draws(seed)
+    if choice < 1 / 3:
+        changed = PICTURE.convert("L").convert("RGB")
+    elif choice < 2 / 3:
+        changed = ImageOps.solarize(PICTURE, 128)
+    else:
+        width = (0.1 + 1.9 * sigma) / 2  # half the size that the radius is stated for
+        blurred = ndimage.gaussian_filter(
+            PIXELS.astype(float), (width, width, 0), mode="mirror", radius=(3, 3, 0)
+        )
+        changed = Image.fromarray(np.rint(blurred).astype("uint8"))
+    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    for enhancer, factor in zip(enhancers, factors, strict=True):
+        changed = enhancer(changed).enhance(0.7 + 0.6 * float(factor))
+    return np.asarray(changed, float)
+
+
+def test_it_equals_pillow_up_to_its_rounding() -> None:
+    chosen = set()
+    for seed in range(12):
+        chosen.add(int(draws(seed)[0] * 3))
+        image = three_augment(tf.cast(PIXELS, tf.float32), (seed, 0)).numpy()
+        # Pillow rounds to integers after each of four changes.
+        np.testing.assert_allclose(image, by_hand(seed), atol=4)
+    assert chosen == {0, 1, 2}
+
+
+def test_the_seed_decides_and_every_size_and_channel_works() -> None:
+    for shape in ((1, 1, 3), (8, 8, 1), (33, 64, 3)):
+        pixels = tf.constant(np.random.default_rng(0).uniform(0, 255, shape), tf.float32)
+        for seed in range(6):
+            image = three_augment(pixels, (seed, 1)).numpy()
+            np.testing.assert_array_equal(image, three_augment(pixels, (seed, 1)))
+            assert image.shape == shape
+            assert image.min() >= 0
+            assert image.max() <= 255
+
+
+def test_training_images_have_it() -> None:
+    plain = Augmentation(crop="resize", flip=False)
+    changed = Augmentation(crop="resize", flip=False, three_augment=True)
+    before, after = (
+        training_image(tf.constant(PIXELS), 112, (0, 1), augmentation).numpy()
+        for augmentation in (plain, changed)
+    )
+    np.testing.assert_array_equal(before, PIXELS)
+    assert np.abs(after - before).mean() > 1
