@@ -22,7 +22,7 @@ def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def one_quick(cases: Iterable[str], *before: Any) -> list[Any]:
+def one_quick(cases: Iterable[Any], *before: Any) -> list[Any]:
     """Parameters of a table of damage, of which `make test` runs the first for all of them."""
     marks = itertools.chain([()], itertools.repeat(pytest.mark.thorough))
     return [pytest.param(*before, c, marks=m) for c, m in zip(cases, marks, strict=False)]

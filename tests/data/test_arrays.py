@@ -4,8 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from keras_vit.data import AUGMENTATIONS, OPERATIONS, Augmentation, _imports, evaluation_image
 from keras_vit.data.augment.affine import random_affine, transform
 from keras_vit.data.augment.erasing import random_erasing
@@ -14,6 +12,7 @@ from keras_vit.data.augment.rand_augment import rand_augment
 from keras_vit.data.augment.three_augment import three_augment
 from keras_vit.data.eval_transform import INTERPOLATIONS, MODES, PILLOW_MODES, EvalTransform
 from keras_vit.data.preprocessing import training_crop, training_image
+from PIL import Image
 
 tf = pytest.importorskip("tensorflow")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-
 from keras_vit.data import ArraySplit, Augmentation, plot_augmentations
 from keras_vit.data.augment.augment_layers import describe_augment, resolve_augment
 from keras_vit.training import recipes

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from keras_vit import DataRangeWarning
 from keras_vit.data import load, read_image
 from keras_vit.data.decode.bit_depth import has_sixteen_bits
@@ -18,6 +16,7 @@ from keras_vit_cli import printing
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits
+from PIL import Image
 from tests import bank
 from tests.data.image_fixtures import (
     IMAGE,
@@ -89,17 +88,13 @@ def test_read_image(tmp_path: Path) -> None:
     assert deep_warnings(lambda: read_image(tmp_path / "plain.png", 16)) == []
 
 
-def test_predictions_of_many_files_are_one_warning(folder: Path) -> None:
-    files = sorted(folder.glob("b/*.png"))
-    messages = deep_warnings(lambda: list(predict_files(bank.tiny(), files, batch_size=2)))
-    assert len(messages) == 1
-    assert "deep1.png (2 of 8 looked at)" in messages[0]
-
-
-def test_an_inspection_is_one_warning(folder: Path, tmp_path: Path) -> None:
+def test_predictions_and_an_inspection_of_many_files_are_one_warning(folder, tmp_path) -> None:
     pytest.importorskip("matplotlib")
-    files = sorted(folder.glob("b/deep*.png"))
-    (message,) = deep_warnings(lambda: inspect_files(bank.tiny(), files, tmp_path / "out"))
+    files, deep = (sorted(folder.glob(f"b/{names}")) for names in ("*.png", "deep*.png"))
+    predicted = deep_warnings(lambda: list(predict_files(bank.tiny(), files, batch_size=2)))
+    assert len(predicted) == 1
+    assert "deep1.png (2 of 8 looked at)" in predicted[0]
+    (message,) = deep_warnings(lambda: inspect_files(bank.tiny(), deep, tmp_path / "out"))
     assert "(5 of 5 looked at)" in message
 
 

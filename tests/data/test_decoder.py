@@ -7,11 +7,10 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
-
 from keras_vit.data import BadImageError, decode_image
 from keras_vit.data.decode.decoder import decode_and_orientation, decode_upright_jpeg
 from keras_vit.data.decode.pillow import decode_with_pillow
+from PIL import Image, ImageOps
 from tests.data.image_fixtures import IMAGE, PIXELS, encode, one_quick, orientation
 
 tf = pytest.importorskip("tensorflow")
@@ -100,13 +99,12 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def jpeg_with_exif(exif: bytes, before: bytes = b"") -> bytes:
-    jpeg = encode(IMAGE, "JPEG", quality=95)
+    jpeg = FILES["jpeg"]
     return jpeg[:2] + before + jpeg_segment(0xE1, b"Exif\x00\x00" + exif) + jpeg[2:]
 
 
-def png_with_exif(exif: bytes, at_end: bool) -> bytes:
-    png = encode(IMAGE, "PNG")
-    place = len(png) - 12 if at_end else 33
+def png_with_exif(exif: bytes, place: int) -> bytes:
+    png = FILES["png"]
     return png[:place] + png_chunk(b"eXIf", exif) + png[place:]
 
 
@@ -121,10 +119,10 @@ BEFORE = (
     + b"\xff\xff"
 )
 WITH_EXIF = {
-    "jpeg, first": lambda exif: jpeg_with_exif(exif),
+    "jpeg, first": jpeg_with_exif,
     "jpeg, behind other segments": lambda exif: jpeg_with_exif(exif, BEFORE),
-    "png": lambda exif: png_with_exif(exif, at_end=False),
-    "png, at its end": lambda exif: png_with_exif(exif, at_end=True),
+    "png": lambda exif: png_with_exif(exif, 33),
+    "png, at its end": lambda exif: png_with_exif(exif, len(FILES["png"]) - 12),
     "webp": lambda exif: encode(IMAGE, "WEBP", lossless=True, exif=exif),
     "webp, with JPEG's prefix": lambda exif: WITH_EXIF["webp"](b"Exif\x00\x00" + exif),
 }

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, pipeline, plot_augmentations
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
 from keras_vit.training.refinement import some_images
@@ -40,11 +39,6 @@ def source(request):
     return request.param
 
 
-@pytest.fixture(params=TASKS)
-def example(request):
-    return TASKS[request.param]
-
-
 def batches_of(split: Split, **options) -> tuple[np.ndarray, np.ndarray]:
     """The gray level of each image, which is its number, and the labels."""
     batches = list(pipeline(split, 8, 8, **options).as_numpy_iterator())
@@ -52,23 +46,18 @@ def batches_of(split: Split, **options) -> tuple[np.ndarray, np.ndarray]:
     return images[:, 0, 0, 0], labels
 
 
-# Of the files, as the labels go the same way, two kinds of task stand for all.
-OF_FILES = [(files, "multilabel"), (files, "ordinal")]
-MORE = [(files, name) for name in ("regression", "one number", "soft classes")]
+# Of the files, whose labels go the same way, two kinds of task stand for all.
+CASES = [(arrays, name) for name in TASKS] + [(files, "multilabel"), (files, "ordinal")]
+CASES += [
+    pytest.param(files, n, marks=pytest.mark.thorough)
+    for n in ("regression", "one number", "soft classes")
+]
 
 
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        *((arrays, name) for name in TASKS),
-        *OF_FILES,
-        *(pytest.param(*pair, marks=pytest.mark.thorough) for pair in MORE),
-    ],
-)
+@pytest.mark.parametrize(("source", "name"), CASES)
 @pytest.mark.parametrize("training", [False, True])
 def test_every_image_keeps_its_label(source, name: str, tmp_path, training: bool) -> None:
-    cache, example = training, TASKS[name]
-    task, targets = example
+    task, targets = TASKS[name]
     split, expected = source(task, targets, tmp_path), task.check_targets(targets)
     np.testing.assert_array_equal(split.labels(), expected)
     assert split.labels().dtype == expected.dtype
@@ -76,7 +65,7 @@ def test_every_image_keeps_its_label(source, name: str, tmp_path, training: bool
     assert split.label_shape == expected.shape[1:]
     spec = pipeline(split, 8, 8, training=training, augment="none").element_spec[1]
     assert spec == tf.TensorSpec((None, *expected.shape[1:]), expected.dtype)
-    levels, labels = batches_of(split, training=training, augment="none", cache=cache)
+    levels, labels = batches_of(split, training=training, augment="none", cache=training)
     index = np.rint(levels).astype(int)
     assert sorted(index) == list(range(COUNT))
     assert (list(index) == sorted(index)) != training
@@ -110,29 +99,16 @@ def test_rows_are_mixed_as_the_images_are(name: str, kind: str, tmp_path) -> Non
     assert (weight != 1).all()
 
 
-def test_rows_may_have_the_number_of_classes(tmp_path) -> None:
-    rows = arrays(*TASKS["multilabel"], tmp_path)
-    assert pipeline(rows, 8, 8, num_classes=3).element_spec[1].shape == (None, 3)
-
-
-def test_a_broken_file_in_a_batch(tmp_path) -> None:
-    task, targets = TASKS["multilabel"]
-    split = files(task, targets, tmp_path)
-    (tmp_path / "03.png").write_bytes(b"damaged since")
-    levels, labels = batches_of(split)
-    assert round(float(levels[3])) == 127
-    np.testing.assert_array_equal(labels, task.check_targets(targets))
-
-
-def test_plot(tmp_path, example) -> None:
+def test_plot(name: str, tmp_path) -> None:
     pytest.importorskip("matplotlib")
-    plot, split = tmp_path / "plot.png", arrays(*example, tmp_path)
+    plot, split = tmp_path / "plot.png", arrays(*TASKS[name], tmp_path)
     plot_augmentations(split, plot, 8, augment="none", images=2, versions=1)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_split_of_one_class_is_read_though_no_task_has_one(tmp_path) -> None:
     rows = arrays(*TASKS["multilabel"], tmp_path)
+    assert pipeline(rows, 8, 8, num_classes=3).element_spec[1].shape == (None, 3)
     assert repr(rows) == "ArraySplit('train', 22 images, multilabel of 3)"
     split = ArraySplit("train", ("a",), np.zeros((4, 8, 8, 1), np.uint8), np.zeros(4, int))
     assert repr(split) == "ArraySplit('train', 4 images, 1 class)"

@@ -4,7 +4,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-
 from keras_vit.data import load
 from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import flat_folder, plain, write
@@ -34,18 +33,18 @@ def test_a_folder_of_another_format(file: str, tmp_path: Path) -> None:
         load(tmp_path)
 
 
+HEIC = [f"{split}/{c}/1.heic" for split in ("train", "val") for c in "ab"]
+
+
 def test_by_splits_without_classes_and_without_suffixes(tmp_path: Path) -> None:
-    split = write(
-        tmp_path / "split", {f"{s}/{c}/1.heic": b"x" for s in ("train", "val") for c in "ab"}
-    )
-    with pytest.raises(ValueError, match=r"train does not hold an image.*2 HEIC files"):
-        load(split)
-    flat = write(tmp_path / "flat", {f"{i}.tif": b"x" for i in range(5)})
-    with pytest.raises(ValueError, match=r"5 TIFF files.*a folder per class"):
-        load(flat)
-    dicom = {f"{c}/IM{i}": bytes(128) + b"DICM" for c in "ab" for i in range(2)}
-    with pytest.raises(ValueError, match="4 DICOM files"):
-        load(write(tmp_path / "scanner", dicom))
+    for name, files, message in (
+        ("split", HEIC, r"train does not hold an image.*2 HEIC files"),
+        ("flat", [f"{i}.tif" for i in range(5)], r"5 TIFF files.*a folder per class"),
+        ("scanner", ("a/IM0", "a/IM1", "b/IM0", "b/IM1"), "4 DICOM files"),
+    ):
+        folder = write(tmp_path / name, dict.fromkeys(files, bytes(128) + b"DICM"))
+        with pytest.raises(ValueError, match=message):
+            load(folder)
 
 
 def test_what_is_ignored_is_listed(tmp_path: Path) -> None:

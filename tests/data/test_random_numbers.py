@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from keras_vit.data import random_numbers as ours
 
 tf = pytest.importorskip("tensorflow")

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit.data import BadImageError, EvalTransform, band_statistics, load, pipeline, read_image
 from keras_vit.data.decode.rasters import read_raster, shown

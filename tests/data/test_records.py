@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
 from keras_vit.data.sources.records import Records, Shard, open_records
 from tests.data.image_fixtures import example, one_quick, plain, write_examples, write_records
@@ -36,6 +35,7 @@ def write_array_record(file: Path, records: list[Example]) -> None:
     writer.close()
 
 
+TWO_SPLITS = {"train": examples(), "validation": examples(100, 5)}
 WRITERS = {"tfrecord": write_examples, "array_record": write_array_record}
 Folder = Callable[..., Path]
 
@@ -49,18 +49,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 def folder(tmp_path: Path) -> Folder:
     """Writes `{name: records}` in shards, with labels.txt."""
 
-    def write(
-        kind: str = "tfrecord",
-        splits: dict[str, list[Example]] | None = None,
-        shards: int = 3,
-        where: str = "data",
-    ) -> Path:
+    def write(kind: str = "tfrecord", splits: Any = None, shards: int = 3, where="data") -> Path:
         place = tmp_path / where
         place.mkdir()
-        splits = splits or {"train": examples(), "validation": examples(100, 5)}
-        for name, records in splits.items():
-            parts = np.array_split(np.arange(len(records)), shards)
-            for i, part in enumerate(parts):
+        for name, records in (splits or TWO_SPLITS).items():
+            for i, part in enumerate(np.array_split(np.arange(len(records)), shards)):
                 file = place / f"{name}.{kind}-{i:05}-of-{shards:05}"
                 WRITERS[kind](file, [records[j] for j in part])
         (place / "labels.txt").write_text(NAMES)
@@ -90,17 +83,17 @@ def test_a_folder_of_records(folder: Folder, kind: str) -> None:
     assert splits.val.labels().dtype == np.int32
 
 
-def training_images(split: Any, start_step: int, count: int) -> np.ndarray:
-    batches = pipeline(split, 8, 4, training=True, repeat=True, start_step=start_step)
-    return np.concatenate([images for images, _ in batches.take(count).as_numpy_iterator()])
-
-
 def test_a_stopped_run_goes_on(folder: Folder, kind: str) -> None:
     split = load(folder(kind)).train
-    whole = training_images(split, 0, 14)  # more than two passes over 23 images
+
+    def images(start: int, count: int) -> np.ndarray:
+        batches = pipeline(split, 8, 4, training=True, repeat=True, start_step=start)
+        return np.concatenate([images for images, _ in batches.take(count).as_numpy_iterator()])
+
+    whole = images(0, 14)  # more than two passes over 23 images
     for start in (1, 8):
         tf.random.set_seed(start)  # the global seed does not matter
-        np.testing.assert_array_equal(training_images(split, start, 14 - start), whole[4 * start :])
+        np.testing.assert_array_equal(images(start, 14 - start), whole[4 * start :])
 
 
 def test_the_order_does_not_depend_on_format_and_shards(folder: Folder) -> None:
@@ -297,16 +290,16 @@ def test_an_image_that_does_not_decode_is_replaced(folder, kind, capfd) -> None:
     assert "the PNG file is damaged or incomplete; replaced by a gray image" in printed
 
 
-@pytest.mark.parametrize(
-    ("max_pixels", "reason"),
-    [(None, "the PNG file is damaged"), (20, "20 x 16 pixels, more than max_pixels=20")],
-)
-def test_an_image_that_does_not_decode_is_an_error_if_asked_for(folder, max_pixels, reason) -> None:
+def test_an_image_that_does_not_decode_is_an_error_if_asked_for(folder: Folder) -> None:
     records = [(plain(9)[:-20], 1), *examples(count=3)]
     place = folder(splits={"train": records, "val": records})
-    split = load(place, on_bad_file="raise", max_pixels=max_pixels).train
-    with pytest.raises(tf.errors.OpError, match=f"BadImageError: .*, record 0: .*{reason}"):
-        list(pipeline(split, 8, 4))
+    for max_pixels, reason in (
+        (None, "the PNG file is damaged"),
+        (20, "20 x 16 pixels, more than max_pixels=20"),
+    ):
+        split = load(place, on_bad_file="raise", max_pixels=max_pixels).train
+        with pytest.raises(tf.errors.OpError, match=f"BadImageError: .*, record 0: .*{reason}"):
+            list(pipeline(split, 8, 4))
 
 
 # --- TFRecord files are read into memory

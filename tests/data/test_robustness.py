@@ -5,7 +5,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-
 from keras_vit.data import Augmentation, load, pipeline
 from tests.data.image_fixtures import CLASSES, disorderly_folder
 
@@ -26,19 +25,17 @@ def test_faults_are_left_out_and_reported(folder: Path) -> None:
     assert splits.class_names == CLASSES
     assert (len(splits.train), len(splits.val)) == (3 * 19 + 2, 8)
     assert set(splits.val.labels()) == {0, 1}
+    broken = {*(f"train/{name}/broken.jpg" for name in CLASSES), "val/лютик/text.jpg"}
     unreadable = {str(path.relative_to(folder)): reason for path, reason in splits.report}
-    assert set(unreadable) == {
-        *(f"train/{name}/broken.jpg" for name in CLASSES),
-        "val/лютик/text.jpg",
-    }
+    assert set(unreadable) == broken
     assert all(unreadable.values())
     ignored = {str(path.relative_to(folder)): reason for path, reason in splits.report.ignored}
+    suffix = "not one of .bmp .gif .jpeg .jpg .png .webp"
+    empty = "a class without an image to train on"
     assert ignored == {
-        "train/лютик/photo.jpgx": "not one of .bmp .gif .jpeg .jpg .png .webp",
-        "train/лютик/without extension": "not one of .bmp .gif .jpeg .jpg .png .webp",
-        "train/лютик/Thumbs.db": "not one of .bmp .gif .jpeg .jpg .png .webp",
-        "train/empty": "a class without an image to train on",
-        "val/only here": "a class without an image to train on, only 1 elsewhere",
+        **{f"train/лютик/{n}": suffix for n in ("photo.jpgx", "without extension", "Thumbs.db")},
+        "train/empty": empty,
+        "val/only here": f"{empty}, only 1 elsewhere",
     }
     for name in (*unreadable, *ignored):
         assert name in str(splits.report)

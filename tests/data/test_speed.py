@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from benchmarks import input_pipeline
 
 pytest.importorskip("tensorflow")

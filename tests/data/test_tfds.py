@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
-from tests.data.image_fixtures import write_records
+from tests.data.image_fixtures import one_quick, write_records
 from tests.examples import load_example
 
 tf = pytest.importorskip("tensorflow")
@@ -153,7 +152,7 @@ def test_a_misspelled_folder_is_proposed_first(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["kv_two_splits", "tfds:kv_array_record"])
-@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize("cache", one_quick([False, True]))
 def test_a_stopped_run_goes_on(data_dir: Path, name: str, cache: bool) -> None:
     split = load(name, data_dir=data_dir).train
 

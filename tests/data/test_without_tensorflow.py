@@ -6,16 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras_vit
 import numpy as np
 import pytest
-from PIL import Image
-
-import keras_vit
 from keras_vit._base.version import install_command
 from keras_vit.data import FileSplit, decode_image, evaluation_image, pipeline, read_image
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.eval_transform import INTERPOLATIONS, PILLOW_MODES, EvalTransform
+from PIL import Image
 from tests.conftest import REPOSITORY
+from tests.data.image_fixtures import one_quick
 
 # TensorFlow decodes JPEG files with a fast transform, Pillow with an exact one. Measured over 61
 # photographs, four modes, 96 and 224 pixels: at most 8.4 of 255 levels, and 1.16 in the mean of an
@@ -44,7 +44,7 @@ def test_real_photographs_are_nearly_the_same(shared: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", PILLOW_MODES)
-@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("interpolation", one_quick(INTERPOLATIONS))
 def test_pillows_own_resize(shared: Path, mode: str, interpolation: str) -> None:
     """TensorFlow's graph rounds as Pillow does, except where a value lies halfway."""
     pytest.importorskip("tensorflow")
