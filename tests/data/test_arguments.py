@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+
 from keras_vit.data import ArraySplit, Augmentation, evaluation_image, load, pipeline
 from keras_vit.tasks import Multilabel, Ordinal
 from tests.data.image_fixtures import PIXELS

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import keras_vit
-import keras_vit.training.fit as fit_module
 import numpy as np
 import pytest
+
+import keras_vit
+import keras_vit.training.fit as fit_module
 from keras_vit.data import ArraySplit, Augmentation, Splits, load, pipeline, plot_augmentations
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit_cli import commands as cli

@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+
 from keras_vit.data import ArraySplit, Augmentation, plot_augmentations
 from keras_vit.data.augment.augment_layers import describe_augment, resolve_augment
 from keras_vit.training import recipes
@@ -107,20 +108,17 @@ def test_the_command_ends_with_the_next_one_and_skips_broken_files(tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "message"),
-    [
+def test_paths_that_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "theirs.png").write_bytes(b"theirs")
+    before = sorted(tmp_path.iterdir())
+    for name, error, message in (
         ("path", ValueError, "does not have the suffix of an image: give one of .*png"),
         ("path.txt", ValueError, "does not have the suffix of an image"),
         ("folder", FileExistsError, "folder is a folder: give a file, such as plot.png"),
         ("theirs.png", FileExistsError, "theirs.png exists, and is not a PNG file that"),
-    ],
-)
-def test_paths_that_are_refused(tmp_path: Path, name: str, error: type, message: str) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "theirs.png").write_bytes(b"theirs")
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(error, match=message):
-        plot_augmentations(black(4), tmp_path / name, 8, overwrite=True)
+    ):
+        with pytest.raises(error, match=message):
+            plot_augmentations(black(4), tmp_path / name, 8, overwrite=True)
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "theirs.png").read_bytes() == b"theirs"

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image, ImageEnhance, ImageOps
+
 from keras_vit import data
 from keras_vit.data import Augmentation, random_erasing, training_image
 from keras_vit.data.augment.affine import random_affine, transform
 from keras_vit.data.augment.three_augment import three_augment
-from PIL import Image, ImageEnhance, ImageOps
 
 tf = pytest.importorskip("tensorflow")
 ndimage = pytest.importorskip("scipy.ndimage")

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from keras_vit import DataRangeWarning
 from keras_vit.data import load, read_image
 from keras_vit.data.decode.bit_depth import has_sixteen_bits
@@ -16,7 +18,6 @@ from keras_vit_cli import printing
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits
-from PIL import Image
 from tests import bank
 from tests.data.image_fixtures import (
     IMAGE,

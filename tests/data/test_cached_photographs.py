@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import keras_vit
 import numpy as np
 import pytest
+from PIL import Image
+
+import keras_vit
 from keras_vit import data
 from keras_vit.data import batch_plan
 from keras_vit.data.sources import cached_files
@@ -19,7 +21,6 @@ from keras_vit.data.sources.cached_files import cached_photographs, note_of_cach
 from keras_vit.training.run_identity import RunMismatchError
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options.option import UsageError
-from PIL import Image
 from tests import bank
 from tests.data.image_fixtures import orientation
 

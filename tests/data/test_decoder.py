@@ -7,10 +7,11 @@ import zlib
 
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
+
 from keras_vit.data import BadImageError, decode_image
 from keras_vit.data.decode.decoder import decode_and_orientation, decode_upright_jpeg
 from keras_vit.data.decode.pillow import decode_with_pillow
-from PIL import Image, ImageOps
 from tests.data.image_fixtures import IMAGE, PIXELS, encode, one_quick, orientation
 
 tf = pytest.importorskip("tensorflow")
@@ -45,9 +46,20 @@ FILES = {
 }
 
 
+BOX = (3, 5, 11, 17)  # top, left, height, width
+
+
+def check_part(part: tf.Tensor, whole: np.ndarray, lossy: bool) -> None:
+    part, expected = part.numpy().astype(int), whole[3:14, 5:22].astype(int)
+    assert part.shape == expected.shape
+    np.testing.assert_array_equal(part[1:-1, 1:-1], expected[1:-1, 1:-1])
+    # At its border libjpeg interpolates color without the pixels beyond, which are not decoded.
+    np.testing.assert_allclose(part, expected, atol=8 if lossy else 0)
+
+
 @pytest.mark.parametrize("channels", [3, 1])
 @pytest.mark.parametrize("name", FILES)
-def test_equals_pillow(name: str, channels: int) -> None:
+def test_equals_pillow_and_a_part_is_that_of_the_whole(name: str, channels: int) -> None:
     image_file = Image.open(io.BytesIO(FILES[name]))
     expected = np.asarray(image_file.convert("RGB"))  # drops transparency, shows the first frame
     tolerance = LOSSY.get(image_file.format, 0)
@@ -56,12 +68,14 @@ def test_equals_pillow(name: str, channels: int) -> None:
         expected = np.asarray(image_file.convert("RGB").convert("L"))[..., None]
         tolerance += 1  # weights 0.2989, 0.587, 0.114 against 299, 587, 114 of 1000
     image = decode_image(FILES[name], channels).numpy()
-    assert image.dtype == np.uint8
-    assert image.shape == (24, 32, channels)
-    np.testing.assert_allclose(image.astype(int), expected.astype(int), atol=tolerance)
-    pillow = decode_with_pillow(FILES[name], channels)
-    assert (pillow.dtype, pillow.shape) == (image.dtype, image.shape)
-    np.testing.assert_allclose(pillow.astype(int), image.astype(int), atol=tolerance)
+    for ours, theirs in (image, expected), (decode_with_pillow(FILES[name], channels), image):
+        assert (ours.dtype, ours.shape) == (np.uint8, (24, 32, channels))
+        np.testing.assert_allclose(ours.astype(int), theirs.astype(int), atol=tolerance)
+    jpeg, crop = name.startswith("jpeg"), lambda shape: tf.constant(BOX)
+    check_part(decode_image(FILES[name], channels, crop), image, jpeg)
+    if jpeg:
+        np.testing.assert_array_equal(decode_upright_jpeg(FILES[name], channels), image)
+        check_part(decode_upright_jpeg(FILES[name], channels, crop), image, lossy=True)
 
 
 def assert_both(contents: bytes, expected: np.ndarray, channels: int = 3) -> None:
@@ -158,8 +172,8 @@ DAMAGED_EXIF = {
 def test_damaged_exif_is_read_alike_by_both_decoders(name: str) -> None:
     file = jpeg_with_exif(DAMAGED_EXIF[name])
     turned = name == "too many entries"  # the entry is there, and of what follows there is nothing
-    assert decode_image(file).shape == ((32, 24, 3) if turned else (24, 32, 3))
-    assert decode_with_pillow(file).shape == decode_image(file).shape
+    for decode in (decode_image, decode_with_pillow):
+        assert decode(file).shape == ((32, 24, 3) if turned else (24, 32, 3))
 
 
 def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, int]) -> bytes:
@@ -170,20 +184,20 @@ def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, i
 
 
 @pytest.mark.parametrize(
-    ("left", "top", "canvas", "shape"),
+    ("place", "canvas", "shape"),
     [
-        (0, 0, (32, 24), (24, 32)),
-        (5, 3, (40, 50), (50, 40)),
-        (0, 26, (32, 50), (50, 32)),
-        (9, 4, (10, 10), (28, 41)),  # beyond its canvas, which Pillow enlarges as well
-        (0, 0, (0, 0), (24, 32)),
+        ((0, 0), (32, 24), (24, 32)),
+        ((5, 3), (40, 50), (50, 40)),
+        ((0, 26), (32, 50), (50, 32)),
+        ((9, 4), (10, 10), (28, 41)),  # beyond its canvas, which Pillow enlarges as well
+        ((0, 0), (0, 0), (24, 32)),
     ],
 )
-def test_a_gif_frame_lies_where_its_file_says(left, top, canvas, shape) -> None:
-    gif = gif_with_frame(PALETTE, left, top, canvas)
+def test_a_gif_frame_lies_where_its_file_says(place, canvas, shape) -> None:
+    left, top = place
     expected = np.zeros((*shape, 3), np.uint8)
     expected[top : top + 24, left : left + 32] = np.asarray(PALETTE.convert("RGB"))
-    assert_both(gif, expected)
+    assert_both(gif_with_frame(PALETTE, left, top, canvas), expected)
 
 
 def test_a_transparent_gif_is_black_where_nothing_is_drawn() -> None:
@@ -222,29 +236,6 @@ def test_the_bound_on_pixels_can_be_moved() -> None:
             assert decode(FILES[name], max_pixels=24 * 32).shape == (24, 32, 3)
             with pytest.raises((tf.errors.InvalidArgumentError, BadImageError), match="32 x 24"):
                 decode(FILES[name], max_pixels=24 * 32 - 1)
-
-
-BOX = (3, 5, 11, 17)  # top, left, height, width
-
-
-def check_part(part: tf.Tensor, whole: np.ndarray, lossy: bool) -> None:
-    part, expected = part.numpy().astype(int), whole[3:14, 5:22].astype(int)
-    assert part.shape == expected.shape
-    np.testing.assert_array_equal(part[1:-1, 1:-1], expected[1:-1, 1:-1])
-    # At its border libjpeg interpolates color without the pixels beyond, which are not decoded.
-    np.testing.assert_allclose(part, expected, atol=8 if lossy else 0)
-
-
-@pytest.mark.parametrize("channels", [3, 1])
-@pytest.mark.parametrize("name", FILES)
-def test_a_part_is_the_part_of_the_whole(name: str, channels: int) -> None:
-    whole = decode_image(FILES[name], channels).numpy()
-    part = decode_image(FILES[name], channels, lambda shape: tf.constant(BOX))
-    check_part(part, whole, name.startswith("jpeg"))
-    if name.startswith("jpeg"):
-        np.testing.assert_array_equal(decode_upright_jpeg(FILES[name], channels), whole)
-        part = decode_upright_jpeg(FILES[name], channels, lambda shape: tf.constant(BOX))
-        check_part(part, whole, lossy=True)
 
 
 @pytest.mark.parametrize("number", range(1, 9))

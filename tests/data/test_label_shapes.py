@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, pipeline, plot_augmentations
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
 from keras_vit.training.refinement import some_images

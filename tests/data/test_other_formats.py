@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+
 from keras_vit.data import load
 from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import flat_folder, plain, write

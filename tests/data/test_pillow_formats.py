@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image, ImageOps, features
+
 from keras_vit.data import BadImageError, load, pipeline, read_image
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
-from PIL import Image, ImageOps, features
 from tests.data.image_fixtures import encode, orientation, write
 
 pytestmark = pytest.mark.backends("torch")  # Pillow alone reads them

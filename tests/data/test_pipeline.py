@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+
+from benchmarks import input_pipeline
 from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, load, pipeline
 from tests.data.image_fixtures import flat_folder, plain
 
@@ -215,3 +217,18 @@ def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch
         cached = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1, cache=None)]
         for ours, theirs in zip(cached, plain, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    folder = input_pipeline.write_images(tmp_path, count=12)
+    speed = input_pipeline.measure(folder, batches=2, batch_size=4, rounds=1)
+    assert min(speed.bare, speed.ours, speed.augmented) > 0
+    assert speed.ratio == pytest.approx(speed.ours / speed.bare)
+
+
+@pytest.mark.slow
+def test_it_is_not_slower_than_a_bare_chain_of_tf_data(tmp_path: Path, capsys) -> None:
+    speed = input_pipeline.measure(input_pipeline.write_images(tmp_path), rounds=7)
+    with capsys.disabled():
+        print(f"\n{speed}")
+    assert speed.ratio >= 0.9

@@ -6,6 +6,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from PIL import Image
+
 from keras_vit.data import (
     AUGMENTATIONS,
     EVAL_TRANSFORMS,
@@ -14,7 +16,6 @@ from keras_vit.data import (
     training_image,
 )
 from keras_vit.data.eval_transform import MODES
-from PIL import Image
 from tests.data.image_fixtures import PIXELS
 
 tf = pytest.importorskip("tensorflow")

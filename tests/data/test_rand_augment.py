@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from PIL import Image, ImageEnhance, ImageOps
+
 from keras_vit.data import OPERATIONS, Augmentation, rand_augment, training_image
 from keras_vit.data.augment.rand_augment import _gray
-from PIL import Image, ImageEnhance, ImageOps
 
 tf = pytest.importorskip("tensorflow")
 

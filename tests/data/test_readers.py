@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import keras_vit
 import numpy as np
 import pytest
+from PIL import Image
+
+import keras_vit
 from keras_vit.data import AUGMENTATIONS, ArraySplit, Augmentation, EvalTransform, load, pipeline
 from keras_vit.data.image_readers import READERS
 from keras_vit.evaluation import predict_split
 from keras_vit.training.resume import RunMismatchError
-from PIL import Image
 from tests import bank
 from tests.data.image_fixtures import encode, flat_folder, orientation, write
 

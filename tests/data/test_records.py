@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
 from keras_vit.data.sources.records import Records, Shard, open_records
 from tests.data.image_fixtures import example, one_quick, plain, write_examples, write_records

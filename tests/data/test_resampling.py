@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from keras_vit.data import pipeline
 from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
 from keras_vit.tasks.balance import sampling_rates

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from keras_vit.data import ArraySplit, Augmentation, Split, load, pipeline
 from tests.data.image_fixtures import write_examples
 

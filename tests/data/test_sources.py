@@ -6,14 +6,25 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
-from keras_vit.data import BadImageError, load, pipeline, read_image
-from keras_vit.data.sources.splits import FileReport
 from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from tests.data.image_fixtures import IMAGE, encode, flat_folder, orientation, plain, write
+
+from keras_vit.data import Augmentation, BadImageError, load, pipeline, read_image
+from keras_vit.data.sources.splits import FileReport
+from tests.data.image_fixtures import (
+    CLASSES,
+    IMAGE,
+    disorderly_folder,
+    encode,
+    flat_folder,
+    orientation,
+    plain,
+    write,
+)
 
 pytest.importorskip("tensorflow")
 
@@ -92,21 +103,18 @@ def test_real_photographs_in_train_and_test(shared: Path) -> None:
 
 def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) -> None:
     flat_folder(tmp_path)
-    splits = load(str(tmp_path), val_fraction=0.3)
+    splits, again = (load(str(tmp_path), val_fraction=0.3) for _ in range(2))
     assert splits.class_names == ("a", "b")
+    files = sorted(f"{path.parent.name}/{path.name}" for path in tmp_path.glob("*/*"))
+    assert sorted(names(splits.train) + names(splits.val)) == files
     assert not set(names(splits.train)) & set(names(splits.val))
-    assert sorted(names(splits.train) + names(splits.val)) == sorted(
-        f"{path.parent.name}/{path.name}" for path in tmp_path.glob("*/*")
-    )
     assert np.bincount(splits.val.labels()).tolist() == [3, 3]
-    assert [names(load(tmp_path, val_fraction=0.3)[n]) for n in splits] == [
-        names(splits[n]) for n in splits
-    ]
+    assert [names(s) for s in again.values()] == [names(s) for s in splits.values()]
     assert names(load(tmp_path, val_fraction=0.3, seed=1).val) != names(splits.val)
     # One more image of b leaves a as it was.
     write(tmp_path, {"b/more.png": plain(1)})
-    before, after = splits.val, load(tmp_path, val_fraction=0.3).val
-    assert [n for n in names(after) if n[0] == "a"] == [n for n in names(before) if n[0] == "a"]
+    before, after = names(splits.val), names(load(tmp_path, val_fraction=0.3).val)
+    assert [n for n in after if n[0] == "a"] == [n for n in before if n[0] == "a"]
 
 
 @pytest.mark.parametrize("val", ["val", "validation", "test"])
@@ -165,11 +173,11 @@ def split_lists(root: Path, train: bytes, val: bytes = b"b/001.png") -> Path:
     return write(flat_folder(root), {"train.txt": train, "val.txt": val})
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
-def test_lists_in_every_unicode_encoding(tmp_path: Path, encoding: str) -> None:
+def test_lists_in_every_unicode_encoding(tmp_path: Path) -> None:
     write(tmp_path, {"a/é 木.png": plain(1)})
-    train = "a/é 木.png\r\nb/003.png\r\n".encode(encoding)
-    assert names(load(split_lists(tmp_path, train)).train) == ["a/é 木.png", "b/003.png"]
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
+        train = "a/é 木.png\r\nb/003.png\r\n".encode(encoding)
+        assert names(load(split_lists(tmp_path, train)).train) == ["a/é 木.png", "b/003.png"]
 
 
 NOT_UTF_8 = "is not UTF-8 text. Save the list as UTF-8"
@@ -234,11 +242,9 @@ def test_turned_files_of_every_format_are_upright(tmp_path: Path) -> None:
     write(flat_folder(tmp_path), turned)
     for verify in (True, False):
         split = load(tmp_path, verify=verify, val_fraction=0.05).train
-        images = {
-            split.files[number].name: image.shape
-            for image, _, number in split.images(split.dataset()).as_numpy_iterator()
-        }
-        assert images["turned.PNG"] == images["turned.WebP"] == (32, 24, 3)
+        images = split.images(split.dataset()).as_numpy_iterator()
+        shapes = {split.files[number].name: image.shape for image, _, number in images}
+        assert shapes["turned.PNG"] == shapes["turned.WebP"] == (32, 24, 3)
 
 
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
@@ -399,3 +405,53 @@ def test_disorder_is_explained(tmp_path: Path, name: str) -> None:
     files, message = DISORDER[name]
     with pytest.raises(FileNotFoundError if "not exist" in message else ValueError, match=message):
         load(write(tmp_path, files), on_bad_file="raise")
+
+
+# --- a folder as people have them
+
+
+@pytest.fixture(scope="module")
+def disorder(tmp_path_factory) -> Path:
+    return disorderly_folder(tmp_path_factory.mktemp("wüst"))
+
+
+def test_faults_are_left_out_and_reported(disorder: Path) -> None:
+    with (
+        pytest.warns(UserWarning, match="4 of 72 files cannot be decoded and are skipped"),
+        pytest.warns(UserWarning, match="(?s)2 classes are left out:.*only here"),
+    ):
+        splits = load(disorder)
+    assert splits.class_names == CLASSES
+    assert (len(splits.train), len(splits.val)) == (3 * 19 + 2, 8)
+    assert set(splits.val.labels()) == {0, 1}
+    broken = {*(f"train/{name}/broken.jpg" for name in CLASSES), "val/лютик/text.jpg"}
+    unreadable = {str(path.relative_to(disorder)): reason for path, reason in splits.report}
+    assert set(unreadable) == broken
+    assert all(unreadable.values())
+    ignored = {str(path.relative_to(disorder)): reason for path, reason in splits.report.ignored}
+    suffix = "not one of .bmp .gif .jpeg .jpg .png .webp"
+    empty = "a class without an image to train on"
+    assert ignored == {
+        **{f"train/лютик/{n}": suffix for n in ("photo.jpgx", "without extension", "Thumbs.db")},
+        "train/empty": empty,
+        "val/only here": f"{empty}, only 1 elsewhere",
+    }
+    for name in (*unreadable, *ignored):
+        assert name in str(splits.report)
+
+
+@pytest.mark.filterwarnings("ignore:4 of 72 files", "ignore:2 classes")
+@pytest.mark.parametrize("verify", [True, False])
+def test_it_is_iterated_to_the_end(disorder: Path, verify: bool, capfd) -> None:
+    splits = load(disorder, verify=verify)
+    training = pipeline(splits.train, 16, 8, True, augment=Augmentation(mixup=0.2), num_classes=3)
+    if verify:
+        model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
+        model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
+        history = model.fit(training, epochs=1, verbose=0)
+        assert np.isfinite(history.history["loss"]).all()
+    else:
+        assert sum(len(y) for _, y in training.as_numpy_iterator()) == 3 * 19 + 2
+    assert sum(len(x) for x, _ in pipeline(splits.val, 16, 8).as_numpy_iterator()) == 8
+    # Without a check beforehand, the files are named as they are met.
+    assert ("cannot be decoded and is skipped" in capfd.readouterr().err) != verify

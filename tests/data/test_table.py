@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from keras_vit.data import Splits, load, pipeline
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from tests.data.image_fixtures import one_quick, plain, write

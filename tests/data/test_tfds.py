@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
 from tests.data.image_fixtures import one_quick, write_records
 from tests.examples import load_example

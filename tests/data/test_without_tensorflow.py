@@ -6,16 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import keras_vit
 import numpy as np
 import pytest
+from PIL import Image
+
+import keras_vit
 from keras_vit._base.version import install_command
 from keras_vit.data import FileSplit, decode_image, evaluation_image, pipeline, read_image
 from keras_vit.data.decode.pillow import decode_with_pillow
-from keras_vit.data.eval_transform import INTERPOLATIONS, PILLOW_MODES, EvalTransform
-from PIL import Image
+from keras_vit.data.eval_transform import EvalTransform
 from tests.conftest import REPOSITORY
-from tests.data.image_fixtures import one_quick
 
 # TensorFlow decodes JPEG files with a fast transform, Pillow with an exact one. Measured over 61
 # photographs, four modes, 96 and 224 pixels: at most 8.4 of 255 levels, and 1.16 in the mean of an
@@ -41,24 +41,6 @@ def test_real_photographs_are_nearly_the_same(shared: Path, mode: str) -> None:
         exact = tf.io.decode_jpeg(contents, 3, dct_method="INTEGER_ACCURATE")
         expected = evaluation_image(exact, 96, mode).numpy()
         np.testing.assert_allclose(pixels, expected, atol=0.02)
-
-
-@pytest.mark.parametrize("mode", PILLOW_MODES)
-@pytest.mark.parametrize("interpolation", one_quick(INTERPOLATIONS))
-def test_pillows_own_resize(shared: Path, mode: str, interpolation: str) -> None:
-    """TensorFlow's graph rounds as Pillow does, except where a value lies halfway."""
-    pytest.importorskip("tensorflow")
-    for file in photographs(shared)[:12]:
-        contents = file.read_bytes()
-        image = decode_image(contents, decoder="pillow")
-        np.testing.assert_array_equal(image, decode_with_pillow(contents))
-        for size in ((64, 64), (96, 64), (225, 225)):
-            expected = evaluation_image(image.numpy(), size, mode, 0.9, interpolation)
-            pixels = evaluation_image(image, size, mode, 0.9, interpolation).numpy()
-            assert pixels.shape == expected.shape
-            assert np.abs(pixels - expected).max() <= 2
-            # Bilinear weights are simple fractions, of which more give exact halves.
-            assert np.mean(pixels != expected) <= (0.06 if interpolation == "bilinear" else 0.002)
 
 
 def test_the_sizes_and_the_center_of_timm_and_hugging_face() -> None:
