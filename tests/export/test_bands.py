@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,20 +16,14 @@ from keras_vit import recipes
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit.data import AUGMENTATIONS, EvalTransform, band_statistics, load, pipeline
 from keras_vit.evaluation.prediction import predict_files, predict_split
-from keras_vit.export import FORMATS, load_exported
+from keras_vit.export import load_exported
 from keras_vit.export.comparison import calibration_images, compare
-from tests.export.test_formats import PATHS
+from tests import bank
+from tests.export.artifacts import PATHS, formats
 
 imagecodecs = pytest.importorskip("imagecodecs")
 pytest.importorskip("grain")
 
-BACKEND = keras.backend.backend()
-# Those that are made of ONNX or TensorFlow's graph take another six seconds each.
-FORMATS_HERE = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name in ("litert", "openvino")))
-    for name, row in FORMATS.items()
-    if row.backend == BACKEND
-]
 SIZES = {"patch_size": 4, "hidden_dim": 48, "depth": 2, "num_heads": 4, "pooling": "gap"}
 RECIPE = replace(
     recipes.get("digits"),
@@ -62,7 +57,7 @@ def trained(splits: keras_vit.data.Splits, folder: Path) -> keras_vit.VisionTran
     keras.utils.set_random_seed(0)
     train = splits.train
     own = {} if train.bands is None else {"normalization": band_statistics(train)}
-    model = keras_vit.VisionTransformer(**SIZES, num_classes=10, input_shape=(8, 8, 1), **own)
+    model = digits_vit(**own)
     model.eval_transform = EvalTransform("stretch", bands=train.bands)
     model.class_names = splits.class_names
     keras_vit.fit(model, RECIPE, splits, folder, print_fn=lambda _: None)
@@ -92,7 +87,7 @@ def test_what_the_lowest_bits_carry_is_learnt(
     assert accuracy(model, splits) > 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_eight_bits_lose_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
     for options in ({"bands": "all"}, {"reader": "grain"}):
         splits = load(folders[1], **options)
@@ -102,7 +97,7 @@ def test_eight_bits_lose_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
         assert accuracy(model, splits) < 0.2
 
 
-@pytest.mark.parametrize("format", FORMATS_HERE)
+@pytest.mark.parametrize("format", formats("tf_saved_model", "torch"))
 def test_exports_answer_raw_files_as_the_model_does(
     model: keras_vit.VisionTransformer,
     splits: keras_vit.data.Splits,
@@ -124,7 +119,7 @@ def test_exports_answer_raw_files_as_the_model_does(
         exported.predict(images.astype("uint8"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_quantized_by_images_of_bands(
     model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits, tmp_path: Path
 ) -> None:
@@ -140,19 +135,30 @@ def test_quantized_by_images_of_bands(
     assert compare(model, load_exported(path), splits.val).agreement > 0.9
 
 
+def digits_vit(**options: Any) -> keras_vit.VisionTransformer:
+    return keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 1), num_classes=10, **options)
+
+
+@pytest.fixture
+def untrained(splits: keras_vit.data.Splits) -> keras_vit.VisionTransformer:
+    model = digits_vit(normalization=band_statistics(splits.train))
+    bank.fill(model)
+    model.eval_transform = EvalTransform("stretch", bands=splits.train.bands)
+    return model
+
+
 def test_what_does_not_fit_is_said(
-    model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits
+    untrained: keras_vit.VisionTransformer, splits: keras_vit.data.Splits
 ) -> None:
     batches = pipeline(splits.val, 8, 32, eval_transform="stretch")
     images = np.concatenate([batch for batch, _ in batches])
-    own = model.predict(images, verbose=0)
-    assert own.shape == (len(splits.val), 10)
+    assert untrained.predict(images, verbose=0).shape == (len(splits.val), 10)
     with pytest.warns(DataRangeWarning, match="neither scaled nor normalized"):
-        model.copy().predict(images / 65535, verbose=0)
-    other = keras_vit.VisionTransformer(**SIZES, num_classes=10, input_shape=(8, 8, 1))
+        untrained.copy().predict(images / 65535, verbose=0)
+    other = digits_vit()
     with pytest.warns(DataRangeWarning, match="12 bits"):
         other.predict(images, verbose=0)
-    unsaid = model.copy()
+    unsaid = untrained.copy()
     unsaid.eval_transform = "stretch"
     with pytest.raises(ValueError, match=r"EvalTransform\(bands=\(1,\)\)"):
         next(predict_files(unsaid, splits.val.files))
@@ -160,23 +166,25 @@ def test_what_does_not_fit_is_said(
         other.eval_transform = EvalTransform(bands=(1, 2))
     for wrong in (((1,), (0,)), ((1, 2), (1, 2)), ((float("nan"),), (1,)), 3, ("a", "b")):
         with pytest.raises(ValueError, match="normalization="):
-            keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 1), normalization=wrong)
+            digits_vit(normalization=wrong)
 
 
-def test_statistics_are_kept(model: keras_vit.VisionTransformer, tmp_path: Path) -> None:
-    model.save(tmp_path / "model.keras")
-    keras_vit.save_weights(model, tmp_path / "model.npz", layout="google")
-    keras_vit.save_weights(model, tmp_path / "model.safetensors", layout="timm")
+@pytest.mark.every_backend
+def test_statistics_are_kept(untrained: keras_vit.VisionTransformer, tmp_path: Path) -> None:
+    untrained.save(tmp_path / "model.keras")
+    keras_vit.save_weights(untrained, tmp_path / "model.npz", layout="google")
+    keras_vit.save_weights(untrained, tmp_path / "model.safetensors", layout="timm")
     images = np.random.default_rng(0).normal(2050, 30, (4, 8, 8, 1)).astype("float32")
-    expected = model.predict(images, verbose=0)
+    expected = untrained.predict(images, verbose=0)
+    assert np.ptp(expected, axis=0).max() > 1e-2
     for name in ("model.keras", "model.npz", "model.safetensors"):
         same = keras_vit.from_checkpoint(tmp_path / name)
-        assert same.normalization == model.normalization
-        assert same.eval_transform == model.eval_transform
-        np.testing.assert_allclose(same.predict(images, verbose=0), expected, atol=1e-4)
+        assert same.normalization == untrained.normalization
+        assert same.eval_transform == untrained.eval_transform
+        np.testing.assert_allclose(bank.outputs(same, images), expected, atol=1e-4)
     # Normalized in the graph as NumPy does it.
-    means, stds = model.normalization
-    normalized = model.feature_model("images").predict(images, verbose=0)
+    means, stds = untrained.normalization
+    normalized = bank.outputs(untrained.feature_model("images"), images)
     np.testing.assert_allclose(normalized, (images - means) / stds, atol=1e-4)
 
 

@@ -1,16 +1,15 @@
 """Every kind of position, pooling and family goes through every format, or is refused."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.export import FORMATS, load_exported
+from keras_vit.export import FORMATS
 from keras_vit.export.agreement import check_images
-from keras_vit.export.contract import Contract
 from keras_vit.export.failure import failure_reason
 from keras_vit.layers._dense import Dense
 from keras_vit.layers.rotary import ROTATIONS
@@ -18,11 +17,10 @@ from keras_vit.models.answers import answers_of
 from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
 from keras_vit.tasks import Classification
-from tests.export.test_formats import PATHS
-from tests.models.test_common import KINDS, build, wake
+from tests import bank
+from tests.export.artifacts import PATHS, Artifacts, case, contract
+from tests.models.test_common import KINDS, build
 
-BACKEND = keras.backend.backend()
-SIZE = (32, 32)
 # Those of the common checks, and what they combine otherwise.
 EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
     **{kind: (kind, {}) for kind in KINDS if kind != "all_tokens"},
@@ -40,94 +38,88 @@ EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
     "float16": ("token", {"dtype": "mixed_float16"}),
     "softmax": ("token", {"classifier_activation": "softmax"}),
 }
-# Of each position and each pooling one.
-QUICK = ("token", "sincos2d", "learned_2d", "relative", "beit", "beit_shared", "eva02", "dinov3",
-         "map", "merging_map", "hybrid", "mixer", "bit_v1", "two_channels")  # fmt: skip
-# To write ONNX takes seconds each, and torch's run has what these share with others.
-SLOW_ON_TENSORFLOW = ("token", "learned_2d", "beit_shared", "eva02", "map")
-SLOW_ELSEWHERE = ("sincos2d", "relative", "beit", "dinov3", "hybrid", "two_channels")
+# Of each position and each pooling one, in the format that its backend writes in this process. To
+# write ONNX takes seconds each, and torch's run has what its own share with others.
+QUICK = {
+    "tensorflow": ("sincos2d", "relative", "beit", "dinov3", "merging_map", "hybrid", "mixer",
+                   "bit_v1", "two_channels"),
+    "torch": ("token", "learned_2d", "beit_shared", "eva02", "map", "merging_map", "mixer",
+              "bit_v1"),
+}  # fmt: skip
+IN_THIS_PROCESS = {"tensorflow": "onnx", "torch": "torch"}
 
 
-def in_this_process() -> list[Any]:
-    slow = SLOW_ON_TENSORFLOW if BACKEND == "tensorflow" else SLOW_ELSEWHERE
-    return [pytest.param(k, marks=[pytest.mark.slow] * (k in slow)) for k in QUICK]
+def made(kind: str, **changes: Any) -> Any:
+    base, own = EVERY_KIND[kind]
+    return build(base, **{**own, **changes})
 
 
-def made(kind: str) -> Any:
-    base, changes = EVERY_KIND[kind]
-    model = build(base, **changes)
-    wake(model)
-    return model
-
-
-def contract_of(model: Any, format: str) -> Contract:
-    return Contract(
-        format=format,
-        task=Classification(tuple("abcde")),
-        image_size=model.image_size,
-        channels=model.channels,
-        top_k=2,
-        max_pixels=10**6,
-    )
-
-
-def assert_agrees(run: Any, model: Any) -> None:
+def assert_agrees(run: Callable[[np.ndarray], np.ndarray], model: Any) -> None:
     images = check_images(model.image_size, model.channels)
-    expected = answers_of(model, model.predict(images, verbose=0))
+    expected = answers_of(model, bank.outputs(model, images))
     for rows in (slice(0, 1), slice(1, 8)):
         np.testing.assert_allclose(run(images[rows]), expected[rows], atol=1e-4)
 
 
 def test_the_table_is_complete() -> None:
-    models = [made(kind) for kind in ("merging", "merging_gap")]
     arguments = [{**KINDS[base], **changes} for base, changes in EVERY_KIND.values()]
     positions = {a.get("position_embedding", "learned") for a in arguments}
     assert positions == set(POSITION_EMBEDDINGS)
     assert {a.get("pooling", "token") for a in arguments} == set(POOLINGS) - {None}
     assert {a["rotary"] for a in arguments if a.get("rotary")} == set(ROTATIONS)
-    assert all(model.num_classes for model in models)
+    assert {kind for kinds in QUICK.values() for kind in kinds} <= set(EVERY_KIND)
 
 
-@pytest.mark.parametrize("kind", in_this_process())
-def test_writes_in_this_process(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("format", "kind"),
+    [case(IN_THIS_PROCESS[b], k, quick=True) for b, kinds in QUICK.items() for k in kinds],
+)
+def test_writes_in_this_process(format: str, kind: str, tmp_path: Path) -> None:
     """The graph of torch, and of TensorFlow ONNX: no second process to start.
 
-    (`test_serves_every_kind_as_predict_does` has the SavedModel.)
+    (`test_serves_as_predict_does` has the SavedModel.)
     """
-    if BACKEND == "jax":
-        pytest.skip("a second process on TensorFlow or torch writes every format")
-    model = made(kind).copy(dtype="float32")
-    format = "torch" if BACKEND == "torch" else "onnx"
+    model = made(kind, dtype="float32")
     implementation = FORMATS[format].implementation()
     path = tmp_path / PATHS[format]
-    implementation.write(model, path, contract_of(model, format))
+    sizes = {"image_size": model.image_size, "channels": model.channels, "top_k": 2}
+    task = Classification(tuple("abcde"))
+    implementation.write(model, path, contract(task, format=format, max_pixels=10**6, **sizes))
     run = implementation.runner(path, ["probabilities"])
     assert_agrees(lambda images: run(images)[0], model)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("kind", EVERY_KIND)
-def test_goes_through_every_format(kind: str, format: str, tmp_path: Path) -> None:
-    model = made(kind)
-    file = load_exported(keras_vit.export_model(model, tmp_path / PATHS[format], format))
-    assert_agrees(file.predict_on_batch, model.copy(dtype="float32"))
+@pytest.mark.parametrize(
+    ("format", "kind"),
+    [
+        # Each kind in one format, in turns, for all of them.
+        case(f, k, quick=False, rest=pytest.mark.thorough if i % 5 == j else pytest.mark.slow)
+        for i, k in enumerate(EVERY_KIND)
+        for j, f in enumerate(FORMATS)
+    ],
+)
+def test_goes_through_every_format(format: str, kind: str, artifacts: Artifacts) -> None:
+    model = artifacts.model(kind, lambda: made(kind))
+    run = artifacts.file(kind, format).predict_on_batch
+    assert_agrees(run, model.copy(dtype="float32"))
 
 
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "normalized pixels": ("token", {"include_preprocessing": False}, "takes normalized pixels"),
-    "channels first": (
-        "token",
-        {"data_format": "channels_first", "input_shape": (3, 32, 32)},
-        "Rebuild it as channels_last",
-    ),
-    "any size": ("gap", {"input_shape": (None, None, 3)}, "give image_size=224"),
-}
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_others_are_refused_at_once(kind: str, tmp_path: Path) -> None:
-    base, changes, words = REFUSED[kind]
+@pytest.mark.parametrize(
+    ("base", "changes", "words"),
+    [
+        ("token", {"include_preprocessing": False}, "takes normalized pixels"),
+        (
+            "token",
+            {"data_format": "channels_first", "input_shape": (3, 32, 32)},
+            "Rebuild it as channels_last",
+        ),
+        ("gap", {"input_shape": (None, None, 3)}, "give image_size=224"),
+    ],
+    ids=["normalized pixels", "channels first", "any size"],
+)
+def test_others_are_refused_at_once(
+    base: str, changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     model = build(base, **changes)
     for format in FORMATS:
         with pytest.raises(ValueError, match=words):
@@ -135,7 +127,7 @@ def test_others_are_refused_at_once(kind: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="of torch")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind", ["token", "gap", "sincos2d", "map", "dinov3", "beit"])
 def test_torch_traces_models(kind: str) -> None:
     """`torch.jit.trace` checks that a second trace, without gradients, is the same graph."""
@@ -149,7 +141,7 @@ def test_torch_traces_models(kind: str) -> None:
     )
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="of torch")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "layer",
     [
@@ -172,30 +164,15 @@ def test_torch_exports_layers_to_onnx_by_its_former_exporter(layer: Any, tmp_pat
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="where Keras cannot write these formats")
+@pytest.mark.backends("torch")  # where Keras cannot write these formats
 def test_keras_own_export_says_what_writes_the_format(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"export_model\(model, path, .tf_saved_model"):
-        build("token").export(tmp_path / "1")
+        bank.tiny().export(tmp_path / "1")
     with pytest.raises(ValueError, match=r"\.pt2"):  # Keras's sentence on arguments stays
-        build("token").export(tmp_path / "m", format="torch")
+        bank.tiny().export(tmp_path / "m", format="torch")
 
 
-def test_models_of_other_channels(tmp_path: Path) -> None:
-    """Files of images have one, three or four channels: no signature takes their bytes."""
-    import tensorflow as tf
-
-    model = build("token", input_shape=(32, 32, 5))
-    file = load_exported(keras_vit.export_model(model, tmp_path / "5"))
-    assert file.contract.channels == 5
-    assert_agrees(file.predict_on_batch, model)
-    signatures = tf.saved_model.load(str(tmp_path / "5")).signatures
-    assert sorted(signatures) == ["images", "pixels"]
-    larger = np.random.default_rng(0).integers(0, 256, (2, 48, 40, 5)).astype("uint8")
-    answer = signatures["images"](images=tf.constant(larger))
-    assert answer["probabilities"].shape == (2, 5)
-
-
-# Runs the process that writes a file, with a check that fails.
+# The code of the process that writes a file, with a check that fails.
 BROKEN_WRITER = """
 import runpy, sys
 from keras_vit.export import agreement
@@ -215,21 +192,19 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
     def broken(*_: Any) -> Any:
         raise TypeError("the second channel\nmust be known")
 
-    model = build("token")
     with monkeypatch.context() as patch:
         patch.setattr("keras_vit.export.saved_model.named_answers", broken)
         with pytest.raises(RuntimeError) as caught:
-            keras_vit.export_model(model, tmp_path / "1")
+            keras_vit.export_model(bank.tiny(), tmp_path / "1")
     expected = "The model is not exported as tf_saved_model: TypeError: the second channel\n"
     assert str(caught.value).startswith(expected)
     assert "in user code" not in str(caught.value)
-    (tmp_path / "broken.py").write_text(BROKEN_WRITER)
-    python, environment = process_on("torch")
-    broken_process = [*python, str(tmp_path / "broken.py")], environment
+    python, environment = process_on("tensorflow")
+    broken_process = [*python, "-c", BROKEN_WRITER], environment
     monkeypatch.setattr("keras_vit.ops.process_on", lambda name: broken_process)
     with pytest.raises(RuntimeError) as caught:
-        keras_vit.export_model(model, tmp_path / "m.pt2", "torch")
-    assert str(caught.value) == f"{expected}must be known".replace("tf_saved_model", "torch")
+        keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
+    assert str(caught.value) == f"{expected}must be known".replace("tf_saved_model", "onnx")
 
 
 def test_reasons_without_what_frameworks_add() -> None:

@@ -1,7 +1,6 @@
 """An image file has one answer: of a model, of each file exported from it, and of a server."""
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,11 @@ from keras_vit.export import load_exported
 from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
-from tests.data.image_fixtures import IMAGE, encode, png_of_twelve_bits, write
-from tests.export.test_formats import ON_EVERY_BACKEND, PATHS
+from tests import bank
+from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
+from tests.export.artifacts import Artifacts, case
 
 pytestmark = pytest.mark.filterwarnings("ignore::keras_vit.DataRangeWarning")
-
-
-def turned() -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return encode(IMAGE, "JPEG", exif=exif)
 
 
 def deep(most: int) -> bytes:
@@ -42,18 +36,15 @@ FILES: dict[str, Callable[[], bytes]] = {
     "palette with alpha": lambda: encode(
         IMAGE.convert("RGBA").quantize(32), "PNG", transparency=bytes(range(32))
     ),
-    "turned by EXIF": turned,
+    "turned by EXIF": lambda: encode(IMAGE, "JPEG", exif=orientation(6)),
     "CMYK": lambda: encode(IMAGE.convert("CMYK"), "JPEG"),
 }
 
 
-def sensitive_model(**options: Any) -> Any:
+def sensitive_model() -> Any:
     """One that sees parts of a level, also in images that are nearly black."""
-    model = keras_vit.VisionTransformer(
-        num_classes=3, patch_size=8, hidden_dim=16, depth=1, num_heads=2,
-        input_shape=(16, 24, 3), **options,
-    )  # fmt: skip
-    random = np.random.default_rng(0)
+    sizes = {**bank.TINY, "num_classes": 3, "input_shape": (16, 24, 3)}
+    model, random = keras_vit.VisionTransformer(**sizes), np.random.default_rng(0)
     for weight in model.trainable_variables:
         weight.assign(random.normal(0, 0.5, weight.shape))
     kernel = random.normal(0, 1, (8, 8, 3, 16))  # of sum zero: how dark an image is does not count
@@ -63,9 +54,15 @@ def sensitive_model(**options: Any) -> Any:
     return model
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return sensitive_model()
+@pytest.fixture
+def model(artifacts: Artifacts) -> Any:
+    return artifacts.model("sensitive", sensitive_model)
+
+
+@pytest.fixture
+def exported(model: Any, artifacts: Artifacts) -> Callable[[str], Path]:
+    """The file of a format."""
+    return lambda format: artifacts.path("sensitive", format)
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +73,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / name for name in names]
 
 
-@pytest.fixture(scope="module")
-def exported(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The file of a format, written once."""
-    folder = tmp_path_factory.mktemp("exported")
-
-    @cache
-    def export(format: str) -> Path:
-        return keras_vit.export_model(model, folder / PATHS[format], format)
-
-    return export
-
-
 def answers(classifier: Any, files: list[Path]) -> np.ndarray:
     """Probabilities as `keras-vit predict` prints them, in the order of the classes."""
     return np.stack([answer for _, answer in predict_files(classifier, files)])
@@ -96,9 +81,9 @@ def answers(classifier: Any, files: list[Path]) -> np.ndarray:
 @pytest.mark.parametrize(
     "format",
     [
-        pytest.param(ON_EVERY_BACKEND, marks=pytest.mark.every_backend),
-        *("tf_saved_model", "torch"),
-        *(pytest.param(f, marks=pytest.mark.slow) for f in ("litert", "openvino")),
+        pytest.param("onnx", marks=pytest.mark.every_backend),
+        *(case(f, quick=True) for f in ("tf_saved_model", "torch")),
+        *(case(f, quick=False) for f in ("litert", "openvino")),
     ],
 )
 def test_a_file_is_predicted_as_by_the_model(
@@ -108,20 +93,17 @@ def test_a_file_is_predicted_as_by_the_model(
     np.testing.assert_allclose(answers(load_exported(exported(format)), files), expected, atol=2e-5)
     # Rounded to levels, as they were before, the pixels would be other ones.
     batch = np.stack([prepare_contents(file.read_bytes(), (16, 24)) for file in files])
-    rounded = answers_of(model, model.predict(np.rint(batch), verbose=0))
+    rounded = answers_of(model, bank.outputs(model, np.rint(batch)))
     assert np.abs(rounded - expected).max() > 5e-4
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_server_sees_the_same_pixels(name: str, model: Any, tmp_path: Path) -> None:
-    contents = FILES[name]()
+def test_a_server_sees_the_same_pixels(model: Any, files: list[Path], tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     served = load_served(tmp_path / "model.keras")
-    pixels = prepare(served, contents, data.MAX_PIXELS)
-    (tmp_path / "photo.png").write_bytes(contents)
-    np.testing.assert_array_equal(pixels, data.read_image(tmp_path / "photo.png", (16, 24)))
-    expected = answers(model, [tmp_path / "photo.png"])
-    np.testing.assert_allclose(served.predict(pixels[None]), expected, atol=1e-5)
+    pixels = [prepare(served, file.read_bytes(), data.MAX_PIXELS) for file in files]
+    for seen, file in zip(pixels, files, strict=True):
+        np.testing.assert_array_equal(seen, data.read_image(file, (16, 24)))
+    np.testing.assert_allclose(served.predict(np.stack(pixels)), answers(model, files), atol=1e-5)
 
 
 def test_the_bytes_of_a_savedmodel_are_prepared_alike(
@@ -163,13 +145,14 @@ def test_an_exported_file_looks_at_the_range(exported: Callable[[str], Path]) ->
         file.predict(images)
 
 
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_what_cannot_be_read() -> None:
     """One set of words, in a graph as well."""
+    png = encode(IMAGE, "PNG")
     with pytest.raises(BadImageError, match="the JPEG file is damaged or incomplete"):
         prepare_contents(b"\xff\xd8\xff", 16)
     with pytest.raises(BadImageError, match="32 x 24 pixels, more than max_pixels=9"):
-        prepare_contents(encode(IMAGE, "PNG"), 16, max_pixels=9)
+        prepare_contents(png, 16, max_pixels=9)
     with pytest.raises(ValueError, match="mode='no' is not known"):
-        prepare_contents(encode(IMAGE, "PNG"), 16, transform=data.EvalTransform("no"))
+        prepare_contents(png, 16, transform=data.EvalTransform("no"))
     with pytest.raises(ValueError, match="must be 3"):
-        prepare_contents(encode(IMAGE, "PNG"), 16, channels=2)
+        prepare_contents(png, 16, channels=2)

@@ -1,0 +1,110 @@
+"""What is exported in these tests: small models, and their files by format."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data
+from keras_vit.export import FORMATS, Contract, ExportedModel, load_exported
+from keras_vit.tasks import Classification, Task
+from tests.bank import outputs
+from tests.models.test_common import build
+from tests.models.test_task import TASKS, vit
+
+PATHS = {
+    "tf_saved_model": "1",
+    "onnx": "model.onnx",
+    "litert": "model.tflite",
+    "openvino": "2",
+    "torch": "model.pt2",
+}
+IMAGES = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3)).astype("uint8")
+NAMES = ("ant", "bee", "\udcff", "a\nb", "elk")
+DIGITS = Classification(tuple("0123456789"))
+# Others than the kinds of the common checks and of tasks.
+MODELS: dict[str, Callable[[], Any]] = {
+    "sincos2d": lambda: build("token", position_embedding="sincos2d"),
+    "merging": lambda: build("token", token_merging=4),
+    "large": lambda: build("token", hidden_dim=256, mlp_dim=1024),
+    "any size": lambda: build("token", depth=1, input_shape=(None, None, 3), position_grid=(4, 4)),
+}
+
+
+class Artifacts:
+    """Models by name, and the files that are exported from them, each made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[str, Any] = {}
+
+    def model(self, name: str, make: Callable[[], Any] | None = None) -> Any:
+        """One of `MODELS`, of `TASKS`, or of the kinds of `build`; or what `make` makes."""
+        if name not in self._made:
+            make = make or MODELS.get(name) or (lambda: self._build(name))
+            self._made[name] = make()
+        return self._made[name]
+
+    @staticmethod
+    def _build(name: str) -> Any:
+        return vit(task=TASKS[name]) if name in TASKS else build(name)
+
+    def path(self, name: str, format: str = "tf_saved_model", **options: Any) -> Path:
+        key = f"{name} {format} {sorted(options.items())}"
+        if key not in self._made:
+            folder = self._folder / str(len(self._made))
+            file = folder / PATHS[format]
+            self._made[key] = keras_vit.export_model(self.model(name), file, format, **options)
+        return self._made[key]
+
+    def file(self, name: str, format: str = "tf_saved_model", **options: Any) -> ExportedModel:
+        return load_exported(self.path(name, format, **options))
+
+
+def exported(folder: Path, model: Any, format: str, **options: Any) -> ExportedModel:
+    return load_exported(keras_vit.export_model(model, folder / PATHS[format], format, **options))
+
+
+def formats(*quick: str, of: Iterable[str] = FORMATS, **options: Any) -> list[Any]:
+    """Parameters, each on the backend that writes it; all but the quick ones are thorough."""
+    return [case(f, quick=f in quick, **options) for f in of]
+
+
+def case(
+    format: str, *others: Any, quick: bool, rest: Any = pytest.mark.thorough, id: str | None = None
+) -> Any:
+    """A row of a table that begins with a format."""
+    marks = [pytest.mark.backends(FORMATS[format].backend), *([] if quick else [rest])]
+    return pytest.param(format, *others, marks=marks, id=id)
+
+
+def contract(task: Task = DIGITS, **changes: Any) -> Contract:
+    sizes = {"image_size": (8, 8), "channels": 1, "top_k": 5, "max_pixels": 64}
+    return Contract(**{"format": "onnx", "task": task, **sizes, **changes})
+
+
+def softmax(logits: Any) -> np.ndarray:
+    return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+
+
+def probabilities(model: Any, images: np.ndarray) -> np.ndarray:
+    return softmax(outputs(model, images))
+
+
+def evaluation_images(files: Sequence[Path], size: tuple[int, int]) -> np.ndarray:
+    """What the evaluation's pipeline makes of files: `predict` has another decoder without it."""
+    import tensorflow as tf
+
+    contents = (tf.constant(file.read_bytes()) for file in files)
+    return np.stack([data.evaluation_image(data.decode_image(c), size).numpy() for c in contents])
+
+
+def hundred_photographs(shared: Path) -> list[Path]:
+    folder = shared / "photos" / "flowers"
+    files = [folder / line for line in (folder / "val.txt").read_text().split()][::4][:100]
+    assert len(files) == 100
+    return files
