@@ -1,9 +1,11 @@
 """Gradients of a Keras model, which Keras itself does not offer across backends."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
 
 def gradients(
@@ -70,3 +72,15 @@ def at_once(function: Any) -> Any:
     import jax
 
     return jax.jit(function)
+
+
+def rows(values: Iterable[Any], everywhere: Callable[[Any], bool] | Iterable[Any]) -> list[Any]:
+    """The values of `parametrize` of a test that runs once, but for some, on every backend."""
+    chosen = everywhere if callable(everywhere) else list(everywhere).__contains__
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=[pytest.mark.every_backend] * bool(chosen(value)),
+        )
+        for value in values
+    ]

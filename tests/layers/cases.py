@@ -3,7 +3,9 @@
 import inspect
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
+import pytest
 
 from keras_vit import layers
 from keras_vit.layers._dense import Dense
@@ -27,26 +29,15 @@ def case(cls: Any, inputs: Any = TOKENS, more: Any = None, **arguments: Any) -> 
     return Case(cls, arguments, {first: inputs, **(more or {})})
 
 
-BLOCK: dict[str, Any] = {
-    "num_heads": 4,
-    "mlp_dim": 24,
-    "dropout": 0.1,
-    "attention_dropout": 0.2,
-    "stochastic_depth": 0.3,
-    "activation": "gelu",
-    "norm_epsilon": 1e-5,
-    "layer_scale": 0.5,
-    "remat": True,
-}
+GELU: dict[str, Any] = {"activation": "gelu", "norm_epsilon": 1e-5}
+NOISE: dict[str, Any] = {"dropout": 0.1, "attention_dropout": 0.2}
+BLOCK: dict[str, Any] = {"num_heads": 4, "mlp_dim": 24, "layer_scale": 0.5, "remat": True}
+BLOCK |= {"stochastic_depth": 0.3, **GELU, **NOISE}
+MERGED, TURNED, ON_GRID = {"token_index": TOKEN_INDEX}, {"angles": ANGLES}, {"patches": PATCHES}
 CASES: dict[str, Case] = {
     "mlp": case(layers.MLP, mlp_dim=24, activation="swiglu", dropout=0.1, norm_epsilon=1e-5),
     "attention_pooling": case(
-        layers.AttentionPooling,
-        more={"token_index": TOKEN_INDEX},
-        num_heads=4,
-        mlp_dim=24,
-        activation="gelu",
-        norm_epsilon=1e-5,
+        layers.AttentionPooling, more=MERGED, num_heads=4, mlp_dim=24, **GELU
     ),
     "class_token": case(layers.ClassToken),
     "dense": case(
@@ -68,19 +59,17 @@ CASES: dict[str, Case] = {
     ),
     "rotary_block": case(
         layers.EncoderBlock,
-        more={"angles": ANGLES},
+        more=TURNED,
         config=layers.BlockConfig(
             **BLOCK, mlp_norm=True, relative_grid=(4, 4), key_bias=False, rotary="eva02"
         ),
     ),
     "grid_position_bias": case(layers.GridPositionBias, grid=(4, 4), num_heads=4),
     "layer_scale": case(layers.LayerScale, initial=0.5),
-    "mean_pooling": case(
-        layers.MeanPooling, more={"token_index": TOKEN_INDEX}, num_prefix_tokens=1
-    ),
+    "mean_pooling": case(layers.MeanPooling, more=MERGED, num_prefix_tokens=1),
     "merging_block": case(
         layers.MergingEncoderBlock,
-        more={"token_index": TOKEN_INDEX},
+        more=MERGED,
         config=layers.BlockConfig(**BLOCK),
         merge=3,
         num_prefix_tokens=2,
@@ -90,20 +79,13 @@ CASES: dict[str, Case] = {
         tokens_mlp_dim=8,
         channels_mlp_dim=24,
         stochastic_depth=0.2,
-        activation="gelu",
-        norm_epsilon=1e-5,
         remat=True,
+        **GELU,
     ),
-    "attention": case(
-        layers.MultiHeadSelfAttention,
-        num_heads=4,
-        dropout=0.1,
-        attention_dropout=0.2,
-        relative_length=17,
-    ),
+    "attention": case(layers.MultiHeadSelfAttention, num_heads=4, relative_length=17, **NOISE),
     "rotary_attention": case(
         layers.MultiHeadSelfAttention,
-        more={"angles": ANGLES},
+        more=TURNED,
         num_heads=4,
         relative_grid=(4, 4),
         key_bias=False,
@@ -123,7 +105,7 @@ CASES: dict[str, Case] = {
     "position_embedding": case(
         layers.PositionEmbedding,
         (2, 18, 32),
-        more={"patches": PATCHES},
+        more=ON_GRID,
         grid=(3, 5),
         kind="learned_2d",
         num_prefix_tokens=2,
@@ -153,12 +135,19 @@ CASES: dict[str, Case] = {
     "tokens_to_grid": case(
         layers.TokensToGrid,
         (2, 18, 32),
-        more={"patches": PATCHES},
+        more=ON_GRID,
         num_prefix_tokens=2,
         data_format="channels_first",
     ),
-    "unmerge_tokens": case(layers.UnmergeTokens, more={"token_index": TOKEN_INDEX}),
+    "unmerge_tokens": case(layers.UnmergeTokens, more=MERGED),
 }
+
+
+def quantizer(name: str, **arguments: Any) -> Any:
+    """A configuration of `keras.quantizers`, or a skip where Keras is older than it."""
+    if not hasattr(keras.quantizers, name):
+        pytest.skip(f"Keras {keras.__version__} has no {name}")
+    return getattr(keras.quantizers, name)(**arguments)
 
 
 def arrays(inputs: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ from keras import ops
 from keras.src.testing import TestCase
 
 from keras_vit import layers
-from tests.layers.cases import CASES, TOKEN_INDEX, TOKENS, arrays
+from tests.layers.cases import CASES, TOKEN_INDEX, TOKENS, Case, arrays
 
 
 class Harness(TestCase):
@@ -19,24 +19,20 @@ class Harness(TestCase):
     def runTest(self) -> None: ...
 
 
-def shapes_and_types(inputs: dict[str, Any]) -> tuple[Any, Any]:
-    """What Keras's harness takes: the shape of one argument, or one `..._shape` for each."""
-    shapes = {f"{name}_shape": np.shape(x) for name, x in arrays(inputs).items()}
-    dtypes = {f"{name}_shape": x.dtype.name for name, x in arrays(inputs).items()}
-    if len(inputs) > 1:
-        return shapes, dtypes
-    return next(iter(shapes.values())), next(iter(dtypes.values()))
-
-
 # Their outputs are for all images alike.
 WITHOUT_BATCH = ("grid_position_bias", "rotary_positions")
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("name", CASES)
 def test_keras_conformance(name: str) -> None:
     """Config, build, symbolic, eager, compiled training, mixed precision."""
     cls, arguments, inputs = CASES[name]
-    shape, dtype = shapes_and_types(inputs)
+    given = {f"{argument}_shape": array for argument, array in arrays(inputs).items()}
+    shape: Any = {argument: array.shape for argument, array in given.items()}
+    dtype: Any = {argument: array.dtype.name for argument, array in given.items()}
+    if len(given) == 1:  # Keras's harness takes the shape of one argument without a name
+        (shape,), (dtype,) = shape.values(), dtype.values()
     Harness().run_layer_test(
         cls,
         init_kwargs=arguments,
@@ -61,73 +57,57 @@ def test_keras_conformance_without_merging_before(name: str) -> None:
 
 
 # Per argument a shape with None, and two that fit it.
-DYNAMIC: dict[str, tuple[dict[str, Any], ...]] = {
-    "tokens": ({"tokens": (None, None, 32)}, {"tokens": (3, 17, 32)}, {"tokens": (1, 11, 32)}),
-    "images": (
-        {"images": (None, None, None, 3)},
-        {"images": (3, 32, 24, 3)},
-        {"images": (1, 48, 40, 3)},
+# Per kind of argument its shape with None, and two that fit it; then who takes which.
+ANY_TOKENS, ANY_PATCHES = (None, None, 32), (None, None, None, 5)
+MERGED = ["attention_pooling", "mean_pooling", "merging_block", "unmerge_tokens"]
+PIXELS = ["conv_stem_stage", "resnet_stem", "standardized_conv"]
+DYNAMIC: list[tuple[list[str], dict[str, tuple[Any, ...]]]] = [
+    (PIXELS, {"images": ((None, None, None, 3), (3, 32, 24, 3), (1, 48, 40, 3))}),
+    (["residual_unit"], {"images": ((None, None, None, 64), (3, 7, 6, 64), (1, 4, 9, 64))}),
+    (
+        ["patch_embedding", "patches"],
+        {"images": ((None, 3, None, None), (3, 3, 32, 24), (1, 3, 48, 40))},
     ),
-    "images_first": (
-        {"images": (None, 3, None, None)},
-        {"images": (3, 3, 32, 24)},
-        {"images": (1, 3, 48, 40)},
+    (
+        ["position_embedding", "tokens_to_grid"],
+        {
+            "tokens": (ANY_TOKENS, (3, 18, 32), (1, 12, 32)),
+            "patches": (ANY_PATCHES, (3, 4, 4, 5), (1, 5, 2, 5)),
+        },
     ),
-    "with_patches": (
-        {"tokens": (None, None, 32), "patches": (None, None, None, 5)},
-        {"tokens": (3, 18, 32), "patches": (3, 4, 4, 5)},
-        {"tokens": (1, 12, 32), "patches": (1, 5, 2, 5)},
+    (
+        MERGED,
+        {
+            "tokens": (ANY_TOKENS, (2, 17, 32), (1, 10, 32)),
+            "token_index": ((None, None), TOKEN_INDEX, TOKEN_INDEX[:1, :20]),
+        },
     ),
-    "with_token_index": (
-        {"tokens": (None, None, 32), "token_index": (None, None)},
-        {"tokens": (2, 17, 32), "token_index": TOKEN_INDEX},
-        {"tokens": (1, 10, 32), "token_index": TOKEN_INDEX[:1, :20]},
-    ),
-    "queries": (
-        {"queries": (None, None, 4, 8)},
-        {"queries": (3, 17, 4, 8)},
-        {"queries": (1, 9, 4, 8)},
-    ),
-    "feature_maps": (
-        {"images": (None, None, None, 64)},
-        {"images": (3, 7, 6, 64)},
-        {"images": (1, 4, 9, 64)},
-    ),
-}
-SHAPES: dict[str, str] = {
-    "attention_pooling": "with_token_index",
-    "mean_pooling": "with_token_index",
-    "merging_block": "with_token_index",
-    "patch_embedding": "images_first",
-    "patches": "images_first",
-    "position_embedding": "with_patches",
-    "relative_position_bias": "queries",
-    "residual_unit": "feature_maps",
-    "conv_stem_stage": "images",
-    "resnet_stem": "images",
-    "standardized_conv": "images",
-    "tokens_to_grid": "with_patches",
-    "unmerge_tokens": "with_token_index",
-}
+    (["relative_position_bias"], {"queries": ((None, None, 4, 8), (3, 17, 4, 8), (1, 9, 4, 8))}),
+]
+SHAPES = {name: shapes for names, shapes in DYNAMIC for name in names}
+TOKENS_ALONE: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 17, 32), (1, 11, 32))}
 
 
-@pytest.mark.parametrize("name", CASES)
+def is_of_fixed_length(case: Case) -> bool:
+    """MLP-Mixer learns a weight for every pair of tokens, BEiT's table is for one number."""
+    config = case.arguments.get("config")
+    grid = getattr(config, "relative_grid", case.arguments.get("relative_grid"))
+    return case.cls is layers.MixerBlock or grid is not None
+
+
+@pytest.mark.backends("tensorflow")  # the others trace every size anew
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if not is_of_fixed_length(case)])
 def test_batches_and_images_of_any_size(name: str) -> None:
     """One compiled model takes any number of examples, tokens and pixels, as the layer does."""
     cls, arguments, _ = CASES[name]
-    if cls is layers.MixerBlock:
-        pytest.skip("MLP-Mixer learns a weight for every pair of tokens: their number is fixed")
-    if getattr(arguments.get("config"), "relative_grid", arguments.get("relative_grid")):
-        pytest.skip("BEiT's table is for one number of tokens")
-    dynamic, *fitting = DYNAMIC[SHAPES.get(name, "tokens")]
-    layer = cls(**arguments)
+    shapes, layer = SHAPES.get(name, TOKENS_ALONE), cls(**arguments)
     tensors = {
         argument: keras.Input(shape[1:], dtype="int32" if argument == "token_index" else "float32")
-        for argument, shape in dynamic.items()
+        for argument, (shape, *_) in shapes.items()
     }
     model = keras.Model(list(tensors.values()), layer(*tensors.values()))
-    for given in fitting:
-        inputs = list(arrays(given).values())
+    for i in (1, 2):
+        inputs = list(arrays({argument: given[i] for argument, given in shapes.items()}).values())
         expected = keras.tree.flatten(layer(*inputs))
         found = keras.tree.flatten(model.predict(inputs, verbose=0))
         promised = layer.compute_output_shape(*(x.shape for x in inputs))

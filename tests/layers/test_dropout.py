@@ -15,6 +15,7 @@ def kept(rate: float, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return values > 0
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("rate", [0.03, 0.1, 0.5, 0.9])
 def test_as_many_as_the_rate_says_each_for_itself(rate: float) -> None:
     rows, length = 40_000, 16  # of two numbers a row
@@ -28,6 +29,7 @@ def test_as_many_as_the_rate_says_each_for_itself(rate: float) -> None:
     assert abs(variance - 1) < 0.06
 
 
+@pytest.mark.every_backend
 def test_other_draws_at_every_call_and_the_same_of_the_same_seed() -> None:
     layer = Dropout(0.5, seed=3)
     first, second = (ops.convert_to_numpy(layer(ops.ones((4, 50)), training=True)) for _ in "ab")
@@ -35,17 +37,14 @@ def test_other_draws_at_every_call_and_the_same_of_the_same_seed() -> None:
     np.testing.assert_array_equal(first > 0, kept(0.5, (4, 50), seed=3))
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0])
-def test_nothing_and_all(rate: float) -> None:
-    values = Dropout(rate)(ops.ones((4, 5)), training=True)
-    np.testing.assert_array_equal(ops.convert_to_numpy(values), 1 - rate)
-
-
-def test_outside_of_training_nothing_is_dropped() -> None:
+@pytest.mark.parametrize(("rate", "training"), [(0.0, True), (1.0, True), (0.5, False)])
+def test_nothing_and_all_and_nothing_outside_of_training(rate: float, training: bool) -> None:
     inputs = np.arange(12.0, dtype="float32").reshape(3, 4)
-    np.testing.assert_array_equal(ops.convert_to_numpy(Dropout(0.5)(inputs)), inputs)
+    values = ops.convert_to_numpy(Dropout(rate)(inputs, training=training))
+    np.testing.assert_array_equal(values, inputs * (1 - rate) if training else inputs)
 
 
+@pytest.mark.every_backend
 def test_any_number_of_images_in_any_precision() -> None:
     inputs = keras.Input((3, 5), dtype="bfloat16")
     outputs = Dropout(0.5, dtype="bfloat16")(inputs)

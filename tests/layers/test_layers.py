@@ -57,69 +57,49 @@ def values(*shape: int) -> np.ndarray:
     return np.random.default_rng(1).normal(size=shape).astype("float32")
 
 
-def numpy(tensor: Any) -> np.ndarray:
-    return keras.ops.convert_to_numpy(tensor)
+numpy = ops.convert_to_numpy
 
 
+# Copies and precisions of every layer: test_conformance.py and test_serialization.py.
 @pytest.mark.parametrize("name", CASES)
-def test_a_layer_alone(name: str) -> None:
-    """Shape as promised, config complete, the copy computes the same, and dtype is followed."""
+def test_a_layer_alone_has_the_shape_that_it_promises(name: str) -> None:
     layer, shape, wanted = CASES[name]
     layer = type(layer).from_config(layer.get_config())
     inputs = values(*shape)
-    outputs = layer(inputs)
-    assert tuple(outputs.shape) == wanted
+    assert tuple(layer(inputs).shape) == wanted
     assert tuple(layer.compute_output_shape(shape)) == wanted
-    symbolic = layer(keras.Input(shape[1:]))
-    assert symbolic.shape[1:] == wanted[1:]
-
-    config = keras.saving.serialize_keras_object(layer)
-    copy = keras.saving.deserialize_keras_object(config)
-    copy(inputs)
-    copy.set_weights(layer.get_weights())
-    np.testing.assert_array_equal(numpy(copy(inputs)), numpy(outputs))
-
+    assert layer(keras.Input(shape[1:])).shape[1:] == wanted[1:]
     half = type(layer).from_config({**layer.get_config(), "dtype": "mixed_bfloat16"})
     assert keras.backend.standardize_dtype(half(inputs).dtype) == "bfloat16"
 
 
-def test_every_public_layer_is_covered() -> None:
-    covered = {type(layer).__name__ for layer, _, _ in CASES.values()}
-    elsewhere = {"TokensToGrid", "RelativePositionBias", "MergingEncoderBlock", "UnmergeTokens"}
-    elsewhere |= {"BlockConfig"}  # not a layer
-    private = {"Dense", "Dropout"}
-    elsewhere |= {"GridPositionBias", "RotaryPositions"}  # in tests/checkpoints, of other packages
-    assert covered == {*layers.__all__, *private} - elsewhere
-
-
-@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.every_backend
 @pytest.mark.parametrize("patch", [(8, 8), (16, 8), (5, 7)])
-def test_patches_are_slices_of_the_image(channels: int, patch: tuple[int, int]) -> None:
-    images = values(2, 35, 26, channels)
-    found = numpy(layers.Patches(patch)(images))
-    first = numpy(layers.Patches(patch, "channels_first")(images.transpose(0, 3, 1, 2)))
-    for row in range(35 // patch[0]):
-        for column in range(26 // patch[1]):
-            cut = images[
-                :,
-                row * patch[0] : (row + 1) * patch[0],
-                column * patch[1] : (column + 1) * patch[1],
-            ]
-            np.testing.assert_array_equal(found[:, row, column], cut.reshape(2, -1))
-    np.testing.assert_array_equal(first, found)
+def test_patches_are_slices_of_the_image(patch: tuple[int, int]) -> None:
+    height, width = patch
+    for channels in (1, 3, 5):
+        images = values(2, 35, 26, channels)
+        found = numpy(layers.Patches(patch)(images))
+        first = numpy(layers.Patches(patch, "channels_first")(images.transpose(0, 3, 1, 2)))
+        np.testing.assert_array_equal(first, found)
+        for row in range(35 // height):
+            for column in range(26 // width):
+                cut = images[:, row * height :, column * width :][:, :height, :width]
+                np.testing.assert_array_equal(found[:, row, column], cut.reshape(2, -1))
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
 def test_patch_embedding_is_a_matrix_product_over_patches(data_format: str) -> None:
     images = values(2, 32, 24, 3)
     given = images if data_format == "channels_last" else images.transpose(0, 3, 1, 2)
     embed = layers.PatchEmbedding(16, 8, data_format)
-    found = numpy(embed(given))
-    flat = numpy(layers.Patches(8)(images))
+    found, flat = numpy(embed(given)), numpy(layers.Patches(8)(images))
     kernel, bias = (numpy(w) for w in (embed.kernel, embed.bias))
     np.testing.assert_allclose(found, flat @ kernel.reshape(-1, 16) + bias, atol=1e-5)
 
 
+@pytest.mark.every_backend
 def test_attention_is_its_definition() -> None:
     """Equations 5 to 8 of the paper, in NumPy and float64."""
     tokens, heads = values(*TOKENS), 4
@@ -136,18 +116,18 @@ def test_attention_is_its_definition() -> None:
     np.testing.assert_allclose(numpy(layer.attention_probabilities(tokens)), weights, atol=1e-5)
 
 
+@pytest.mark.every_backend
 def test_relative_bias_is_its_definition() -> None:
     """Logit (q, k) gains query q times the embedding of the offset k - q."""
-    queries = values(2, 6, 3, 8)
-    layer = layers.RelativePositionBias(6)
-    found = numpy(layer(queries))
-    table = numpy(layer.embedding)
+    queries, layer = values(2, 6, 3, 8), layers.RelativePositionBias(6)
+    found, table = numpy(layer(queries)), numpy(layer.embedding)
     for q in range(6):
         for k in range(6):
             wanted = queries[:, q] @ table[k - q + 5] / np.sqrt(8)
             np.testing.assert_allclose(found[:, :, q, k], wanted, atol=1e-6)
 
 
+@pytest.mark.every_backend
 def test_gelu_is_its_definition() -> None:
     x = np.concatenate([np.linspace(-6, 6, 2001), [-1e4, 1e4]])
     exact = x * [(1 + math.erf(v / math.sqrt(2))) / 2 for v in x]
@@ -158,6 +138,7 @@ def test_gelu_is_its_definition() -> None:
     np.testing.assert_allclose(numpy(gelu_tanh(x)), near, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("biased", [False, True])
 def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
@@ -173,27 +154,21 @@ def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
     np.testing.assert_allclose(found, numpy(wanted), atol=tolerance)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("length", [9, 300])
 @pytest.mark.parametrize("biased", [False, True])
 def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, length: int) -> None:
     """With few tokens and with many, which torch's operator takes in other precisions."""
     relative = {"relative_length": length} if biased else {}
-    tokens = values(2, length, 16).astype("float32")
-    models = [
-        keras.Sequential(
-            [
-                keras.Input(tokens.shape[1:]),
-                layers.MultiHeadSelfAttention(2, **relative, dtype=dtype),
-                keras.layers.Activation("linear", dtype="float32"),
-            ],
-            name="model",
-        )
-        for dtype in ("float32", "mixed_bfloat16")
-    ]
+    tokens, models = values(2, length, 16), []
+    for dtype in ("float32", "mixed_bfloat16"):
+        attend = layers.MultiHeadSelfAttention(2, **relative, dtype=dtype)
+        exactly = keras.layers.Activation("linear", dtype="float32")
+        inputs = keras.Input(tokens.shape[1:])
+        models.append(keras.Sequential([inputs, attend, exactly], name="model"))
     models[1].set_weights(models[0].get_weights())
-    weights = values(2, length, 16).astype("float32")
     exact, rounded = (
-        np.concatenate([x.ravel() for x in gradients(model, tokens, True, weights).values()])
+        np.concatenate([x.ravel() for x in gradients(model, tokens, True, tokens).values()])
         for model in models
     )
     error = np.linalg.norm(rounded - exact) / np.linalg.norm(exact)
@@ -204,7 +179,7 @@ def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, lengt
 STRATEGIES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="has an operator of its own there")
+@pytest.mark.backends("torch")  # has an operator of its own there
 def test_attention_in_float64_is_not_rounded_in_training() -> None:
     import torch
 
@@ -215,15 +190,15 @@ def test_attention_in_float64_is_not_rounded_in_training() -> None:
     np.testing.assert_allclose(layer(tokens).detach().numpy(), expected, rtol=0, atol=1e-14)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_attention_dropout_preserves_the_mean(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The explicit probabilities of training agree with the fused kernel on average."""
     for module in ("attention", "_dropout"):
-        monkeypatch.setattr(
-            f"keras_vit.layers.{module}.dropout_strategy", lambda: DropoutStrategy(strategy)
-        )
+        name = f"keras_vit.layers.{module}.dropout_strategy"
+        monkeypatch.setattr(name, lambda: DropoutStrategy(strategy))
     tokens = values(1, 9, 16).repeat(300, axis=0)
     layer = layers.MultiHeadSelfAttention(2, attention_dropout=0.3)
     exact = numpy(layer(tokens))[0]
@@ -231,16 +206,19 @@ def test_attention_dropout_preserves_the_mean(
     assert np.abs(mean - exact).max() < 0.15 * np.abs(exact).max()
 
 
-def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean() -> None:
-    branch = np.ones((4000, 3, 2), "float32")
-    dropped = numpy(layers.StochasticDepth(0.25)(branch, training=True))
-    flat = dropped.reshape(4000, -1)
+@pytest.mark.every_backend
+@pytest.mark.parametrize("rescale", [True, False])  # without, it is big_vision's
+def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean(rescale: bool) -> None:
+    branch, layer = np.ones((4000, 3, 2), "float32"), layers.StochasticDepth(0.25, rescale=rescale)
+    flat = numpy(layer(branch, training=True)).reshape(4000, -1).round(6)
+    kept = np.float32(4 / 3 if rescale else 1)
     assert (flat == flat[:, :1]).all()
-    assert set(np.unique(flat)) == {np.float32(0), np.float32(4 / 3)}
-    assert flat.mean() == pytest.approx(1, abs=0.03)
-    np.testing.assert_array_equal(numpy(layers.StochasticDepth(0.25)(branch)), branch)
+    assert set(np.unique(flat)) == {np.float32(0), kept.round(6)}
+    assert flat.mean() == pytest.approx(0.75 * kept, abs=0.03)
+    np.testing.assert_array_equal(numpy(layer(branch)), branch)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("epsilons", [(0.0, 1e-5), (1e-10, 0.0)])
 def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float, float]) -> None:
     images = values(2, 9, 8, 4)
@@ -257,24 +235,19 @@ def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float,
             np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
 
 
-def test_stochastic_depth_without_scaling_is_big_visions() -> None:
-    branch = np.ones((400, 3, 2), "float32")
-    kept = numpy(layers.StochasticDepth(0.25, rescale=False)(branch, training=True))
-    assert set(np.unique(kept.round(6))) == {np.float32(0), np.float32(1)}
-
-
+@pytest.mark.every_backend
 def test_padded_patches_see_zeros_around_the_image() -> None:
     """The Mixer's stem pads as TensorFlow does: what cannot be shared goes to the end."""
     images = values(2, 34, 25, 3)
     embed = layers.PatchEmbedding(8, (5, 7), padding="same")
-    plain = layers.PatchEmbedding(8, (5, 7))
-    found = numpy(embed(images))
+    plain, found = layers.PatchEmbedding(8, (5, 7)), numpy(embed(images))
     padded = np.pad(images, ((0, 0), (0, 1), (1, 2), (0, 0)))
     plain.build(padded.shape)
     plain.set_weights(embed.get_weights())
     np.testing.assert_allclose(numpy(plain(padded)), found, atol=1e-6)
 
 
+@pytest.mark.every_backend
 def test_sincos_positions_are_big_visions() -> None:
     """`posemb_sincos_2d` of big_vision, written out."""
     layer = layers.PositionEmbedding((3, 5), "sincos2d", 0)
@@ -287,13 +260,14 @@ def test_sincos_positions_are_big_visions() -> None:
     np.testing.assert_allclose(found[0], np.concatenate(parts, axis=1), atol=1e-6)
 
 
-@pytest.mark.parametrize("new", [(7, 5), (2, 3), (4, 4), (1, 1), (9, 2)])
-def test_resampling_is_scipys_zoom(new: tuple[int, int]) -> None:
+@pytest.mark.every_backend
+def test_resampling_is_scipys_zoom() -> None:
     ndimage = pytest.importorskip("scipy.ndimage")
     grid = values(4, 4, 6)
-    wanted = ndimage.zoom(grid, (new[0] / 4, new[1] / 4, 1), order=1)
-    found = numpy(layers.positions.resample_grid(grid, *new))
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    for new in ((7, 5), (2, 3), (4, 4), (1, 1), (9, 2)):
+        wanted = ndimage.zoom(grid, (new[0] / 4, new[1] / 4, 1), order=1)
+        found = numpy(layers.positions.resample_grid(grid, *new))
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ def merged_by_the_paper(
     return np.array(merged), np.array(merged_sizes), where
 
 
-@pytest.mark.parametrize("prefix", [0, 1, 3])
-@pytest.mark.parametrize("r", [1, 5, 100])
-def test_matching_is_the_papers(prefix: int, r: int) -> None:
+@pytest.mark.every_backend
+@pytest.mark.parametrize(("r", "prefix"), [(1, 0), (5, 0), (5, 1), (100, 1), (5, 3), (100, 3)])
+def test_matching_is_the_papers(r: int, prefix: int) -> None:
     metric, tokens = values(3, 16 + prefix, 8), values(3, 16 + prefix, 6)[..., ::-1]
     sizes = np.random.default_rng(2).integers(1, 5, (3, 16 + prefix)).astype("float32")
 
@@ -73,6 +73,7 @@ def test_matching_is_the_papers(prefix: int, r: int) -> None:
         np.testing.assert_array_equal(laid_out[i], found[i, wanted[2]])
 
 
+@pytest.mark.every_backend
 def test_merging_twice_keeps_account_of_every_token() -> None:
     def merged(r: int, tokens: Any, sizes: Any, token_index: Any) -> list[Any]:
         matching = bipartite_soft_matching(tokens, r, 1)
@@ -107,6 +108,7 @@ def test_nothing_to_merge_changes_nothing() -> None:
         assert matching.unmerge(tokens) is tokens
 
 
+@pytest.mark.every_backend
 def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
     tokens = np.full((1, 5, 4), 60000, "float16")
     tokens[:, 3:] = -1.1  # far from the others: these two are no one's nearest
@@ -121,36 +123,33 @@ def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
 
 def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.EncoderBlock]:
     """A merging block and a plain one of the same weights, of which none is trivial."""
-    merging = layers.MergingEncoderBlock(BLOCK, **{"merge": 4, **changes})
-    plain = layers.EncoderBlock(BLOCK)
-    merging.build((None, 17, 32))
-    plain.build((None, 17, 32))
-    weights = [values(*w.shape) * 0.3 for w in plain.weights]
-    merging.set_weights(weights)
-    plain.set_weights(weights)
-    return merging, plain
+    blocks = (
+        layers.MergingEncoderBlock(BLOCK, **{"merge": 4, **changes}),
+        layers.EncoderBlock(BLOCK),
+    )
+    for block in blocks:
+        block.build((None, 17, 32))
+        block.set_weights([values(*w.shape) * 0.3 for w in block.weights])
+    return blocks
 
 
+@pytest.mark.every_backend
 def test_a_block_alone() -> None:
     block, _ = block_and()
-    inputs = values(2, 17, 32)
-    tokens, token_index = at_once(block)(inputs)
+    tokens, token_index = at_once(block)(values(2, 17, 32))
     assert tuple(tokens.shape) == (2, 13, 32)
     assert tuple(token_index.shape) == (2, 17)
     assert block.compute_output_shape((2, 17, 32)) == ((2, 13, 32), (2, 17))
     symbolic = block(keras.Input((17, 32)))
     assert [s.shape for s in symbolic] == [(None, 13, 32), (None, 17)]
     assert [s.dtype for s in symbolic] == ["float32", "int32"]
-    config = keras.saving.serialize_keras_object(block)
-    copy = keras.saving.deserialize_keras_object(config)
-    copy.set_weights(block.get_weights())
-    np.testing.assert_array_equal(numpy(at_once(copy)(inputs)[0]), numpy(tokens))
     half = layers.MergingEncoderBlock(BLOCK, merge=4, dtype="mixed_bfloat16")
     half.build((None, 17, 32))
-    half = at_once(half)(inputs)
+    half = at_once(half)(values(2, 17, 32))
     assert [keras.backend.standardize_dtype(x.dtype) for x in half] == ["bfloat16", "int32"]
 
 
+@pytest.mark.every_backend
 def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
     """Equal tokens, merged and not: the other tokens must not notice (ToMe, equation 1)."""
     block, plain = block_and(merge=0)
@@ -166,6 +165,7 @@ def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
     np.testing.assert_allclose(maps[..., 1], wanted[:, :, :9, [1, 9, 10]].sum(-1), atol=1e-5)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("pooling", [layers.MeanPooling(1), layers.AttentionPooling(4, 64)])
 def test_pooling_counts_a_merged_token_as_its_members(pooling: keras.layers.Layer) -> None:
     few, token_index = values(2, 5, 32), np.array([[0, 1, 1, 2, 3, 4, 3, 3]] * 2, "int32")

@@ -6,25 +6,14 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import layers
+from tests import bank
 
-NOISE = {"stochastic_depth": 0.4}
-DROPOUT = {"dropout": 0.3, "attention_dropout": 0.3}
+NOISE, DROPOUT = {"stochastic_depth": 0.4}, {"dropout": 0.3, "attention_dropout": 0.3}
 
 
 def vision_transformer(remat: bool, **noise: Any) -> keras.Model:
-    return keras_vit.VisionTransformer(
-        patch_size=8,
-        hidden_dim=16,
-        depth=2,
-        num_heads=2,
-        mlp_dim=24,
-        num_classes=0,
-        input_shape=(16, 16, 3),
-        remat=remat,
-        **noise,
-    )
+    return bank.fresh(**{**bank.TINY, "depth": 2, "num_classes": 0}, remat=remat, **noise)
 
 
 def one_layer(cls: Any, shape: tuple[int, ...], **arguments: Any) -> Any:
@@ -52,9 +41,19 @@ MODELS: dict[str, tuple[Any, dict[str, float]]] = {
     "vision_transformer": (vision_transformer, NOISE | DROPOUT),
 }
 JAX = keras.backend.backend() == "jax"
+
+
+def marks(name: str, noisy: bool, eager: bool) -> list[Any]:
+    """What draws runs on every backend; torch is eager always, and JAX compiles every operator
+    without a compiler: up to half a minute for each."""
+    if eager:
+        named = pytest.mark.backends("tensorflow", "jax")
+        return [named, pytest.mark.slow] if JAX else [named]
+    return [pytest.mark.every_backend] if noisy or name == "residual_unit" else []
+
+
 CASES = [
-    # Without a compiler, JAX compiles every operator: up to half a minute for each.
-    pytest.param(name, noisy, eager, marks=[pytest.mark.slow] * (eager and JAX))
+    pytest.param(name, noisy, eager, marks=marks(name, noisy, eager))
     for name, (_, noise) in MODELS.items()
     for noisy in (False, True)
     for eager in (False, True)
