@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,9 @@ def test_contestants_are_named() -> None:
     named = [(one["system"], one["variant"]) for one in compare.parse_contestant("keras_hub")]
     assert named == [("keras_hub", b) for b in ("tensorflow", "jax", "torch")]
     text = "keras_vit/jax:token_merging=[8,0];remat=true;activation=gelu;batch_size=2"
-    assert compare.parse_contestant(text) == [
-        {
-            "system": "keras_vit",
-            "variant": "jax",
-            "options": {"token_merging": [8, 0], "remat": True, "activation": "gelu"},
-            "batch_size": 2,
-            "label": text,
-        }
-    ]
+    options = {"token_merging": [8, 0], "remat": True, "activation": "gelu"}
+    one = {"system": "keras_vit", "variant": "jax", "options": options, "batch_size": 2}
+    assert compare.parse_contestant(text) == [{**one, "label": text}]
     for wrong in ("timm2", "timm/jax"):
         with pytest.raises(SystemExit, match="Known: "):
             compare.parse_contestant(wrong)
@@ -104,11 +97,8 @@ def test_what_has_something_of_its_own_is_compared_with_what_has_nothing() -> No
 
 
 def test_a_rate_is_compared_with_the_limit_of_its_dtype() -> None:
-    results = [
-        result("keras_vit/jax", [2.0]),
-        result("keras_vit/torch:dtype=bfloat16", [1.0]),
-        result("limit/jax", [0.2]),
-    ]
+    names = ("keras_vit/jax", "keras_vit/torch:dtype=bfloat16", "limit/jax")
+    results = [result(name, [time]) for name, time in zip(names, (2.0, 1.0, 0.2), strict=True)]
     plain, half, _ = (
         next(line for line in _report.table("training", results).splitlines() if name in line)
         for name in ("keras_vit/jax ", "bfloat16 ", "limit/jax ")
@@ -136,10 +126,6 @@ def test_a_long_command_continues_on_the_next_line() -> None:
         assert words == ["python", "-m", "benchmarks", "compare", *arguments]
 
 
-def boxes_of(texts: Sequence[Any]) -> list[Any]:
-    return [text.get_window_extent() for text in texts]
-
-
 def test_plots_are_legible_on_a_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Narrow, with large letters, panels below each other, and a legend that covers nothing."""
     pytest.importorskip("matplotlib")
@@ -156,10 +142,9 @@ def test_plots_are_legible_on_a_phone(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
     results.append(result("limit/jax", [0.2, 0.3]))
     _report.plot({"training": results, "inference": results}, tmp_path / "compare.png")
-    rows = [
-        {"merged": r, "dtype": "float32", "accuracy": 0.96, "images_per_second": [rate]}
-        for r, rate in ((0, 1.0), (10, 1.4), (12, 1.42))
-    ]
+    row = {"accuracy": 0.96, "dtype": "float32"}
+    rates = ((0, 1.0), (10, 1.4), (12, 1.42))
+    rows = [{**row, "merged": r, "images_per_second": [rate]} for r, rate in rates]
     rows.append({**rows[0], "dtype": "mixed_bfloat16", "images_per_second": [1.6]})
     merging.plot(rows, tmp_path / "merging.png")
     compared, merged = figures
@@ -172,7 +157,7 @@ def test_plots_are_legible_on_a_phone(tmp_path: Path, monkeypatch: pytest.Monkey
         box = legend.get_window_extent()
         assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)
         for axes in figure.axes:
-            boxes = boxes_of(axes.texts)
+            boxes = [text.get_window_extent() for text in axes.texts]
             assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
             assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
     first, second = compared.axes
@@ -183,67 +168,49 @@ def test_plots_are_legible_on_a_phone(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     folder = tmp_path / "performance"
-    measured = {
-        "s16": [
-            result("keras_vit/jax", [1.0, 1.0]),
-            result("keras_vit/torch", [2.0, 2.0]),
-            result("timm/compiled", [1.5, 1.5]),
-            result("limit/jax", [0.05, 0.05]),
-        ],
-        "malloc": [
-            result("keras_vit/torch", [1.0]),
-            result("keras_vit/torch:malloc=default", [1.25]),
-        ],
-        "l16_remat": [
-            result("keras_vit/jax", [1.0]),
-            result("keras_vit/jax:remat=true", [1.25]),
-        ],
+    measured: dict[str, dict[str, float]] = {
+        "s16": {"keras_vit/jax": 1, "keras_vit/torch": 2, "timm/compiled": 1.5, "limit/jax": 0.05},
+        "malloc": {"keras_vit/torch": 1, "keras_vit/torch:malloc=default": 1.25},
+        "l16_remat": {"keras_vit/jax": 1, "keras_vit/jax:remat=true": 1.25},
         # Time as the square of the depth: the exponent is 2.
-        "growth_depth_torch": [
-            result(f"keras_vit/torch:depth={depth}", [depth**2]) for depth in (1, 2, 4)
-        ],
+        "growth_depth_torch": {f"keras_vit/torch:depth={depth}": depth**2 for depth in (1, 2, 4)},
     }
-    for name, results in measured.items():
+    for name, seconds in measured.items():
+        results = [result(who, [time] * 2) for who, time in seconds.items()]
         _report.write({"training": results}, folder / name, {})
+    columns = ("merged", "dtype", "accuracy", "images_per_second")
     rows = [
-        {
-            "merged": merged,
-            "dtype": dtype,
-            "accuracy": accuracy,
-            "images_per_second": [rate] * 3,
-        }
-        for merged, dtype, accuracy, rate in (
-            (0, "float32", 0.96, 10.0),
-            (8, "float32", 0.958, 15.0),
-            (16, "float32", 0.9, 20.0),
-            (0, "mixed_bfloat16", 0.959, 14.0),
-        )
+        (0, "float32", 0.96, [10.0] * 3),
+        (8, "float32", 0.958, [15.0] * 3),
+        (16, "float32", 0.9, [20.0] * 3),
+        (0, "mixed_bfloat16", 0.959, [14.0] * 3),
     ]
+    facts = {"title": "T", "images": 500}
+    facts["rows"] = [dict(zip(columns, row, strict=True)) for row in rows]
     (folder / "merging_torch").mkdir()
-    facts = {"title": "T", "images": 500, "rows": rows}
     (folder / "merging_torch" / "merging.json").write_text(json.dumps(facts))
     plots = [*folder.glob("*/*.png")]
     for file in plots:
         file.unlink()
-
     (folder / "costs").mkdir()
     (folder / "costs" / "costs.json").write_text('{"training": {"GELU": 0.75, "copies": 0.25}}')
-
     page = _page.page(folder, performance.MEASUREMENTS)
-
-    assert "the best of keras_vit is `keras_vit/jax`, 1.50 × `timm/compiled`" in page
-    assert "60% of the limit" in page  # four images a second of 6.7
-    assert all(file.exists() for file in [*plots, folder / "merging_torch" / "merging.png"])
-    assert "| the backend, beside the fastest | training, ViT-S/16, batch 4 | 1.00 | 0.50 |" in page
-    assert "| `remat=True`, by AdamW | training, ViT-S/16, batch 4 | 0.80 | – |" in page
-    assert "| `token_merging=8` | inference, ViT-Ti/16, batch 32 | – | **1.50** |" in page
-    assert "`token_merging=8` on torch loses 0.20 points, 1 of 500 images." in page
-    # Of what is counted, embedding and head do not grow with depth.
-    assert "| training, torch | depth, 1–4 | 0.92 | 0.86 | 2.00 | 0.00 | 0.00 |" in page
-    assert (folder / "growth.png").exists()
-    assert '`model.copy(dtype="mixed_bfloat16")` on torch loses 0.10 points' in page
-    assert "| huge pages on Linux, see below | training, ViT-S/16, batch 4 | – | **1.25** |" in page
-    assert "training\n 75.0%  GELU\n 25.0%  copies" in page
+    for words in (
+        "the best of keras_vit is `keras_vit/jax`, 1.50 × `timm/compiled`",
+        "60% of the limit",  # four images a second of 6.7
+        "| the backend, beside the fastest | training, ViT-S/16, batch 4 | 1.00 | 0.50 |",
+        "| `remat=True`, by AdamW | training, ViT-S/16, batch 4 | 0.80 | – |",
+        "| `token_merging=8` | inference, ViT-Ti/16, batch 32 | – | **1.50** |",
+        "`token_merging=8` on torch loses 0.20 points, 1 of 500 images.",
+        # Of what is counted, embedding and head do not grow with depth.
+        "| training, torch | depth, 1–4 | 0.92 | 0.86 | 2.00 | 0.00 | 0.00 |",
+        '`model.copy(dtype="mixed_bfloat16")` on torch loses 0.10 points',
+        "| huge pages on Linux, see below | training, ViT-S/16, batch 4 | – | **1.25** |",
+        "training\n 75.0%  GELU\n 25.0%  copies",
+    ):
+        assert words in page
+    files = [*plots, folder / "merging_torch" / "merging.png", folder / "growth.png"]
+    assert all(file.exists() for file in files)
     assert "bfloat16 instead" not in page  # was not measured
     for arguments in performance.MEASUREMENTS.values():
         options = compare.arguments_parser().parse_args(arguments)
@@ -252,18 +219,22 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
 
 def test_the_small_form_fails_when_a_recorded_ratio_is_lost(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "quick.json"
-    before = {"training": [result("keras_vit/jax", [1.0]), result("keras_hub/jax", [2.0])]}
-    after = {"training": [result("keras_vit/jax", [1.2]), result("keras_hub/jax", [2.0])]}
+    before, after = (
+        {"training": [result("keras_vit/jax", [ours]), result("keras_hub/jax", [2.0])]}
+        for ours in (1.0, 1.2)
+    )
     alone = {"training": [result("keras_vit/jax", [9.0])]}
-    assert _quick.verdict(before, file=file) == 0
-    assert "nothing is recorded" in capsys.readouterr().out
-    assert _quick.verdict(before, record=True, file=file) == 0
-    assert json.loads(file.read_text()) == {"training jax": 2.0}
-    assert _quick.verdict(before, file=file) == 0
-    assert _quick.verdict(after, file=file) == 1
-    assert "LOST" in capsys.readouterr().out
-    assert _quick.verdict(alone, file=file) == 0
-    assert "not installed" in capsys.readouterr().out
+    for results, record, status, words in (
+        (before, False, 0, "nothing is recorded"),
+        (before, True, 0, ""),
+        (before, False, 0, ""),
+        (after, False, 1, "LOST"),
+        (alone, False, 0, "not installed"),
+    ):
+        assert _quick.verdict(results, record=record, file=file) == status
+        assert words in capsys.readouterr().out
+        if record:
+            assert json.loads(file.read_text()) == {"training jax": 2.0}
 
 
 def test_every_variant_has_a_backend() -> None:
@@ -273,7 +244,7 @@ def test_every_variant_has_a_backend() -> None:
     assert backends == {"tensorflow", "jax", "torch"}
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="measures torch")
+@pytest.mark.backends("torch")
 def test_a_step_is_divided_among_its_operators(tmp_path: Path, capsys: Any) -> None:
     # In a model much smaller than this, other processes decide which operator takes longest.
     assert costs.main(["--model", "ViT-Ti/16", "--batch-size", "2", "--out", str(tmp_path)]) == 0
@@ -286,6 +257,7 @@ def test_a_step_is_divided_among_its_operators(tmp_path: Path, capsys: Any) -> N
     assert "%  GELU" in capsys.readouterr().out
 
 
+@pytest.mark.every_backend
 @pytest.mark.slow
 def test_the_command(tmp_path: Path, capfd: Any) -> None:
     backend = keras.backend.backend()
