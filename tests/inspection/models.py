@@ -1,20 +1,21 @@
 """Small models of every kind whose insides differ, and images for them."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
-import keras_vit
 from keras_vit.inspection import attention_maps
+from keras_vit.models import ImageModel
+from tests import bank
 
 # Patches and grid are not square: a transposed axis cannot hide.
-SIZES = {
-    "num_classes": 5,
+SIZES: dict[str, Any] = {
     "patch_size": (8, 4),
     "hidden_dim": 16,
-    "depth": 2,
     "num_heads": 2,
     "mlp_dim": 32,
     "input_shape": (32, 12, 3),
@@ -31,15 +32,20 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@cache
-def model_of(kind: str) -> keras_vit.VisionTransformer:
-    """A model whose weights are large enough that no head attends evenly; leave it as it is."""
-    keras.utils.set_random_seed(1)
-    model = keras_vit.VisionTransformer(**{**SIZES, **KINDS[kind]})
-    random = np.random.default_rng(1)
-    for weight in model.trainable_variables:
-        weight.assign(random.normal(0, 0.3, weight.shape).astype("float32"))
+def untrained(**changes: Any) -> ImageModel:
+    return bank.fresh(filled=False, **{**SIZES, **changes})
+
+
+def randomized(model: Any) -> Any:
+    """With weights large enough that no head attends evenly."""
+    bank.fill(model, seed=1, scale=0.3)
     return model
+
+
+@cache
+def model_of(kind: str) -> ImageModel:
+    """The model of its kind that tests share; leave it as it is."""
+    return randomized(untrained(**KINDS[kind]))
 
 
 @cache
@@ -48,10 +54,16 @@ def maps_of(kind: str) -> np.ndarray:
     return attention_maps(model_of(kind), images_for(kind))
 
 
-def images_for(kind: str, count: int = 3) -> np.ndarray:
-    images = np.random.default_rng(2).integers(0, 256, (count, 32, 12, 3)).astype("uint8")
+def images_for(kind: str) -> np.ndarray:
+    images = bank.pixels(3, 32, 12, 3, seed=2)
     return np.moveaxis(images, -1, 1) if kind == "channels_first" else images
 
 
 def array(tensor: Any) -> np.ndarray:
     return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def everywhere(names: Iterable[str], *chosen: str) -> list[Any]:
+    """Parameters of tests, of which the chosen ones run on every backend."""
+    marks = pytest.mark.every_backend
+    return [pytest.param(name, marks=marks) if name in chosen else name for name in names]

@@ -6,29 +6,29 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import inspection
 from keras_vit.inspection import class_attribution
 from keras_vit.inspection.attribution import run_gradients
 from keras_vit.layers.observation import Observer, observed_by
-from tests.inspection.models import KINDS, SIZES, array, images_for, model_of
+from tests import bank
+from tests.inspection.models import (
+    KINDS,
+    array,
+    everywhere,
+    images_for,
+    model_of,
+    randomized,
+    untrained,
+)
 
 WITH_CLASSES = [kind for kind in KINDS if kind != "all_tokens"]
 
 
-def random_weights(model: Any, seed: int = 1) -> Any:
-    random = np.random.default_rng(seed)
-    for weight in model.trainable_variables:
-        weight.assign(random.normal(0, 0.3, weight.shape).astype("float32"))
-    return model
-
-
 def nested(vit: Any) -> keras.Model:
     """Two classes on a rescaled image and a ViT."""
-    shape = vit.input_shape[1:]
-    images = keras.Input(shape)
+    images = keras.Input(vit.input_shape[1:])
     scores = keras.layers.Dense(2)(vit(keras.layers.Rescaling(0.5)(images)))
-    return random_weights(keras.Model(images, scores))
+    return randomized(keras.Model(images, scores))
 
 
 def merging(vit: Any) -> Any:
@@ -48,12 +48,18 @@ class Moved(Observer):
         return probabilities + keras.ops.convert_to_tensor(self.added)
 
 
-@pytest.mark.parametrize("wrap", [None, nested, merging], ids=["itself", "nested", "merging"])
-@pytest.mark.parametrize("kind", ["token", "gap", "map"])
-def test_gradients_equal_finite_differences(kind: str, wrap: Any) -> None:
+WRAPS = {"itself": lambda vit: vit, "nested": nested, "merging": merging}
+WRAPPED = [f"{kind} {wrap}" for kind in ("token", "gap", "map") for wrap in WRAPS]
+
+
+@pytest.mark.parametrize(
+    "name",
+    everywhere(WRAPPED, "token itself", "gap itself", "map itself", "token nested", "map merging"),
+)
+def test_gradients_equal_finite_differences(name: str) -> None:
     """The score along the gradient, and along a random direction, of the attention of a block."""
-    model, images = model_of(kind), images_for(kind).astype("float32")
-    model = model if wrap is None else wrap(model)
+    kind, wrap = name.split()
+    model, images = WRAPS[wrap](model_of(kind)), images_for(kind).astype("float32")
     (each,) = run_gradients(model, images, classes=1, batch_size=3)
 
     def score(block: int, added: np.ndarray) -> float:
@@ -64,15 +70,14 @@ def test_gradients_equal_finite_differences(kind: str, wrap: Any) -> None:
         assert np.abs(gradient).max() > 1e-4
         random = np.random.default_rng(block).normal(size=gradient.shape)
         for direction in (gradient, random):
-            direction = direction / np.linalg.norm(direction)
-            step = 1e-2
+            direction, step = direction / np.linalg.norm(direction), 1e-2
             slope = score(block, step * direction) - score(block, -step * direction)
             expected = float((gradient * direction).sum())
             scale = float(np.linalg.norm(gradient))
             assert slope / (2 * step) == pytest.approx(expected, abs=0.02 * scale)
 
 
-@pytest.mark.parametrize("kind", WITH_CLASSES)
+@pytest.mark.parametrize("kind", everywhere(WITH_CLASSES, "map"))
 def test_it_equals_the_definition(kind: str) -> None:
     """Chefer et al., equations 5 and 6: all rows of the relevance, one matrix product a layer."""
     model, images = model_of(kind), images_for(kind)
@@ -122,6 +127,7 @@ def test_classes() -> None:
     np.testing.assert_allclose(default.sum(axis=(1, 2)), 1, atol=1e-5)
 
 
+@pytest.mark.every_backend
 def test_probabilities_give_what_their_logits_give() -> None:
     """Also where the probability of the class has rounded to 1, and its gradient to 0."""
     vit, images = model_of("token"), images_for("token")
@@ -146,47 +152,39 @@ def test_probabilities_give_what_their_logits_give() -> None:
 
 @pytest.mark.slow
 def test_merged_twins_are_explained_as_the_patches_that_they_are() -> None:
-    options = {"patch_size": 8, "hidden_dim": 16, "depth": 2, "num_heads": 4, "num_classes": 5}
     random = np.random.default_rng(0)
     images = np.repeat(random.uniform(0, 255, (2, 32, 2, 8, 3)), 2, axis=2).reshape(2, 32, 32, 3)
     for pooling in ("token", "gap", "map"):
-        plain = random_weights(
-            keras_vit.VisionTransformer(
-                input_shape=(32, 32, 3), position_embedding="none", pooling=pooling, **options
-            )
-        )
-        expected = class_attribution(plain, images, 1)
+        plain = bank.fresh(hidden_dim=16, position_embedding="none", pooling=pooling)
+        expected = class_attribution(randomized(plain), images, 1)
         merged = class_attribution(plain.with_token_merging((8, 0)), images, 1)
         np.testing.assert_allclose(merged, expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision(policy: str) -> None:
+@pytest.mark.every_backend
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16", "int8"])
+def test_other_precisions(precision: str) -> None:
     model, images = model_of("token"), images_for("token")
-    mixed = type(model).from_config({**model.get_config(), "dtype": policy})
-    mixed.set_weights(model.get_weights())
-    maps = class_attribution(mixed, images, 1)
+    if precision == "int8":
+        other = model.copy()
+        other.quantize("int8")
+    else:
+        other = type(model).from_config({**model.get_config(), "dtype": precision})
+        other.set_weights(model.get_weights())
+    maps = class_attribution(other, images, 1)
     assert maps.dtype == np.float32
     assert np.abs(maps - class_attribution(model, images, 1)).max() < 0.02
 
 
-def test_a_quantized_model() -> None:
-    model, images = model_of("token"), images_for("token")
-    quantized = model.copy()
-    quantized.quantize("int8")
-    difference = class_attribution(quantized, images, 1) - class_attribution(model, images, 1)
-    assert np.abs(difference).max() < 0.02
-
-
 @pytest.mark.parametrize("pooling", ["token", "gap", "map"])
 def test_a_head_of_zeros_is_not_a_map(pooling: str) -> None:
-    model = keras_vit.VisionTransformer(**{**SIZES, "pooling": pooling})
     with pytest.warns(UserWarning, match=r"in 3 of 3 images: their maps are zeros"):
-        maps = class_attribution(model, images_for("token"))
+        maps = class_attribution(untrained(pooling=pooling), images_for("token"))
     assert maps.shape == (3, 4, 3)
     assert not maps.any()
 
 
+@pytest.mark.every_backend
 def test_the_model_stays_as_it_is() -> None:
     model, images = model_of("token"), images_for("token")
     before = array(model(images))
@@ -196,23 +194,26 @@ def test_the_model_stays_as_it_is() -> None:
 
 def test_errors() -> None:
     model, images = model_of("token"), images_for("token")
-    with pytest.raises(ValueError, match=r"classes=5 is not a class.*0 to 4"):
-        class_attribution(model, images, 5)
-    with pytest.raises(ValueError, match=r"2 entries for 3 images"):
-        class_attribution(model, images, [0, 1])
+    for classes, reason in (
+        (5, r"classes=5 is not a class.*0 to 4"),
+        ([0, 1], r"2 entries for 3 images"),
+        ("rose", r"no class 'rose'.*not have names"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            class_attribution(model, images, classes)
     np.testing.assert_array_equal(
         class_attribution(model, images, "2"), class_attribution(model, images, 2)
     )
-    with pytest.raises(ValueError, match=r"no class 'rose'.*not have names"):
-        class_attribution(model, images, "rose")
-    features = {"num_classes": 0}
-    tanh = keras_vit.VisionTransformer(**{**SIZES, "representation_size": 8})
+
+
+def test_models_without_scores_of_classes() -> None:
+    model, images = model_of("token"), images_for("token")
     for each in (
-        tanh.feature_model("pre_logits"),
+        untrained(representation_size=8).feature_model("pre_logits"),  # by tanh
         model.feature_model("pre_logits"),
         model.feature_model("encoder_norm"),
-        keras_vit.VisionTransformer(**{**SIZES, **features}),
-        keras.Sequential([keras_vit.VisionTransformer(**{**SIZES, **features})]),
+        untrained(num_classes=0),
+        keras.Sequential([untrained(num_classes=0)]),
         keras.Model(model.input, [model.get_layer("encoder_norm").output, model.output]),
     ):
         with pytest.raises(ValueError, match=r"not one score per class.*attention_rollout"):

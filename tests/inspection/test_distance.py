@@ -14,27 +14,16 @@ from tests.inspection.models import images_for, maps_of, model_of
 from tests.weights.test_golden import CASES
 
 
-def weighted_distance(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> float:
-    """The definition, one head of one image: `(patches, patches)` to pixels."""
-    means = []
-    for query, weights in enumerate(maps.astype("float64")):
-        total = 0.0
+def definition(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> np.ndarray:
+    """Number by number: `(images, depth, heads, patches, patches)` to pixels per layer and head."""
+    distances = np.zeros(maps.shape[:-1])
+    for *which, query in np.ndindex(distances.shape):
+        weights = maps[(*which, query)].astype("float64")
         for key, weight in enumerate(weights):
             down = (query // columns - key // columns) * patch[0]
             right = (query % columns - key % columns) * patch[1]
-            total += weight * math.hypot(down, right)
-        means.append(total / weights.sum())
-    return sum(means) / len(means)
-
-
-def definition(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> np.ndarray:
-    images, depth, heads = maps.shape[:3]
-    distances = np.zeros((depth, heads))
-    for layer in range(depth):
-        for head in range(heads):
-            each = [weighted_distance(maps[i, layer, head], columns, patch) for i in range(images)]
-            distances[layer, head] = sum(each) / images
-    return distances
+            distances[(*which, query)] += weight / weights.sum() * math.hypot(down, right)
+    return distances.mean(axis=(0, 3))
 
 
 def test_distance_equals_the_definition_on_recorded_maps(shared: Path) -> None:

@@ -2,11 +2,13 @@
 
 import keras
 import numpy as np
+import pytest
 
 from tests.conftest import REPOSITORY
 from tests.docs.blocks import python_blocks
 
 
+@pytest.mark.every_backend
 def test_the_blocks_of_the_page() -> None:
     names: dict = {}
     for block in python_blocks(REPOSITORY / "docs" / "inspection" / "README.md"):

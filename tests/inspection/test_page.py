@@ -13,7 +13,7 @@ from keras_vit.data import read_image
 from keras_vit.inspection import class_attribution, readout_attention
 from keras_vit_cli import commands as cli
 from keras_vit_cli.inspect.inspect_files import inspect_files
-from tests.inspection.models import KINDS, SIZES, model_of
+from tests.inspection.models import model_of, untrained
 from tests.inspection.pages import Elements, page_data, write_images
 
 pytest.importorskip("matplotlib")
@@ -32,35 +32,32 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def written(
-    files: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[Path, str]]:
+def written(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("inspection") / "out"
-    return out, inspect_files(model_of("token"), files, out, title="<Ti/16>", top=2)
+    assert list(inspect_files(model_of("token"), files, out, title="<Ti/16>", top=2)) == [files[3]]
+    return out
 
 
-def test_plots_and_page_are_written(written, files: list[Path]) -> None:
-    out, failed = written
-    assert {path.name for path in out.iterdir()} == {*PLOTS, "index.html"}
-    assert list(failed) == [files[3]]
+def page_in(folder: Path) -> str:
+    return (folder / "index.html").read_text("utf-8")
 
 
-def test_the_page_needs_no_other_file(written) -> None:
-    page = (written[0] / "index.html").read_text("utf-8")
-    elements = Elements(page)
+def test_the_page_needs_no_other_file(written: Path) -> None:
+    assert {path.name for path in written.iterdir()} == {*PLOTS, "index.html"}
+    elements = Elements(page_in(written))
     for tag, attributes in elements.elements:
         for name in ("src", "href", "srcset", "data", "poster", "action"):
             value = attributes.get(name)
             assert value is None or value.startswith("data:"), (tag, value)
     assert "http" not in elements.text
-    assert "@import" not in page
-    assert "url(" not in page
+    assert "@import" not in page_in(written)
+    assert "url(" not in page_in(written)
     policy = next(a["content"] for a in elements.all("meta") if "http-equiv" in a)
     assert policy.startswith("default-src 'none'")
 
 
-def test_the_page_is_accessible(written) -> None:
-    elements = Elements((written[0] / "index.html").read_text("utf-8"))
+def test_the_page_is_accessible(written: Path) -> None:
+    elements = Elements(page_in(written))
     images = elements.all("img")
     assert len(images) == 3 + 5
     assert all(image["alt"] for image in images)
@@ -72,8 +69,8 @@ def test_the_page_is_accessible(written) -> None:
     assert len(elements.all("h1")) == 1
 
 
-def test_names_are_text(written, files: list[Path]) -> None:
-    elements = Elements((written[0] / "index.html").read_text("utf-8"))
+def test_names_are_text(written: Path, files: list[Path]) -> None:
+    elements = Elements(page_in(written))
     assert not elements.all("b")
     assert files[0].name in elements.text
     assert "Where <Ti/16> looks" in elements.text
@@ -81,11 +78,11 @@ def test_names_are_text(written, files: list[Path]) -> None:
     assert elements.text.count(reason) == 1
 
 
-def test_the_overlays_are_the_attention(written, files: list[Path]) -> None:
+def test_the_overlays_are_the_attention(written: Path, files: list[Path]) -> None:
     model = model_of("token")
     images = np.stack([read_image(file, (32, 12)) for file in files[:3]])
     heads, whole = readout_attention(model, images), class_attribution(model, images)
-    data = page_data((written[0] / "index.html").read_text("utf-8"))
+    data = page_data(page_in(written))
     assert (data["depth"], data["heads"], data["grid"]) == (2, 2, [4, 3])
     for i, image in enumerate(data["images"]):
         assert image["name"] == files[i].name
@@ -98,38 +95,34 @@ def test_the_overlays_are_the_attention(written, files: list[Path]) -> None:
             assert np.abs(restored - values).max() < 0.01 * high
 
 
-def test_a_page_is_not_overwritten_by_accident(written, files: list[Path]) -> None:
-    with pytest.raises(FileExistsError, match="overwrite"):
-        inspect_files(model_of("token"), files, written[0])
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("name", [*sorted(PLOTS), "index.html"])
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_files_of_others_are_not_replaced(
-    files: list[Path], tmp_path: Path, name: str, overwrite: bool
-) -> None:
-    (tmp_path / name).write_bytes(b"theirs")
-    (tmp_path / "notes.txt").write_bytes(b"theirs")
-    with pytest.raises(FileExistsError, match=rf"{name} was not written by keras-vit inspect"):
-        inspect_files(model_of("registers"), files, tmp_path, overwrite=overwrite)
-    assert contents(tmp_path) == {name: b"theirs", "notes.txt": b"theirs"}
+def test_files_of_others_are_not_replaced(files: list[Path], tmp_path: Path, name: str) -> None:
+    theirs = {name: b"theirs", "notes.txt": b"theirs"}
+    for file, content in theirs.items():
+        (tmp_path / file).write_bytes(content)
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match=rf"{name} was not written by keras-vit inspect"):
+            inspect_files(model_of("registers"), files, tmp_path, overwrite=overwrite)
+        assert contents(tmp_path) == theirs
 
 
 def test_overwriting_replaces_and_removes_only_our_files(
-    written, files: list[Path], tmp_path: Path
+    written: Path, files: list[Path], tmp_path: Path
 ) -> None:
-    out = Path(shutil.copytree(written[0], tmp_path / "out"))
+    """Also a plot that is not made again: here, of similarity, which the page explains."""
+    with pytest.raises(FileExistsError, match="overwrite"):
+        inspect_files(model_of("token"), files, written)
+    out = Path(shutil.copytree(written, tmp_path / "out"))
     (out / "notes.txt").write_bytes(b"theirs")
-    inspect_files(model_of("registers"), files, out, overwrite=True)  # no similarity
-    assert set(contents(out)) == {
-        *(PLOTS - {"position_similarity.png"}),
-        "index.html",
-        "notes.txt",
-    }
+    inspect_files(model_of("registers"), files, out, overwrite=True)
+    ours = {*(PLOTS - {"position_similarity.png"}), "index.html"}
+    assert set(contents(out)) == {*ours, "notes.txt"}
+    text = Elements(page_in(out)).text
+    assert "position_embedding='relative' does not have position embeddings" in text
     (tmp_path / "file").write_bytes(b"theirs")
     with pytest.raises(NotADirectoryError, match="file is a file"):
         inspect_files(model_of("token"), files, tmp_path / "file", overwrite=True)
@@ -139,77 +132,62 @@ def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
     file = Path(os.fsdecode(os.fsencode(tmp_path / "p") + b"\xff\n.png"))
     shutil.copy(files[2], file)
     missing = Path(os.fsdecode(os.fsencode(tmp_path / "missing") + b"\xfe.png"))
-    assert list(inspect_files(model_of("token"), [file, missing], tmp_path / "out")) == [missing]
-    page = (tmp_path / "out" / "index.html").read_text("utf-8")
-    assert page_data(page)["images"][0]["name"] == r"p\xff\n.png"
-    assert r"missing\xfe.png: No such file or directory" in Elements(page).text
-
-
-def test_the_page_explains_a_missing_plot(files: list[Path], tmp_path: Path) -> None:
-    inspect_files(model_of("registers"), files, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *(PLOTS - {"position_similarity.png"}),
-        "index.html",
-    }
-    text = Elements((tmp_path / "index.html").read_text("utf-8")).text
-    assert "position_embedding='relative' does not have position embeddings" in text
-
-
-def test_features_without_a_head_have_no_predictions(files: list[Path], tmp_path: Path) -> None:
-    inspect_files(model_of("all_tokens"), files, tmp_path)
-    assert not Elements((tmp_path / "index.html").read_text("utf-8")).all("ol")
+    out = tmp_path / "out"
+    # Features without a head, which have no predictions.
+    assert list(inspect_files(model_of("all_tokens"), [file, missing], out)) == [missing]
+    assert page_data(page_in(out))["images"][0]["name"] == r"p\xff\n.png"
+    elements = Elements(page_in(out))
+    assert r"missing\xfe.png: No such file or directory" in elements.text
+    assert not elements.all("ol")
 
 
 def test_errors(files: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"No photograph could be read.*broken\.jpg"):
         inspect_files(model_of("token"), files[3:], tmp_path)
-    arguments = {**SIZES, **KINDS["token"], "depth": 1, "include_preprocessing": False}
-    normalized = type(model_of("token"))(**arguments)
     with pytest.raises(ValueError, match="include_preprocessing=True"):
-        inspect_files(normalized, files, tmp_path)
+        inspect_files(untrained(include_preprocessing=False), files, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "small.keras", tmp_path / "out"
     model_of("token").save(model)
-    names = [str(file) for file in files]
-    assert cli.main(["inspect", str(model), *names, "--out", str(out)]) == 1
-    captured = capsys.readouterr()
-    assert str(out / "index.html") in captured.out
-    assert "broken.jpg cannot be read" in captured.err
-    assert "Where small looks" in (out / "index.html").read_text("utf-8")
-    assert cli.main(["inspect", str(model), names[0], "--out", str(out)]) == 2
-    assert "--overwrite" in capsys.readouterr().err
-    assert cli.main(["inspect", str(model), *names[:3], "--out", str(out), "--overwrite"]) == 0
 
+    def inspect(*arguments: object) -> tuple[int, str, str]:
+        code = cli.main(["inspect", str(model), *map(str, arguments), "--out", str(out)])
+        return code, *capsys.readouterr()
 
-def test_the_command_by_method_and_of_a_class(
-    files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, out = tmp_path / "small.keras", tmp_path / "out"
-    model_of("token").save(model)
-    command = ["inspect", str(model), str(files[0]), "--out", str(out), "--overwrite"]
+    code, printed, error = inspect(*files)
+    assert code == 1
+    assert str(out / "index.html") in printed
+    assert "broken.jpg cannot be read" in error
+    assert "Where small looks" in page_in(out)
+    for arguments, reason in (
+        ((), "--overwrite"),
+        (("--overwrite", "--for-class", "rose"), "There is no class 'rose' to explain"),
+        (
+            ("--overwrite", "--method", "rollout", "--for-class", "1"),
+            "Rollout is the same for every class",
+        ),
+    ):
+        code, _, error = inspect(files[0], *arguments)
+        assert code == 2
+        assert reason in error
     explained = []
-    for options in (["--for-class", "1"], ["--for-class", "3"], ["--method", "rollout"]):
-        assert cli.main([*command, *options]) == 0
-        data = page_data((out / "index.html").read_text("utf-8"))
+    for options in (("--for-class", "1"), ("--for-class", "3"), ("--method", "rollout")):
+        assert inspect(files[0], "--overwrite", *options)[0] == 0
+        data = page_data(page_in(out))
         explained.append((data["method"], data["images"][0]["explained"]))
         plots = {path.stem for path in out.glob("*.png")} & {"attribution", "rollout"}
         assert plots == {data["method"]}  # that of the other method does not stay behind
     assert explained == [("attribution", "1"), ("attribution", "3"), ("rollout", "")]
-    capsys.readouterr()
-    assert cli.main([*command, "--for-class", "rose"]) == 2
-    assert "There is no class 'rose' to explain" in capsys.readouterr().err
-    assert cli.main([*command, "--method", "rollout", "--for-class", "1"]) == 2
-    assert "Rollout is the same for every class" in capsys.readouterr().err
 
 
 def test_the_page_of_a_model_around_a_transformer(files: list[Path], tmp_path: Path) -> None:
     around = [keras.Input((64, 24, 3)), keras.layers.Resizing(32, 12), model_of("token")]
     model = keras.Sequential([*around, keras.layers.Dense(3, "softmax")])
     assert list(inspect_files(model, files, tmp_path, top=3)) == [files[3]]
-    page = (tmp_path / "index.html").read_text("utf-8")
+    page = page_in(tmp_path)
     data = page_data(page)
     assert (data["grid"], data["method"]) == ([4, 3], "attribution")
     assert "width:100.000%;height:100.000%" in page
@@ -219,7 +197,7 @@ def test_the_page_of_a_model_around_a_transformer(files: list[Path], tmp_path: P
 
 def test_pixels_that_nothing_normalizes(files: list[Path], tmp_path: Path) -> None:
     """Around a model without preprocessing: those of files are a hundred times too large."""
-    plain = type(model_of("token"))(**{**SIZES, "include_preprocessing": False})
+    plain = untrained(include_preprocessing=False)
     around = [keras.Input((32, 12, 3)), plain, keras.layers.Dense(3)]
     with pytest.raises(ValueError, match=r"values up to 2\d\d.*Rescaling\(1 / 127\.5, -1\)"):
         inspect_files(keras.Sequential(around), files, tmp_path)

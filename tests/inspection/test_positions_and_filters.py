@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-import keras_vit
 from keras_vit import from_checkpoint
 from keras_vit.inspection import embedding_filters, position_similarity
 from tests.golden_cases import golden_case
-from tests.inspection.models import SIZES, array, model_of
+from tests.inspection.models import array, model_of, untrained
 from tests.weights.test_golden import CASES
 
 
@@ -50,7 +49,7 @@ def test_similarity_of_other_kinds() -> None:
 
 
 def test_similarity_of_zeros_is_not_nan() -> None:
-    model = keras_vit.VisionTransformer(**SIZES)
+    model = untrained()
     embedding = model.get_layer("position_embedding").embedding
     embedding.assign(np.zeros(embedding.shape))
     assert not position_similarity(model).any()

@@ -8,7 +8,7 @@ import pytest
 from keras_vit import from_checkpoint
 from keras_vit.inspection import attention_rollout, pooling_attention
 from tests.golden_cases import golden_case
-from tests.inspection.models import KINDS, images_for, maps_of, model_of
+from tests.inspection.models import KINDS, everywhere, images_for, maps_of, model_of
 
 
 def joint_attention(maps: np.ndarray) -> np.ndarray:
@@ -20,6 +20,7 @@ def joint_attention(maps: np.ndarray) -> np.ndarray:
     return joint
 
 
+@pytest.mark.every_backend
 def test_rollout_equals_the_recorded_one(shared: Path) -> None:
     case = golden_case("vit_token", shared)
     model = from_checkpoint(case.file, include_preprocessing=False)
@@ -29,7 +30,7 @@ def test_rollout_equals_the_recorded_one(shared: Path) -> None:
     assert np.abs(rollout.reshape(2, 16) - recorded).max() <= 1e-5
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", everywhere(KINDS, "token", "map"))
 def test_rollout_equals_the_definition(kind: str) -> None:
     model, images = model_of(kind), images_for(kind)
     rollout = attention_rollout(model, images)
