@@ -118,6 +118,7 @@ for name in sys.argv[5:]:
 """
 
 
+@pytest.mark.backends("tensorflow")  # whose process has it imported, and prints nothing then
 @pytest.mark.parametrize(
     "commands", [["predict", "evaluate"], pytest.param(["train"], marks=pytest.mark.slow)]
 )

@@ -366,7 +366,7 @@ def test_a_link_is_the_same_image(photos: Path, table: Table) -> None:
     link = photos / "link.png"
     link.symlink_to(photos / FILES[0])
     rows = zip(*base(label=ANIMALS).values(), strict=True)
-    cells = zip(*rows, (str(link), "val", "cat"), strict=True)
+    cells = zip(*rows, ("link.png", "val", "cat"), strict=True)
     with pytest.raises(ValueError, match=r"line 32: .*link\.png' is also in line 2, with another"):
         table(dict(zip(("file", "split", "label"), map(list, cells), strict=True)))
     link.unlink()
