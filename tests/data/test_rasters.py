@@ -200,6 +200,7 @@ FIFTH: list[Refusal] = [
     (lambda: npy(np.zeros((100, 100, 99))), "99 bands"),
     (lambda: b"\xff\xd8\xff\xe0 a JPEG file", "read of TIFF, PNG, NumPy, DICOM"),
 ]
+PNG = OTHERS["png"]
 # A few bytes that ask for gigabytes: refused for what the header says, not by an allocation.
 HUGE: list[Refusal] = [
     (lambda: patched(TIFFS["tiles"], TileWidth=65520, TileLength=65520), "65520 x 65520"),
@@ -208,7 +209,7 @@ HUGE: list[Refusal] = [
     (lambda: numpy_header("'<f8'", (2000000, 2000000)), "2000000 x 2000000"),
     (lambda: numpy_header("('<f8', (100000000,))", (4, 4)), "write numbers"),
     (lambda: numpy_header("'|V1000000000'", (4, 4)), "write numbers"),
-    (lambda: OTHERS["png"][:16] + (2**30).to_bytes(4, "big") * 2 + OTHERS["png"][24:], "107374182"),
+    (lambda: PNG[:16] + (2**30).to_bytes(4, "big") * 2 + PNG[24:], "1073741824"),
     (lambda: deflated(2**20), "a deflated DICOM file"),
 ]
 SILENTLY_WRONG: list[Refusal] = [
