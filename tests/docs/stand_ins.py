@@ -18,6 +18,7 @@ from keras_vit.models.other_names import of_other_package
 from keras_vit.training import recipes
 from keras_vit.weights import cache
 from keras_vit.weights.released import Weights
+from tests import bank
 
 CLASSES = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
 SMALL = variants.Width(hidden_dim=24, depth=2, num_heads=3, mlp_dim=48)
@@ -66,11 +67,7 @@ def released_file(row: Weights) -> Path:
 
 
 def fill(model: keras.Model, seed: int = 0) -> None:
-    """Gives every weight a random value."""
-    random = np.random.default_rng(seed)
-    for variable in model.weights:
-        if "float" in variable.dtype:
-            variable.assign(random.normal(0, 0.05, variable.shape).astype("float32"))
+    bank.fill(model, seed, scale=0.05)
 
 
 def classifier(**arguments: Any) -> Any:
@@ -139,8 +136,7 @@ def _distillation(folder: Path) -> dict[str, Any]:
 def _export(folder: Path) -> dict[str, Any]:
     for module in ("onnxruntime", "ai_edge_litert", "openvino", "torch"):
         pytest.importorskip(module)
-    sizes = {"patch_size": 16, "hidden_dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 8}
-    model = keras_vit.VisionTransformer(num_classes=5, input_shape=(32, 32, 3), **sizes)
+    model = bank.tiny(num_classes=5, input_shape=(32, 32, 3))
     files = {"onnx": "photos.onnx", "litert": "photos.tflite", "torch": "photos.pt2"}
     for format, file in {**files, "openvino": "photos/1"}.items():
         keras_vit.export_model(model, file, format)

@@ -5,7 +5,6 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-import keras
 import pytest
 
 from keras_vit_cli.arguments import parse
@@ -14,19 +13,21 @@ from tests.docs import stand_ins
 from tests.docs.blocks import blocks_of, commands, is_script, pages, python_blocks
 
 SLOW = ("docs/export.md",)  # four exports, each in a process of its own
-IS_JAX = keras.backend.backend() == "jax"  # which has all three kinds of distribution
+EACH_PAGE = pytest.mark.parametrize(
+    "page", [pytest.param(p, id=p.relative_to(REPOSITORY).as_posix()) for p in pages()]
+)
 
 
 def _pages_with_python() -> list[Any]:
-    names = [(page, page.relative_to(REPOSITORY).as_posix()) for page in pages()]
+    names = {page.relative_to(REPOSITORY).as_posix(): page for page in pages()}
     return [
-        pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
-        for page, name in names
+        pytest.param(page, id=name, marks=[pytest.mark.slow] * (name in SLOW))
+        for name, page in names.items()
         if python_blocks(page)
     ]
 
 
-@pytest.mark.skipif(not IS_JAX, reason="the blocks are run once, on JAX")
+@pytest.mark.backends("jax")  # which has all three kinds of distribution
 @pytest.mark.parametrize("page", _pages_with_python())
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page by page, in one namespace, as a reader would: a block may use names of earlier ones."""
@@ -48,7 +49,7 @@ class Accepted(Exception):
     """Raised where a script would begin its work."""
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
+@EACH_PAGE
 def test_commands_are_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parse_args = argparse.ArgumentParser.parse_args
 
@@ -79,9 +80,14 @@ def _parse_script(words: list[str], patch: pytest.MonkeyPatch, block: str) -> No
 RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(REPOSITORY)))
+# A reader and the highlighter both need the language; plain blocks are output.
+LANGUAGES = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}
+
+
+@EACH_PAGE
 def test_what_no_test_runs_is_marked(page: Path) -> None:
     """Scripts, commands of other programs, and files for them, say why they are not run."""
+    assert {block.language for block in blocks_of(page)} <= LANGUAGES
     for block, words in commands(page):
         is_python = words[0].endswith("python")
         is_run = words[0] in ("keras-vit", *RUN_BY_CI) or (is_python and not is_script(words))
@@ -89,10 +95,3 @@ def test_what_no_test_runs_is_marked(page: Path) -> None:
         assert is_run or is_output or block.reason, f"{block}: {words[0]} needs a reason"
     for block in blocks_of(page):
         assert block.language not in ("yaml", "dockerfile") or block.reason, block
-
-
-def test_every_fence_says_what_it_is() -> None:
-    """A reader and the highlighter both need the language; plain blocks are output."""
-    known = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}
-    for page in pages():
-        assert {block.language for block in blocks_of(page)} <= known, page

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import pytest
 
 import keras_vit
@@ -17,10 +16,7 @@ from tests.cli.serve.helpers import jpeg, request
 from tests.docs import stand_ins
 from tests.docs.blocks import commands, pages
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "jax",
-    reason="the commands are run once, on JAX, which has all three kinds of distribution",
-)
+pytestmark = pytest.mark.backends("jax")  # which has all three kinds of distribution
 PER_CLASS = 52  # `--held-out 0.1` of the training images has to be at least 20
 FILES = {"FILE": "model.safetensors", "FLOWERS": "photos"}  # what a reader fills in
 LESS = {"train": ["--epochs", "1", "--batch-size", "32"]}  # of the same work

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import keras
 import pytest
 
 from docs.tools import guides
@@ -34,12 +33,10 @@ RESULTS = {
 # The others take more than a minute, mostly of processes that start and compile.
 QUICK = ("inspection", "own_parts")
 WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
+PRETRAINED = {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"}
 NEEDS_SHARED = {
     "weights": {"KERAS_VIT_TI16": WEIGHTS},
-    "search": {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"},
-    "choose": {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"},
-    "audit": {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"},
-    "finetune_folder": {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"},
+    **dict.fromkeys(("search", "choose", "audit", "finetune_folder"), PRETRAINED),
 }
 
 RUN = """
@@ -101,9 +98,7 @@ def test_blank_lines_around_cells_and_pieces_of_text_are_mended(tmp_path: Path) 
     assert texts == [("stdout", "a\n\nb\n"), ("stderr", "c\n"), ("stdout", "d\n")]
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "jax", reason="guides run on JAX, as their committed outputs did"
-)
+@pytest.mark.backends("jax")  # as their committed outputs did
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in RESULTS]
 )
@@ -114,13 +109,8 @@ def test_guides_keep_their_promises(name: str) -> None:
     environment = os.environ | {"MPLBACKEND": "Agg", "KERAS_BACKEND": "jax", "PYTHONWARNINGS": ""}
     environment |= {variable: str(file) for variable, file in files.items()}
     # In a process of its own: a guide chooses devices before its backend starts.
-    run = subprocess.run(
-        [sys.executable, "-c", RUN, str(guides.FOLDER / f"{name}.py")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", RUN, str(guides.FOLDER / f"{name}.py")]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     result = json.loads(run.stdout.splitlines()[-1])
     for number, least in RESULTS[name].items():

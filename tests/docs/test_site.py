@@ -1,8 +1,6 @@
 """The tools of the site, and the built pages in a browser where both are there."""
 
 import functools
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +18,6 @@ from keras_vit.weights.released import RELEASED
 from tests.conftest import REPOSITORY
 
 SITE = REPOSITORY / "site" / "dev"
-BROWSER = os.environ.get("KERAS_VIT_BROWSER") or shutil.which("chromium")
 WIDTHS = (390, 1440)
 FIRST_RESULT = "document.querySelector('.cell_output')?.getBoundingClientRect().top ?? null"
 SMALL_LETTERS = """[...document.querySelectorAll('article *')].filter(e => e.getClientRects().length
@@ -102,32 +99,27 @@ def test_links_of_the_built_site(address: str) -> None:
     assert not dead_links(SITE)
 
 
-@pytest.mark.skipif(not BROWSER, reason="needs Chromium")
-def test_no_page_scrolls_sideways(address: str) -> None:
+def test_no_page_scrolls_sideways(address: str, browser: Any) -> None:
     """On a phone and on a wide screen; figures load, letters can be read, and a guide's first
     result is on its first screen. Nothing is requested from another server, and nothing is missing.
     """
-    sync_api = pytest.importorskip("playwright.sync_api")
-    pages = [page for page in sorted(SITE.rglob("*.html")) if "_modules" not in page.parts]
-    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=options)
-        page = browser.new_page()
-        requests: list[str] = []
-        statuses: dict[str, int] = {}
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("response", lambda answer: statuses.update({answer.url: answer.status}))
-        for file in pages:
-            page.goto(address + file.relative_to(SITE).as_posix())
-            broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
-            assert page.evaluate(broken) == 0, file
-            for width in WIDTHS:
-                page.set_viewport_size({"width": width, "height": 900})
-                shown = page.evaluate("document.documentElement.scrollWidth")
-                assert shown <= width, f"{file} is {shown} pixels wide on a screen of {width}"
-            first = page.evaluate(FIRST_RESULT)
-            assert first is None or first < 900, f"{file}: first result {first} pixels down"
-            assert page.evaluate(SMALL_LETTERS) == [], file
-        browser.close()
+    page = browser.new_page()
+    requests: list[str] = []
+    statuses: dict[str, int] = {}
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("response", lambda answer: statuses.update({answer.url: answer.status}))
+    for file in sorted(SITE.rglob("*.html")):
+        if "_modules" in file.parts:
+            continue
+        page.goto(address + file.relative_to(SITE).as_posix())
+        broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
+        assert page.evaluate(broken) == 0, file
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            shown = page.evaluate("document.documentElement.scrollWidth")
+            assert shown <= width, f"{file} is {shown} pixels wide on a screen of {width}"
+        first = page.evaluate(FIRST_RESULT)
+        assert first is None or first < 900, f"{file}: first result {first} pixels down"
+        assert page.evaluate(SMALL_LETTERS) == [], file
     assert not [url for url in requests if not url.startswith(("http://127.0.0.1", "data:"))]
     assert not [url for url, status in statuses.items() if status >= 400]
