@@ -86,6 +86,12 @@ def flat_folder(root: Path, count: int = 10) -> Path:
     return write(root, {name: plain(i) for i, name in enumerate(names)})
 
 
+def smooth(random: np.random.Generator, width: int, height: int) -> Image.Image:
+    """A picture that JPEG and a resize keep: a few colors, and what lies between them."""
+    coarse = random.integers(0, 256, (5, 6, 3), np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
 CLASSES = ("Gänseblümchen", "лютик", "向日葵 mit Leerzeichen")
 
 

@@ -87,9 +87,8 @@ def test_evaluation(mode: str) -> None:
                 if mode in PILLOW_MODES and pixels is image:
                     # It rounds as Pillow does, except where a value lies halfway: bilinear weights
                     # are simple fractions, of which more give exact halves.
-                    assert np.mean(array != tensor) <= (
-                        0.06 if interpolation == "bilinear" else 0.002
-                    )
+                    few = 0.06 if interpolation == "bilinear" else 0.002
+                    assert np.mean(array != tensor) <= few
 
 
 def test_nearest_and_bilinear_pixels_are_the_same_bits() -> None:

@@ -22,7 +22,7 @@ from keras_vit.training.run_identity import RunMismatchError
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options.option import UsageError
 from tests import bank
-from tests.data.image_fixtures import orientation
+from tests.data.image_fixtures import encode, orientation, smooth, write
 
 SIDE = 60
 SIZES = ((80, 120), (200, 100), (50, 40), (SIDE, 90))  # width, height
@@ -32,14 +32,12 @@ SIZES = ((80, 120), (200, 100), (50, 40), (SIDE, 90))  # width, height
 def photos(tmp_path: Path) -> Path:
     """Two classes of JPEG files, one of them on its side by EXIF, and a gray PNG."""
     random = np.random.default_rng(0)
-    for number, (width, height) in enumerate(SIZES * 3):
-        coarse = random.integers(0, 256, (6, 6, 3)).astype("uint8")
-        image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
-        file = tmp_path / "photos" / "ab"[number % 2] / f"{number}.jpg"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        image.save(file, quality=95, exif=orientation(6 if number == 1 else 1))
+    for number, size in enumerate(SIZES * 3):
+        image, name = smooth(random, *size), f"{'ab'[number % 2]}/{number}"
+        jpeg = encode(image, "JPEG", quality=95, exif=orientation(6 if number == 1 else 1))
+        write(tmp_path / "photos", {f"{name}.jpg": jpeg})
         if number == 2:
-            image.convert("L").save(file.with_suffix(".png"))
+            write(tmp_path / "photos", {f"{name}.png": encode(image.convert("L"), "PNG")})
     return tmp_path / "photos"
 
 

@@ -38,9 +38,8 @@ def test_stretch_equals_vision_transformer(golden, shared: Path, index: int) -> 
 def test_big_vision_equals_big_vision(golden, index: int) -> None:
     # Recorded with resize_small(40)|central_crop(32). Truncation to whole levels may fall to either
     # side: one level, in at most 4 % of the values.
-    image = evaluation_image(
-        tf.constant(golden[f"image_{index}"]), 32, "big_vision", crop_fraction=0.8
-    )
+    photo = tf.constant(golden[f"image_{index}"])
+    image = evaluation_image(photo, 32, "big_vision", crop_fraction=0.8)
     difference = np.abs(image / 255 * 2 - 1 - golden[f"bv_eval_{index}"])
     assert difference.max() <= 2 / 255 + 1e-6
     assert np.mean(difference > 1e-6) <= 0.04

@@ -87,9 +87,8 @@ def test_bands_equal_those_of_tifffile(name: str) -> None:
     assert read.dtype == np.uint16
     np.testing.assert_array_equal(read, FIVE)
     theirs = tifffile.imread(io.BytesIO(TIFFS[name]))
-    np.testing.assert_array_equal(
-        read, theirs if theirs.shape[-1] == 5 else np.moveaxis(theirs, 0, 2)
-    )
+    theirs = theirs if theirs.shape[-1] == 5 else np.moveaxis(theirs, 0, 2)
+    np.testing.assert_array_equal(read, theirs)
     np.testing.assert_array_equal(read_raster(TIFFS[name], (4, 3, 2)), FIVE[..., [3, 2, 1]])
 
 

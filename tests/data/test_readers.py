@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from PIL import Image
 
 import keras_vit
 from keras_vit.data import AUGMENTATIONS, ArraySplit, Augmentation, EvalTransform, load, pipeline
@@ -15,7 +14,7 @@ from keras_vit.data.image_readers import READERS
 from keras_vit.evaluation import predict_split
 from keras_vit.training.resume import RunMismatchError
 from tests import bank
-from tests.data.image_fixtures import encode, flat_folder, orientation, write
+from tests.data.image_fixtures import encode, flat_folder, orientation, smooth, write
 
 pytest.importorskip("grain")
 tf = pytest.importorskip("tensorflow")
@@ -32,9 +31,8 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
     for number in range(26):
         height, width = SIZES[number % len(SIZES)]
-        coarse = Image.fromarray(random.integers(0, 256, (4, 5, 3), np.uint8))
-        pixels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))
-        image = Image.fromarray(pixels[..., 0] if number % 5 == 4 else pixels)
+        image = smooth(random, width, height)
+        image = image.convert("L") if number % 5 == 4 else image
         kind = ("jpeg", "png", "webp")[number % 3]
         contents = encode(image, kind, exif=orientation(1 + number % 8), quality=90)
         write(folder, {f"{'ab'[number % 2]}/{number}.{kind}": contents})

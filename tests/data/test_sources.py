@@ -80,9 +80,8 @@ def test_real_photographs_with_listings(shared: Path) -> None:
     for name in ("train", "val"):
         listed = (folder / f"{name}.txt").read_text().split()
         assert names(splits[name]) == listed
-        assert [splits.class_names[i] for i in splits[name].labels()] == [
-            line.split("/")[0] for line in listed
-        ]
+        folders = [line.split("/")[0] for line in listed]
+        assert [splits.class_names[i] for i in splits[name].labels()] == folders
     assert repr(splits) == f"Splits('{folder}', 5 classes: train 1800, val 450)"
 
 
@@ -338,9 +337,8 @@ def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatc
     shown = capsys.readouterr().err
     assert "checking files" in shown
     # The bar gives way to a finished line with the result.
-    assert re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown).endswith(
-        f"checked {files} files: all can be decoded\n"
-    )
+    last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown)
+    assert last.endswith(f"checked {files} files: all can be decoded\n")
     next(tmp_path.glob("*/*.*")).write_bytes(b"broken")
     with pytest.warns(UserWarning, match="cannot be decoded"):
         load(tmp_path)
