@@ -12,12 +12,25 @@ import runpy
 import subprocess
 import sys
 import traceback
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.processes_preload"])
+
+
+@cache
+def _start_forkserver() -> None:
+    """Where `tests` is this package: others have one of that name, and tests change the folder."""
+    folder = Path.cwd()
+    os.chdir(Path(__file__).parents[1])
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.chdir(folder)
 
 
 class WarmProcess:
@@ -58,6 +71,7 @@ def start(
 
     A `code` of `-m MODULE` runs a module. `printed` is the file that gets both streams.
     """
+    _start_forkserver()
     process = _context.Process(
         target=_run,
         args=(code, arguments, str(printed), str(cwd or Path.cwd()), environment),

@@ -5,19 +5,20 @@ import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import data
 from keras_vit._base.errors import printable
 from keras_vit.evaluation import classification_report
 from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.tasks import Classification
 from keras_vit_cli import commands as cli
 from keras_vit_cli.report.report_page import report_page
 from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
+from tests import bank
+from tests.cli.helpers import save_tiny
 from tests.hostile import NAMES
 
 image = pytest.importorskip("PIL.Image")
@@ -28,17 +29,12 @@ LOGITS = 9.0 * np.eye(len(NAMES))[np.roll(LABELS, 1)]  # all wrong
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = keras_vit.VisionTransformer(
-        patch_size=8,
-        hidden_dim=8,
-        depth=1,
-        num_heads=2,
+    # JSON, and so .keras, holds no bytes that are not UTF-8.
+    return save_tiny(
+        tmp_path_factory.mktemp("models") / "m.keras",
+        task=Classification(NAMES[:-1]),
         input_shape=(8, 8, 3),
-        num_classes=len(NAMES) - 1,
     )
-    model.class_names = NAMES[:-1]  # JSON, and so .keras, holds no bytes that are not UTF-8
-    model.save(path := tmp_path_factory.mktemp("models") / "m.keras")
-    return path
 
 
 @pytest.fixture
@@ -187,9 +183,7 @@ def test_what_is_not_finite_is_not_a_prediction(
     photographs: list[Path],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = keras_vit.VisionTransformer(
-        patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=2
-    )
+    model = bank.tiny(input_shape=(8, 8, 3))
     head = model.get_layer("head")
     head.kernel.assign(np.full(head.kernel.shape, value))  # 3e38 is finite, its logits are not
     model.save(tmp_path / "m.keras")
@@ -197,6 +191,6 @@ def test_what_is_not_finite_is_not_a_prediction(
     printed, error = capsys.readouterr()
     assert "%" not in printed
     assert str(tmp_path / "m.keras") in error
-    scores = keras.ops.convert_to_numpy(model(np.zeros((2, 8, 8, 3))))
+    scores = bank.outputs(model, np.zeros((2, 8, 8, 3)))
     with pytest.raises(ValueError, match="not finite"):
         classification_report([0, 1], scores, ("a", "b"))

@@ -3,10 +3,11 @@
 import hashlib
 import os
 import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -15,43 +16,70 @@ from keras_vit._base.output_folder import OutputFolder
 from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import RUN_FILES, SCRATCH_FILES, Job
 from keras_vit_cli.train.run import train
+from tests import processes
 
 MODES = {"plain": {}, "--overwrite": {"overwrite": True}, "--resume": {"resume": True}}
 
 
-def write(path: Path, text: str) -> Path:
+def write(path: Path, text: str = "mine") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
-def former_run(folder: Path, note: str = "former") -> Path:
+def former_run(folder: Path) -> Path:
     """A finished run, as `publish` leaves it."""
-    for name in ("model.keras", "report.md", "saved_models/x/1/saved_model.pb"):
-        write(folder / name, note)
     files = ["model.keras", "report.md", "saved_models/x/1/saved_model.pb"]
+    for name in files:
+        write(folder / name, "former")
     write_manifest(folder, "run", files, complete=True)
     return folder
 
 
-def interrupted_run(folder: Path) -> Path:
+def interrupted_run(folder: Path) -> None:
     write(folder / "checkpoints/step-000000003.safetensors", "state")
     write(folder / "history.csv", "epoch\n0\n")
     write_manifest(folder, "run", complete=False)
-    return folder
 
 
-def readable_by_root_alone(path: Path) -> Path:
-    path.mkdir()
-    path.chmod(0o500)
-    return path
-
-
-def on_a_mount(path: Path) -> Path:
+def on_a_mount(path: Path) -> None:
     path.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], capture_output=True).returncode:
         pytest.skip("mounting is not allowed here")
-    return path
+
+
+def list_of_foreign_files(folder: Path, thesis: str) -> None:
+    """A list as ours, by which the thesis belongs to a run."""
+    digest = hashlib.sha256(b"years of work").hexdigest()
+    head = '# keras_vit {"kind": "run", "complete": true, "replaces": true}'
+    write(folder / MANIFEST, f"{head}\n{digest}  {thesis}\n")
+
+
+STEPS: dict[str, Callable[..., object]] = {
+    "run": former_run,
+    "interrupted": interrupted_run,
+    "write": write,
+    "link": Path.symlink_to,
+    "folder": Path.mkdir,
+    "mount": on_a_mount,
+    "locked": lambda path: path.mkdir(mode=0o500),  # for all but root
+    "list": list_of_foreign_files,
+    "sha256sum": lambda path: write(path / MANIFEST, f"{'0' * 64}  thesis.tex\n"),
+}
+
+
+def make(home: Path, steps: str) -> None:
+    """What there is before, in a home: `kind path [argument]`, between semicolons."""
+    for step in filter(None, steps.split("; ")):
+        kind, path, *argument = step.split()
+        STEPS[kind](home / path, *argument)
+
+
+def run_once(output: OutputFolder, **mode: bool) -> None:
+    with output.opened(**mode) as folder:
+        write(folder / "model.keras", "new")
+        output.finish()
+        output.publish()
 
 
 @pytest.fixture
@@ -72,108 +100,75 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         subprocess.run(["umount", "-l", mount], capture_output=True)
 
 
-def linked(path: Path, target: str) -> Path:
-    path.symlink_to(target)
-    return path
-
-
-# What is passed as --out, and what there is before; all names are relative to the home.
-PLACES: dict[str, Callable[[Path], str | Path]] = {
-    "the images": lambda home: home / "photos",
-    "the images, relative": lambda home: "../photos",
-    "the images, with a slash": lambda home: "../photos/",
-    "the images, roundabout": lambda home: "../photos/cat/..",
-    "in the images": lambda home: home / "photos/run",
-    "deep in the images": lambda home: home / "photos/cat/runs/1",
-    "a class of the images": lambda home: home / "photos/cat",
-    "what holds the images": lambda home: home,
-    "above what holds them": lambda home: home.parent,
-    "an image": lambda home: home / "photos/cat/0.jpg",
-    "the working directory": lambda home: ".",
-    "the working directory, empty name": lambda home: "",
-    "the working directory, by name": lambda home: home / "work",
-    "the working directory, roundabout": lambda home: "../work/../work",
-    "the parent": lambda home: "..",
-    "two up": lambda home: "../..",
-    "the root": lambda home: "/",
-    "the temporary files of all": lambda home: "/tmp",
-    "a home of the system": lambda home: "/root",
-    "above the homes": lambda home: "/root/..",
-    "foreign files": lambda home: home / "documents",
-    "foreign files beside": lambda home: former_run(home / "photos2") and home / "photos",
-    "a file": lambda home: home / "work/notes.txt",
-    "a link to images": lambda home: linked(home / "work/l", "../photos"),
-    "a link to foreign files": lambda home: linked(home / "work/l", "../documents"),
-    "a link to an empty folder": lambda home: (home / "e").mkdir() or linked(home / "l", "e"),
-    "a link to a former run": lambda home: former_run(home / "r") and linked(home / "l", "r"),
-    "a broken link": lambda home: linked(home / "work/l", "nowhere"),
-    "through a link into images": lambda home: linked(home / "work/l", "../photos") / "run",
-    "a link back up": lambda home: linked(home / "work/l", "..") / "photos",
-    "a mount": lambda home: on_a_mount(home / "mount"),
-    "a mount with a run": lambda home: former_run(on_a_mount(home / "mount")),
-    "on a mount": lambda home: on_a_mount(home / "mount") / "run",
-    "read-only": lambda home: readable_by_root_alone(home / "locked"),
-    "in a read-only folder": lambda home: readable_by_root_alone(home / "locked") / "run",
-    "a device": lambda home: "/dev/null",
-    "below a file": lambda home: home / "work/notes.txt/run",
-    "new": lambda home: home / "runs/new",
-    "new, of two": lambda home: home / "work/a/b/c",
-    "empty": lambda home: (home / "empty").mkdir() or home / "empty",
-    "a former run": lambda home: former_run(home / "runs/a"),
-    "a former run with notes": lambda home: (
-        write(former_run(home / "runs/a") / "notes.txt", "mine").parent
+# What is passed as --out, with ~ for the home, and what is made there before.
+PLACES: dict[str, tuple[str, str]] = {
+    "the images": ("~/photos", ""),
+    "the images, relative": ("../photos", ""),
+    "the images, with a slash": ("../photos/", ""),
+    "the images, roundabout": ("../photos/cat/..", ""),
+    "in the images": ("~/photos/run", ""),
+    "deep in the images": ("~/photos/cat/runs/1", ""),
+    "a class of the images": ("~/photos/cat", ""),
+    "what holds the images": ("~", ""),
+    "above what holds them": ("~/..", ""),
+    "an image": ("~/photos/cat/0.jpg", ""),
+    "the working directory": (".", ""),
+    "the working directory, empty name": ("", ""),
+    "the working directory, by name": ("~/work", ""),
+    "the working directory, roundabout": ("../work/../work", ""),
+    "the parent": ("..", ""),
+    "two up": ("../..", ""),
+    "the root": ("/", ""),
+    "the temporary files of all": ("/tmp", ""),
+    "a home of the system": ("/root", ""),
+    "above the homes": ("/root/..", ""),
+    "foreign files": ("~/documents", ""),
+    "foreign files beside": ("~/photos", "run photos2"),
+    "a file": ("~/work/notes.txt", ""),
+    "a link to images": ("~/work/l", "link work/l ../photos"),
+    "a link to foreign files": ("~/work/l", "link work/l ../documents"),
+    "a link to an empty folder": ("~/l", "folder e; link l e"),
+    "a link to a former run": ("~/l", "run r; link l r"),
+    "a broken link": ("~/work/l", "link work/l nowhere"),
+    "through a link into images": ("~/work/l/run", "link work/l ../photos"),
+    "a link back up": ("~/work/l/photos", "link work/l .."),
+    "a mount": ("~/mount", "mount mount"),
+    "a mount with a run": ("~/mount", "mount mount; run mount"),
+    "on a mount": ("~/mount/run", "mount mount"),
+    "read-only": ("~/locked", "locked locked"),
+    "in a read-only folder": ("~/locked/run", "locked locked"),
+    "a device": ("/dev/null", ""),
+    "below a file": ("~/work/notes.txt/run", ""),
+    "new": ("~/runs/new", ""),
+    "new, of two": ("~/work/a/b/c", ""),
+    "empty": ("~/empty", "folder empty"),
+    "a former run": ("~/runs/a", "run runs/a"),
+    "a former run with notes": ("~/runs/a", "run runs/a; write runs/a/notes.txt"),
+    "a former run with a folder": ("~/runs/a", "run runs/a; write runs/a/saved_models/x/2/mine.pb"),
+    "a former run, changed": ("~/runs/a", "run runs/a; write runs/a/report.md"),
+    "a former run with a link": ("~/runs/a", "run runs/a; link runs/a/more ../../photos"),
+    "an interrupted run": ("~/runs/a", "interrupted runs/a.partial"),
+    "an interrupted run with notes": (
+        "~/runs/a",
+        "interrupted runs/a.partial; write runs/a.partial/notes.txt",
     ),
-    "a former run with a folder": lambda home: write(
-        former_run(home / "runs/a") / "saved_models/x/2/mine.pb", "mine"
-    ).parents[3],
-    "a former run, changed": lambda home: (
-        write(former_run(home / "runs/a") / "report.md", "edited by hand").parent
+    "an interrupted run beside a former": ("~/runs/a", "run runs/a; interrupted runs/a.partial"),
+    "a foreign .partial": ("~/runs/a", "write runs/a.partial/model.keras"),
+    "a foreign .previous": ("~/runs/a", "write runs/a.previous/model.keras"),
+    "a .partial that is a link": ("~/work/a", "link work/a.partial ../documents"),
+    "a forged list": ("~/forged", "list forged ../documents/thesis.tex"),
+    "a list through a link": (
+        "~/runs/a",
+        "run runs/a; link runs/a/docs ../../documents; list runs/a docs/thesis.tex",
     ),
-    "a former run with a link": lambda home: (
-        linked(former_run(home / "runs/a") / "more", "../../photos").parent
-    ),
-    "an interrupted run": lambda home: interrupted_run(home / "runs/a.partial").with_name("a"),
-    "an interrupted run with notes": lambda home: write(
-        interrupted_run(home / "runs/a.partial") / "notes.txt", "mine"
-    ).parent.with_name("a"),
-    "an interrupted run beside a former": lambda home: interrupted_run(
-        former_run(home / "runs/a").with_name("a.partial")
-    ).with_name("a"),
-    "a foreign .partial": lambda home: write(
-        home / "runs/a.partial/model.keras", "mine"
-    ).parent.with_name("a"),
-    "a foreign .previous": lambda home: write(
-        home / "runs/a.previous/model.keras", "mine"
-    ).parent.with_name("a"),
-    "a .partial that is a link": lambda home: linked(
-        home / "work/a.partial", "../documents"
-    ).with_name("a"),
-    "a forged list": lambda home: (
-        write(
-            home / "forged" / MANIFEST,
-            '# keras_vit {"kind": "run", "complete": true, "replaces": true}\n'
-            + f"{hashlib.sha256(b'years of work').hexdigest()}  ../documents/thesis.tex\n",
-        ).parent
-    ),
-    "a list through a link": lambda home: (
-        linked(former_run(home / "runs/a") / "docs", "../../documents")
-        and write(
-            home / "runs/a" / MANIFEST,
-            '# keras_vit {"kind": "run", "complete": true, "replaces": true}\n'
-            + f"{hashlib.sha256(b'years of work').hexdigest()}  docs/thesis.tex\n",
-        ).parent
-    ),
-    "a sha256sum of somebody": lambda home: (
-        write(home / "documents" / MANIFEST, f"{'0' * 64}  thesis.tex\n").parent
-    ),
+    "a sha256sum of somebody": ("~/documents", "sha256sum documents"),
 }
-REPLACED = {"a former run", "a former run with notes", "a former run with a folder"} | {
-    "a former run, changed",
-    "a former run with a link",
+REPLACED = {name for name in PLACES if name.startswith("a former run")} | {
     "a list through a link",
     "a forged list",
 }
 RESUMED = {"an interrupted run", "an interrupted run with notes"}
+BESIDE = "an interrupted run beside a former"
 NEW = {"new", "new, of two", "empty", "on a mount"}
 
 
@@ -193,8 +188,10 @@ def contents(root: Path) -> dict[str, str]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", PLACES)
 def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
-    out = PLACES[case](home)
-    place = Path(os.path.abspath(out))
+    out, steps = PLACES[case]
+    make(home, steps)
+    out = out.replace("~", str(home))
+    place, interrupted = Path(os.path.abspath(out)), RESUMED | {BESIDE}
     before = contents(home)
     ours = {
         os.fspath(folder / name)
@@ -203,7 +200,6 @@ def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
         for name in own_files(folder)
     } | {path for path in before if "/checkpoints/" in path or path.endswith("history.csv")}
     permitted = {"read-only", "in a read-only folder"} if os.getuid() == 0 else set()
-    works = case in permitted | NEW | REPLACED | RESUMED | {"an interrupted run beside a former"}
     output = Job(str(home / "photos"), Path(out)).output
     try:
         with output.opened(**MODES[mode]) as folder:
@@ -211,26 +207,19 @@ def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
             write(folder / "checkpoints/step-000000009.safetensors", "state")
             output.finish()
             output.publish()
-        assert works
     except (OSError, ValueError) as error:
         message = str(error)
         assert "\n" not in message
         assert message.endswith((".", "1", "start one")) or ": " in message, message
         untouched = contents(home)
-        if mode != "--resume" or case not in RESUMED | {"an interrupted run beside a former"}:
+        if mode != "--resume" or case not in interrupted:
             assert {p: untouched.get(p) for p in before} == before
     else:
         assert (place / "model.keras").read_text() == "new"
         assert not (place / "checkpoints").exists()
         assert not Path(f"{place}.partial").exists()
-        expected = case in permitted or (
-            case in NEW
-            if mode == "plain"
-            else case in RESUMED
-            if mode == "--resume"
-            else case in NEW | REPLACED | RESUMED | {"an interrupted run beside a former"}
-        )
-        assert expected, "this was to be refused"
+        works = {"plain": NEW, "--resume": RESUMED, "--overwrite": NEW | REPLACED | interrupted}
+        assert case in permitted | works[mode], "this was to be refused"
     after = contents(home)
     texts = list(after.values())
     for path, text in before.items():
@@ -239,21 +228,10 @@ def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
 
 
 def test_the_first_manifest_is_written_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = []
-    monkeypatch.setattr(
-        "keras_vit._base.output_folder.write_manifest",
-        lambda folder, *args, **kwargs: (
-            folders.append(folder),
-            write_manifest(folder, *args, **kwargs),
-        ),
-    )
+    written = mock.Mock(side_effect=write_manifest)
+    monkeypatch.setattr("keras_vit._base.output_folder.write_manifest", written)
     with Job("digits", home / "runs/a").output.opened() as folder:
-        assert folders == [folder]
-
-
-def test_the_table_is_long_enough() -> None:
-    assert len(PLACES) >= 40
-    assert set(PLACES) >= NEW | REPLACED | RESUMED
+        assert [call.args[0] for call in written.call_args_list] == [folder]
 
 
 def test_other_peoples_files_stay_where_they_were(home: Path) -> None:
@@ -287,10 +265,7 @@ def test_a_model_that_was_exported_again_belongs_to_the_run(home: Path) -> None:
     for version, text in ((exported, "again"), (exported.with_name("2"), "version 2")):
         write(version / "saved_model.pb", text)
         write_manifest(version, "SavedModel", ["saved_model.pb"], complete=True)
-    with output.opened(overwrite=True) as folder:
-        write(folder / "model.keras", "new")
-        output.finish()
-        output.publish()
+    run_once(output, overwrite=True)
     assert {path.name for path in (home / "runs").iterdir()} == {"a"}
     assert not exported.exists()
     assert (out / "saved_models/a/2/saved_model.pb").read_text() == "version 2"
@@ -300,10 +275,7 @@ def test_an_edited_file_is_kept_aside(home: Path, capsys: pytest.CaptureFixture[
     out = former_run(home / "runs/a")
     write(out / "model.keras", "edited")
     output = Job("digits", out).output
-    with output.opened(overwrite=True) as folder:
-        write(folder / "model.keras", "new")
-        output.finish()
-        output.publish()
+    run_once(output, overwrite=True)
     assert (home / "runs/a.previous/model.keras").read_text() == "edited"
     assert "a.previous keeps files of the former" in capsys.readouterr().out
 
@@ -335,6 +307,10 @@ def test_a_place_taken_meanwhile_costs_nothing(obstacle: str, home: Path) -> Non
     assert contents(home / "documents") == before
 
 
+class KilledError(BaseException):
+    """As a signal: nothing catches it."""
+
+
 @pytest.mark.parametrize("stage", range(7))
 def test_a_kill_while_moving(stage: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two renames or deletions the next attempt finds everything it needs."""
@@ -343,14 +319,11 @@ def test_a_kill_while_moving(stage: int, home: Path, monkeypatch: pytest.MonkeyP
     output = Job("digits", out).output
     calls = []
 
-    class Killed(BaseException):
-        pass
-
     def counted(function: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: object, **options: object) -> None:
             calls.append(arguments)
             if len(calls) > stage:
-                raise Killed
+                raise KilledError
             function(*arguments, **options)
 
         return call
@@ -363,7 +336,7 @@ def test_a_kill_while_moving(stage: int, home: Path, monkeypatch: pytest.MonkeyP
             monkeypatch.setattr(Path, "unlink", counted(Path.unlink))
             output.publish()
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         publish()
     monkeypatch.undo()
     monkeypatch.chdir(home / "work")
@@ -396,23 +369,21 @@ def test_a_second_process_is_told_so(home: Path, run_python: Callable[..., str])
     assert others == ["in", "in"]
 
 
-def test_a_killed_process_holds_no_lock(home: Path) -> None:
+def test_a_killed_process_holds_no_lock(home: Path, tmp_path: Path) -> None:
     code = (
         "import sys, time, pathlib; from keras_vit_cli.train.job import Job\n"
         "with Job('digits', pathlib.Path(sys.argv[1])).output.opened():\n"
         "    print('in', flush=True); time.sleep(600)\n"
     )
     output = Job("digits", home / "runs/a").output
-    words = [sys.executable, "-c", code, str(home / "runs/a")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "in\n"
-        with (
-            pytest.raises(BlockingIOError, match="Another process is writing"),
-            output.opened(resume=True),
-        ):
-            pass
-        other.kill()
+    other = processes.start(code, str(home / "runs/a"), printed=tmp_path / "printed")
+    while other.output() != "in\n":
+        assert other.poll() is None, other.output()
+        time.sleep(0.01)
+    refusal = pytest.raises(BlockingIOError, match="Another process is writing")
+    with refusal, output.opened(resume=True):
+        pass
+    other.kill()
     with output.opened(resume=True) as folder:
         assert folder.is_dir()
 
@@ -451,14 +422,8 @@ def test_overwrite_refuses_images_from_python(home: Path) -> None:
 def test_a_failed_attempt_leaves_what_can_be_gone_on_with(
     files: tuple[str, ...], stays: bool, tmp_path: Path
 ) -> None:
-    output = OutputFolder(
-        tmp_path / "run",
-        "run",
-        ["*.keras"],
-        ["checkpoints/*"],
-        staging="run.partial",
-        resumable=True,
-    )
+    patterns = ["*.keras"], ["checkpoints/*"]
+    output = OutputFolder(tmp_path / "run", "run", *patterns, staging="run.partial", resumable=True)
 
     def attempt() -> None:
         with output.opened() as workspace:

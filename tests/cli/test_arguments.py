@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,127 +20,77 @@ from keras_vit_cli.exit_status import one_line
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.option import Integers, Numbers, UsageError
 from keras_vit_cli.options.shared import AUGMENTATIONS
+from tests.cli.conftest import Command
+from tests.cli.helpers import save_tiny
 
 ROOT = Path(__file__).parents[2]
 REQUIRED = {
-    "train": ["--data", "no/such/folder"],
-    "predict": ["no/such/model", "photo.jpg"],
-    "evaluate": ["no/such/model", "--data", "no/such/folder"],
-    "calibrate": ["no/such/model", "--data", "no/such/folder"],
-    "inspect": ["no/such/model", "photo.jpg", "--out", "out"],
-    "export": ["no/such/model", "--out", "out"],
-    "serve": ["no/such/model"],
-    "embed": ["no/such/folder", "--model", "no/such/model", "--out", "index"],
-    "search": ["no/such/index", "photo.jpg"],
-    "cluster": ["no/such/index", "--out", "clusters.html"],
-    "choose": ["no/such/folder", "--among", "no/such/model", "--out", "choice"],
-    "audit": ["no/such/index", "--out", "audit"],
-    "plan": ["ViT-B/16"],
-    "augment": ["--data", "no/such/folder", "--out", "sheet.png"],
+    "train": "--data no/such/folder",
+    "predict": "no/such/model photo.jpg",
+    "evaluate": "no/such/model --data no/such/folder",
+    "calibrate": "no/such/model --data no/such/folder",
+    "inspect": "no/such/model photo.jpg --out out",
+    "export": "no/such/model --out out",
+    "serve": "no/such/model",
+    "embed": "no/such/folder --model no/such/model --out index",
+    "search": "no/such/index photo.jpg",
+    "cluster": "no/such/index --out clusters.html",
+    "choose": "no/such/folder --among no/such/model --out choice",
+    "audit": "no/such/index --out audit",
+    "plan": "ViT-B/16",
+    "augment": "--data no/such/folder --out sheet.png",
 }
 NEVER = ("nan", "inf", "-1", "1e400", "many", "")
-# Every option that is a number, and values that it refuses besides `NEVER`.
-REFUSED = {
-    ("train", "--batch-size"): ("0", "1.5", "65537"),
-    ("train", "--checkpoint-every"): ("-0.5", "1e6"),
-    ("train", "--epochs"): ("0", "0.5", "1000000000000"),
-    ("train", "--cache"): ("0", "4097", "448px"),
-    ("train", "--image-size"): ("0", "100000", "224x224"),
-    ("train", "--learning-rate"): ("0", "-1e-3", "100"),
-    ("train", "--devices"): ("0", "100000"),
-    ("plan", "--epochs"): ("0", "1.5"),
-    ("plan", "--training-images"): ("0", "1.5"),
-    ("train", "--lora"): ("0", "100000"),
-    ("train", "--max-pixels"): ("0",),
-    ("train", "--patience"): ("0",),
-    ("train", "--seed"): ("4294967296",),
-    ("train", "--steps"): ("0", "-3"),
-    ("train", "--token-merging"): ("0", "4097"),
-    ("train", "--held-out"): ("1", "-0.1", "1.5"),
-    ("train", "--val-fraction"): ("0", "1", "1.5"),
-    ("train", "--coverage"): ("0", "1", "95"),
-    ("calibrate", "--coverage"): ("0", "1", "95"),
-    ("calibrate", "--batch-size"): ("0",),
-    ("calibrate", "--max-pixels"): ("0",),
-    ("predict", "--batch-size"): ("0",),
-    ("predict", "--max-pixels"): ("0",),
-    ("predict", "--top"): ("0",),
-    ("evaluate", "--accumulate"): ("0",),
-    ("evaluate", "--batch-size"): ("0",),
-    ("evaluate", "--fewshot"): ("0",),
-    ("evaluate", "--image-size"): ("0", "100000"),
-    ("evaluate", "--knn"): ("0",),
-    ("evaluate", "--learning-rates"): ("0",),
-    ("evaluate", "--max-pixels"): ("0",),
-    ("evaluate", "--seeds"): ("0",),
-    ("evaluate", "--steps"): ("0",),
-    ("inspect", "--max-pixels"): ("0",),
-    ("inspect", "--top"): ("0",),
-    ("embed", "--batch-size"): ("0",),
-    ("embed", "--max-pixels"): ("0",),
-    ("search", "--top"): ("0", "1001"),
-    ("cluster", "--clusters"): ("1", "10001"),
-    ("cluster", "--examples"): ("0", "101"),
-    ("cluster", "--seed"): ("0.5",),
-    ("choose", "--batch-size"): ("0",),
-    ("choose", "--images"): ("9", "10.5"),
-    ("choose", "--max-pixels"): ("0",),
-    ("choose", "--neighbors"): ("0", "100001"),
-    ("choose", "--sizes"): ("0", "4097"),
-    ("audit", "--most"): ("0", "10001"),
-    ("audit", "--seed"): ("0.5",),
-    ("export", "--image-size"): ("0", "100000"),
-    ("serve", "--batch-size"): ("0",),
-    ("serve", "--max-bytes"): ("0",),
-    ("serve", "--max-images"): ("0",),
-    ("serve", "--max-pixels"): ("0",),
-    ("serve", "--port"): ("65536",),
-    ("serve", "--queue"): ("0",),
-    ("serve", "--top"): ("0",),
-    ("plan", "--batch-size"): ("0",),
-    ("plan", "--image-size"): ("0", "100000"),
-    ("plan", "--num-classes"): ("1.0",),
-    ("augment", "--image-size"): ("0",),
-    ("augment", "--images"): ("0", "101"),
-    ("augment", "--max-pixels"): ("0",),
-    ("augment", "--seed"): ("0.5",),
-    ("augment", "--versions"): ("0", "101"),
-}
+# Options that are numbers, and what they refuse besides `NEVER`: of all commands, or of one.
+ROWS = """
+accumulate 0; batch-size 0 1.5 65537; cache 0 4097 448px; checkpoint-every -0.5 1e6
+clusters 1 10001; coverage 0 1 95; devices 0 100000; epochs 0 0.5 1000000000000; examples 0 101
+fewshot 0; held-out 1 -0.1 1.5; knn 0; image-size 0 100000 224x224; augment:images 0 101
+choose:images 9 10.5; learning-rate 0 -1e-3 100; learning-rates 0; lora 0 100000; max-bytes 0
+max-images 0; max-pixels 0; most 0 10001; neighbors 0 100001; num-classes 1.0
+patience 0; port 65536; queue 0; seeds 0; seed 0.5 4294967296; sizes 0 4097; steps 0 -3; top 0
+search:top 0 1001; token-merging 0 4097; training-images 0 1.5; val-fraction 0 1 1.5; versions 0 101
+"""
+REFUSED = {row.split()[0]: row.split()[1:] for row in re.split("[;\n]", ROWS.strip())}
 
 
-def numeric_options() -> set[tuple[str, str]]:
+def numeric_options() -> list[tuple[str, str]]:
     """Every option of every command that is a number."""
     (commands,) = (
         action
         for action in make_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
-    options = set()
-    for command, parser in commands.choices.items():
+    options = []
+    for name, parser in commands.choices.items():
         for action in parser._actions:
-            assert action.type not in (int, float), f"{command} {action.dest} has no range"
+            assert action.type not in (int, float), f"{name} {action.dest} has no range"
             if isinstance(action.type, Integers | Numbers):
-                options.add((command, action.option_strings[0]))
+                options.append((name, action.option_strings[0]))
     return options
 
 
+def row_of(name: str, option: str) -> str:
+    own = f"{name}:{option[2:]}"
+    return own if own in REFUSED else option[2:]
+
+
 def test_every_number_has_a_range_and_a_row() -> None:
-    assert numeric_options() == REFUSED.keys()
+    options = numeric_options()
+    assert {row_of(*each) for each in options} == REFUSED.keys()
+    assert len(options) >= 62
 
 
-@pytest.mark.parametrize(("command", "option"), REFUSED)
-def test_numbers_out_of_range(
-    command: str, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for value in (*NEVER, *REFUSED[command, option]):
-        assert cli.main([command, *REQUIRED[command], option, value]) == 2
-        printed, error = capsys.readouterr()
-        assert not printed
-        assert error.startswith(f"keras-vit: argument {option}")
-        assert error.count("\n") == 1
-        if value != "-1e-3":  # which argparse may take for an option
-            assert repr(value) in error
-            assert "Give a" in error
+@pytest.mark.parametrize("name", REQUIRED)
+def test_numbers_out_of_range(name: str, command: Command) -> None:
+    for option in (option for of, option in numeric_options() if of == name):
+        for value in (*NEVER, *REFUSED[row_of(name, option)]):
+            error = command(name, *REQUIRED[name].split(), option, value, status=2)
+            assert error.startswith(f"keras-vit: argument {option}")
+            assert error.count("\n") == 1
+            if value not in ("-1e-3", "-0.5", "-0.1"):  # which argparse may take for an option
+                assert repr(value) in error
+                assert "Give a" in error
 
 
 def test_the_ends_of_a_range_are_accepted() -> None:
@@ -154,67 +105,91 @@ def test_the_ends_of_a_range_are_accepted() -> None:
     assert parse(["train", "--data", "x"])["checkpoint_seconds"] == CHECKPOINT_SECONDS
 
 
-@pytest.mark.parametrize("word", ["--notes", "--class-weights", "--gpu", "--momentum", "--folds"])
-@pytest.mark.parametrize("command", ["train", "predict", "evaluate"])
-def test_an_option_that_is_like_no_other_gets_no_proposal(command: str, word: str) -> None:
-    with pytest.raises(UsageError) as error:
-        parse([command, *REQUIRED[command], word, "3"])
-    assert "Did you mean" not in str(error.value)
+@pytest.mark.parametrize("name", ["train", "predict", "evaluate"])
+def test_an_option_that_is_like_no_other_gets_no_proposal(name: str) -> None:
+    for word in ("--notes", "--class-weights", "--gpu", "--momentum", "--folds"):
+        with pytest.raises(UsageError) as error:
+            parse([name, *REQUIRED[name].split(), word, "3"])
+        assert "Did you mean" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["train", "--data", "x", "--distill", "hard"],
-            "--distill has no effect without --teacher",
-        ),
-        (["train", "--data", "x", "--task", "ordinal"], "--task has no effect without --labels"),
-        (["calibrate", "m", "--data", "x", "--separator", ";"], "--separator has no effect"),
-        (["evaluate", "m"], "evaluate needs --data"),
-        (["evaluate", "m", "--vtab"], "--vtab needs --out"),
-        (["evaluate", "m", "--vtab", "--out", "x", "--accumulate", "3"], "--accumulate 3 does not"),
-        (
-            ["evaluate", "m", "--data", "d", "--tasks", "dtd"],
-            "--tasks has no effect without --vtab",
-        ),
-        (["evaluate", "m", "--data", "d", "--image-size", "9"], "--image-size has no effect"),
-        (["evaluate", "m", "--vtab", "--out", "x", "--knn"], "--knn has no effect with --vtab"),
-        (["evaluate", "m", "--data", "d", "--knn", "--seeds", "5"], "no effect without --fewshot"),
-        (["evaluate", "m", "--data", "d", "--cache-dir", "c"], "no effect without --probe"),
-        (["augment", "--data", "digits", "--out", "folder"], "argument --out: 'folder'"),
-        (["augment", "--data", "digits", "--out", "sheet.txt"], "argument --out: 'sheet.txt'"),
-        (["trian"], "invalid choice: 'trian'"),
-        (["trian"], "Did you mean 'train'?"),
-        (["train"], "required: --data"),
-        (["train", "--data", "x", "--sam\x1b[2J"], "--sam\\x1b[2J"),
-        (["train", "--data", "x", "--two\nlines"], "unrecognized arguments: --two lines"),
-        (["train", "--data", "x", "--epocs", "3"], "Did you mean --epochs?"),
-        (["train", "--data", "x", "--lr=3"], "(see keras-vit train --help). Did you mean --learni"),
-        (["predict", "x", "y", "--lr=3"], "(see keras-vit predict --help)."),
-        (["train", "--data", "x", "--num-epochs", "3"], "Did you mean --epochs?"),
-        (["train", "--data", "x", "--lora-rank", "3"], "Did you mean --lora?"),
-        (["train", "--data", "x", "--Batch_Size", "3"], "Did you mean --batch-size?"),
-        (["plan", "ViT-B/16", "--precision", "int4"], "'int4'"),
-    ],
-)
-def test_usage_errors(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+# Words between single spaces, and what their error holds.
+USAGE = [
+    ("train --data x --distill hard", "--distill has no effect without --teacher"),
+    ("train --data x --task ordinal", "--task has no effect without --labels"),
+    ("train --data x --bands 0", "--bands"),
+    ("train --data x --bands 4,4", "--bands"),
+    ("train --data x --bands red", "--bands"),
+    ("train --data x --bands 1,,2", "--bands"),
+    ("train --data x --bands ", "--bands"),
+    ("calibrate m --data x --separator ;", "--separator has no effect"),
+    ("evaluate m", "evaluate needs --data"),
+    ("evaluate m --vtab", "--vtab needs --out"),
+    ("evaluate m --vtab --out x --accumulate 3", "--accumulate 3 does not"),
+    ("evaluate m --data d --tasks dtd", "--tasks has no effect without --vtab"),
+    ("evaluate m --data d --image-size 9", "--image-size has no effect"),
+    ("evaluate m --vtab --out x --knn", "--knn has no effect with --vtab"),
+    ("evaluate m --data d --knn --seeds 5", "no effect without --fewshot"),
+    ("evaluate m --data d --cache-dir c", "no effect without --probe"),
+    ("augment --data digits --out folder", "argument --out: 'folder'"),
+    ("augment --data digits --out sheet.txt", "argument --out: 'sheet.txt'"),
+    ("trian", "invalid choice: 'trian'"),
+    ("trian", "Did you mean 'train'?"),
+    ("train", "required: --data"),
+    ("train --data x --sam\x1b[2J", "--sam\\x1b[2J"),
+    ("train --data x --two\nlines", "unrecognized arguments: --two lines"),
+    ("train --data x --epocs 3", "Did you mean --epochs?"),
+    ("train --data x --lr=3", "(see keras-vit train --help). Did you mean --learni"),
+    ("predict x y --lr=3", "(see keras-vit predict --help)."),
+    ("train --data x --num-epochs 3", "Did you mean --epochs?"),
+    ("train --data x --lora-rank 3", "Did you mean --lora?"),
+    ("train --data x --Batch_Size 3", "Did you mean --batch-size?"),
+    ("train --data digits --epochs 0", "--epochs: '0'"),
+    ("plan ViT-B/16 --precision int4", "'int4'"),
+    ("predict no/model a.png --out a.txt", "does not end in .csv"),
+    ("predict no/model a.png --format table --out a.csv", "--format table is printed"),
+    ("predict no/model a.png --format parquet", "give --out FILE"),
+    ("predict no/model a.png --resume", "--resume goes on with a file"),
+    ("predict no/model a.png --resume --out a.parquet", "--resume goes on with a file"),
+    ("predict no/model a.png --format xml", "invalid choice"),
+]
+
+
+@pytest.mark.parametrize(("words", "reason"), USAGE)
+def test_usage_errors(words: str, reason: str, command: Command) -> None:
     with pytest.raises(UsageError):
-        parse(arguments)
-    assert cli.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert words in error
+        parse(words.split(" "))
+    error = command(*words.split(" "), status=2)
+    assert reason in error
     assert error.count("\n") == 1
     assert error.isascii()
     assert error.rstrip("\n").isprintable()
 
 
-def command_line(
-    *arguments: str, stdin: int | None = None, **environment: str
-) -> subprocess.Popen[str]:
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("train --data no/such/folder", "There is no no/such/folder"),
+        ("train --data digits --recipe digit", "'digits'"),
+        ("predict nowhere a.jpg", "There is no model at nowhere"),
+        ("plan ViT-B", "ViT-B"),
+        ("plan ViT-B/16 --image-size 15", "15 x 15 pixels is smaller than one patch"),
+        ("list ResNet*", "No model matches"),
+        ("list --weights dinov9", "No released weights match 'dinov9'"),
+    ],
+)
+def test_errors_of_values(
+    words: str, reason: str, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(*words.split(), status=2).startswith("keras-vit: ")
+    assert reason in command.error
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "keras_vit_cli.start", *arguments],
-        stdin=stdin,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -224,38 +199,41 @@ def command_line(
     )
 
 
-@pytest.fixture
-def no_backend(tmp_path: Path) -> str:
-    """A PYTHONPATH on which to import Keras or a backend fails."""
-    for name in ("keras", "tensorflow", "jax", "torch", "numpy"):
-        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")
-    return os.pathsep.join([str(tmp_path), str(ROOT)])
+def fake_modules(folder: Path, code: str, *names: str) -> str:
+    """A PYTHONPATH on which to import these runs this code alone."""
+    for name in names:
+        (folder / f"{name}.py").write_text(f"import os, sys, time\n{code}\n")
+    return os.pathsep.join([str(folder), str(ROOT)])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "words"),
+    ("words", "status", "expected"),
     [
-        ([], 2, "print or write what a model answers for images"),
-        (["--help"], 0, "print or write what a model answers for images"),
-        (["train", "--help"], 0, "example: keras-vit train"),
-        (["--version"], 0, f"keras-vit {keras_vit.__version__}\n"),
-        (["train", "--epochs", "0"], 2, "argument --epochs: '0' is not accepted"),
-        (["predict"], 2, "the following arguments are required: model, IMAGE"),
-        (["list"], 1, "was imported"),  # the test's own check
+        ("", 2, "print or write what a model answers for images"),
+        ("--help", 0, "print or write what a model answers for images"),
+        ("train --help", 0, "example: keras-vit train"),
+        ("--version", 0, f"keras-vit {keras_vit.__version__}\n"),
+        ("train --epochs 0", 2, "argument --epochs: '0' is not accepted"),
+        ("train --data x --print-config", 0, 'data = "x"\n'),
+        ("predict", 2, "the following arguments are required: model, IMAGE"),
+        ("list", 1, "was imported"),  # the test's own check
     ],
 )
 def test_help_and_usage_errors_import_no_backend(
-    arguments: list[str], status: int, words: str, no_backend: str
+    words: str, status: int, expected: str, tmp_path: Path
 ) -> None:
-    process = command_line(*arguments, PYTHONPATH=no_backend)
+    names = ("keras", "tensorflow", "jax", "torch", "numpy", "yaml", "rich")
+    path = fake_modules(tmp_path, "raise SystemExit(f'{__name__} was imported')", *names)
+    process = start(*words.split(), PYTHONPATH=path)
     printed, error = process.communicate()
     assert process.returncode == status
-    assert words in (error if status else printed)
+    assert expected in (error if status else printed)
     assert "Traceback" not in error
+    assert status or not error
 
 
 def test_a_failing_import_is_one_line() -> None:
-    process = command_line("list", KERAS_BACKEND="teapot")
+    process = start("list", KERAS_BACKEND="teapot")
     _, error = process.communicate()
     assert process.returncode == 2
     assert error.startswith("keras-vit: ")
@@ -266,12 +244,7 @@ def test_a_failing_import_is_one_line() -> None:
 def test_importing_the_package_says_that_the_backend_is_missing(
     run_python: Callable[..., str],
 ) -> None:
-    code = """
-try:
-    import keras_vit
-except ImportError as error:
-    print(error)
-"""
+    code = "try: import keras_vit\nexcept ImportError as error: print(error)"
     assert run_python(code, "teapot").startswith("KERAS_BACKEND=teapot is not a backend. Give one")
 
 
@@ -330,10 +303,8 @@ def test_exhausted_memory_is_a_short_line() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows does not send SIGINT to one process")
 def test_stopped_while_importing(tmp_path: Path) -> None:
-    (tmp_path / "keras.py").write_text(
-        "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
-    )
-    process = command_line("list", PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+    code = "print('importing', flush=True)\ntime.sleep(60)"
+    process = start("list", PYTHONPATH=fake_modules(tmp_path, code, "keras"))
     assert process.stdout is not None
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
@@ -344,17 +315,11 @@ def test_stopped_while_importing(tmp_path: Path) -> None:
 NOTES = "WARNING: All log messages before absl::InitializeLog()\\nI0000 00:00 port.cc] oneDNN\\n"
 
 
-def fake_keras(folder: Path, code: str) -> str:
-    """A PYTHONPATH on which `import keras` runs this code alone."""
-    (folder / "keras.py").write_text(f"import os, sys\n{code}\n")
-    return os.pathsep.join([str(folder), str(ROOT)])
-
-
 @pytest.mark.parametrize("plain", ["", "1"])
 def test_a_crash_while_importing_loses_no_text(plain: str, tmp_path: Path) -> None:
     code = f"os.write(2, b'{NOTES}fatal: first line\\nsecond line')\nos.abort()"
-    path = fake_keras(tmp_path, code)
-    process = command_line("list", PYTHONPATH=path, KERAS_VIT_PLAIN=plain)
+    path = fake_modules(tmp_path, code, "keras")
+    process = start("list", PYTHONPATH=path, KERAS_VIT_PLAIN=plain)
     _, error = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "fatal: first line\nsecond line" in error
@@ -366,11 +331,8 @@ def test_a_crash_while_importing_loses_no_text(plain: str, tmp_path: Path) -> No
 def test_an_export_is_quiet_while_it_imports_tensorflow(backend: str, tmp_path: Path) -> None:
     for package in (backend, "tensorflow"):
         pytest.importorskip(package)
-    from tests.cli.serve.helpers import save, tiny_model
-
-    model = save(tiny_model(), tmp_path / "model.keras")
-    words = ("export", str(model), "--out", str(tmp_path / "1"))
-    process = command_line(*words, KERAS_BACKEND=backend)
+    model = save_tiny(tmp_path / "model.keras")
+    process = start("export", str(model), "--out", str(tmp_path / "1"), KERAS_BACKEND=backend)
     printed, error = process.communicate(timeout=120)
     assert (process.returncode, error) == (0, ""), error
     assert printed.startswith("written to ")
@@ -378,22 +340,27 @@ def test_an_export_is_quiet_while_it_imports_tensorflow(backend: str, tmp_path: 
 
 def test_text_is_shown_at_once_while_importing(tmp_path: Path) -> None:
     code = "os.write(2, b'still loading\\n')\nsys.stdin.readline()\nraise ImportError('over')"
-    process = command_line("list", PYTHONPATH=fake_keras(tmp_path, code), stdin=subprocess.PIPE)
+    process = start("list", PYTHONPATH=fake_modules(tmp_path, code, "keras"))
     assert process.stderr is not None
     assert process.stderr.readline() == "still loading\n"
     assert process.communicate("\n", timeout=60)[1] == "keras-vit: over\n"
 
 
-def test_the_help_explains_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse(["--help"])
-    printed = capsys.readouterr().out
-    assert "KERAS_VIT_PLAIN=1" in printed
+def test_the_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for words in ("--help", "train --help", "predict --help"):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(words.split())
+        assert stop.value.code == 0
+        printed.append(capsys.readouterr().out)
+    assert "KERAS_VIT_PLAIN=1" in printed[0]
+    assert "example: keras-vit train" in printed[1]
+    assert "example: keras-vit predict" in printed[2]
 
 
 def test_options_stand_in_groups() -> None:
-    for command in COMMANDS.values():
-        assert command.groups.keys() <= {"data", "model", "recipe", "run"}
+    for options in COMMANDS.values():
+        assert options.groups.keys() <= {"data", "model", "recipe", "run"}
 
 
 @pytest.mark.parametrize(
@@ -409,18 +376,14 @@ def test_options_stand_in_groups() -> None:
     ],
 )
 def test_any_error_is_one_line(
-    raised: Exception,
-    line: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    raised: Exception, line: str, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     def fail(_: object) -> None:
         raise raised
 
     monkeypatch.setattr(cli, "plan", fail)
     monkeypatch.delenv("KERAS_VIT_TRACEBACK", raising=False)
-    assert cli.main(["plan", "ViT-B/16"]) == 2
-    error = capsys.readouterr().err
+    error = command("plan", "ViT-B/16", status=2)
     assert error.startswith(f"keras-vit: {line}")
     assert error.count("\n") == 1
     monkeypatch.setenv("KERAS_VIT_TRACEBACK", "1")

@@ -16,6 +16,8 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.audit import decisions as lists
 from keras_vit_cli.audit.audit_page import write_audit_page
 from keras_vit_cli.audit.findings import audit_photos
+from tests.cli.conftest import Command
+from tests.cli.helpers import rows_of
 from tests.curation.photos import blurred, grainy, index_of, picture, tiny_model
 from tests.inspection.pages import NAME, Elements
 
@@ -59,8 +61,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = sums(folder / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        command = ["audit", "photos", "--model", "model.keras", "--out", "audit"]
-        assert cli.main(command) == 1  # a file is broken
+        words = "audit photos --model model.keras --out audit"
+        assert cli.main(words.split()) == 1  # a file is broken
     assert sums(folder / "photos") == before
     return folder
 
@@ -68,11 +70,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
-
-
-def rows_of(file: str | Path) -> list[dict[str, str]]:
-    with Path(file).open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def decide(*rows: tuple[str, str, str]) -> None:
@@ -130,7 +127,7 @@ def test_without_decisions_a_copy_alone_is_left_out() -> None:
     }
 
 
-def test_decisions_make_lists_that_train_reads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_decisions_make_lists_that_train_reads(command: Command) -> None:
     pytest.importorskip("tensorflow")
     decide(
         ("green/wrong.png", "relabel", "red"),
@@ -140,12 +137,10 @@ def test_decisions_make_lists_that_train_reads(capsys: pytest.CaptureFixture[str
         ("red/1.png", "drop", ""),
         (f"red/{NAME}", "keep", ""),
     )
-    command = ["audit", "audit_index", "--decisions", "decisions.csv", "--out", "cleaned"]
-    assert cli.main(command) == 0
-    printed, error = capsys.readouterr()
+    printed = command("audit audit_index --decisions decisions.csv --out cleaned")
     assert "3 dropped, 1 with another label" in printed
     assert "next: keras-vit train --data photos --labels cleaned/cleaned.csv" in printed
-    assert "1 file cannot stand in train.txt" in error
+    assert "1 file cannot stand in train.txt" in command.error
     labels = {row["file"]: row["label"] for row in rows_of("cleaned/cleaned.csv")}
     assert labels["green/wrong.png"] == "red"
     assert not {"green/other.png", "red/dark.png", "red/1.png"} & set(labels)
@@ -158,28 +153,18 @@ def test_decisions_make_lists_that_train_reads(capsys: pytest.CaptureFixture[str
     assert f"red/{NAME}" in lines
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
+def test_decisions_that_cannot_be_read_are_errors(command: Command) -> None:
+    index = FeatureIndex.open("audit_index")
+    for row, words in (
         (("nowhere.png", "drop", ""), "'nowhere.png' is not a file of the index"),
         (("red/1.png", "remove", ""), "decision='remove'"),
         (("red/1.png", "relabel", "blue"), "label='blue'"),
-    ],
-)
-def test_decisions_that_cannot_be_read_are_errors(
-    row: tuple[str, str, str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    decide(row)
-    command = ["audit", "audit_index", "--decisions", "decisions.csv", "--out", "not_written"]
-    assert cli.main(command) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert "decisions.csv, line 2" in error
-    assert not Path("not_written").exists()
-
-
-def test_two_decisions_and_other_tables_are_errors() -> None:
-    index = FeatureIndex.open("audit_index")
+    ):
+        decide(row)
+        call = "audit audit_index --decisions decisions.csv --out not_written"
+        assert words in command(call, status=2)
+        assert "decisions.csv, line 2" in command.error
+        assert not Path("not_written").exists()
     decide(("red/1.png", "drop", ""), ("red/1.png", "keep", ""))
     with pytest.raises(ValueError, match="another decision before"):
         lists.read_decisions(Path("decisions.csv"), index)
@@ -187,20 +172,18 @@ def test_two_decisions_and_other_tables_are_errors() -> None:
         lists.read_decisions(Path("audit/cleaned.csv"), index)
 
 
-def test_what_would_be_in_danger_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    model = ["--model", "model.keras"]
-    for command, words in (
-        (["audit", "photos", *model, "--out", "photos/audit"], "which is read"),
-        (["audit", "photos", *model, "--out", "audit"], "is not empty"),
-        (["audit", "photos", "--out", "elsewhere"], "give the --model"),
-        (
-            ["audit", "photos", "--decisions", "x.csv", "--out", "elsewhere"],
-            "the index that the page was made of",
-        ),
-        (["audit", "audit_index", *model, "--out", "elsewhere"], "is an index already"),
-    ):
-        assert cli.main(command) == 2
-        assert words in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("photos --model model.keras --out photos/audit", "which is read"),
+        ("photos --model model.keras --out audit", "is not empty"),
+        ("photos --out elsewhere", "give the --model"),
+        ("photos --decisions x.csv --out elsewhere", "the index that the page was made of"),
+        ("audit_index --model model.keras --out elsewhere", "is an index already"),
+    ],
+)
+def test_what_would_be_in_danger_is_an_error(words: str, reason: str, command: Command) -> None:
+    assert reason in command(f"audit {words}", status=2)
 
 
 def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:

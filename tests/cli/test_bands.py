@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import load_model, recipes
-from keras_vit_cli import commands as cli
-from keras_vit_cli.arguments import parse
-from keras_vit_cli.options.option import UsageError
+from tests.cli.conftest import Command
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("grain")
@@ -33,17 +31,13 @@ def tiles(tmp_path: Path) -> Path:
 
 
 def test_from_training_to_the_exported_file(
-    tiles: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2, "pooling": "gap"}
     recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=60, batch_size=16)
     monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
     run = tmp_path / "run"
-    train = ["train", "--data", str(tiles), "--bands", "4,2", "--image-size", "12"]
-    assert cli.main([*train, "--recipe", "digits", "--out", str(run)]) == 0
+    command("train --bands 4,2 --image-size 12 --recipe digits --data", tiles, "--out", run)
     model = load_model(run)
     assert model.input_shape == (None, 12, 12, 2)
     assert model.eval_transform.bands == (4, 2)
@@ -52,31 +46,25 @@ def test_from_training_to_the_exported_file(
     assert report["bands"] == [4, 2]
     assert "| image size | 12 x 12 pixels, bands 4, 2 |" in (run / "report.md").read_text()
     assert (run / "mistakes.png").is_file() or report["accuracy"] == 1
-    saved = run / "saved_models" / "run" / "1"
-    for each in (run, saved):
-        capsys.readouterr()
-        assert cli.main(["evaluate", str(each), "--data", str(tiles)]) == 0
-        assert float(capsys.readouterr().out.split("accuracy")[1].split()[0]) > 0.8
-    files = [str(tiles / "water" / f"{i}.tif") for i in (1, 3)]
-    for each, name in ((run, "model.csv"), (saved, "file.csv")):
-        answers = tmp_path / name
-        assert cli.main(["predict", str(each), *files, "--out", str(answers)]) == 0
+    files = [tiles / "water" / f"{i}.tif" for i in (1, 3)]
+    for each in (run, run / "saved_models" / "run" / "1"):
+        printed = command("evaluate", each, "--data", tiles)
+        assert float(printed.split("accuracy")[1].split()[0]) > 0.8
+        answers = tmp_path / f"{each.name}.csv"
+        command("predict", each, *files, "--out", answers)
         assert answers.read_text().count("water") >= 4
-    assert cli.main(["inspect", str(run), files[0], "--out", str(tmp_path / "look")]) == 0
-    assert cli.main(["serve", str(run)]) == 2
-    assert "the server takes photographs" in capsys.readouterr().err
+    command("inspect", run, files[0], "--out", tmp_path / "look")
+    assert "the server takes photographs" in command("serve", run, status=2)
 
 
-def test_the_errors_of_a_beginner(tiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in ("0", "4,4", "red", "1,,2", ""):
-        with pytest.raises((UsageError, SystemExit)):
-            parse(["train", "--data", str(tiles), "--bands", wrong])
-    out = str(tiles.parent / "run")
-    assert cli.main(["train", "--data", str(tiles), "--out", out]) == 2
-    said = capsys.readouterr().err
-    assert "--bands all" in said
-    assert cli.main(["train", "--data", str(tiles), "--bands", "7", "--out", out]) == 2
-    assert "the file has 5 bands, and band 7 was asked for" in capsys.readouterr().err
-    options = ["--bands", "all", "--augment", "randaugment", "--image-size", "12"]
-    assert cli.main(["train", "--data", str(tiles), *options, "--out", out]) == 2
-    assert "bands have a range of their own" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("", "--bands all"),
+        ("--bands 7", "the file has 5 bands, and band 7 was asked for"),
+        ("--bands all --augment randaugment --image-size 12", "bands have a range of their own"),
+    ],
+)
+def test_the_errors_of_a_beginner(words: str, reason: str, tiles: Path, command: Command) -> None:
+    out = tiles.parent / "run"
+    assert reason in command(f"train {words} --data", tiles, "--out", out, status=2)

@@ -1,11 +1,9 @@
 """`keras-vit calibrate` and `train --coverage`: from held-out images to sets in every answer."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,31 +12,27 @@ from keras_vit import data, evaluation, tasks
 from keras_vit.evaluation import predict_split
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import PredictionSets
-from keras_vit_cli import commands as cli
+from tests import bank
+from tests.cli.conftest import Command
+from tests.cli.helpers import rows_of
 from tests.data.image_fixtures import plain, write
 
 DIGITS = tuple("0123456789")
 
 
 def saved(folder: Path, task: Any) -> Path:
-    keras.utils.set_random_seed(0)
-    model = keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=16, depth=1, num_heads=1, input_shape=(8, 8, 1), task=task
-    )
+    folder.mkdir(exist_ok=True)
+    sizes = {"num_classes": task.outputs, "patch_size": 4, "input_shape": (8, 8, 1)}
+    model = bank.tiny(task=task, **sizes, filled=False)
     head = model.get_layer("head")
     head.kernel.assign(np.random.default_rng(0).normal(0, 0.5, head.kernel.shape))
     model.save(path := folder / "model.keras")
     return path
 
 
-def run(*words: object) -> int:
-    return cli.main(list(map(str, words)))
-
-
-def test_calibrate_predict_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibrate_predict_and_evaluate(tmp_path: Path, command: Command) -> None:
     path, out = saved(tmp_path, tasks.Classification(DIGITS)), tmp_path / "model-calibrated.keras"
-    assert run("calibrate", path, "--data", "digits", "--split", "val", "--coverage", 0.9) == 0
-    printed = capsys.readouterr().out
+    printed = command("calibrate --data digits --split val --coverage 0.9", path)
     assert "calibrated on 360 images for a coverage of 0.9" in printed
     assert "10 classes with a threshold and a coverage of its own" in printed
     assert "novelty: above 1 for at most 0.1 of new images like these" in printed
@@ -50,15 +44,14 @@ def test_calibrate_predict_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFi
     covered = np.bincount(labels, inside[np.arange(360), labels])
     np.testing.assert_array_equal(covered, np.ceil((sizes + 1) * 0.9))
 
-    assert run("evaluate", out, "--data", "digits") == 0
-    printed = capsys.readouterr().out
+    printed = command("evaluate --data digits", out)
     assert "Prediction sets of 0.9 coverage, from 360 images" in printed
     assert "Novel, unlike the training images: " in printed
     folder = write(tmp_path / "images", {f"{i}.png": plain(60 * i) for i in range(5)})
     table, lines = tmp_path / "a.csv", tmp_path / "a.jsonl"
     for file in (table, lines):
-        assert run("predict", out, folder, "--top", 10, "--out", file) == 0
-    rows = list(csv.DictReader(table.read_text().splitlines()))
+        command("predict --top 10", out, folder, "--out", file)
+    rows = rows_of(table)
     records = [json.loads(line) for line in lines.read_text().splitlines()]
     for row, record in zip(rows, records, strict=True):
         number = {row[f"class_{i}"]: float(row[f"probability_{i}"]) for i in range(1, 11)}
@@ -80,10 +73,9 @@ def test_numbers_have_intervals(tmp_path: Path) -> None:
         tasks.Ordinal(DIGITS).with_coverage([0], np.eye(10)[:1], 0.9)
 
 
-def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(tmp_path: Path, command: Command) -> None:
     path = saved(tmp_path, tasks.Classification(DIGITS))
     (tmp_path / "config.json").write_text(json.dumps({"job": {"data": "digits"}}))
-    (tmp_path / "others").mkdir()
     others = saved(tmp_path / "others", tasks.Classification(("a", "b")))
     for words, message in (
         ((path,), "give other images, or --split val"),
@@ -93,22 +85,20 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ((path, "--out", others), "exists. Give --overwrite"),
         ((others,), "predicts 2 classes"),
     ):
-        assert run("calibrate", *words, "--data", "digits") == 2
-        assert message in capsys.readouterr().err
+        assert message in command("calibrate --data digits", *words, status=2)
 
 
-def test_train_with_a_coverage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_with_a_coverage(tmp_path: Path, command: Command) -> None:
     weights, out = saved(tmp_path, tasks.Classification(DIGITS)), tmp_path / "run"
-    words = ("train", "--data", "digits", "--weights", weights, "--freeze-backbone")
-    words += ("--image-size", 8, "--out", out, "--recipe", "finetune")
-    assert run(*words, "--coverage", 0.999) == 2
-    assert "needs at least 999 training images" in capsys.readouterr().err
-    assert run(*words, "--coverage", 0.9, "--overwrite") == 0
+    words = ("--weights", weights, "--out", out)
+    train = "train --data digits --freeze-backbone --image-size 8 --recipe finetune --coverage"
+    error = command(f"{train} 0.999", *words, status=2)
+    assert "needs at least 999 training images" in error
+    printed = command(f"{train} 0.9 --overwrite", *words)
     facts = json.loads((out / "report.json").read_text())
     count = facts["calibrated_on"]
     assert facts["data"] == {"train": 1437 - count, "val": 360}
     assert count == pytest.approx(144, abs=10)
-    printed = capsys.readouterr().out
     assert f"Prediction sets of 0.9 coverage, from {count} images" in printed
     model = keras_vit.load_model(out)
     scores = model.novelty.scores(evaluation.features(model, data.load("digits").val)[0])
@@ -116,8 +106,7 @@ def test_train_with_a_coverage(tmp_path: Path, capsys: pytest.CaptureFixture[str
     novel = f"Novel, unlike the training images: {(scores > 1).mean():.2%} of 360 images."
     assert novel in printed
     assert novel in (out / "report.md").read_text()
-    assert run("evaluate", out / "saved_models/run/1", "--data", "digits") == 0
-    assert novel in capsys.readouterr().out
+    assert novel in command("evaluate --data digits", out / "saved_models/run/1")
     assert facts["sets"]["calibrated_on"] == count
     page = (out / "report.md").read_text()
     assert f"| calibrated on | {count} training images, used for nothing else |" in page

@@ -1,6 +1,5 @@
 """`keras-vit choose`: from photographs and weights to a table and a plot."""
 
-import csv
 from pathlib import Path
 
 import keras
@@ -9,10 +8,11 @@ import pytest
 
 import keras_vit
 from keras_vit.curation import embedding
-from keras_vit_cli import commands as cli
+from tests.cli.conftest import Command
+from tests.cli.helpers import rows_of
 
 image = pytest.importorskip("PIL.Image")
-CHOOSE = ["choose", "photos", "--out", "choice", "--among", "one.keras"]
+CHOOSE = "choose photos --out choice --among one.keras"
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +44,16 @@ def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(home / "cache"))
 
 
-def rows_of(folder: str) -> list[dict[str, str]]:
-    with Path(folder, "choice.csv").open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
 def test_it_compares_weights_layers_and_sizes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ["--layers", "pre_logits", "block_0", "--poolings", "token", "--sizes", "12"]
-    assert cli.main([*CHOOSE, "other.keras", *more]) == 0
-    printed = capsys.readouterr().out
+    more = "--layers pre_logits block_0 --poolings token --sizes 12"
+    printed = command(f"{CHOOSE} other.keras {more}")
     assert "24 training images of photos: classification of 2 classes" in printed
     assert "accuracy of 24 images, each answered by all others" in printed
     assert "next: keras-vit train --data photos --weights" in printed
     assert printed.rstrip().endswith("--image-size 12")
-    rows = rows_of("choice")
+    rows = rows_of("choice/choice.csv")
     names = ["one.keras", "other.keras"]
     layers = [("pre_logits", ""), ("block_0", "token")]
     asked = {(name, "12", *layer) for name in names for layer in layers}
@@ -75,11 +69,10 @@ def test_it_compares_weights_layers_and_sizes(
     assert Path("choice/choice.png").read_bytes().startswith(b"\x89PNG")
     # The second call finds its features, and replaces what the first has written when asked to.
     monkeypatch.setattr(embedding, "_write_rows", None)
-    assert cli.main([*CHOOSE, *more]) == 2
-    assert "choice is not empty" in capsys.readouterr().err
-    assert cli.main([*CHOOSE, *more, "--overwrite"]) == 0
+    assert "choice is not empty" in command(f"{CHOOSE} {more}", status=2)
+    command(f"{CHOOSE} {more} --overwrite")
     of_one = [row for row in rows if row["weights"] == "one.keras"]
-    for again, row in zip(rows_of("choice"), of_one, strict=True):
+    for again, row in zip(rows_of("choice/choice.csv"), of_one, strict=True):
         assert {**again, "images_per_second": row["images_per_second"]} == row
 
 
@@ -87,38 +80,37 @@ def test_it_compares_weights_layers_and_sizes(
     ("columns", "task", "measure"),
     [("weight", "regression", "r2"), ("colors", "multilabel", "mean_average_precision")],
 )
-def test_a_table_has_other_tasks(columns: str, task: str, measure: str) -> None:
-    more = ["--labels", "photos/labels.csv", "--label-columns", columns, "--task", task]
-    assert cli.main([*CHOOSE, "--out", task, *more]) == 0
-    rows = rows_of(task)
+def test_a_table_has_other_tasks(columns: str, task: str, measure: str, command: Command) -> None:
+    more = f"--labels photos/labels.csv --label-columns {columns} --task {task}"
+    command(f"{CHOOSE} --out {task} {more}")
+    rows = rows_of(f"{task}/choice.csv")
     assert [row["measure"] for row in rows] == [measure]
     assert all(row[f"probe_{measure}"] for row in rows)
 
 
-def test_some_images_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*CHOOSE, "--out", "drawn", "--images", "12"]) == 0
-    assert "12 of 24 training images of photos" in capsys.readouterr().out
-    assert [row["images"] for row in rows_of("drawn")] == ["12"]
+def test_some_images_are_drawn(command: Command) -> None:
+    printed = command(f"{CHOOSE} --out drawn --images 12")
+    assert "12 of 24 training images of photos" in printed
+    assert [row["images"] for row in rows_of("drawn/choice.csv")] == ["12"]
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("--layers block_9", "No feature 'block_9'"),
+        ("--poolings token", "--poolings has no effect"),
+        ("--sizes 3", "3"),
+        ("--task regression", "--task has no effect without --labels"),
+        ("--among nowhere.keras", "nowhere.keras"),
+        ("--out mine --overwrite", "files that this command did not write"),
+        ("--out photos/choice", "is, holds or lies in photos"),
+    ],
+)
 def test_what_does_not_suit_a_model_is_an_error_before_the_work(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    more: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedding, "_write_rows", None)
-    for more, words in (
-        (["--layers", "block_9"], "No feature 'block_9'"),
-        (["--poolings", "token"], "--poolings has no effect"),
-        (["--sizes", "3"], "3"),
-        (["--task", "regression"], "--task has no effect without --labels"),
-        (["--among", "nowhere.keras"], "nowhere.keras"),
-    ):
-        assert cli.main([*CHOOSE, "--out", "failed", *more]) == 2
-        assert words in capsys.readouterr().err
-        assert not Path("failed").exists()
-    mine = Path("mine")
-    mine.mkdir()
-    (mine / "notes.txt").write_text("mine")
-    assert cli.main([*CHOOSE, "--out", "mine", "--overwrite"]) == 2
-    assert "files that this command did not write" in capsys.readouterr().err
-    assert cli.main([*CHOOSE, "--out", "photos/choice"]) == 2
-    assert "is, holds or lies in photos" in capsys.readouterr().err
+    Path("mine").mkdir(exist_ok=True)
+    Path("mine/notes.txt").write_text("mine")
+    assert words in command(f"{CHOOSE} --out failed {more}", status=2)
+    assert not Path("failed").exists()

@@ -1,6 +1,7 @@
 """From a table of labels to a report, on the command line: several labels, numbers, grades."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ import keras_vit
 from examples import label_tables
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
 from keras_vit.models.answers import answers_of
-from keras_vit_cli import commands as cli
 from keras_vit_cli.train import run
+from tests import bank
+from tests.cli.conftest import Command
 
+pytestmark = pytest.mark.usefixtures("small_recipe", "no_export")
+Table = Callable[[str], list[str]]
+SHORT = "--steps 3 --augment none --image-size 16"
 SCORES = {
     "pairs": ("multilabel", "mean_average_precision", "precision_recall.png"),
     "angles": ("regression", "mae", "numbers.png"),
@@ -22,26 +27,29 @@ SCORES = {
 }
 
 
-@pytest.fixture(
-    params=["pairs", *(pytest.param(n, marks=pytest.mark.slow) for n in SCORES if n != "pairs")]
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Writes one of few images; returns the words that read it."""
+
+    def write(name: str) -> list[str]:
+        monkeypatch.setattr(label_tables, "IMAGES", 120)
+        monkeypatch.setattr(label_tables, "VALIDATION", 30)
+        label_tables.write(name, tmp_path / name, seed=0)
+        words = ["--data", str(tmp_path / name), "--labels", str(tmp_path / name / "labels.csv")]
+        return words + (["--task", "ordinal"] if name == "counts" else [])
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "name", ["pairs", *(pytest.param(n, marks=pytest.mark.slow) for n in SCORES if n != "pairs")]
 )
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def test_train_evaluate_and_predict(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, table: Table, tmp_path: Path, command: Command
 ) -> None:
-    monkeypatch.setattr(label_tables, "IMAGES", 120)
-    monkeypatch.setattr(label_tables, "VALIDATION", 30)
-    label_tables.write(name, tmp_path / name, seed=0)
+    data, out = table(name), tmp_path / "run"
     kind, score, plot = SCORES[name]
-    data = ["--data", str(tmp_path / name), "--labels", str(tmp_path / name / "labels.csv")]
-    data += ["--task", "ordinal"] if kind == "ordinal" else []
-    out = tmp_path / "run"
-    options = ["--steps", "3", "--batch-size", "16", "--augment", "none", "--image-size", "16"]
-    assert cli.main(["train", *data, "--out", str(out), *options]) == 0
-    printed = capsys.readouterr().out
+    printed = command(f"train --batch-size 16 {SHORT}", *data, "--out", out)
     assert f"task {kind}: " in printed
     record = json.loads((out / "report.json").read_text("utf-8"))
     assert record["report"]["task"]["kind"] == kind
@@ -54,16 +62,15 @@ def test_train_evaluate_and_predict(
     assert str(tmp_path) not in card
     assert "accuracy" not in card or kind == "ordinal"
 
-    assert cli.main(["evaluate", str(out), *data]) == 0
     value = record["report"]["scores"][score][0]
-    assert f"{value:.4g}" in capsys.readouterr().out
+    assert f"{value:.4g}" in command("evaluate", out, *data)
 
     model = keras_vit.load_model(out)
     assert model.task.kind == kind
-    files = [str(tmp_path / name / "0000.png")]
-    assert cli.main(["predict", str(out), *files]) == 0
-    pixels = np.asarray(Image.open(files[0]).convert("RGB").resize((16, 16)))[None]
-    answer = answers_of(model, model.predict(pixels.astype("float32"), verbose=0))[0]
+    file = tmp_path / name / "0000.png"
+    command("predict", out, file)
+    pixels = np.asarray(Image.open(file).convert("RGB").resize((16, 16)))[None]
+    answer = answers_of(model, bank.outputs(model, pixels.astype("float32")))[0]
     assert answer.shape == (model.task.size,)
     first = model.task.describe(answer)["predictions"][0]
     assert first.get("class", first.get("label", first.get("name", first.get("grade"))))
@@ -71,16 +78,11 @@ def test_train_evaluate_and_predict(
 
 @pytest.mark.slow
 def test_a_frozen_backbone_and_a_teacher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    monkeypatch.setattr(label_tables, "IMAGES", 120)
-    monkeypatch.setattr(label_tables, "VALIDATION", 30)
-    label_tables.write("pairs", tmp_path / "pairs", seed=0)
-    data = ["--data", str(tmp_path / "pairs"), "--labels", str(tmp_path / "pairs" / "labels.csv")]
-    model = keras_vit.VisionTransformer(
-        patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(16, 16, 3)
-    )
-    model.save(tmp_path / "weights.keras")
+    data, frozen, weights = table("pairs"), tmp_path / "frozen", tmp_path / "weights.keras"
+    model = bank.tiny(num_classes=1000)
+    model.save(weights)
     probes = []
 
     def probe(*arguments: Any) -> TaskProbe:
@@ -88,10 +90,7 @@ def test_a_frozen_backbone_and_a_teacher(
         return probes[-1]
 
     monkeypatch.setattr(run, "task_probe", probe)
-    frozen = str(tmp_path / "frozen")
-    options = ["--weights", str(tmp_path / "weights.keras"), "--freeze-backbone"]
-    assert cli.main(["train", *data, *options, "--out", frozen]) == 0
-    printed = capsys.readouterr().out
+    printed = command("train --freeze-backbone", *data, "--weights", weights, "--out", frozen)
     assert "on frozen features: linear probe mean_average_precision 0." in printed
     assert "the head alone is trained" in printed
     trained = keras_vit.load_model(frozen)
@@ -102,17 +101,12 @@ def test_a_frozen_backbone_and_a_teacher(
         for actual, expected in zip(trained.get_layer(layer).get_weights(), weights, strict=True):
             np.testing.assert_array_equal(actual, expected)
 
-    options = ["--teacher", frozen, "--steps", "2", "--batch-size", "16", "--image-size", "16"]
-    options += ["--augment", "none", "--out", str(tmp_path / "taught")]
-    assert cli.main(["train", *data, *options]) == 0
-    assert "learns from " in capsys.readouterr().out
+    words = ["--teacher", frozen, "--out", tmp_path / "taught"]
+    assert "learns from " in command(f"train --batch-size 16 {SHORT}", *data, *words)
 
 
 def test_the_loss_of_another_task_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    table: Table, tmp_path: Path, command: Command
 ) -> None:
-    label_tables.write("angles", tmp_path / "angles", seed=0)
-    data = ["--data", str(tmp_path / "angles"), "--labels", str(tmp_path / "angles/labels.csv")]
-    words = ["train", *data, "--out", str(tmp_path / "run"), "--loss", "zlpr", "--augment", "none"]
-    assert cli.main(words) == 2
-    assert "'squared_error'" in capsys.readouterr().err
+    words = [*table("angles"), "--out", tmp_path / "run"]
+    assert "'squared_error'" in command("train --loss zlpr --augment none", *words, status=2)

@@ -5,26 +5,27 @@ import io
 import json
 import os
 import re
+import select
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit import tasks
 from keras_vit.data.decode.image_files import prepare_file
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit_cli import commands as cli
-from keras_vit_cli.predict import image_paths
+from keras_vit_cli.predict import answer_files, image_paths, predict_command
 from keras_vit_cli.predict.answer_files import Csv, JsonLines
 from keras_vit_cli.predict.schema import Schema
-from tests.conftest import REPOSITORY
+from tests import bank, processes
+from tests.cli.conftest import Command
+from tests.cli.helpers import rows_of, save_tiny
 from tests.data.image_fixtures import plain, write
 from tests.hostile import NAMES
 
@@ -36,6 +37,8 @@ TASKS: dict[str, tasks.Task] = {
     ),
     "ordinal": tasks.Ordinal(("none", "mild", "severe")),
 }
+Models = dict[str, Path]
+Predict = Callable[..., str]
 COLUMNS = {
     "classification": "class_1 probability_1 class_2 probability_2",
     "multilabel": "labels label_1 probability_1 threshold_1 label_2 probability_2 threshold_2",
@@ -45,19 +48,26 @@ COLUMNS = {
 
 
 def saved(task: tasks.Task, folder: Path, seed: int = 0) -> Path:
-    model = keras_vit.VisionTransformer(
-        patch_size=8, hidden_dim=8, depth=1, num_heads=1, input_shape=(8, 8, 3), task=task
-    )
-    for i, variable in enumerate(model.trainable_variables):
-        variable.assign(np.random.default_rng([seed, i]).normal(0, 1, variable.shape))
+    model = bank.tiny(task=task, num_classes=task.outputs, input_shape=(8, 8, 3))
+    bank.fill(model, seed, scale=1)
     model.save(path := folder / f"{task.kind}{seed}.keras")
     return path
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     folder = tmp_path_factory.mktemp("models")
     return {kind: saved(task, folder) for kind, task in TASKS.items()}
+
+
+@pytest.fixture
+def predict(models: Models, command: Command) -> Predict:
+    """Calls `keras-vit predict` with the model of a task, or of a file."""
+
+    def call(model: str | Path, *words: object, status: int = 0) -> str:
+        return command("predict", models.get(str(model), model), *words, status=status)
+
+    return call
 
 
 @pytest.fixture
@@ -76,23 +86,25 @@ def photographs(tmp_path: Path) -> Path:
     )
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file, strict=True))
-
-
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("ascii").splitlines()]
 
 
+def read_parquet(path: Path) -> list[dict[str, Any]]:
+    return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+
+
+READ = {"csv": rows_of, "jsonl": read_jsonl, "parquet": read_parquet}
+
+
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_file_of_each_format_has_the_answers_of_the_task(
-    kind: str, models: dict[str, Path], photographs: Path, tmp_path: Path
+    kind: str, models: Models, photographs: Path, tmp_path: Path, predict: Predict
 ) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    words = ["predict", str(models[kind]), str(photographs), "--top", "2", "--out"]
-    for name in ("a.csv", "a.jsonl", "a.parquet"):
-        assert cli.main([*words, str(tmp_path / name)]) == 1  # one is broken
+    pytest.importorskip("pyarrow.parquet")
+    for name in ("a.csv", "a.jsonl", "a.parquet"):  # one image is broken
+        words = [kind, photographs, "--top", "2", "--out", tmp_path / name]
+        predict(*words, status=1)
     model, rows = keras_vit.load_model(models[kind]), read_jsonl(tmp_path / "a.jsonl")
     names = ["a.png", "b.png", "broken.jpg", "deep/er/c.png"]
     assert [row["file"] for row in rows] == [str(photographs / name) for name in names]
@@ -101,8 +113,7 @@ def test_a_file_of_each_format_has_the_answers_of_the_task(
         "error": "the JPEG file is damaged or incomplete",
     }
     for row in rows[:2] + rows[3:]:
-        pixels = prepare_file(row["file"], 8)
-        outputs = keras.ops.convert_to_numpy(model(pixels[None]))
+        outputs = bank.outputs(model, prepare_file(row["file"], 8)[None])
         description = model.task.describe(model.task.answers(outputs)[0], top=2)
         assert row.pop("error") is None
         assert row.keys() - {"file"} == description.keys()
@@ -110,14 +121,12 @@ def test_a_file_of_each_format_has_the_answers_of_the_task(
             assert ours == pytest.approx(theirs, abs=1e-4)
         row["error"] = None
 
-    cells = read_csv(tmp_path / "a.csv")
+    cells = rows_of(tmp_path / "a.csv")
     assert list(cells[0]) == ["file", "error", *COLUMNS[kind].split()]
     schema = Schema(model.task, 2)
     assert [schema.nested([str(cell) for cell in row.values()]) for row in cells] == rows
     assert set(list(cells[2].values())[2:]) == {""}
-
-    table = parquet.read_table(tmp_path / "a.parquet").to_pylist()
-    for ours, theirs in zip(table, rows, strict=True):
+    for ours, theirs in zip(read_parquet(tmp_path / "a.parquet"), rows, strict=True):
         assert _without_nulls(ours) == _without_nulls(theirs)
 
 
@@ -136,102 +145,75 @@ def _without_nulls(value: Any) -> Any:
     ],
 )
 def test_a_table_has_the_words_of_the_task(
-    kind: str,
-    cells: list[str],
-    models: dict[str, Path],
-    photographs: Path,
-    capsys: pytest.CaptureFixture[str],
+    kind: str, cells: list[str], photographs: Path, predict: Predict
 ) -> None:
-    assert cli.main(["predict", str(models[kind]), str(photographs / "a.png")]) == 0
-    printed = capsys.readouterr().out
+    printed = predict(kind, photographs / "a.png")
     for cell in cells:
         assert f" {cell} " in printed
     assert ("%" in printed) == (kind != "regression")
 
 
-def test_printed_answers_are_whole_in_a_pipe(
-    models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_printed_answers_are_whole_in_a_pipe(tmp_path: Path, predict: Predict) -> None:
     long = "very_" * 40
     files = write(tmp_path, {f"{long}{i}.png": plain(i) for i in range(2)})
-    words = ["predict", str(models["classification"]), *map(str, sorted(files.glob("*.png")))]
-    assert cli.main(words) == 0
-    printed = capsys.readouterr().out
+    words = ["classification", *sorted(files.glob("*.png"))]
+    printed = predict(*words)
     assert f"{files / long}0.png " in printed
     assert f"{files / long}1.png " in printed
     for format in ("csv", "jsonl"):
-        assert cli.main([*words, "--format", format]) == 0
-        assert cli.main([*words, "--out", str(tmp_path / f"a.{format}")]) == 0
-        printed, _, _ = capsys.readouterr().out.rpartition("written to")
+        printed = predict(*words, "--format", format)
+        predict(*words, "--out", tmp_path / f"a.{format}")
         assert printed == (tmp_path / f"a.{format}").read_text("utf-8")
 
 
 def test_long_tables_are_printed_in_parts(
-    models: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predict: Predict
 ) -> None:
-    from keras_vit_cli.predict import predict_command
-
     monkeypatch.setattr(predict_command, "TABLE_IMAGES", 2)
     write(tmp_path, {f"{i}.png": plain(i) for i in range(5)})
-    assert cli.main(["predict", str(models["ordinal"]), str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
+    printed = predict("ordinal", tmp_path)
     assert printed.count("image") == 3
     assert [printed.count(f"{i}.png") for i in range(5)] == [1] * 5
 
 
-def test_names_that_formats_would_obey(models: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", READ)
+def test_names_that_formats_would_obey(format: str, tmp_path: Path, predict: Predict) -> None:
     names = [f"{name.replace('/', '')}.png" for name in (*NAMES, "a\rb", "=1+1", " ", 'q""q')]
-    photos = write(tmp_path / "photos", {})
-    photos.mkdir(exist_ok=True)
-    for i, name in enumerate(names):
-        (photos / name).write_bytes(plain(i))
+    photos = write(tmp_path / "photos", {name: plain(i) for i, name in enumerate(names)})
     expected = {os.fsencode(photos / name).decode("utf-8", "backslashreplace") for name in names}
-    for format, read in (("csv", read_csv), ("jsonl", read_jsonl)):
-        words = ["predict", str(models["multilabel"]), str(photos)]
-        words += ["--out", str(tmp_path / f"a.{format}")]
-        assert cli.main(words) == 0
-        assert {row["file"] for row in read(tmp_path / f"a.{format}")} == expected
-        whole = (tmp_path / f"a.{format}").read_bytes()
-        assert cli.main([*words, "--resume"]) == 0
-        assert (tmp_path / f"a.{format}").read_bytes() == whole
-    if parquet := _pyarrow_parquet():
-        words = [*words[:3], "--out", str(tmp_path / "a.parquet")]
-        assert cli.main(words) == 0
-        rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()
-        assert {row["file"] for row in rows} == expected
-
-
-def _pyarrow_parquet() -> Any:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError:
-        return None
-    return parquet
+    out = tmp_path / f"a.{format}"
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    words = ["multilabel", photos, "--out", out]
+    predict(*words)
+    assert {row["file"] for row in READ[format](out)} == expected
+    if format != "parquet":
+        whole = out.read_bytes()
+        predict(*words, "--resume")
+        assert out.read_bytes() == whole
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
+@pytest.mark.parametrize("step", [401, pytest.param(101, marks=pytest.mark.thorough)])
 def test_resume_completes_what_was_cut_anywhere(
-    format: str, models: dict[str, Path], tmp_path: Path
+    format: str, step: int, tmp_path: Path, predict: Predict
 ) -> None:
     """Cut after any number of bytes, within names with line breaks, too."""
     names = ["a", 'b",\n"', "c\r\nd", "e"]
     photos = write(tmp_path / "photos", {f"{n}.png": plain(60 * i) for i, n in enumerate(names)})
     write(photos, {"z.png": b"broken"})
     out = tmp_path / f"answers.{format}"
-    words = ["predict", str(models["multilabel"]), str(photos), "--out", str(out), "--top", "1"]
+    words = ["multilabel", photos, "--out", out, "--top", "1"]
     words += ["--batch-size", "2"]
-    assert cli.main(words) == 1
+    predict(*words, status=1)
     whole = out.read_bytes()
     lines = {"csv": Csv, "jsonl": JsonLines}[format](Schema(TASKS["multilabel"], 1))
     records = list(lines.records(io.BytesIO(whole)))
     assert b"".join(records) == whole
     assert len(records) == 5 + (format == "csv")
-    for cut in [0, 3, len(records[0]), *range(len(records[0]) + 1, len(whole), 101), len(whole)]:
+    for cut in [0, 3, len(records[0]), *range(len(records[0]) + 1, len(whole), step), len(whole)]:
         out.write_bytes(whole[:cut])
-        assert cli.main([*words, "--resume"]) == (1 if cut < len(whole) else 0)
+        predict(*words, "--resume", status=1 if cut < len(whole) else 0)
         again = list(lines.records(io.BytesIO(out.read_bytes())))
         assert again[:-5] == records[:-5]
         rows, expected = ([lines.row(r) for r in part[-5:]] for part in (again, records))
@@ -239,99 +221,61 @@ def test_resume_completes_what_was_cut_anywhere(
         assert [row["error"] for row in rows] == [row["error"] for row in expected]
 
 
+@pytest.mark.parametrize("name", ["mine.csv", "mine.jsonl"])
 def test_resume_refuses_files_of_others(
-    models: dict[str, Path], photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, photographs: Path, tmp_path: Path, predict: Predict
 ) -> None:
-    model, file = str(models["classification"]), str(photographs / "a.png")
-    for name in ("mine.csv", "mine.jsonl"):
-        for content in ("hello", "file,class\na.png,cat\n", '{"file": "a"}\n', "1\n[2]\n"):
-            (tmp_path / name).write_text(content)
-            words = ["predict", model, file, "--out", str(tmp_path / name)]
-            assert cli.main(words) == 2
-            assert "exists. Give --resume" in capsys.readouterr().err
-            assert cli.main([*words, "--resume"]) == 2
-            assert "Give another --out" in capsys.readouterr().err
-            assert (tmp_path / name).read_text() == content
+    for content in ("hello", "file,class\na.png,cat\n", '{"file": "a"}\n', "1\n[2]\n"):
+        (tmp_path / name).write_text(content)
+        words = ["classification", photographs / "a.png", "--out"]
+        assert "exists. Give --resume" in predict(*words, tmp_path / name, status=2)
+        assert "Give another --out" in predict(*words, tmp_path / name, "--resume", status=2)
+        assert (tmp_path / name).read_text() == content
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
 def test_resume_refuses_another_model_or_another_task(
-    format: str,
-    models: dict[str, Path],
-    photographs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    format: str, models: Models, photographs: Path, tmp_path: Path, predict: Predict
 ) -> None:
     out = tmp_path / f"answers.{format}"
-    files = [str(photographs / name) for name in ("a.png", "b.png")]
-    assert cli.main(["predict", str(models["regression"]), files[0], "--out", str(out)]) == 0
+    files = [photographs / name for name in ("a.png", "b.png")]
+    predict("regression", files[0], "--out", out)
     other = saved(TASKS["regression"], tmp_path, seed=1)
     before = out.read_bytes()
     for model, message in ((other, "has another answer for"), (models["ordinal"], "Give another")):
-        words = ["predict", str(model), *files, "--out", str(out), "--resume"]
-        assert cli.main(words) == 2
-        assert message in capsys.readouterr().err
+        assert message in predict(model, *files, "--out", out, "--resume", status=2)
         assert out.read_bytes() == before
-    words = ["predict", str(models["regression"]), *files, "--out", str(out), "--resume"]
-    assert cli.main(words) == 0
-    assert "1 image, besides 1 that were there" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--out", "a.txt"], "does not end in .csv"),
-        (["--format", "table", "--out", "a.csv"], "--format table is printed"),
-        (["--format", "parquet"], "give --out FILE"),
-        (["--resume"], "--resume goes on with a file"),
-        (["--resume", "--out", "a.parquet"], "--resume goes on with a file"),
-        (["--format", "xml"], "invalid choice"),
-    ],
-)
-def test_options_that_do_not_go_together(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["predict", "no/model", "a.png", *words]) == 2
-    assert message in capsys.readouterr().err
+    printed = predict("regression", *files, "--out", out, "--resume")
+    assert "1 image, besides 1 that were there" in printed
 
 
 def test_parquet_without_pyarrow_says_what_to_install(
-    models: dict[str, Path],
-    photographs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predict: Predict
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     out = tmp_path / "a.parquet"
-    assert cli.main(["predict", str(models["ordinal"]), str(photographs), "--out", str(out)]) == 2
-    assert "pip install pyarrow" in capsys.readouterr().err
+    words = ["ordinal", photographs, "--out", out]
+    assert "pip install pyarrow" in predict(*words, status=2)
     assert not out.exists()
 
 
 def test_parquet_appears_whole_or_not_at_all(
-    models: dict[str, Path],
-    photographs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predict: Predict
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    from keras_vit_cli.predict import answer_files, predict_command
-
     monkeypatch.setattr(answer_files, "GROUP", 2)
     out = tmp_path / "a.parquet"
-    words = ["predict", str(models["ordinal"]), str(photographs), "--batch-size", "1"]
-    words += ["--out", str(out)]
+    words = ["ordinal", photographs, "--batch-size", "1", "--out", out]
+
+    def stopped(*arguments: Any) -> Any:
+        yield from list(predict_files(*arguments))[:3]
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
-
-        def stopped(*arguments: Any) -> Any:
-            yield from list(predict_files(*arguments))[:3]
-            raise KeyboardInterrupt
-
         patch.setattr(predict_command, "predict_files", stopped)
-        assert cli.main(words) == 130
+        predict(*words, status=130)
     assert not list(tmp_path.glob("*.parquet")) + list(tmp_path.glob(".*"))
-    assert cli.main(words) == 1
+    predict(*words, status=1)
     assert parquet.ParquetFile(out).num_row_groups == 2
 
 
@@ -342,47 +286,41 @@ def test_csv_refuses_labels_that_it_cannot_hold(name: str, message: str) -> None
         Csv(Schema(tasks.Multilabel(("x", name)), 2))
 
 
-@pytest.mark.parametrize("format", ["table", "csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("format", ["table", *READ])
 def test_an_answer_that_is_not_a_number_is_a_row_with_a_reason(
-    format: str,
-    photographs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    format: str, photographs: Path, tmp_path: Path, command: Command
 ) -> None:
-    model = keras_vit.load_model(saved(TASKS["regression"], tmp_path))
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    model = bank.tiny(task=TASKS["regression"], num_classes=2)
     model.get_layer("head").bias.assign([3e38, 0])  # in units of the scale it is infinite
     model.save(tmp_path / "far.keras")
     reason, out = "the model predicts inf, which is not an answer", tmp_path / f"a.{format}"
-    words = ["predict", str(tmp_path / "far.keras"), str(photographs / "a.png")]
-    words += [str(photographs / "broken.jpg"), *([] if format == "table" else ["--out", str(out)])]
-    assert cli.main(words) == 1
-    captured = capsys.readouterr()
-    assert "far.keras predicts NaN or infinity for 1 of 2 images: its weights" in captured.err
+    words = ["predict", tmp_path / "far.keras", photographs / "a.png", photographs / "broken.jpg"]
+    words += [] if format == "table" else ["--out", out]
+    printed = command(*words, status=1)
+    warning = "far.keras predicts NaN or infinity for 1 of 2 images: its weights"
+    assert warning in command.error
     if format == "table":
-        assert f" {reason} " in captured.out
-        assert " cannot be read: " in captured.out
+        assert f" {reason} " in printed
+        assert " cannot be read: " in printed
         return
     last = "2 images, 1 cannot be read, 1 with an answer that is not finite"
-    assert captured.out.strip().endswith(last)
-    if format == "parquet":
-        rows = pytest.importorskip("pyarrow.parquet").read_table(out).to_pylist()
-    else:
-        rows = read_csv(out) if format == "csv" else read_jsonl(out)
+    assert printed.strip().endswith(last)
+    if format != "parquet":
         whole = out.read_bytes()
-        assert cli.main([*words, "--resume"]) == 0  # a row with a reason is a row
+        command(*words, "--resume")  # a row with a reason is a row
         assert out.read_bytes() == whole
-    assert rows[0]["error"] == reason
-    assert {str(v) for k, v in rows[0].items() if k not in ("file", "error")} <= {"", "None"}
+    row = READ[format](out)[0]
+    assert row["error"] == reason
+    assert {str(v) for k, v in row.items() if k not in ("file", "error")} <= {"", "None"}
 
 
 def test_a_model_whose_outputs_nobody_explained_is_refused(
-    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photographs: Path, tmp_path: Path, predict: Predict
 ) -> None:
-    keras_vit.VisionTransformer(
-        patch_size=8, hidden_dim=8, depth=1, num_heads=1, input_shape=(8, 8, 3), num_classes=1
-    ).save(tmp_path / "m.keras")
-    assert cli.main(["predict", str(tmp_path / "m.keras"), str(photographs / "a.png")]) == 2
-    assert "model.task = " in capsys.readouterr().err
+    model = save_tiny(tmp_path / "m.keras", num_classes=1)
+    assert "model.task = " in predict(model, photographs / "a.png", status=2)
 
 
 # Which files
@@ -424,92 +362,84 @@ def test_large_folders_are_not_sorted_and_not_held(
     assert sorted(images) == sorted(p for p in tmp_path.rglob("*") if p.is_file())
 
 
-@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
 def test_links_to_folders_are_not_followed(photographs: Path) -> None:
     (photographs / "deep/circle").symlink_to(photographs)
     assert len(list(image_paths.image_paths([photographs]))) == 4
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("empty", "No image is in the folder"),
-        ("*.tiff", "does not match any"),
-        ("@no.txt", "such file"),
-    ],
-)
 def test_words_that_stand_for_nothing_are_errors_before_the_first_answer(
-    word: str,
-    message: str,
-    models: dict[str, Path],
-    photographs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    photographs: Path, monkeypatch: pytest.MonkeyPatch, predict: Predict
 ) -> None:
     monkeypatch.chdir(photographs)
     Path("empty").mkdir()
-    assert cli.main(["predict", str(models["ordinal"]), "a.png", word]) == 2
-    printed, error = capsys.readouterr()
-    assert not printed
-    assert message in error
+    for word, message in (
+        ("empty", "No image is in the folder"),
+        ("*.tiff", "does not match any"),
+        ("@no.txt", "such file"),
+    ):
+        assert message in predict("ordinal", "a.png", word, status=2)
 
 
 # As a process
 
 
-def start(model: Path, *words: str, **options: Any) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
-        "KERAS_BACKEND": keras.backend.backend(),
-    }
-    command = [sys.executable, "-m", "keras_vit_cli", "predict", str(model), *words]
-    return subprocess.Popen(command, env=environment, **options)
-
-
 @pytest.mark.parametrize("format", ["csv", pytest.param("jsonl", marks=pytest.mark.slow)])
 def test_a_killed_run_leaves_whole_rows_and_is_resumed(
-    format: str, models: dict[str, Path], tmp_path: Path
+    format: str, models: Models, tmp_path: Path
 ) -> None:
     photos = tmp_path / "photos"
-    write(photos, {f"{i % 7}/{i:04}.png": plain(i % 250) for i in range(3000)})
+    write(photos, {f"{i % 7}/{i:04}.png": plain(i % 250, (8, 8)) for i in range(800)})
     out = tmp_path / f"answers.{format}"
-    words = [str(photos), "--out", str(out), "--batch-size", "8"]
-    read = {"csv": read_csv, "jsonl": read_jsonl}[format]
-    process = start(models["classification"], *words)
+    words = ["predict", models["classification"], photos, "--out", out, "--batch-size", "8"]
+
+    def start(*more: str) -> processes.WarmProcess:
+        words_ = [*map(str, words), *more]
+        return processes.start("-m keras_vit_cli", *words_, printed=tmp_path / "printed")
+
+    process = start()
     until = time.monotonic() + 120
-    while not (out.exists() and out.stat().st_size > 20_000):
+    while not (out.exists() and out.stat().st_size > 5_000):
         assert time.monotonic() < until
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
-    process.wait()
-    killed = read(out)
-    assert 0 < len(killed) < 3000
-    assert start(models["classification"], *words, "--resume").wait(300) == 0
-    rows = read(out)
+    assert process.wait() == -signal.SIGKILL
+    killed = READ[format](out)
+    assert 0 < len(killed) < 800
+    assert start("--resume").wait(300) == 0
+    rows = READ[format](out)
     assert rows[: len(killed)] == killed
     files = [row["file"] for row in rows]
-    assert len(files) == 3000
+    assert len(files) == 800
     assert sorted(files) == sorted(map(str, photos.rglob("*.png")))
 
 
-def test_standard_input_and_a_pipe(
-    models: dict[str, Path], photographs: Path, tmp_path: Path
-) -> None:
-    names = b"\0".join(os.fsencode(path) for path in sorted(photographs.rglob("*.png")))
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = start(models["ordinal"], "-", "--format", "csv", **pipes)
-    printed, error = process.communicate(names + b"\0", 120)
-    assert process.returncode == 0, error
-    assert not error  # progress is for a terminal
-    rows = list(csv.DictReader(io.StringIO(printed.decode(), newline=""), strict=True))
-    assert [row["file"] for row in rows] == names_of(names)
+# Its streams are a file and a pipe, or a terminal.
+STREAMS = """
+import os, sys
+import keras_vit_cli.start
+
+read, write, *words = sys.argv[1:]
+os.dup2(os.open(read, os.O_RDONLY), 0)
+sys.stdin = open(0)
+if write:
+    for stream in (1, 2):
+        os.dup2(os.open(write, os.O_RDWR), stream)
+    sys.stdout, sys.stderr = open(1, "w"), open(2, "w")
+sys.argv = ["keras-vit", *words]
+sys.exit(keras_vit_cli.start.main())
+"""
+
+
+def test_standard_input_and_a_pipe(models: Models, photographs: Path, tmp_path: Path) -> None:
+    names = [os.fsencode(path) for path in sorted(photographs.rglob("*.png"))]
+    (tmp_path / "names").write_bytes(b"".join(name + b"\0" for name in names))
+    words = [str(tmp_path / "names"), "", "predict", str(models["ordinal"]), "-", "--format", "csv"]
+    # All that is printed, to both streams, is a table: progress is for a terminal.
+    printed = processes.run(STREAMS, *words, printed=tmp_path / "printed")
+    rows = list(csv.DictReader(io.StringIO(printed, newline=""), strict=True))
+    assert [row["file"] for row in rows] == [os.fsdecode(name) for name in names]
     assert {row["grade"] for row in rows} <= set(TASKS["ordinal"].names)
-
-
-def names_of(names: bytes) -> list[str]:
-    return os.fsdecode(names).split("\0")
 
 
 MEMORY = """
@@ -535,7 +465,7 @@ print((resident() - before) // 2**20)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
 def test_memory_does_not_grow_with_the_number_of_files(
-    models: dict[str, Path], tmp_path: Path, run_python: Any
+    models: Models, tmp_path: Path, run_python: Any
 ) -> None:
     name = "n" * 150
     photos = write(tmp_path / "photos", {f"{name}{i}.png": plain(i % 250) for i in range(3000)})
@@ -543,10 +473,10 @@ def test_memory_does_not_grow_with_the_number_of_files(
     words = [str(models["classification"]), str(photos), str(tmp_path)]
     grown = run_python(MEMORY, keras.backend.backend(), *words).split()[-1]
     assert int(grown) < 40  # MiB; their pixels alone are 2.3, and their tables would be more
-    assert len(read_csv(tmp_path / "all.csv")) == 3100
+    assert len(rows_of(tmp_path / "all.csv")) == 3100
 
 
-def test_paths_are_taken_as_they_are_needed(models: dict[str, Path], tmp_path: Path) -> None:
+def test_paths_are_taken_as_they_are_needed(models: Models, tmp_path: Path) -> None:
     """A list of a million files is read a block at a time, and answered before its end."""
     write(tmp_path, {"a.png": plain(1)})
     taken = 0
@@ -563,25 +493,19 @@ def test_paths_are_taken_as_they_are_needed(models: dict[str, Path], tmp_path: P
     assert taken == 12
 
 
-def test_a_terminal_shows_progress(
-    models: dict[str, Path], photographs: Path, tmp_path: Path
-) -> None:
+def test_a_terminal_shows_progress(models: Models, photographs: Path, tmp_path: Path) -> None:
     pty = pytest.importorskip("pty")
     leader, follower = pty.openpty()
-    environment = {"stdout": follower, "stderr": follower}
-    words = [str(photographs), "--out", str(tmp_path / "a.csv")]
-    process = start(models["ordinal"], *words, **environment)
-    os.close(follower)
+    words = ["predict", str(models["ordinal"]), str(photographs), "--out", str(tmp_path / "a.csv")]
+    streams = ["/dev/null", os.ttyname(follower)]
+    process = processes.start(STREAMS, *streams, *words, printed=tmp_path / "printed")
     shown = b""
-    while True:
-        try:
-            block = os.read(leader, 4096)
-        except OSError:  # Linux's end of a terminal
-            break
-        if not block:
-            break
-        shown += block
-    assert process.wait(60) == 1, shown
+    while select.select([leader], [], [], 0.1)[0] or process.poll() is None:
+        if select.select([leader], [], [], 0)[0]:
+            shown += os.read(leader, 4096)
+    assert process.poll() == 1, shown
+    os.close(follower)
+    os.close(leader)
     text = re.sub(rb"\x1b\[[?\d;]*[A-Za-z]", b"", shown).decode()
     assert re.search(r" 4/\? +images, .*/s, 1 cannot be read", text)
     assert re.search(r"written to .*4 images, 1 cannot be read", text)

@@ -1,6 +1,5 @@
 """`keras-vit embed`, `search` and `cluster`: from photographs to a page and a table."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -11,9 +10,12 @@ import pytest
 import keras_vit
 from keras_vit.curation import FeatureIndex
 from keras_vit_cli import commands as cli
+from tests.cli.conftest import Command
+from tests.cli.helpers import rows_of
 from tests.inspection.pages import NAME, Elements
 
 image = pytest.importorskip("PIL.Image")
+EMBED = "embed photos --model model.keras --out index"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     image.fromarray(new).save(folder / "new.png")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert cli.main(["embed", "photos", "--model", "model.keras", "--out", "index"]) == 1
+        assert cli.main(EMBED.split()) == 1
     return folder
 
 
@@ -47,30 +49,20 @@ def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
 
 
-def rows_of(file: str) -> list[dict[str, str]]:
-    with Path(file).open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
-def test_embed_prints_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["embed", "photos", "--model", "model.keras", "--out", "index"]) == 1
-    printed, error = capsys.readouterr()
-    assert "12 images of 16 numbers, 0 read now, 1 cannot be read" in printed
-    assert "photos/red/broken.jpg cannot be read" in error or "red/broken.jpg cannot" in error
+def test_embed_prints_what_it_did(command: Command) -> None:
+    assert "12 images of 16 numbers, 0 read now, 1 cannot be read" in command(EMBED, status=1)
+    assert "red/broken.jpg cannot be read" in command.error
     assert FeatureIndex.open("index").info["source"] == "../model.keras"
-    assert cli.main(["embed", "nowhere", "--model", "model.keras", "--out", "index"]) == 2
-    assert "no folder or table nowhere" in capsys.readouterr().err
-    other = ["--layer", "pooled", "--dtype", "float32"]
-    assert cli.main(["embed", "photos", "--model", "model.keras", "--out", "index", *other]) == 2
-    assert "made with another layer: 'pre_logits', and this is 'pooled'" in capsys.readouterr().err
+    error = command(EMBED.replace("photos", "nowhere"), status=2)
+    assert "no folder or table nowhere" in error
+    error = command(f"{EMBED} --layer pooled --dtype float32", status=2)
+    assert "made with another layer: 'pre_logits', and this is 'pooled'" in error
 
 
-def test_search_writes_a_page_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["search", "index", "new.png", "photos/green/0.png", "nowhere.jpg", "--top", "5"]
-    assert cli.main([*command, "--out", "pages/similar.html"]) == 1
-    printed, error = capsys.readouterr()
-    assert "nowhere.jpg cannot be read" in error
-    assert "next: open pages/similar.html" in printed
+def test_search_writes_a_page_and_a_table(command: Command) -> None:
+    words = "search index new.png photos/green/0.png nowhere.jpg --top 5 --out pages/similar.html"
+    assert "next: open pages/similar.html" in command(words, status=1)
+    assert "nowhere.jpg cannot be read" in command.error
     rows = rows_of("pages/similar.csv")
     assert [row["label"] for row in rows] == ["red"] * 5 + ["green"] * 5
     assert (rows[5]["file"], rows[5]["rank"], float(rows[5]["similarity"])) == (
@@ -88,15 +80,14 @@ def test_search_writes_a_page_and_a_table(capsys: pytest.CaptureFixture[str]) ->
     assert "<" not in "".join(links)
 
 
-def test_search_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["search", "index", "photos/red/1.png", "--top", "2"]) == 0
-    assert "red/1.png" in capsys.readouterr().out
-    assert cli.main(["search", "photos", "photos/red/1.png"]) == 2
-    assert "photos is not an index of features" in capsys.readouterr().err
+def test_search_prints_a_table(command: Command) -> None:
+    assert "red/1.png" in command("search index photos/red/1.png --top 2")
+    error = command("search photos photos/red/1.png", status=2)
+    assert "photos is not an index of features" in error
 
 
 def test_a_file_of_the_index_is_searched_without_the_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     """Its features are there; another one's need the model, and that of the index."""
     keras.utils.set_random_seed(1)
@@ -104,16 +95,15 @@ def test_a_file_of_the_index_is_searched_without_the_model(
         patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), pooling="gap"
     )
     keras_vit.save_weights(other, tmp_path / "other.keras")
-    words = ["--model", str(tmp_path / "other.keras"), "--top", "1"]
-    assert cli.main(["search", "index", "photos/red/1.png", *words]) == 0
-    assert cli.main(["search", "index", "new.png", *words]) == 2
-    assert "made with other weights" in capsys.readouterr().err
+    words = ["--top", "1", "--model", tmp_path / "other.keras"]
+    command("search index photos/red/1.png", *words)
+    error = command("search index new.png", *words, status=2)
+    assert "made with other weights" in error
 
 
-def test_cluster_writes_a_page_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["cluster", "index", "--clusters", "2", "--examples", "4", "--out", "groups.html"]
-    assert cli.main(command) == 0
-    assert "2 clusters of 12 images: 6, 6" in capsys.readouterr().out
+def test_cluster_writes_a_page_and_a_table(command: Command) -> None:
+    printed = command("cluster index --clusters 2 --examples 4 --out groups.html")
+    assert "2 clusters of 12 images: 6, 6" in printed
     rows = rows_of("groups.csv")
     assert len({(row["label"], row["cluster"]) for row in rows}) == 2
     assert sorted(row["file"] for row in rows) == list(FeatureIndex.open("index").files)
@@ -122,38 +112,35 @@ def test_cluster_writes_a_page_and_a_table(capsys: pytest.CaptureFixture[str]) -
     assert "labeled 100% red" in Elements(page).text
 
 
-def test_names_are_texts_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["search", "index", f"photos/red/{NAME}", "--out", "named.html"]
-    assert cli.main(command) == 0
+def test_names_are_texts_on_the_page(command: Command) -> None:
+    command("search index --out named.html", f"photos/red/{NAME}")
     elements = Elements(Path("named.html").read_text("utf-8"))
     assert NAME in elements.text
     assert not elements.all("b")
-    capsys.readouterr()
 
 
-def test_what_another_program_wrote_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_another_program_wrote_is_not_replaced(command: Command) -> None:
     Path("mine.html").write_text("<p>mine")
     Path("sums.csv").write_text("mine")
-    for out, words in (
+    for out, reason in (
         ("mine.html", "was not written by"),
         ("sums.html", "sums.csv would be replaced"),
         ("page.txt", "must end in .html"),
     ):
-        assert cli.main(["cluster", "index", "--out", out, "--overwrite"]) == 2
-        assert words in capsys.readouterr().err
-    words = ["cluster", "index", "--clusters", "2", "--out", "again.html"]
-    assert [cli.main(words), cli.main(words), cli.main([*words, "--overwrite"])] == [0, 2, 0]
+        assert reason in command(f"cluster index --overwrite --out {out}", status=2)
+    words = "cluster index --clusters 2 --out again.html"
+    command(words)
+    command(words, status=2)
+    command(words, "--overwrite")
 
 
-def test_a_photograph_that_is_gone_leaves_its_place_empty(tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
+def test_a_photograph_that_is_gone_leaves_its_place_empty(tmp_path: Path, command: Command) -> None:
+    photos, out, page = (tmp_path / name for name in ("photos", "index", "page.html"))
+    photos.mkdir()
     for i in range(3):
-        photos.mkdir(exist_ok=True)
         image.new("RGB", (9, 9), (80 * i, 9, 9)).save(photos / f"{i}.png")
-    out = tmp_path / "index"
-    assert cli.main(["embed", str(photos), "--model", "model.keras", "--out", str(out)]) == 0
+    command("embed --model model.keras", photos, "--out", out)
     (photos / "1.png").unlink()
-    page = tmp_path / "page.html"
-    assert cli.main(["search", str(out), str(photos / "0.png"), "--out", str(page)]) == 0
+    command("search", out, photos / "0.png", "--out", page)
     assert "the file is gone" in page.read_text("utf-8")
     assert json.loads((out / "index.json").read_text("utf-8"))["rows"] == 3

@@ -13,6 +13,7 @@ import pytest
 import keras_vit
 from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import parse
+from tests import bank
 
 OURS = str(Path(__file__).parents[2] / "keras_vit")  # and keras_vit_cli
 APPLICATION = f"{OURS}_cli"
@@ -69,9 +70,7 @@ def test_few_functions_lie_between_a_file_and_a_variable(
     file: str, layout: str, tmp_path: Path
 ) -> None:
     """Those that return values of the file, and those that wait for them."""
-    model = keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=16, depth=1, num_heads=2, num_classes=2, input_shape=(16, 16, 3)
-    )
+    model = bank.tiny()
     keras_vit.save_weights(model, tmp_path / file, layout)
     walk: dict[str, None] = {}
 

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -9,27 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from PIL import Image
 
-import keras_vit
 from keras_vit._base.files import atomic_write
+from keras_vit.tasks import Classification
+from tests import bank, processes
 
 NAMES = ('<b>"rose"</b>\x1b[31m', "tulip\udcff", "daisy")
 
 
 def tiny_model(seed: int = 0, **options: Any) -> Any:
     """A classifier of 32 x 24 pixels whose probabilities differ clearly between images."""
-    keras.utils.set_random_seed(seed)
-    model = keras_vit.VisionTransformer(
-        num_classes=3, patch_size=8, hidden_dim=16, depth=2, num_heads=2, mlp_dim=32,
-        input_shape=(32, 24, 3), **options,
-    )  # fmt: skip
-    random = np.random.default_rng(seed)
-    for weight in model.trainable_variables:
-        weight.assign(random.normal(0, 0.3, weight.shape).astype("float32"))
-    model.class_names = NAMES
+    task = Classification(NAMES)
+    model = bank.tiny(task=task, num_classes=3, depth=2, input_shape=(32, 24, 3), **options)
+    bank.fill(model, seed, 0.3)
     return model
 
 
@@ -78,4 +74,58 @@ def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.1)
+        time.sleep(0.05)
+
+
+# Versions are looked for often, so that tests wait little for a new one.
+SERVE = """
+import signal, sys
+import keras_vit_cli.start
+from keras_vit_cli.serve import versions
+versions.POLL_SECONDS = 0.1
+signal.signal(signal.SIGINT, signal.default_int_handler)  # not all shells leave it so
+sys.exit(keras_vit_cli.start.main())
+"""
+# A server whose model takes a third of a second per batch of two.
+SLOW = """
+import dataclasses, signal, sys, time
+from keras_vit_cli.serve import serve
+from keras_vit_cli.serve import versions
+load = versions.load_served
+def load_slowly(path):
+    model = load(path)
+    def predict(images):
+        time.sleep(1 / 3)
+        return model.predict(images)
+    return dataclasses.replace(model, predict=predict)
+versions.load_served = load_slowly
+serve(sys.argv[1], port=0, batch_size=2, queue=4, report=lambda line: print(line, flush=True))
+"""
+
+
+class Server:
+    """A server in a process that was forked; it answers once this is made."""
+
+    def __init__(self, folder: Path, code: str, *words: object) -> None:
+        self.process = processes.start(code, *map(str, words), printed=folder / "printed")
+        eventually(lambda: "http://" in self.process.output() or self.has_ended, 120)
+        address = re.search(r"http://[^ ]*:(\d+) ", self.process.output())
+        assert address, self.process.output()
+        self.port = int(address[1])
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def lines(self) -> list[str]:
+        return self.process.output().splitlines()
+
+    def metric(self, name: str) -> float:
+        text = request(self.port, "/metrics")[1]["text"]
+        line = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        return float(line[1]) if line else 0
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)

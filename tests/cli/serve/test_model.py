@@ -14,6 +14,7 @@ from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification
 from keras_vit_cli.serve.model import load_served, warm_up
 from keras_vit_cli.serve.versions import newest_version
+from tests import bank
 from tests.cli.serve.helpers import NAMES, save, tiny_model
 from tests.models.test_task import TASKS, vit
 from tests.models.test_task import images as some_images
@@ -24,10 +25,7 @@ from tests.models.test_task import images as some_images
 def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Path) -> None:
     options = {"data_format": data_format}
     if data_format == "channels_first":
-        model = keras_vit.VisionTransformer(
-            num_classes=3, patch_size=8, hidden_dim=16, depth=1, num_heads=2,
-            input_shape=(3, 32, 24), **options,
-        )  # fmt: skip
+        model = bank.tiny(num_classes=3, input_shape=(3, 32, 24), **options)
         kernel = np.random.default_rng(0).normal(size=(16, 3))
         model.get_layer("head").kernel.assign(kernel.astype("float32"))
     else:
@@ -36,7 +34,7 @@ def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Pa
     warm_up(served, 5)
     images = np.random.default_rng(0).uniform(0, 255, (3, 32, 24, 3)).astype("float32")
     taken = np.moveaxis(images, -1, 1) if data_format == "channels_first" else images
-    scores = np.asarray(model.predict(taken, verbose=0))
+    scores = bank.outputs(model, taken)
     if data_format == "channels_first":
         scores = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
     else:
@@ -73,10 +71,7 @@ def test_a_model_without_attention_explains_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_served(options: dict, reason: str, tmp_path: Path) -> None:
-    sizes = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
-    model = keras_vit.VisionTransformer(
-        **{"num_classes": 3, "input_shape": (16, 16, 3), **sizes, **options}
-    )
+    model = bank.tiny(**options)
     with pytest.raises(ValueError, match=reason):
         load_served(save(model, tmp_path / "model.keras"))
     with pytest.raises(FileNotFoundError, match="no model at"):
@@ -121,7 +116,7 @@ def test_the_server_answers_what_predict_does(kind: str, tmp_path: Path) -> None
     served = load_served(tmp_path / "m.keras")
     warm_up(served, 4)
     pixels = some_images(2).astype("float32")
-    expected = answers_of(model, model.predict(pixels, verbose=0))
+    expected = answers_of(model, bank.outputs(model, pixels))
     found = served.predict(pixels)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert served.task.describe(found[0]).keys() == model.task.describe(expected[0]).keys()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.serve.helpers import jpeg, save, tiny_model
+from tests.browser import opened
+from tests.cli.serve.helpers import SERVE, Server, jpeg
 
-serving = pytest.importorskip("benchmarks.serving")
 DROP = """([content, name]) => {
   const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
   const data = new DataTransfer();
@@ -19,27 +19,17 @@ DROP = """([content, name]) => {
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("run")
-    save(tiny_model(), folder / "model.keras")
-    server = serving.start_server(folder, "--max-bytes", "100000")
+def address(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("page")
+    server = Server(folder, SERVE, "serve", file, "--max-bytes", "100000", "--port", "0")
     yield f"http://127.0.0.1:{server.port}/"
     server.stop()
 
 
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:
-    """The open page; fails where it reports an error or requests anything from elsewhere."""
-    page = browser.new_page(viewport={"width": 1000, "height": 800})
-    problems, requests = [], []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(address)
-    yield page
-    page.close()
-    assert [text for text in problems if "422" not in text] == []
-    assert all(url.startswith((address, "data:", "blob:")) for url in requests)
+    with opened(browser, address, 1000, (address, "data:", "blob:"), expected="422") as page:
+        yield page
 
 
 def drop(page: Any, content: bytes, name: str = "photo.jpg") -> None:

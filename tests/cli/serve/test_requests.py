@@ -4,9 +4,8 @@ import base64
 import http.client
 import json
 import re
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from benchmarks import _load as load
 from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.data.eval_transform import EvalTransform
@@ -25,37 +25,16 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve import infer
 from keras_vit_cli.serve.model import ServedModel
-from tests.cli.serve.helpers import eventually, jpeg, request, save, tiny_model
-from tests.cli.serve.test_server import SLOW
+from tests.bank import outputs
+from tests.cli.serve.conftest import LIMITS, MAX_BYTES, MAX_IMAGES
+from tests.cli.serve.helpers import SLOW, Server, eventually, jpeg, request, save, tiny_model
 from tests.hostile import NAMES
 from tests.models.test_task import TASKS, vit
 
-pytest.importorskip("uvicorn")
-pytest.importorskip("prometheus_client")
-serving = pytest.importorskip("benchmarks.serving")
-load = pytest.importorskip("benchmarks._load")
-MAX_BYTES, MAX_IMAGES = 400_000, 10
 BROKEN = jpeg()[:-200]
 INFER, PREDICT = "/v2/models/photos/infer", "/v1/models/photos:predict"
-OPTIONS = ("--max-bytes", str(MAX_BYTES), "--max-images", str(MAX_IMAGES))
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tiny_model(), tmp_path_factory.mktemp("run") / "photos.keras")
-
-
-@pytest.fixture(scope="module")
-def server(file: Path) -> Iterator["serving.Server"]:
-    options = (*OPTIONS, "--max-pixels", "100000", "--top", "2", "--log-requests")
-    server = serving.start_server(file, *options)
-    yield server
-    assert server.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def port(server: "serving.Server") -> int:
-    return server.port
+Rows = list[dict[str, Any]]
+Start = Callable[..., Server]
 
 
 def form(files: dict[str, bytes]) -> tuple[bytes, dict[str, str]]:
@@ -89,7 +68,7 @@ def pixels_of(file: bytes) -> np.ndarray:
     return prepare_contents(file, (32, 24), transform=tiny_model().eval_transform)
 
 
-def approximately(rows: list[dict[str, Any]]) -> list[Any]:
+def approximately(rows: Rows) -> list[Any]:
     """Rows but for the rounding of batches of another size."""
     return [
         {**row, "predictions": [pytest.approx(p, abs=1e-5) for p in row["predictions"]]}
@@ -100,7 +79,7 @@ def approximately(rows: list[dict[str, Any]]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def written(file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def written(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Rows:
     """The rows that `keras-vit predict` writes for a good, a broken and another good file."""
     folder = tmp_path_factory.mktemp("photos")
     files = {"a.jpg": jpeg(1), "broken.jpg": BROKEN, "b.jpg": jpeg(2)}
@@ -113,11 +92,11 @@ def written(file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[s
     return [{**row, "file": Path(row["file"]).name} for row in rows]
 
 
-def unnamed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def unnamed(rows: Rows) -> Rows:
     return [{**row, "file": str(i)} for i, row in enumerate(rows)]
 
 
-def with_printable_names(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_printable_names(rows: Rows) -> Rows:
     return [
         {**r, "predictions": [{**p, "class": printable(p["class"])} for p in r["predictions"]]}
         if r["error"] is None
@@ -126,9 +105,7 @@ def with_printable_names(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_form_of_several_files_has_the_rows_of_predict(
-    written: list[dict[str, Any]], port: int
-) -> None:
+def test_a_form_of_several_files_has_the_rows_of_predict(written: Rows, port: int) -> None:
     body, headers = form({"a.jpg": jpeg(1), "broken.jpg": BROKEN, "b.jpg": jpeg(2)})
     status, content, _ = request(port, "/predict", body, **headers)
     assert (status, content.keys()) == (200, {"rows", "version"})
@@ -142,7 +119,7 @@ def test_one_image_is_a_row_with_a_version(port: int) -> None:
     assert (content["file"], content["error"]) == ("0", None)
 
 
-def test_instances_of_tensorflow_serving(written: list[dict[str, Any]], port: int) -> None:
+def test_instances_of_tensorflow_serving(written: Rows, port: int) -> None:
     content = {**instances(jpeg(1), BROKEN, jpeg(2)), "signature_name": "serving_default"}
     status, answer = post(port, PREDICT, content)
     assert (status, answer.keys()) == (200, {"predictions", "version"})
@@ -164,21 +141,21 @@ def test_what_is_not_base64_is_a_row(port: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [[3], [3, 1]])
-def test_files_in_tensors(shape: list[int], written: list[dict[str, Any]], port: int) -> None:
+def test_files_in_tensors(shape: list[int], written: Rows, port: int) -> None:
     data = [base64_of(file) for file in (jpeg(1), BROKEN, jpeg(2))]
     sent = {"id": "job\ud800\x1b", **tensor("contents", "BYTES", shape, data)}
     status, answer = post(port, INFER, sent)
     assert (status, answer["id"], answer["model_name"]) == (200, "job\ud800\x1b", "photos")
-    outputs = {output["name"]: output for output in answer["outputs"]}
-    assert [(o["datatype"], o["shape"]) for o in outputs.values()] == [
+    sent_back = {output["name"]: output for output in answer["outputs"]}
+    assert [(o["datatype"], o["shape"]) for o in sent_back.values()] == [
         ("FP32", [3, 3]),
         ("BOOL", [3]),
         ("BYTES", [3]),
     ]
-    assert outputs["valid"]["data"] == [True, False, True]
-    rows = [json.loads(text) for text in outputs["rows"]["data"]]
+    assert sent_back["valid"]["data"] == [True, False, True]
+    rows = [json.loads(text) for text in sent_back["rows"]["data"]]
     assert rows == approximately(unnamed(with_printable_names(written)))
-    values = np.reshape(outputs["probabilities"]["data"], (3, 3))
+    values = np.reshape(sent_back["probabilities"]["data"], (3, 3))
     np.testing.assert_allclose(values.sum(axis=1), [1, 0, 1], atol=1e-5)
     assert values[0].max() == pytest.approx(rows[0]["predictions"][0]["probability"])
 
@@ -209,9 +186,9 @@ def test_pixels_in_tensors(name: str, datatype: str, port: int) -> None:
     status, answer = post(port, INFER, {**sent, "outputs": [{"name": "probabilities"}]})
     assert (status, [output["name"] for output in answer["outputs"]]) == (200, ["probabilities"])
     model = tiny_model()
-    outputs = model.predict(images.astype("float32"), verbose=0)
     values = np.reshape(answer["outputs"][0]["data"], (2, 3))
-    np.testing.assert_allclose(values, model.task.answers(outputs), atol=1e-5)
+    expected = model.task.answers(outputs(model, images.astype("float32")))
+    np.testing.assert_allclose(values, expected, atol=1e-5)
 
 
 def test_pixels_of_another_scale_are_rows_with_a_reason(port: int) -> None:
@@ -220,9 +197,9 @@ def test_pixels_of_another_scale_are_rows_with_a_reason(port: int) -> None:
     sent = tensor("pixels", "FP32", list(images.shape), images.ravel().tolist())
     status, answer = post(port, INFER, sent)
     assert status == 200
-    outputs = {output["name"]: output["data"] for output in answer["outputs"]}
-    assert outputs["valid"] == [True, False, False, False, True]
-    for row in map(json.loads, outputs["rows"][1:4]):
+    data = {output["name"]: output["data"] for output in answer["outputs"]}
+    assert data["valid"] == [True, False, False, False, True]
+    for row in map(json.loads, data["rows"][1:4]):
         assert re.fullmatch(r"its values range from .*: give pixels from 0 to 255", row["error"])
 
 
@@ -382,7 +359,7 @@ def test_ids_are_echoed_or_made(port: int) -> None:
     assert request(port, "/", Host="evil.example", X_Request_ID="abc")[2]["x-request-id"] == "abc"
 
 
-def test_a_line_of_json_per_request(server: "serving.Server") -> None:
+def test_a_line_of_json_per_request(server: Server) -> None:
     def logged(name: str) -> dict[str, Any]:
         eventually(lambda: any(name in line for line in server.lines))
         (line,) = [line for line in server.lines if name in line]
@@ -409,60 +386,46 @@ def test_a_line_of_json_per_request(server: "serving.Server") -> None:
     assert len(logged(names[3])["path"]) == 200
 
 
-def test_a_request_of_many_images_leaves_room_and_ends_when_its_client_does(file: Path) -> None:
-    server = serving.Server("-c", SLOW, str(file))  # a second per batch of two
+def test_a_request_of_many_images_leaves_room_and_ends_when_its_client_does(
+    file: Path, start_server: Start
+) -> None:
+    server = start_server(file, code=SLOW)  # a third of a second per batch of two
 
-    def seconds_of_one() -> float:
-        began = time.monotonic()
+    def in_progress(number: int) -> None:
+        eventually(lambda: server.metric("keras_vit_in_progress") == number, 10)
+
+    body, headers = form({str(i): jpeg(i) for i in range(20)})
+    with ThreadPoolExecutor(1) as pool:
+        many = pool.submit(request, server.port, "/predict", body, **headers)
+        in_progress(1)
         assert request(server.port, "/predict", jpeg())[0] == 200
-        return time.monotonic() - began
+        assert not many.done()  # one image does not wait behind all of ten batches
+        status, content, _ = many.result()
+    assert (status, len(content["rows"])) == (200, 20)
 
-    try:
-        body, headers = form({str(i): jpeg(i) for i in range(20)})
-        with ThreadPoolExecutor(1) as pool:
-            many = pool.submit(request, server.port, "/predict", body, **headers)
-            eventually(lambda: "keras_vit_in_progress 1" in metrics(server.port), 10)
-            assert seconds_of_one() < 5  # and not behind all of ten batches
-            assert not many.done()
-            status, content, _ = many.result()
-        assert (status, len(content["rows"])) == (200, 20)
-
-        before = batched(server.port)
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        connection.request("POST", "/predict", body, {"content-type": headers["Content_Type"]})
-        eventually(lambda: "keras_vit_in_progress 1" in metrics(server.port), 10)
-        connection.close()
-        eventually(lambda: "keras_vit_in_progress 0" in metrics(server.port), 10)
-        seconds_of_one()
-        assert batched(server.port) - before < 10
-    finally:
-        server.stop()
-
-
-def metrics(port: int) -> str:
-    return request(port, "/metrics")[1]["text"]
-
-
-def batched(port: int) -> float:
-    """How many images the model has computed."""
-    return float(re.search(r"^keras_vit_batch_images_sum (\S+)$", metrics(port), re.M)[1])
+    before = server.metric("keras_vit_batch_images_sum")
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/predict", body, {"content-type": headers["Content_Type"]})
+    in_progress(1)
+    connection.close()
+    in_progress(0)
+    assert request(server.port, "/predict", jpeg())[0] == 200
+    assert server.metric("keras_vit_batch_images_sum") - before < 10
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=[] if k == "multilabel" else [pytest.mark.slow]) for k in TASKS],
+    "kind", [pytest.param(k, marks=[] if k == "multilabel" else [pytest.mark.slow]) for k in TASKS]
 )
-def test_each_task_in_each_way_and_nothing_logged_unasked(kind: str, tmp_path: Path) -> None:
+def test_each_task_in_each_way_and_nothing_logged_unasked(
+    kind: str, tmp_path: Path, start_server: Start
+) -> None:
     model = vit(task=TASKS[kind])
-    path = save(model, tmp_path / "photos.keras")
-    server = serving.start_server(path, *OPTIONS)
-    try:
-        _, one, _ = request(server.port, "/predict", jpeg(1))
-        _, listed = post(server.port, PREDICT, instances(jpeg(1)))
-        status, tensors = post(server.port, INFER, tensor("contents", "BYTES", [1], [FILE]))
-        _, described, _ = request(server.port, "/v1/models/photos")
-    finally:
-        assert server.stop() == 0
+    server = start_server(save(model, tmp_path / "photos.keras"), *LIMITS)
+    _, one, _ = request(server.port, "/predict", jpeg(1))
+    _, listed = post(server.port, PREDICT, instances(jpeg(1)))
+    status, tensors = post(server.port, INFER, tensor("contents", "BYTES", [1], [FILE]))
+    _, described, _ = request(server.port, "/v1/models/photos")
+    assert server.stop() == 0
     assert {**one, "version": None} == {**listed["predictions"][0], "version": None}
     assert status == 200
     assert tensors["outputs"][0]["name"] == model.task.answer_names[0]
@@ -473,12 +436,11 @@ def test_each_task_in_each_way_and_nothing_logged_unasked(kind: str, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_model_with_an_odd_name_is_asked_by_what_is_printed(tmp_path: Path) -> None:
+def test_a_model_with_an_odd_name_is_asked_by_what_is_printed(
+    tmp_path: Path, start_server: Start
+) -> None:
     name = NAMES[-1]  # bytes that are not UTF-8
-    server = serving.start_server(save(tiny_model(), tmp_path / f"{name}.keras"))
-    try:
-        status, model, _ = request(server.port, f"/v1/models/{quote(printable(name))}")
-        assert (status, model["name"]) == (200, printable(name))
-        assert request(server.port, "/health")[1]["model"] == printable(name)
-    finally:
-        assert server.stop() == 0
+    server = start_server(save(tiny_model(), tmp_path / f"{name}.keras"))
+    status, model, _ = request(server.port, f"/v1/models/{quote(printable(name))}")
+    assert (status, model["name"]) == (200, printable(name))
+    assert request(server.port, "/health")[1]["model"] == printable(name)

@@ -1,21 +1,27 @@
 """`keras-vit serve` as a process: answers, errors, limits, health, metrics, stop and reload."""
 
 import asyncio
-import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks import _load as load
 from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.models.answers import answers_of
+from tests.bank import outputs
+from tests.cli.conftest import Command
+from tests.cli.serve.conftest import MAX_BYTES
 from tests.cli.serve.helpers import (
     NAMES,
+    SLOW,
+    Server,
     eventually,
     jpeg,
     probabilities,
@@ -25,54 +31,18 @@ from tests.cli.serve.helpers import (
 )
 from tests.data.image_fixtures import png_of_twelve_bits
 
-pytest.importorskip("uvicorn")
-pytest.importorskip("prometheus_client")
-serving = pytest.importorskip("benchmarks.serving")
-load = pytest.importorskip("benchmarks._load")
-MAX_BYTES = 100_000
-# A server whose model takes a second per batch of two.
-SLOW = """
-import dataclasses, sys, time
-from keras_vit_cli.serve import serve
-from keras_vit_cli.serve import versions
-load = versions.load_served
-def load_slowly(path):
-    model = load(path)
-    def predict(images):
-        time.sleep(1)
-        return model.predict(images)
-    return dataclasses.replace(model, predict=predict)
-versions.load_served = load_slowly
-serve(sys.argv[1], port=0, batch_size=2, queue=4, report=lambda line: print(line, flush=True))
-"""
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tiny_model(), tmp_path_factory.mktemp("run") / "model.keras")
-
-
-@pytest.fixture(scope="module")
-def port(file: Path) -> Iterator[int]:
-    options = ("--max-bytes", str(MAX_BYTES), "--max-pixels", "100000", "--top", "2")
-    server = serving.start_server(file.parent, *options)
-    yield server.port
-    assert server.stop() == 0
-    assert server.lines[-1] == "stopped\n"
+Start = Callable[..., Server]
 
 
 @pytest.fixture
-def slow(file: Path) -> Iterator["serving.Server"]:
-    server = serving.Server("-c", SLOW, str(file))
-    yield server
-    if server.process.poll() is None:
-        server.stop(signal.SIGKILL)
+def slow(file: Path, start_server: Start) -> Server:
+    return start_server(file, code=SLOW)
 
 
 def expected(body: bytes, seed: int = 0) -> dict[str, float]:
     model = tiny_model(seed)
     pixels = prepare_contents(body, (32, 24), transform=model.eval_transform)
-    (row,) = answers_of(model, model.predict_on_batch(pixels[None])).tolist()
+    (row,) = answers_of(model, outputs(model, pixels[None])).tolist()
     return dict(zip(map(printable, model.task.shown_names), row, strict=True))
 
 
@@ -82,7 +52,7 @@ def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> N
     if form:
         head = b'--x\r\nContent-Disposition: form-data; name="a"; filename="b"\r\n\r\n'
         body = head + jpeg() + b"\r\n--x--\r\n"
-        headers = {"Content_Type": "multipart/form-data; boundary=x"}
+        headers = FORM
     status, content, sent = request(port, "/predict", body, **headers)
     answered = probabilities(content)
     assert (status, len(answered)) == (200, 2)
@@ -92,37 +62,27 @@ def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> N
     assert sent["x-content-type-options"] == "nosniff"
 
 
+NO_FILE = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
+FORM = {"Content_Type": "multipart/form-data; boundary=x"}
+
+
 @pytest.mark.parametrize(
-    ("body", "status", "reason"),
+    ("body", "headers", "status", "reason"),
     [
-        (b"", 400, "The body is empty"),
-        (b"no image", 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
-        (jpeg()[:-200], 422, "damaged or incomplete"),
-        (load.bomb(), 422, "more than max_pixels=100000"),
-        (bytes(MAX_BYTES + 1), 413, f"more than {MAX_BYTES} bytes"),
+        (b"", {}, 400, "The body is empty"),
+        (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
+        (jpeg()[:-200], {}, 422, "damaged or incomplete"),
+        (load.bomb(), {}, 422, "more than max_pixels=100000"),
+        (bytes(MAX_BYTES + 1), {}, 413, f"more than {MAX_BYTES} bytes"),
+        (NO_FILE, FORM, 400, "not have a file"),
+        (b"no form", FORM, 400, "cannot be read"),
     ],
 )
-def test_what_is_refused(body: bytes, status: int, reason: str, port: int) -> None:
+def test_what_is_refused(body: bytes, headers: Any, status: int, reason: str, port: int) -> None:
     for path in ("/predict", "/attention"):
-        answered, content, _ = request(port, path, body)
+        answered, content, _ = request(port, path, body, **headers)
         assert (answered, list(content)) == (status, ["error", "type"])
         assert reason in content["error"]
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (
-            b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n',
-            "not have a file",
-        ),
-        (b"no form", "cannot be read"),
-    ],
-)
-def test_forms_without_an_image(body: bytes, reason: str, port: int) -> None:
-    form = "multipart/form-data; boundary=x"
-    status, content, _ = request(port, "/predict", body, Content_Type=form)
-    assert (status, reason in content["error"]) == (400, True)
 
 
 def test_a_body_without_a_length_has_the_same_limit(port: int) -> None:
@@ -131,7 +91,7 @@ def test_a_body_without_a_length_has_the_same_limit(port: int) -> None:
         writer.write(
             b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
-        for _ in range(3):
+        for _ in range(9):
             writer.write(b"c350\r\n" + bytes(50_000) + b"\r\n")
         writer.write(b"0\r\n\r\n")
         return await reader.readline()
@@ -163,9 +123,6 @@ def test_attention(port: int) -> None:
     assert content["image"].startswith("data:image/png;base64,")
     best = request(port, "/predict", jpeg())[1]["predictions"][0]["class"]
     assert (content["method"], content["class"]) == ("attribution", best)
-
-
-def test_attention_by_method_and_of_a_class(port: int) -> None:
     maps = {}
     for query in ("", "?class=daisy", "?class=tulip%5Cxff", "?method=rollout"):
         status, content, _ = request(port, f"/attention{query}", jpeg())
@@ -183,31 +140,19 @@ def test_attention_by_method_and_of_a_class(port: int) -> None:
         assert (status, reason in content["error"]) == (400, True), content
 
 
-def test_health_and_metrics(port: int) -> None:
-    assert request(port, "/health")[1].keys() == {
-        "status",
-        "model",
-        "format",
-        "task",
-        "version",
-        "error",
-    }
+def test_health_and_metrics(port: int, server: Server) -> None:
+    health = request(port, "/health")[1]
+    assert set(health) == {"status", "model", "format", "task", "version", "error"}
     assert request(port, "/ready")[0] == 200
-
-    def counted(name: str) -> float:
-        text = request(port, "/metrics")[1]["text"]
-        line = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-        return float(line[1]) if line else 0
-
     names = [
         'keras_vit_requests_total{endpoint="predict",status="200"}',
         "keras_vit_batch_images_sum",
     ]
-    before = [counted(name) for name in names]
+    before = list(map(server.metric, names))
     for seed in range(3):
         request(port, "/predict", jpeg(seed))
-    assert [counted(name) for name in names] == [value + 3 for value in before]
-    assert counted("process_resident_memory_bytes") > 1e8
+    assert list(map(server.metric, names)) == [value + 3 for value in before]
+    assert server.metric("process_resident_memory_bytes") > 1e8
 
 
 def test_names_are_escaped_and_the_page_has_a_policy(port: int) -> None:
@@ -221,14 +166,10 @@ def test_names_are_escaped_and_the_page_has_a_policy(port: int) -> None:
     assert "unsafe" not in policy
 
 
-def test_a_full_queue_is_429_and_a_stop_loses_nothing(slow: "serving.Server") -> None:
-    def in_progress() -> float:
-        text = request(slow.port, "/metrics")[1]["text"]
-        return float(re.search(r"^keras_vit_in_progress (\S+)$", text, re.MULTILINE)[1])
-
+def test_a_full_queue_is_429_and_a_stop_loses_nothing(slow: Server) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(request, slow.port, "/predict", jpeg(i)) for i in range(4)]
-        eventually(lambda: in_progress() == 4, 5)
+        eventually(lambda: slow.metric("keras_vit_in_progress") == 4, 5)
         status, content, headers = request(slow.port, "/predict", jpeg())
         assert (status, headers["retry-after"]) == (429, "1")
         assert content["error"].startswith("The server is busy: 4 requests are in progress.")
@@ -238,37 +179,36 @@ def test_a_full_queue_is_429_and_a_stop_loses_nothing(slow: "serving.Server") ->
             assert status == 200
             wanted = expected(jpeg(seed))
             assert probabilities(content) == pytest.approx(wanted, abs=1e-5)
-    assert slow.lines[-1] == "stopped\n"
+    assert slow.lines[-1] == "stopped"
 
 
-def test_who_hangs_up_gives_the_place_back(slow: "serving.Server") -> None:
+def test_who_hangs_up_gives_the_place_back(slow: Server) -> None:
     async def hang_up() -> None:
         connections = [load.Connection(slow.port) for _ in range(4)]
         for connection in connections:
             await connection.send(jpeg())
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.15)
         for connection in connections:
             connection.close()
 
     asyncio.run(hang_up())
     assert request(slow.port, "/predict", jpeg(1))[0] == 200
-    text = request(slow.port, "/metrics")[1]["text"]
-    assert 'keras_vit_requests_total{endpoint="predict",status="499"} 4.0' in text
+    assert slow.metric('keras_vit_requests_total{endpoint="predict",status="499"}') == 4
     # Of the four images only those of the first batch were computed.
-    assert float(re.search(r"^keras_vit_batch_images_sum (\S+)$", text, re.MULTILINE)[1]) <= 3
+    assert slow.metric("keras_vit_batch_images_sum") <= 3
 
 
-def test_ctrl_c_ends_with_130(file: Path) -> None:
-    server = serving.start_server(file)
+def test_ctrl_c_ends_with_130(file: Path, start_server: Start) -> None:
+    server = start_server(file.parent)
     assert request(server.port, "/predict", jpeg())[0] == 200
     assert server.stop(signal.SIGINT) == 130
 
 
-def test_a_new_version_takes_over_under_load(tmp_path: Path) -> None:
+def test_a_new_version_takes_over_under_load(tmp_path: Path, start_server: Start) -> None:
     save(tiny_model(0), tmp_path / "model.keras")
     body, versions = jpeg(), {}
     wanted = {seed: expected(body, seed) for seed in (0, 1)}
-    server = serving.start_server(tmp_path)
+    server = start_server(tmp_path)
     stopped = threading.Event()
 
     def ask() -> list[str]:
@@ -302,37 +242,30 @@ def test_a_new_version_takes_over_under_load(tmp_path: Path) -> None:
     assert server.stop() == 0
 
 
-def test_numbered_versions(tmp_path: Path) -> None:
+def test_numbered_versions(tmp_path: Path, start_server: Start) -> None:
     for number in ("1", "2"):
         (tmp_path / number).mkdir()
     save(tiny_model(0), tmp_path / "1" / "model.keras")
     (tmp_path / "2").rmdir()
-    server = serving.start_server(tmp_path)
+    server = start_server(tmp_path)
     assert request(server.port, "/health")[1]["version"] == "1"
     save(tiny_model(1), tmp_path / "model.tmp.keras")
     (tmp_path / "10").mkdir()
     (tmp_path / "model.tmp.keras").rename(tmp_path / "10" / "model.keras")
     eventually(lambda: request(server.port, "/predict", jpeg())[1]["version"] == "10")
-    assert "now serving version 10\n" in server.lines
+    assert "now serving version 10" in server.lines
     assert server.stop() == 0
 
 
-def test_a_taken_port_is_one_line(port: int, file: Path, capsys: pytest.CaptureFixture) -> None:
-    from keras_vit_cli import commands as cli
-
-    assert cli.main(["serve", str(file), "--port", str(port)]) == 2
-    error = capsys.readouterr().err
+def test_a_taken_port_is_one_line(port: int, file: Path, command: Command) -> None:
+    error = command("serve", file, "--port", port, status=2)
     assert error.startswith(f"keras-vit: Cannot listen on 127.0.0.1, port {port}: ")
     assert error.count("\n") == 1
 
 
 def test_a_missing_package_is_one_line(
-    file: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    file: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from keras_vit_cli import commands as cli
-
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert cli.main(["serve", str(file)]) == 2
-    assert capsys.readouterr().err == (
-        "keras-vit: keras-vit serve needs uvicorn: pip install 'keras3-vit[serve]'\n"
-    )
+    reason = "keras-vit serve needs uvicorn: pip install 'keras3-vit[serve]'"
+    assert command("serve", file, status=2) == f"keras-vit: {reason}\n"

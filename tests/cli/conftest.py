@@ -1,0 +1,53 @@
+"""Fixtures that call `keras-vit` in this process."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import keras_vit
+from keras_vit.training import recipes
+from keras_vit_cli import commands
+
+
+class Command:
+    """`keras-vit` in this process; `error` is what the last call wrote to standard error."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys, self.error = capsys, ""
+
+    def __call__(self, words: str, *more: object, status: int = 0) -> str:
+        """Calls it and checks the exit status; returns what was printed, or the error of 2.
+
+        `words` lie between spaces; those of `more` may hold some.
+        """
+        self._capsys.readouterr()
+        actual = commands.main([*words.split(), *map(str, more)])
+        printed, self.error = self._capsys.readouterr()
+        assert actual == status, printed + self.error
+        if status != 2:
+            return printed
+        assert "Traceback" not in self.error
+        assert self.error.splitlines()[-1].startswith("keras-vit: ")
+        return self.error
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def small_recipe() -> Iterator[None]:
+    """One block instead of many: what is tested is what the commands make of their arguments."""
+    recipe = recipes.get("from_scratch_tiny")
+    small = {**recipe.model, "hidden_dim": 32, "mlp_dim": 64, "depth": 1, "num_heads": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(recipes.RECIPES, "from_scratch_tiny", replace(recipe, model=small))
+        yield
+
+
+@pytest.fixture
+def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SavedModel takes a third of a short training; others have one."""
+    monkeypatch.setattr(keras_vit, "export_model", lambda *_, **__: None)

@@ -1,0 +1,50 @@
+"""Servers of a tiny model: one for all that only ask, and those of a test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.serve.helpers import SERVE, Server, save, tiny_model
+
+MAX_BYTES, MAX_IMAGES = 400_000, 10
+LIMITS = ("--max-bytes", MAX_BYTES, "--max-images", MAX_IMAGES, "--max-pixels", 100_000)
+
+
+@pytest.fixture(scope="session")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tiny_model(), tmp_path_factory.mktemp("run") / "photos.keras")
+
+
+@pytest.fixture(scope="session")
+def server(file: Path) -> Iterator[Server]:
+    for package in ("uvicorn", "prometheus_client"):
+        pytest.importorskip(package)
+    words = ["serve", file, "--port", "0", *LIMITS, "--top", "2", "--log-requests"]
+    server = Server(file.parent, SERVE, *words)
+    yield server
+    assert server.stop() == 0
+    assert server.lines[-1] == "stopped"
+
+
+@pytest.fixture
+def port(server: Server) -> int:
+    return server.port
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts one more, of a model and options, or of code and its arguments."""
+    for package in ("uvicorn", "prometheus_client"):
+        pytest.importorskip(package)
+    servers = []
+
+    def start(*words: object, code: str = SERVE) -> Server:
+        words = ("serve", *words, "--port", "0") if code == SERVE else words
+        servers.append(Server(tmp_path, code, *words))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        if not server.has_ended:
+            server.process.kill()
