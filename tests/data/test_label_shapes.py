@@ -100,6 +100,7 @@ def test_rows_are_mixed_as_the_images_are(name: str, kind: str, tmp_path) -> Non
     assert (weight != 1).all()
 
 
+@pytest.mark.parametrize("name", one_quick(TASKS))
 def test_plot(name: str, tmp_path) -> None:
     pytest.importorskip("matplotlib")
     plot, split = tmp_path / "plot.png", arrays(*TASKS[name], tmp_path)

@@ -14,8 +14,9 @@ import keras_vit
 from keras_vit._base.version import install_command
 from keras_vit.data import FileSplit, decode_image, evaluation_image, pipeline, read_image
 from keras_vit.data.decode.pillow import decode_with_pillow
-from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.data.eval_transform import INTERPOLATIONS, PILLOW_MODES, EvalTransform
 from tests.conftest import REPOSITORY
+from tests.data.image_fixtures import one_quick
 
 # TensorFlow decodes JPEG files with a fast transform, Pillow with an exact one. Measured over 61
 # photographs, four modes, 96 and 224 pixels: at most 8.4 of 255 levels, and 1.16 in the mean of an
@@ -41,6 +42,24 @@ def test_real_photographs_are_nearly_the_same(shared: Path, mode: str) -> None:
         exact = tf.io.decode_jpeg(contents, 3, dct_method="INTEGER_ACCURATE")
         expected = evaluation_image(exact, 96, mode).numpy()
         np.testing.assert_allclose(pixels, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("mode", PILLOW_MODES)
+@pytest.mark.parametrize("interpolation", one_quick(INTERPOLATIONS))
+def test_pillows_own_resize(shared: Path, mode: str, interpolation: str) -> None:
+    """TensorFlow's graph rounds as Pillow does, except where a value lies halfway."""
+    pytest.importorskip("tensorflow")
+    for file in photographs(shared)[:12]:
+        contents = file.read_bytes()
+        image = decode_image(contents, decoder="pillow")
+        np.testing.assert_array_equal(image, decode_with_pillow(contents))
+        for size in ((64, 64), (96, 64), (225, 225)):
+            expected = evaluation_image(image.numpy(), size, mode, 0.9, interpolation)
+            pixels = evaluation_image(image, size, mode, 0.9, interpolation).numpy()
+            assert pixels.shape == expected.shape
+            assert np.abs(pixels - expected).max() <= 2
+            # Bilinear weights are simple fractions, of which more give exact halves.
+            assert np.mean(pixels != expected) <= (0.06 if interpolation == "bilinear" else 0.002)
 
 
 def test_the_sizes_and_the_center_of_timm_and_hugging_face() -> None:
@@ -102,9 +121,7 @@ print("tensorflow" in sys.modules)
 """
 
 
-def test_predictions_agree_and_they_and_an_inspection_need_no_tensorflow(
-    shared: Path, tmp_path: Path, run_python
-) -> None:
+def test_predictions_and_inspections_need_no_tensorflow(shared, tmp_path, run_python) -> None:
     weights = shared / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
     keras_vit.from_checkpoint(weights).save(tmp_path / "model.keras")
     broken, text, missing = (tmp_path / f"{name}.jpg" for name in ("broken", "text", "missing"))
