@@ -8,7 +8,7 @@ import pytest
 from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, pipeline, plot_augmentations
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
 from keras_vit.training.refinement import some_images
-from tests.data.image_fixtures import plain, write
+from tests.data.image_fixtures import one_quick, plain, write
 
 tf = pytest.importorskip("tensorflow")
 
