@@ -10,11 +10,14 @@ from keras import ops
 from keras.src.testing import TestCase
 
 from keras_vit import layers
-from tests.layers.cases import CASES, TOKEN_INDEX, TOKENS, Case, arrays
+from tests.layers.cases import CASES, IMAGES, TOKEN_INDEX, TOKENS, Case, arrays
+from tests.layers.test_layers import numpy, values
 
 
 class Harness(TestCase):
     """Keras's harness, outside of unittest."""
+
+    __test__ = False
 
     def runTest(self) -> None: ...
 
@@ -142,3 +145,83 @@ def test_keras_set_to_channels_first(name: str) -> None:
     found = keras.tree.flatten(same(**inputs))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(*map(ops.convert_to_numpy, (one, other)))
+
+
+# Written out for layers whose outputs have other shapes than their inputs, and a few more.
+ALONE: list[tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = [
+    (layers.Patches(8), IMAGES, (2, 4, 3, 192)),
+    (layers.PatchEmbedding(32, (16, 8)), IMAGES, (2, 2, 3, 32)),
+    (layers.PatchEmbedding(32, (5, 7), padding="same"), IMAGES, (2, 7, 4, 32)),
+    (layers.ClassToken(), TOKENS, (2, 18, 32)),
+    (layers.RegisterTokens(4), TOKENS, (2, 21, 32)),
+    (layers.PositionEmbedding((4, 4), "sincos2d"), TOKENS, TOKENS),
+    (layers.MultiHeadSelfAttention(4, relative_grid=(4, 4)), TOKENS, TOKENS),
+    (layers.MLP(64, "swiglu", norm_epsilon=1e-6), TOKENS, TOKENS),
+    (layers.StandardizedConv2D(8, 3, 2), IMAGES, (2, 16, 12, 8)),
+    (layers.ConvStemStage(6, 2), (2, 29, 21, 3), (2, 15, 11, 6)),
+    (layers.ResNetStem(32, version=1), (2, 30, 21, 3), (2, 8, 6, 32)),
+    (layers.ResNetStem(32), (2, 30, 21, 3), (2, 8, 6, 32)),
+    (layers.ResidualUnit(32, 2, version=1), (2, 7, 6, 128), (2, 4, 3, 128)),
+    (layers.ResidualUnit(32), (2, 7, 6, 64), (2, 7, 6, 128)),
+    (layers.TokenPooling(), TOKENS, (2, 32)),
+    (layers.MeanPooling(1), TOKENS, (2, 32)),
+    (layers.AttentionPooling(4, 64), TOKENS, (2, 32)),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape", "wanted"), ALONE)
+def test_a_layer_alone_has_the_shape_that_it_promises(layer: Any, shape: Any, wanted: Any) -> None:
+    layer = type(layer).from_config(layer.get_config())
+    assert tuple(layer(values(*shape)).shape) == wanted
+    assert tuple(layer.compute_output_shape(shape)) == wanted
+    assert layer(keras.Input(shape[1:])).shape[1:] == wanted[1:]
+    half = type(layer).from_config({**layer.get_config(), "dtype": "mixed_bfloat16"})
+    assert keras.backend.standardize_dtype(half(values(*shape)).dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "words"),
+    [
+        (lambda: layers.Patches(16), (2, 8, 32, 3), ["8 x 32", "16 x 16", "smaller patch_size"]),
+        (lambda: layers.Patches(16), (32, 32, 3), ["(32, 32, 3)", "batch", "images[None]"]),
+        (lambda: layers.Patches(0), None, ["patch_size=0"]),
+        (lambda: layers.Patches(4, "last"), None, ["'last'", "channels_last"]),
+        (lambda: layers.TokensToGrid(1, "first"), None, ["'first'", "channels_first"]),
+        (lambda: layers.MultiHeadSelfAttention(5), TOKENS, ["num_heads=5", "hidden_dim=32"]),
+        (lambda: layers.PositionEmbedding((3, 3)), TOKENS, ["17 tokens", "3 x 3", "10"]),
+        (lambda: layers.PositionEmbedding((4, 4), "rope"), None, ["'rope'", "'learned'"]),
+        (lambda: layers.MLP(64, dropout=1), None, ["dropout=1"]),
+        (lambda: layers.BlockConfig(num_heads=4, mlp_dim=0), None, ["mlp_dim=0"]),
+    ],
+)
+def test_errors_say_what_was_given(make: Any, shape: Any, words: list[str]) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT012 - either step may refuse
+        layer = make()
+        layer(values(*shape))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_layers_in_anyones_model(tmp_path: Any) -> None:
+    inputs = keras.Input((32, 32, 3))
+    x = layers.PatchEmbedding(32, 8)(inputs)
+    x = keras.layers.Reshape((-1, 32))(x)
+    x = layers.ClassToken()(x)
+    x = layers.PositionEmbedding((4, 4))(x)
+    x = layers.EncoderBlock(layers.BlockConfig(num_heads=4, mlp_dim=64, dropout=0.1))(x)
+    model = keras.Model(inputs, layers.TokenPooling()(x))
+    model.save(tmp_path / "own.keras")
+    loaded = keras.saving.load_model(tmp_path / "own.keras")
+    images = values(2, 32, 32, 3)
+    np.testing.assert_allclose(numpy(loaded(images)), numpy(model(images)), atol=1e-6)
+
+
+@pytest.mark.backends("torch")  # has an operator of its own there
+def test_attention_in_float64_is_not_rounded_in_training() -> None:
+    import torch
+
+    layer = layers.MultiHeadSelfAttention(4, dtype="float64")
+    tokens = torch.rand(2, 17, 32, dtype=torch.float64)
+    with torch.no_grad():
+        expected = layer(tokens).numpy()
+    np.testing.assert_allclose(layer(tokens).detach().numpy(), expected, rtol=0, atol=1e-14)

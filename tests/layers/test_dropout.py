@@ -7,6 +7,8 @@ from keras import ops
 
 from keras_vit.layers._dropout import Dropout
 
+pytestmark = pytest.mark.every_backend
+
 
 def kept(rate: float, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     dropped = Dropout(rate, seed=seed)(ops.ones(shape), training=True)
@@ -15,7 +17,6 @@ def kept(rate: float, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return values > 0
 
 
-@pytest.mark.every_backend
 @pytest.mark.parametrize("rate", [0.03, 0.1, 0.5, 0.9])
 def test_as_many_as_the_rate_says_each_for_itself(rate: float) -> None:
     rows, length = 40_000, 16  # of two numbers a row
@@ -29,7 +30,6 @@ def test_as_many_as_the_rate_says_each_for_itself(rate: float) -> None:
     assert abs(variance - 1) < 0.06
 
 
-@pytest.mark.every_backend
 def test_other_draws_at_every_call_and_the_same_of_the_same_seed() -> None:
     layer = Dropout(0.5, seed=3)
     first, second = (ops.convert_to_numpy(layer(ops.ones((4, 50)), training=True)) for _ in "ab")
@@ -44,7 +44,6 @@ def test_nothing_and_all_and_nothing_outside_of_training(rate: float, training: 
     np.testing.assert_array_equal(values, inputs * (1 - rate) if training else inputs)
 
 
-@pytest.mark.every_backend
 def test_any_number_of_images_in_any_precision() -> None:
     inputs = keras.Input((3, 5), dtype="bfloat16")
     outputs = Dropout(0.5, dtype="bfloat16")(inputs)

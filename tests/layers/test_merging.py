@@ -19,6 +19,8 @@ from keras_vit.layers.merging import (
 from tests.backend import at_once
 from tests.layers.test_layers import BLOCK, numpy, values
 
+pytestmark = pytest.mark.every_backend
+
 
 def merged_by_the_paper(
     metric: np.ndarray, tokens: np.ndarray, sizes: np.ndarray, r: int, prefix: int
@@ -51,7 +53,6 @@ def merged_by_the_paper(
     return np.array(merged), np.array(merged_sizes), where
 
 
-@pytest.mark.every_backend
 @pytest.mark.parametrize(("r", "prefix"), [(1, 0), (5, 0), (5, 1), (100, 1), (5, 3), (100, 3)])
 def test_matching_is_the_papers(r: int, prefix: int) -> None:
     metric, tokens = values(3, 16 + prefix, 8), values(3, 16 + prefix, 6)[..., ::-1]
@@ -73,7 +74,6 @@ def test_matching_is_the_papers(r: int, prefix: int) -> None:
         np.testing.assert_array_equal(laid_out[i], found[i, wanted[2]])
 
 
-@pytest.mark.every_backend
 def test_merging_twice_keeps_account_of_every_token() -> None:
     def merged(r: int, tokens: Any, sizes: Any, token_index: Any) -> list[Any]:
         matching = bipartite_soft_matching(tokens, r, 1)
@@ -108,7 +108,6 @@ def test_nothing_to_merge_changes_nothing() -> None:
         assert matching.unmerge(tokens) is tokens
 
 
-@pytest.mark.every_backend
 def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
     tokens = np.full((1, 5, 4), 60000, "float16")
     tokens[:, 3:] = -1.1  # far from the others: these two are no one's nearest
@@ -133,7 +132,6 @@ def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.Encode
     return blocks
 
 
-@pytest.mark.every_backend
 def test_a_block_alone() -> None:
     block, _ = block_and()
     tokens, token_index = at_once(block)(values(2, 17, 32))
@@ -149,7 +147,6 @@ def test_a_block_alone() -> None:
     assert [keras.backend.standardize_dtype(x.dtype) for x in half] == ["bfloat16", "int32"]
 
 
-@pytest.mark.every_backend
 def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
     """Equal tokens, merged and not: the other tokens must not notice (ToMe, equation 1)."""
     block, plain = block_and(merge=0)
@@ -165,7 +162,6 @@ def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
     np.testing.assert_allclose(maps[..., 1], wanted[:, :, :9, [1, 9, 10]].sum(-1), atol=1e-5)
 
 
-@pytest.mark.every_backend
 @pytest.mark.parametrize("pooling", [layers.MeanPooling(1), layers.AttentionPooling(4, 64)])
 def test_pooling_counts_a_merged_token_as_its_members(pooling: keras.layers.Layer) -> None:
     few, token_index = values(2, 5, 32), np.array([[0, 1, 1, 2, 3, 4, 3, 3]] * 2, "int32")

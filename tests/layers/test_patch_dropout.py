@@ -7,8 +7,9 @@ import pytest
 from keras_vit import layers
 from tests.layers.test_layers import numpy, values
 
+pytestmark = pytest.mark.every_backend
 
-@pytest.mark.every_backend
+
 @pytest.mark.parametrize("prefix", [0, 2])
 def test_it_keeps_the_stated_number_of_patches_in_order(prefix: int) -> None:
     sizes = [(0.5, 16, 8), (0.5, 15, 7), (0.25, 16, 12), (0.9, 10, 1), (0.99, 16, 1), (0.0, 16, 16)]
@@ -28,7 +29,6 @@ def test_it_is_the_identity_in_inference() -> None:
         np.testing.assert_array_equal(numpy(layer(tokens, **arguments)), tokens)
 
 
-@pytest.mark.every_backend
 def test_draws_differ_by_example_and_step_and_repeat_by_seed() -> None:
     tokens = np.tile(np.arange(64, dtype="float32")[None, :, None], (2, 1, 1))
 

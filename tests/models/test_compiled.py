@@ -11,21 +11,27 @@ import pytest
 import keras_vit
 from keras_vit.trainer import xla
 
-ON_CPU = {"input_shape": (16, 16, 3), "num_classes": 3}
-VIT = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "num_heads": 1, **ON_CPU}
+OF = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "input_shape": (16, 16, 3), "num_classes": 3}
+VIT = {**OF, "num_heads": 1}
 MODELS = {
     "ViT": lambda: keras_vit.VisionTransformer(**VIT),
-    "Mixer": lambda: keras_vit.MLPMixer(patch_size=8, hidden_dim=8, depth=1, **ON_CPU),
+    "Mixer": lambda: keras_vit.MLPMixer(**OF),
     "hybrid": lambda: keras_vit.VisionTransformer(
         **{**VIT, "patch_size": 1, "resnet": (), "resnet_width": 32}
     ),
-    "BiT": lambda: keras_vit.BiTResNet(depths=(1,), width=32, **ON_CPU),
+    "BiT": lambda: keras_vit.BiTResNet(
+        depths=(1,), width=32, input_shape=(16, 16, 3), num_classes=3
+    ),
     "any size": lambda: keras_vit.VisionTransformer(**{**VIT, "input_shape": (None, None, 3)}),
 }
 X, Y = np.zeros((3, 16, 16, 3)), np.zeros((3, 3))
-on_tensorflow = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="JAX always compiles, torch never does"
-)
+on_tensorflow = pytest.mark.backends("tensorflow")  # JAX always compiles, torch never does
+
+
+def vit_for(**options: Any) -> Any:
+    model = MODELS["ViT"]()
+    model.compile("sgd", "mse", **options)
+    return model
 
 
 def recorded(make: Callable[..., Any], seen: list[bool]) -> Callable[..., Any]:
@@ -47,11 +53,13 @@ def compilers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_compile_leaves_the_choice_to_keras(name: str) -> None:
-    model = MODELS[name]()
-    model.compile("sgd", "mse")
-    assert model.jit_compile == (keras.backend.backend() == "jax")
+@pytest.mark.every_backend
+def test_compile_leaves_the_choice_to_keras() -> None:
+    for name in MODELS:
+        model = MODELS[name]()
+        model.compile("sgd", "mse")
+        assert model.jit_compile == (keras.backend.backend() == "jax"), name
+    assert not vit_for(run_eagerly=True).jit_compile  # which excludes XLA
 
 
 @on_tensorflow
@@ -75,28 +83,20 @@ def test_xla_compiles_long_calls(name: str, compilers: list[bool]) -> None:
 
 
 @on_tensorflow
-def test_a_resumed_run_is_compiled_like_a_whole_one(compilers: list[bool]) -> None:
-    model = MODELS["ViT"]()
-    model.compile("sgd", "mse")
-    model.fit(X, Y, batch_size=2, initial_epoch=1, epochs=2, verbose=0)
-    assert compilers == [True]
-
-
-@on_tensorflow
-def test_steps_that_nobody_knows_are_not_compiled(compilers: list[bool]) -> None:
-    model = MODELS["ViT"]()
-    model.compile("sgd", "mse")
-    model.fit(((X, Y) for _ in range(6)), verbose=0)
-    assert compilers == [False]
+def test_a_resumed_run_is_compiled_like_a_whole_one_and_unknown_steps_are_not(
+    compilers: list[bool],
+) -> None:
+    vit_for().fit(X, Y, batch_size=2, initial_epoch=1, epochs=2, verbose=0)
+    vit_for().fit(((X, Y) for _ in range(6)), verbose=0)
+    assert compilers == [True, False]
 
 
 @on_tensorflow
 @pytest.mark.parametrize("requested", [True, False])
 def test_what_is_requested_is_done(requested: bool, compilers: list[bool]) -> None:
-    model = MODELS["ViT"]()
-    model.compile("sgd", "mse", jit_compile=requested)
-    model.fit(X, Y, batch_size=2, epochs=1, verbose=0)
-    model.fit(X, Y, batch_size=2, epochs=2, verbose=0)
+    model = vit_for(jit_compile=requested)
+    for epochs in (1, 2):
+        model.fit(X, Y, batch_size=2, epochs=epochs, verbose=0)
     assert compilers == [requested]
 
 
@@ -110,23 +110,15 @@ def test_small_models_need_more_steps() -> None:
     assert not xla.xla_pays(large, None)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("requested", ["auto", False])
 def test_a_file_remembers_what_was_requested(requested: str | bool, tmp_path: Path) -> None:
-    model = MODELS["ViT"]()
     # JAX compiles each operation of an eager step, by its shapes: one size of a batch, and SGD.
-    model.compile("sgd", "mse", metrics=["mae"], jit_compile=requested)
+    model = vit_for(metrics=["mae"], jit_compile=requested)
     model.fit(X[:2], Y[:2], epochs=2, verbose=0)
     model.save(tmp_path / "model.keras")
-
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-
     assert loaded.get_compile_config()["jit_compile"] == requested
     assert loaded.jit_compile == model.jit_compile
     assert int(loaded.optimizer.iterations) == 2  # the optimizer is the one that was saved
     loaded.fit(X[:2], Y[:2], verbose=0)
-
-
-def test_eager_execution_excludes_xla() -> None:
-    model = MODELS["ViT"]()
-    model.compile("sgd", "mse", run_eagerly=True)
-    assert not model.jit_compile

@@ -1,17 +1,18 @@
 """Every feature that a model names lies on the one path from its images to its logits."""
 
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
-import keras_vit
 from keras_vit.models import ImageModel
-from tests.models.test_common import KINDS, build, pixels
+from tests.backend import rows
+from tests.bank import KINDS, fresh_kind, pixels
 
-# The kinds of all other tests, and poolings and merging in their combinations.
-HEADED = {kind: options for kind, options in KINDS.items() if options.get("num_classes") != 0}
+# Beside the kinds of all other tests, poolings and merging in their combinations.
 COMBINED: dict[str, dict[str, Any]] = {
     "two_registers": {"num_registers": 2},
     "merging": {"token_merging": 3},
@@ -26,7 +27,7 @@ IMAGES = pixels(1, 32, 32, 3).astype("float32")
 
 
 def model_of(kind: str) -> ImageModel:
-    return build(kind) if kind in HEADED else build("token", **COMBINED[kind])
+    return fresh_kind(kind) if kind in KINDS else fresh_kind("token", **COMBINED[kind])
 
 
 def float_features(model: ImageModel) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def rest_of(model: ImageModel, name: str, feature: Any) -> tuple[keras.Model, li
 
 
 def score(outputs: Any) -> Any:
-    return keras.ops.sum(outputs[:, 1] - outputs[:, 0])
+    return ops.sum(outputs[:, 1] - outputs[:, 0])
 
 
 def gradients(model: ImageModel, features: dict[str, Any]) -> dict[str, Any]:
@@ -80,13 +81,10 @@ def gradients(model: ImageModel, features: dict[str, Any]) -> dict[str, Any]:
         for name, feature in features.items():
             rest, others = rest_of(model, name, feature)
             (value,) = values_of(model, [feature])
-
-            def of_value(x: Any, rest: Any = rest, others: Any = others) -> Any:
-                return score(rest([x, *others]))
-
-            found.append(jax.jit(jax.grad(of_value))(value))
+            of_value = jax.grad(lambda x, rest, others: score(rest([x, *others])))
+            found.append(jax.jit(partial(of_value, rest=rest, others=others))(value))
     return {
-        name: None if gradient is None else np.asarray(keras.ops.convert_to_numpy(gradient))
+        name: None if gradient is None else np.asarray(ops.convert_to_numpy(gradient))
         for name, gradient in zip(features, found, strict=True)
     }
 
@@ -98,22 +96,18 @@ STEPS = (0.004, -0.004, 0.002, -0.002)
 def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np.ndarray) -> float:
     """The derivative of the score along a direction, from finite differences."""
     moved = np.concatenate([value + step * direction for step in STEPS]).astype("float32")
-    repeated = [np.repeat(keras.ops.convert_to_numpy(x), len(STEPS), axis=0) for x in others]
-    inputs = [keras.ops.convert_to_tensor(x) for x in (moved, *repeated)]
-    logits = keras.ops.convert_to_numpy(keras.ops.stop_gradient(rest(inputs))).astype("float64")
+    repeated = [np.repeat(ops.convert_to_numpy(x), len(STEPS), axis=0) for x in others]
+    inputs = [ops.convert_to_tensor(x) for x in (moved, *repeated)]
+    logits = ops.convert_to_numpy(ops.stop_gradient(rest(inputs))).astype("float64")
     up, down, half_up, half_down = logits[:, 1] - logits[:, 0]
     whole, half = (up - down) / 0.008, (half_up - half_down) / 0.004
     return float((4 * half - whole) / 3)
 
 
-# Each compiles many operations; `merging` and `merging_map` hold what these two combine.
-SLOW = ("merging_gap", "merging_distilled")
+HEADED = [kind for kind, options in KINDS.items() if options.get("num_classes") != 0]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in (*HEADED, *COMBINED)],
-)
+@pytest.mark.parametrize("kind", rows([*HEADED, *COMBINED], ["token", "bit", "merging"]))
 def test_gradients_of_features_are_finite_differences(kind: str) -> None:
     model = model_of(kind)
     features = float_features(model)
@@ -127,10 +121,11 @@ def test_gradients_of_features_are_finite_differences(kind: str) -> None:
         rest, others = rest_of(model, name, features[name])
         for direction in (gradient / size, random / np.linalg.norm(random)):
             expected = float((gradient * direction).sum())
-            numeric = slope(rest, keras.ops.convert_to_numpy(value), others, direction)
+            numeric = slope(rest, ops.convert_to_numpy(value), others, direction)
             assert abs(numeric - expected) < 0.005 * size, name
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("kind", ["token", "clip", "merging_distilled"])
 def test_the_model_computes_what_its_graph_does(kind: str) -> None:
     """A forward pass leaves out tokens that no logit depends on; nobody can see it."""
@@ -140,28 +135,34 @@ def test_the_model_computes_what_its_graph_does(kind: str) -> None:
     prefix_and_patches = model.num_prefix_tokens + 16 - sum(model._config.merging)
     assert tokens.shape == (1, prefix_and_patches, 32)
     for outputs in (model(IMAGES), model.predict(IMAGES, verbose=0)):
-        np.testing.assert_allclose(
-            keras.ops.convert_to_numpy(outputs), expected, rtol=1e-5, atol=1e-5
-        )
+        assert_near(outputs, expected)
 
 
-def test_features_of_a_nested_model_keep_all_tokens() -> None:
+def assert_near(outputs: Any, expected: Any) -> None:
+    np.testing.assert_allclose(
+        *map(ops.convert_to_numpy, (outputs, expected)), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_features_of_a_nested_model_keep_all_tokens_and_are_those_of_the_images_alone() -> None:
     """A model may call both: its last block leaves tokens out in one of them alone."""
-    model = build("token")
+    model = fresh_kind("token")
     images = keras.Input((32, 32, 3))
     both = keras.Model(images, [model(images), model.feature_model("encoder_norm")(images)])
     logits, tokens = both.predict(IMAGES, verbose=0)
     assert tokens.shape == (1, 17, 32)
-    np.testing.assert_allclose(logits, model.predict(IMAGES, verbose=0), rtol=1e-5, atol=1e-5)
+    assert_near(logits, model.predict(IMAGES, verbose=0))
+    pooled = model.feature_model("pre_logits").predict(IMAGES, verbose=0)
+    assert_near(model.get_layer("head")(pooled), logits)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="hooks are torch's")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("layer", ["block_1", "encoder_norm", "block_1/mlp", "all"])
 def test_hooks_see_all_tokens(layer: str) -> None:
     """As libraries of attribution register them: Captum, pytorch-grad-cam."""
     import torch
 
-    model, seen = build("token"), []
+    model, seen = fresh_kind("token"), []
 
     def hook(module: Any, inputs: Any, outputs: Any) -> None:
         if getattr(outputs, "ndim", 0) == 3:
@@ -173,30 +174,16 @@ def test_hooks_see_all_tokens(layer: str) -> None:
         block, _, inner = layer.partition("/")
         found = model.get_layer(block)
         handle = (getattr(found, inner) if inner else found).register_forward_hook(hook)
-    try:
+    with handle:
         model(IMAGES)
         model.predict(IMAGES, verbose=0)
-    finally:
-        handle.remove()
     assert len(seen) >= 2
     assert set(seen) == {17} if layer != "all" else max(seen) == 17
 
 
-def test_features_are_those_of_the_images_alone() -> None:
-    """`feature_model` gives pooled features that equal those of the logits' path."""
-    model = build("token")
-    pooled = model.feature_model("pre_logits").predict(IMAGES, verbose=0)
-    head = model.get_layer("head")
-    expected = keras.ops.convert_to_numpy(head(pooled))
-    np.testing.assert_allclose(model.predict(IMAGES, verbose=0), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_fewer_operations_are_kept() -> None:
+def test_fewer_operations_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """What leaves the model are logits: its last block encodes the class token alone."""
-    model = keras_vit.VisionTransformer(
-        patch_size=8, hidden_dim=32, depth=1, num_heads=2, input_shape=(32, 32, 3)
-    )
-    encoded: list[int] = []
+    model, encoded = fresh_kind("token", depth=1), []
     mlp = model.get_layer("block_0").mlp
     call = mlp.call
 
@@ -204,7 +191,7 @@ def test_fewer_operations_are_kept() -> None:
         encoded.append(tokens.shape[1])
         return call(tokens, **options)
 
-    mlp.call = watched
+    monkeypatch.setattr(mlp, "call", watched)
     model(IMAGES)
     model.feature_model("encoder_norm")(IMAGES)
     assert encoded == [1, 17]

@@ -12,6 +12,7 @@ FILES = REPOSITORY / "tests" / "golden" / "keras_files"
 EXPECTED = np.load(FILES / "logits.npz")
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("kind", ["vit", "vit_merging", "hybrid", "mixer", "bit"])
 def test_an_older_file_gives_the_same_logits(kind: str) -> None:
     file = FILES / f"{kind}.keras"

@@ -3,17 +3,14 @@
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 
 import keras_vit
-from tests.models.test_common import build, built
+from tests.bank import fresh_kind as build
+from tests.bank import small_kind as built
 
 MIXER = {"patch_size": 8, "hidden_dim": 32, "depth": 3, "input_shape": (32, 32, 3)}
-
-
-def numpy(variable: Any) -> np.ndarray:
-    return keras.ops.convert_to_numpy(variable)
+numpy = keras.ops.convert_to_numpy
 
 
 @pytest.mark.parametrize(
@@ -47,35 +44,35 @@ def test_errors_say_what_was_given_and_what_is_accepted(make: Any, words: list[s
 
 
 def test_a_mixer_knows_its_grid() -> None:
-    model = keras_vit.MLPMixer(**{**MIXER, "input_shape": (30, 44, 3)})
+    model = build("mixer", input_shape=(30, 44, 3))
     assert model.position_grid == (4, 6)  # patches that the image fills in part count
     assert model.with_input_shape((32, 48, 3)).position_grid == (4, 6)
-    rates = [
-        keras_vit.MLPMixer(**MIXER, stochastic_depth=0.2).get_layer(f"block_{i}").stochastic_depth
-        for i in range(3)
-    ]
+    rates = keras_vit.MLPMixer(**MIXER, stochastic_depth=0.2)
+    rates = [rates.get_layer(f"block_{i}").stochastic_depth for i in range(3)]
     assert rates == pytest.approx([0, 0.1, 0.2])
 
 
-def test_a_hybrids_token_stands_for_the_stride_of_its_resnet() -> None:
-    model = build("hybrid", resnet=(1, 1), patch_size=1, input_shape=(45, 32, 3))
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("hybrid", {"resnet": (1, 1), "patch_size": 1}),
+        ("conv_stem", {"conv_stem": ((8, 2), (8, 2)), "patch_size": 2}),
+    ],
+)
+def test_a_token_stands_for_the_stride_of_what_is_before_it(kind: str, options: Any) -> None:
+    model = build(kind, **options, input_shape=(45, 32, 3))
     assert model.patch_pixels == (8, 8)
     assert model.position_grid == (6, 4)  # the feature map's height is rounded up
-    with pytest.warns(UserWarning, match="8 x 8 cover 32 x 32 of 33 x 32"):
-        assert build("hybrid", input_shape=(33, 32, 3)).position_grid == (4, 4)
+    if kind == "hybrid":
+        with pytest.warns(UserWarning, match="8 x 8 cover 32 x 32 of 33 x 32"):
+            assert build("hybrid", input_shape=(33, 32, 3)).position_grid == (4, 4)
 
 
-def test_a_token_behind_a_conv_stem_stands_for_its_stride() -> None:
-    model = build("conv_stem", conv_stem=((8, 2), (8, 2)), patch_size=2, input_shape=(45, 32, 3))
-    assert model.patch_pixels == (8, 8)
-    assert model.position_grid == (6, 4)  # the feature map's height is rounded up
-
-
+@pytest.mark.every_backend  # each draws its own
 def test_initial_values_are_the_released_codes() -> None:
-    mixer = built("mixer").get_layer("block_0")
-    for mixing, inputs in ((mixer.token_mixing, 16), (mixer.channel_mixing, 32)):
-        assert numpy(mixing.dense_0.kernel).std() == pytest.approx(inputs**-0.5, rel=0.15)
     fresh = keras_vit.MLPMixer(**MIXER).get_layer("block_0")
+    for mixing, inputs in ((fresh.token_mixing, 16), (fresh.channel_mixing, 32)):
+        assert numpy(mixing.dense_0.kernel).std() == pytest.approx(inputs**-0.5, rel=0.15)
     assert not numpy(fresh.token_mixing.dense_0.bias).any()
     for version, last in ((1, 0), (2, 1)):
         model = keras_vit.BiTResNet(depths=(1,), width=32, version=version)

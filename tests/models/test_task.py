@@ -12,6 +12,7 @@ from keras_vit import tasks
 from keras_vit.evaluation import fit_novelty
 from keras_vit.models.answers import answers_in_graph, answers_of, task_of
 from keras_vit.models.scoring import scoring_model
+from tests.bank import outputs
 
 SIZES: dict[str, Any] = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 TASKS = {
@@ -22,7 +23,7 @@ TASKS = {
 }
 
 
-def vit(**options: Any) -> keras_vit.VisionTransformer:
+def vit(**options: Any) -> Any:
     model = keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), **options)
     for i, variable in enumerate(model.get_layer("head").trainable_variables):
         variable.assign(np.random.default_rng(i).normal(0, 1, variable.shape))
@@ -53,23 +54,37 @@ def test_only_several_classes_are_taken_for_classes(options: Any, kind: str | No
 
 
 def test_features_and_tokens_do_not_have_a_task() -> None:
-    assert keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), num_classes=0).task is None
-    model = keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), pooling=None)
-    assert model.task is None
+    sizes: dict[str, Any] = {**SIZES, "input_shape": (32, 32, 3)}
+    for options in ({"num_classes": 0}, {"pooling": None}):
+        assert keras_vit.VisionTransformer(**sizes, **options).task is None
     with pytest.raises(ValueError, match="pooling=None returns all tokens"):
         keras_vit.VisionTransformer(**SIZES, pooling=None, task="multilabel", num_classes=4)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("kind", TASKS)
 def test_the_task_sets_the_head_and_gives_the_answers(kind: str) -> None:
-    task = TASKS[kind]
-    model = vit(task=task)
+    model, task = vit(task=TASKS[kind]), TASKS[kind]
     assert model.num_classes == model.output_shape[1] == task.outputs
     assert model.class_names == task.names
-    outputs = model.predict(images(), verbose=0)
-    np.testing.assert_array_equal(answers_of(model, outputs), task.answers(outputs))
-    in_graph = keras.ops.convert_to_numpy(answers_in_graph(model, outputs))
-    np.testing.assert_allclose(in_graph, task.answers(outputs), atol=1e-5, rtol=1e-5)
+    raw = outputs(model, images())
+    np.testing.assert_array_equal(answers_of(model, raw), task.answers(raw))
+    in_graph = keras.ops.convert_to_numpy(answers_in_graph(model, raw))
+    np.testing.assert_allclose(in_graph, task.answers(raw), atol=1e-5, rtol=1e-5)
+    both = keras_vit.average_views(model, "flip")
+    assert both.task == task
+    mean = (task.answers(raw) + task.answers(outputs(model, images()[:, :, ::-1]))) / 2
+    np.testing.assert_allclose(answers_of(both, outputs(both, images())), mean, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_copies_keep_the_task_and_new_heads_do_not(kind: str) -> None:
+    model, task = vit(task=TASKS[kind]), TASKS[kind]
+    assert model.copy().task == model.with_input_shape((48, 48, 3)).task == task
+    assert model.with_classifier(5).task == tasks.Classification(size=5)
+    again = vit(num_classes=9).with_classifier(task=task)
+    assert again.task == task
+    assert again.output_shape == (None, task.outputs)
 
 
 @pytest.mark.parametrize("file", ["model.keras", "model.npz", "model.safetensors"])
@@ -79,26 +94,11 @@ def test_files_keep_the_task(kind: str, file: str, tmp_path: Path) -> None:
     layout = {".npz": "google", ".safetensors": "timm"}.get(path.suffix)
     keras_vit.save_weights(model, path, layout=layout)
     loaded = keras_vit.load_model(path)
-    assert loaded.task == TASKS[kind]
-    np.testing.assert_allclose(
-        loaded.predict(images(), verbose=0), model.predict(images(), verbose=0), atol=1e-6
-    )
+    np.testing.assert_allclose(outputs(loaded, images()), outputs(model, images()), atol=1e-6)
     other = vit(num_classes=TASKS[kind].outputs)
     keras_vit.load_weights(other, path)
-    assert other.task == TASKS[kind]
-    fresh = keras_vit.from_checkpoint(path, num_classes=7)
-    assert fresh.task == tasks.Classification(size=7)
-
-
-@pytest.mark.parametrize("kind", TASKS)
-def test_copies_keep_the_task_and_new_heads_do_not(kind: str) -> None:
-    model = vit(task=TASKS[kind])
-    assert model.copy().task == TASKS[kind]
-    assert model.with_input_shape((48, 48, 3)).task == TASKS[kind]
-    assert model.with_classifier(5).task == tasks.Classification(size=5)
-    again = vit(num_classes=9).with_classifier(task=TASKS[kind])
-    assert again.task == TASKS[kind]
-    assert again.output_shape == (None, TASKS[kind].outputs)
+    assert loaded.task == other.task == TASKS[kind]
+    assert keras_vit.from_checkpoint(path, num_classes=7).task == tasks.Classification(size=7)
 
 
 def test_the_task_and_its_names_may_be_set() -> None:
@@ -112,19 +112,17 @@ def test_the_task_and_its_names_may_be_set() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="leave num_classes out"):
-        vit(num_classes=4, task=TASKS["classification"])
-    model = vit(num_classes=4)
-    with pytest.raises(ValueError, match=r"with_classifier\(task=\.\.\.\)"):
-        model.task = TASKS["multilabel"]
-    with pytest.raises(ValueError, match="size=4 and 2 names"):
-        model.class_names = ["a", "b"]
-    with pytest.raises(ValueError, match="does not have a task"):
-        vit(num_classes=1).class_names = ["a"]
-    with pytest.raises(ValueError, match="how wide the new head is"):
-        model.with_classifier(task="multilabel")
-    with pytest.raises(ValueError, match=r"'multi-label' is not a task"):
-        vit(num_classes=4, task="multi-label")
+    model, alone = vit(num_classes=4), vit(num_classes=1)
+    for call, match in (
+        (lambda: vit(num_classes=4, task=TASKS["classification"]), "leave num_classes out"),
+        (lambda: setattr(model, "task", TASKS["multilabel"]), r"with_classifier\(task=\.\.\.\)"),
+        (lambda: setattr(model, "class_names", ["a", "b"]), "size=4 and 2 names"),
+        (lambda: setattr(alone, "class_names", ["a"]), "does not have a task"),
+        (lambda: model.with_classifier(task="multilabel"), "how wide the new head is"),
+        (lambda: vit(num_classes=4, task="multi-label"), "'multi-label' is not a task"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()
 
 
 def test_imagenet_has_two_cranes() -> None:
@@ -135,23 +133,12 @@ def test_imagenet_has_two_cranes() -> None:
         task.check_targets(["crane", "cat"])
 
 
-@pytest.mark.parametrize("kind", TASKS)
-def test_views_average_the_answers(kind: str) -> None:
-    model = vit(task=TASKS[kind])
-    both, pixels = keras_vit.average_views(model, "flip"), images()
-    assert both.task == TASKS[kind]
-    each = [model.predict(x, verbose=0) for x in (pixels, pixels[:, :, ::-1])]
-    mean = np.mean([TASKS[kind].answers(outputs) for outputs in each], axis=0)
-    found = answers_of(both, both.predict(pixels, verbose=0))
-    np.testing.assert_allclose(found, mean, atol=1e-4)
-
-
+@pytest.mark.every_backend
 def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path) -> None:
     model = vit(num_classes=3)
     assert model.novelty is None
-    plain = model.get_config()
-    assert "novelty" not in plain
-    rows = model.feature_model("pre_logits").predict(images(40), verbose=0)
+    assert "novelty" not in model.get_config()
+    rows = outputs(model.feature_model("pre_logits"), images(40))
     model.set_novelty(fit_novelty(rows[:20], rows[20:]))
     expected = model.novelty.scores(rows[:3])
     model.save(tmp_path / "model.keras")
@@ -162,20 +149,17 @@ def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path) -> None:
     of_weights.load_weights(tmp_path / "model.weights.h5")
     for each in (loaded, model.copy(), of_weights, model.copy(dtype="mixed_bfloat16")):
         np.testing.assert_allclose(each.novelty.scores(rows[:3]), expected)
+    of_images = model.novelty.scores(outputs(model.feature_model("pre_logits"), images()))
     for seen in (model, loaded):
-        outputs, novelty = scoring_model(seen).predict_on_batch(images())
-        np.testing.assert_allclose(novelty, model.novelty.scores(rows_of(model)), rtol=1e-3)
-        np.testing.assert_allclose(outputs, model.predict(images(), verbose=0), atol=1e-5)
+        found, novelty = scoring_model(seen).predict_on_batch(images())
+        np.testing.assert_allclose(novelty, of_images, rtol=1e-3)
+        np.testing.assert_allclose(found, outputs(model, images()), atol=1e-5)
     assert model.with_classifier(5).novelty is None
-    assert model.predict(images(), verbose=0).shape == (3, 3)  # the model itself is as it was
+    assert outputs(model, images()).shape == (3, 3)  # the model itself is as it was
     keras_vit.save_weights(model, tmp_path / "model.safetensors", layout="timm")
     assert keras_vit.from_checkpoint(tmp_path / "model.safetensors").novelty is None
     with pytest.raises(ValueError, match="does not fit: fit it on features of this model"):
         model.set_novelty(fit_novelty(rows[:20, :5], rows[20:, :5]))
     model.eval_transform = {"views": "flip"}
-    outputs, novelty = scoring_model(model).predict_on_batch(images())
-    np.testing.assert_allclose(novelty, model.novelty.scores(rows_of(model)), rtol=1e-3)
-
-
-def rows_of(model: Any) -> np.ndarray:
-    return model.feature_model("pre_logits").predict(images(), verbose=0)
+    _, novelty = scoring_model(model).predict_on_batch(images())
+    np.testing.assert_allclose(novelty, of_images, rtol=1e-3)

@@ -44,62 +44,43 @@ PARAMETERS = {
     "Mixer-H/14": 432_350_952,
 }
 # Another resolution moves the position embeddings only.
-AT_384 = {"ViT-Ti/16": 5_790_376, "ViT-S/16": 22_196_584, "ViT-B/32": 88_297_192}
-AT_384 |= {"R+ViT-Ti/16": 6_355_944, "R50+ViT-B/16": 98_950_952, "R50+ViT-L/32": 329_092_136}
-# big_vision's `bit`, whose units differ.
-VERSION_1 = {"BiT-R50x1": 25_557_032, "BiT-R101x3": 387_957_928, "BiT-R152x4": 936_563_944}
+COUNTS: list[tuple[str, dict[str, Any], int]] = [
+    *((name, {}, count) for name, count in PARAMETERS.items()),
+    # Another resolution moves the position embeddings only.
+    ("ViT-Ti/16", {"input_shape": (384, 384, 3)}, 5_790_376),
+    ("ViT-S/16", {"input_shape": (384, 384, 3)}, 22_196_584),
+    ("ViT-B/32", {"input_shape": (384, 384, 3)}, 88_297_192),
+    ("R+ViT-Ti/16", {"input_shape": (384, 384, 3)}, 6_355_944),
+    ("R50+ViT-B/16", {"input_shape": (384, 384, 3)}, 98_950_952),
+    ("R50+ViT-L/32", {"input_shape": (384, 384, 3)}, 329_092_136),
+    # big_vision's `bit`, whose units differ.
+    ("BiT-R50x1", {"version": 1}, 25_557_032),
+    ("BiT-R101x3", {"version": 1}, 387_957_928),
+    ("BiT-R152x4", {"version": 1}, 936_563_944),
+    ("ViT-B/16", {"num_classes": 21843}, 102_595_923),
+    ("ViT-B/16", {"num_classes": 21843, "representation_size": 768}, 103_186_515),
+    ("ViT-B/16", {"pooling": "gap"}, 86_566_120),
+    # big_vision's "map" has no class token, and a probe with attention and an MLP of its own.
+    ("ViT-B/16", {"pooling": "map"}, 93_653_224),
+    ("Mixer-B/16", {"num_classes": 21843}, 75_908_739),
+    ("Mixer-L/16", {"num_classes": 21843}, 229_560_243),
+    ("R26+ViT-S/32", {"num_classes": 21843}, 44_456_467),
+    ("BiT-R50x1", {"num_classes": 21843}, 68_256_659),
+]
 
 
-def parameters(name: str, **arguments: Any) -> int:
+@pytest.mark.parametrize(("name", "arguments", "count"), COUNTS)
+def test_parameter_count(name: str, arguments: dict[str, Any], count: int) -> None:
     """Counted on the built model: its variables have their shapes, but no memory and no values."""
     with keras.StatelessScope(initialize_variables=False):
-        return keras_vit.create(name, **arguments).count_params()
+        assert keras_vit.create(name, **arguments).count_params() == count
+
+
+# big_vision's `bit`, whose units differ.
 
 
 def test_every_registered_model_has_a_count() -> None:
     assert set(keras_vit.list_models()) == set(PARAMETERS)
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_parameter_count(name: str) -> None:
-    assert parameters(name) == PARAMETERS[name]
-
-
-@pytest.mark.parametrize("name", AT_384)
-def test_parameter_count_at_384(name: str) -> None:
-    assert parameters(name, input_shape=(384, 384, 3)) == AT_384[name]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "count"),
-    [
-        ({"num_classes": 21843}, 102_595_923),
-        ({"num_classes": 21843, "representation_size": 768}, 103_186_515),
-        ({"pooling": "gap"}, 86_566_120),
-        # big_vision's "map" has no class token, and a probe with attention and an MLP of its own.
-        ({"pooling": "map"}, 93_653_224),
-    ],
-)
-def test_parameter_count_of_other_heads(arguments: dict, count: int) -> None:
-    assert parameters("ViT-B/16", **arguments) == count
-
-
-@pytest.mark.parametrize("name", VERSION_1)
-def test_parameter_count_of_version_1(name: str) -> None:
-    assert parameters(name, version=1) == VERSION_1[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("Mixer-B/16", 75_908_739),
-        ("Mixer-L/16", 229_560_243),
-        ("R26+ViT-S/32", 44_456_467),
-        ("BiT-R50x1", 68_256_659),
-    ],
-)
-def test_parameter_count_with_21843_classes(name: str, count: int) -> None:
-    assert parameters(name, num_classes=21_843) == count
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -117,13 +98,10 @@ def test_names_make_the_model_they_say() -> None:
     assert keras_vit.list_models("vit-s*") == ["ViT-S/32", "ViT-S/16"]
 
 
+@pytest.mark.every_backend  # each draws its own
 def test_initial_values_are_the_released_codes() -> None:
     model = keras_vit.ViTTi16(num_classes=10)
-    numpy = keras.ops.convert_to_numpy
-
-    def layer(name: str) -> keras.layers.Layer:
-        return model.get_layer(name)
-
+    layer, numpy = model.get_layer, keras.ops.convert_to_numpy
     block = layer("block_0")
     width, mlp = 192, 768
     kernel = numpy(layer("patch_embedding").kernel)
@@ -133,15 +111,15 @@ def test_initial_values_are_the_released_codes() -> None:
     # Of a normal that is not cut, 2.3 % would be outside.
     outside = abs(kernel) > 2.0001 * (16 * 16 * 3) ** -0.5 / 0.87962566
     assert outside.mean() < 1e-4
-    projection = numpy(block.attention.query_key_value.kernel)
-    assert abs(projection).max() == pytest.approx((6 / (2 * width)) ** 0.5, rel=1e-3)
-    assert abs(numpy(block.attention.output_projection.kernel)).max() == pytest.approx(
-        (6 / (2 * width)) ** 0.5, rel=1e-3
-    )
+    attention = block.attention.query_key_value, block.attention.output_projection
+    bounds = [(dense, 2 * width) for dense in attention]
+    bounds += [(dense, width + mlp) for dense in (block.mlp.dense_0, block.mlp.dense_1)]
+    for dense, fans in bounds:
+        assert abs(numpy(dense.kernel)).max() == pytest.approx((6 / fans) ** 0.5, rel=1e-3)
     for dense in (block.mlp.dense_0, block.mlp.dense_1):
-        assert abs(numpy(dense.kernel)).max() == pytest.approx((6 / (width + mlp)) ** 0.5, rel=1e-3)
         assert numpy(dense.bias).std() == pytest.approx(1e-6, rel=0.2)
     assert numpy(layer("position_embedding").embedding).std() == pytest.approx(0.02, rel=0.02)
-    for zero in (layer("class_token").embedding, layer("head").kernel, layer("head").bias):
+    head = layer("head")
+    zeros = [layer("class_token").embedding, head.kernel, head.bias]
+    for zero in (*zeros, block.attention.query_key_value.bias):
         assert not numpy(zero).any()
-    assert not numpy(block.attention.query_key_value.bias).any()

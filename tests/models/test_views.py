@@ -1,6 +1,7 @@
 """Test-time augmentation against views that are cut and resized by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,15 +13,15 @@ from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import answers_of
 from keras_vit.models.views import VIEWS
+from tests.bank import TINY, fill, fresh, outputs
 
 RNG = np.random.default_rng(0)
-SIZES = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
+IMAGES = RNG.uniform(0, 255, (2, 32, 24, 3)).astype("float32")
 
 
-def build(**options) -> keras_vit.VisionTransformer:
-    model = keras_vit.VisionTransformer(**{**SIZES, "input_shape": (32, 24, 3), **options})
-    for variable in model.weights:
-        variable.assign(RNG.normal(0, 0.3, variable.shape))
+def build(**options: Any) -> Any:
+    model = fresh(**{**TINY, "num_classes": 3, "input_shape": (32, 24, 3), **options}, filled=False)
+    fill(model, scale=0.3)
     return model
 
 
@@ -46,30 +47,19 @@ def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
     return [view for image in seen for view in (image, image[:, :, ::-1])]
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("views", ["flip", "crops"])
 @pytest.mark.parametrize("options", [{}, {"classifier_activation": "softmax"}])
 def test_scores_are_the_mean_of_the_views_probabilities(views: str, options: dict) -> None:
     model = build(**options)
-    images = RNG.uniform(0, 255, (2, 32, 24, 3)).astype("float32")
-    averaged = keras_vit.average_views(model, views)
-    expected = np.mean(
-        [answers_of(model, model(view)) for view in views_by_hand(images, views)], axis=0
-    )
-    scores = averaged.predict(images, verbose=0)
+    averaged, by_hand = keras_vit.average_views(model, views), views_by_hand(IMAGES, views)
+    expected = np.mean([answers_of(model, model(view)) for view in by_hand], axis=0)
+    scores = outputs(averaged, IMAGES)
     np.testing.assert_allclose(answers_of(model, scores), expected, atol=1e-5)
-    assert len(VIEWS[views]) == len(views_by_hand(images, views))
-
-
-def test_channels_first_sees_the_same() -> None:
-    last = build()
-    first = build(input_shape=(3, 32, 24), data_format="channels_first")
-    first.set_weights(last.get_weights())
-    images = RNG.uniform(0, 255, (2, 32, 24, 3)).astype("float32")
-    scores = keras_vit.average_views(last, "crops")(images)
-    others = keras_vit.average_views(first, "crops")(np.moveaxis(images, -1, 1))
-    np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(scores), keras.ops.convert_to_numpy(others), atol=1e-5
-    )
+    assert len(VIEWS[views]) == len(by_hand)
+    first = build(input_shape=(3, 32, 24), data_format="channels_first", **options)
+    others = outputs(keras_vit.average_views(first, views), np.moveaxis(IMAGES, -1, 1))
+    np.testing.assert_allclose(others, scores, atol=1e-5)
 
 
 def test_one_view_is_the_model_and_names_are_checked() -> None:
@@ -81,8 +71,8 @@ def test_one_view_is_the_model_and_names_are_checked() -> None:
         keras_vit.average_views(build(input_shape=(None, None, 3)), "flip")
 
 
+@pytest.mark.backends("tensorflow")
 def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
     model = build(num_classes=2)
     model.class_names = ("a", "b")
     model.eval_transform = {"mode": "stretch", "views": "crops"}
@@ -95,8 +85,8 @@ def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path)
     single.eval_transform = {"mode": "stretch"}
     batches = keras_vit.data.pipeline(splits.val, (32, 24), 2, eval_transform="stretch")
     images = np.concatenate([images for images, _ in batches.as_numpy_iterator()])
-    expected = keras_vit.average_views(single, "crops").predict(images, verbose=0)
+    expected = outputs(keras_vit.average_views(single, "crops"), images)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
-    assert np.abs(scores - single.predict(images, verbose=0)).max() > 1e-3
+    assert np.abs(scores - outputs(single, images)).max() > 1e-3
     ((_, answer),) = predict_files(loaded, [splits.val.files[0]])
     np.testing.assert_allclose(answer, answers_of(model, expected)[0], atol=1e-4)

@@ -1,19 +1,28 @@
 """What is special about the Vision Transformer: its options, and what it refuses."""
 
-from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from tests.models.test_common import SIZES, build, pixels, predict
+from tests.bank import fresh_kind as build
+from tests.bank import outputs as predict
+from tests.bank import pixels
+from tests.bank import small_kind as built
+from tests.models.test_common import IMAGES, SIZES
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"num_clases": 5}, ["num_clases", "'num_classes'"]),
+        ({"token_merging": -1}, ["token_merging=-1", "at least 0"]),
+        ({"token_merging": (1, 2, 3)}, ["(1, 2, 3)", "2 blocks"]),
+        ({"patch_dropout": 1.0}, ["patch_dropout=1.0", "[0, 1)"]),
+        ({"token_merging": 2, "position_embedding": "relative"}, ["relative", "token_merging=2"]),
+        ({"patch_dropout": 0.5, "position_embedding": "relative"}, ["patch_dropout=0.5"]),
         ({"num_heads": 5}, ["num_heads=5", "hidden_dim=32", "1, 2, 4, 8, 16"]),
         ({"input_shape": (4, 32, 3)}, ["4 x 32", "8 x 8", "smaller patch_size"]),
         ({"input_shape": (32, 32)}, ["(32, 32)", "(height, width, channels)"]),
@@ -58,32 +67,32 @@ def test_errors_say_what_was_given_and_what_is_accepted(arguments: dict, words: 
         assert word in str(error.value)
 
 
-def test_a_misspelled_name_or_argument_proposes_the_right_one() -> None:
-    with pytest.raises(ValueError, match="'ViT-B/16'"):
-        keras_vit.create("vit-b16")
-    with pytest.raises(ValueError, match="'num_classes'"):
-        keras_vit.ViTTi16(classes=3)
-    with pytest.raises(ValueError, match="'augreg_in21k'"):
-        keras_vit.ViTB16(weights="augreg_in21")
-    with pytest.raises(ValueError, match=r"ViTTi16\(num_classes=5\)"):
-        keras_vit.ViTTi16(5)
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: keras_vit.create("vit-b16"), "'ViT-B/16'"),
+        (lambda: keras_vit.ViTTi16(classes=3), "'num_classes'"),
+        (lambda: keras_vit.ViTB16(weights="augreg_in21"), "'augreg_in21k'"),
+        (lambda: keras_vit.ViTTi16(5), r"ViTTi16\(num_classes=5\)"),
+        (
+            lambda: keras_vit.VisionTransformer(**SIZES, weights="nowhere.keras"),
+            r"load_weights\(model, file\)",
+        ),
+        (lambda: built("token").feature_model(["block_00"]), "block_0"),
+        (lambda: built("token").feature_model(["block_0"], format="image"), "'grid'"),
+        (lambda: built("token")(pixels(32, 32, 3)), ""),
+        (lambda: built("token").with_input_shape((32, 32, 4)), r"4 channels.*for 3\."),
+        (lambda: build("token", normalization="imagenet", input_shape=(32, 32, 5)), "5"),
+    ],
+)
+def test_names_features_and_images_that_it_does_not_have(make: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        make()
 
 
 def test_a_missing_weights_file() -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.keras"):
         keras_vit.ViTTi16(weights="nowhere.keras")
-    with pytest.raises(ValueError, match=r"load_weights\(model, file\)"):
-        keras_vit.VisionTransformer(**SIZES, weights="nowhere.keras")
-
-
-def test_wrong_rank_and_unknown_feature() -> None:
-    model = build("token")
-    with pytest.raises(ValueError, match="block_0"):
-        model.feature_model(["block_00"])
-    with pytest.raises(ValueError, match="'grid'"):
-        model.feature_model(["block_0"], format="image")
-    with pytest.raises(ValueError):
-        model(pixels(32, 32, 3))
 
 
 def test_an_image_that_patches_do_not_cover_warns_and_loses_the_rest() -> None:
@@ -94,42 +103,32 @@ def test_an_image_that_patches_do_not_cover_warns_and_loses_the_rest() -> None:
     np.testing.assert_allclose(predict(model, images), predict(cut, images[:, :32, :24]), atol=1e-6)
 
 
+@pytest.mark.every_backend
 def test_preprocessing_inside_equals_the_released_range() -> None:
-    inside, outside = build("token"), build("token", include_preprocessing=False)
+    inside, outside = built("token"), build("token", include_preprocessing=False)
     outside.set_weights(inside.get_weights())
-    images = pixels(2, 32, 32, 3)
-    normalized = (images.astype("float32") - 127.5) / 127.5
-    for taken in (images, images.astype("float32")):
+    normalized = (IMAGES.astype("float32") - 127.5) / 127.5
+    for taken in (IMAGES, IMAGES.astype("float32")):
         np.testing.assert_allclose(predict(inside, taken), predict(outside, normalized), atol=2e-5)
 
 
-@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
-def test_imagenet_preprocessing_equals_its_definition(data_format: str) -> None:
-    images = pixels(2, 32, 32, 3)
-    wanted = (images / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    shape = (32, 32, 3)
-    if data_format == "channels_first":
-        images, wanted = images.transpose(0, 3, 1, 2), wanted.transpose(0, 3, 1, 2)
-        shape = (3, 32, 32)
-    model = build("token", normalization="imagenet", data_format=data_format, input_shape=shape)
-    np.testing.assert_allclose(predict(model.feature_model("images"), images), wanted, atol=1e-5)
-    with pytest.raises(ValueError, match="5"):
-        build("token", normalization="imagenet", input_shape=(32, 32, 5))
-
-
-def test_weights_for_other_channels_are_not_resized() -> None:
-    with pytest.raises(ValueError, match=r"4 channels.*for 3\."):
-        build("token").with_input_shape((32, 32, 4))
+@pytest.mark.every_backend
+def test_imagenet_preprocessing_equals_its_definition() -> None:
+    wanted = (IMAGES / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    for data_format, axes in (("channels_last", (0, 1, 2, 3)), ("channels_first", (0, 3, 1, 2))):
+        images = IMAGES.transpose(axes)
+        shape = images.shape[1:]
+        model = build("token", normalization="imagenet", data_format=data_format, input_shape=shape)
+        found = predict(model.feature_model("images"), images)
+        np.testing.assert_allclose(found, wanted.transpose(axes), atol=1e-5)
 
 
 def test_no_head_returns_features() -> None:
-    features = build("token", num_classes=0)
+    features, model = build("token", num_classes=0), built("token")
     assert features.output_shape == (None, 32)
-    model = build("token")
     features.set_weights(model.get_weights()[:-2])
-    images = pixels(2, 32, 32, 3)
     np.testing.assert_allclose(
-        predict(features, images), predict(model.feature_model("pre_logits"), images), atol=1e-6
+        predict(features, IMAGES), predict(model.feature_model("pre_logits"), IMAGES), atol=1e-6
     )
 
 
@@ -144,47 +143,39 @@ def test_stochastic_depth_rises_to_the_last_block() -> None:
     assert rates == pytest.approx([0, 0.1, 0.2])
 
 
+@pytest.mark.every_backend
 def test_dropout_is_off_outside_training_and_on_inside() -> None:
-    images = pixels(4, 32, 32, 3)
+    quiet = built("token")
+    expected = predict(quiet, IMAGES)
     for option in ("dropout", "attention_dropout", "stochastic_depth"):
         model = build("token", **{option: 0.5})
-        quiet = build("token")
-        quiet.set_weights(model.get_weights())
-        np.testing.assert_allclose(predict(model, images), predict(quiet, images), atol=1e-6)
-        noisy = keras.ops.convert_to_numpy(model(images, training=True))
-        assert np.abs(noisy - predict(model, images)).max() > 1e-3, option
+        model.set_weights(quiet.get_weights())
+        np.testing.assert_allclose(predict(model, IMAGES), expected, atol=1e-6)
+        noisy = keras.ops.convert_to_numpy(model(IMAGES, training=True))
+        assert np.abs(noisy - expected).max() > 1e-3, option
 
 
-def test_copies_share_no_weights_and_keep_what_is_frozen(tmp_path: Path) -> None:
-    model = build("token")
-    model.get_layer("block_0").trainable = False
-    model.save(tmp_path / "model.keras")
-    assert not keras.saving.load_model(tmp_path / "model.keras").get_layer("block_0").trainable
+def test_copies_share_no_weights() -> None:
+    model = built("token")
+    before = model.get_weights()
     copy = model.with_classifier(3)
-    assert not copy.get_layer("block_0").trainable
-    assert copy.get_layer("block_1").trainable
-    before = model.get_layer("block_1").get_weights()
-    copy.get_layer("block_1").set_weights([w + 1 for w in before])
-    for own, kept in zip(model.get_layer("block_1").get_weights(), before, strict=True):
-        np.testing.assert_array_equal(own, kept)
+    copy.set_weights([w + 1 for w in copy.get_weights()])
+    assert all(map(np.array_equal, before, model.get_weights()))
 
 
 def test_resizing_there_and_back_is_exact_at_the_corners() -> None:
     """The released rule aligns corners: the four corner embeddings survive any size."""
-    model = build("token")
-    big = model.with_input_shape((72, 56, 3))
-    old = keras.ops.convert_to_numpy(model.get_layer("position_embedding").embedding)[0, 1:]
-    new = keras.ops.convert_to_numpy(big.get_layer("position_embedding").embedding)[0, 1:]
-    old, new = old.reshape(4, 4, -1), new.reshape(9, 7, -1)
-    for row in (0, -1):
-        for column in (0, -1):
-            np.testing.assert_allclose(new[row, column], old[row, column], atol=1e-6)
+    model = built("token")
+    grids = []
+    for each, shape in ((model, (4, 4, -1)), (model.with_input_shape((72, 56, 3)), (9, 7, -1))):
+        embedding = keras.ops.convert_to_numpy(each.get_layer("position_embedding").embedding)
+        grids.append(embedding[0, 1:].reshape(shape)[:: shape[0] - 1, :: shape[1] - 1])
+    np.testing.assert_allclose(grids[1], grids[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["map", "relative"])
 def test_every_kind_of_position_is_resampled(kind: str) -> None:
-    model = build(kind)
+    model, images = built(kind), pixels(2, 24, 48, 3)
     there = model.with_input_shape((24, 48, 3)).with_input_shape((24, 48, 3))
     dynamic = model.with_input_shape((None, None, 3))
-    images = pixels(2, 24, 48, 3)
     np.testing.assert_allclose(predict(there, images), predict(dynamic, images), atol=2e-5)
