@@ -5,7 +5,7 @@ import errno
 import itertools
 import math
 import os
-import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,23 +25,18 @@ study = load_example("study")
 Trial = study.Trial
 
 
-# A named model of each family, and smaller sizes for it.
-NAMES = {
-    "ViT": "ViT-Ti/16",
-    "hybrid": "R+ViT-Ti/16",
-    "BiT": "BiT-R50x1",
-    "Mixer": "Mixer-S/16",
-}
 VIT = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 8}
+MIXER = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "tokens_mlp_dim": 4, "channels_mlp_dim": 8}
+# A named model of each family, and smaller sizes for it.
 SIZES: dict[str, dict[str, Any]] = {
-    "ViT": VIT,
-    "hybrid": {**VIT, "patch_size": 1, "resnet": (1,), "resnet_width": 32},
-    "BiT": {"depths": (1, 1), "width": 32},
-    "Mixer": {
-        "patch_size": 8, "hidden_dim": 8, "depth": 1, "tokens_mlp_dim": 4, "channels_mlp_dim": 8
-    },
-}  # fmt: skip
+    "ViT-Ti/16": VIT,
+    "R+ViT-Ti/16": {**VIT, "patch_size": 1, "resnet": (1,), "resnet_width": 32},
+    "BiT-R50x1": {"depths": (1, 1), "width": 32},
+    "Mixer-S/16": MIXER,
+}
 RECIPE = recipes.get("digits").scaled(steps=3, batch_size=16)
+# Of a study's results.
+ROW = {"seconds": 1.0, "parameters": 1, "macs": 1, "images": 1, "identity": "x", "seed": 0}
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +47,6 @@ def digits() -> data.Splits:
 def trial(name: str, **sizes: Any) -> Any:
     about = {"width": sizes.get("hidden_dim", 8)}
     return Trial(name, "ViT-Ti/16", {**VIT, **sizes}, RECIPE, about)
-
-
-def quiet(line: str) -> None:
-    """Prints nothing."""
 
 
 def test_an_interrupted_study_keeps_its_rows(
@@ -71,7 +62,7 @@ def test_an_interrupted_study_keeps_its_rows(
 
     monkeypatch.setattr(study, "fit", fit_until_killed)
     with pytest.raises(KeyboardInterrupt):
-        study.run_study(trials, digits, tmp_path, quiet)
+        study.run_study(trials, digits, tmp_path, str)
     before = study.read_rows(tmp_path)
     assert [row["name"] for row in before] == ["narrow"]
     trained.clear()
@@ -96,7 +87,7 @@ def test_a_diverged_trial_is_recorded_and_the_study_continues(
         raise NonFiniteLossError("The loss is nan in step 2", 2, math.nan, None)
 
     monkeypatch.setattr(study, "fit", diverge)
-    rows = study.run_study([trial("a"), trial("b", depth=2)], digits, tmp_path, quiet)
+    rows = study.run_study([trial("a"), trial("b", depth=2)], digits, tmp_path, str)
     assert [math.isnan(float(row["accuracy"])) for row in rows] == [True, True]
     assert len(study.read_rows(tmp_path)) == 2
     assert study.to_markdown(rows[:1], {"accuracy": "{accuracy:.1%}"}).endswith("| – |")
@@ -106,13 +97,13 @@ def test_identity_is_all_that_the_accuracy_depends_on(digits: data.Splits) -> No
     first = trial("first")
     same = replace(first, name="other", about={}, recipe=replace(RECIPE, hardware="a phone"))
     assert first.identity(digits) == same.identity(digits)
-    others = [
-        replace(first, seed=1),
-        replace(first, sizes={**VIT, "mlp_dim": 9}),
-        replace(first, recipe=replace(RECIPE, learning_rate=1.0)),
-        replace(first, recipe=replace(RECIPE, augmentation=data.Augmentation(min_area=0.5))),
+    others: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"sizes": {**VIT, "mlp_dim": 9}},
+        {"recipe": replace(RECIPE, learning_rate=1.0)},
+        {"recipe": replace(RECIPE, augmentation=data.Augmentation(min_area=0.5))},
     ]
-    identities = {one.identity(digits) for one in [first, *others]}
+    identities = {replace(first, **changes).identity(digits) for changes in [{}, *others]}
     identities.add(first.identity(data.load("digits/half")))
     assert len(identities) == 6
 
@@ -130,9 +121,9 @@ def test_a_new_field_of_recipes_changes_no_identity() -> None:
     assert study.non_defaults(data.Augmentation(min_area=0.3)) == {"min_area": 0.3}
 
 
-@pytest.mark.parametrize("family", NAMES)
-def test_cost_is_that_of_the_model(family: str) -> None:
-    one = Trial("one", NAMES[family], SIZES[family], replace(RECIPE, image_size=32), {})
+@pytest.mark.parametrize("name", SIZES)
+def test_cost_is_that_of_the_model(name: str) -> None:
+    one = Trial("one", name, SIZES[name], replace(RECIPE, image_size=32), {})
     model = one.build(num_classes=5)
     assert one.cost(num_classes=5).parameters == model.count_params()
     assert model.eval_transform == data.EvalTransform("stretch")
@@ -140,9 +131,8 @@ def test_cost_is_that_of_the_model(family: str) -> None:
 
 def test_dropout_goes_where_there_is_one() -> None:
     recipe = replace(RECIPE, image_size=32, dropout=0.1, stochastic_depth=0.2)
-    vit = Trial("vit", NAMES["ViT"], SIZES["ViT"], recipe, {}).build(5)
-    mixer = Trial("mixer", NAMES["Mixer"], SIZES["Mixer"], recipe, {}).build(5)
-    Trial("bit", NAMES["BiT"], SIZES["BiT"], recipe, {}).build(5)
+    models = [Trial("one", name, sizes, recipe, {}).build(5) for name, sizes in SIZES.items()]
+    vit, _, _, mixer = models
     assert (vit.dropout, vit.stochastic_depth, mixer.stochastic_depth) == (0.1, 0.2, 0.2)
 
 
@@ -195,7 +185,7 @@ def test_a_study_deletes_its_checkpoints_and_nothing_else(
     folder.mkdir(parents=True)
     for name in ("notes.txt", "step-000000001.txt"):
         (folder / name).write_text("mine")
-    (row,) = study.run_study([one], digits, tmp_path, quiet)
+    (row,) = study.run_study([one], digits, tmp_path, str)
     assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "step-000000001.txt"]
     curve = study.curve_of(tmp_path, row["identity"])
     assert curve[-1] == pytest.approx(row["accuracy"], abs=1e-5)
@@ -206,6 +196,9 @@ def test_only_and_seeds() -> None:
     options = study.study_parser("", "runs/s").parse_args(["--only", "b", "--seeds", "2"])
     trials = study.select([trial("a"), trial("b")], options)
     assert [(one.name, one.seed) for one in trials] == [("b", 0), ("b", 1)]
+    options = study.study_parser("", "runs/s").parse_args(["--only", "a", "Mixr*"])
+    with pytest.raises(ValueError, match=r"'Mixr\*' matches none of: a; b"):
+        study.select([trial("a"), trial("b")], options)
 
 
 def test_plan(digits: data.Splits) -> None:
@@ -226,144 +219,180 @@ def test_seconds_of_interrupted_processes_count() -> None:
     assert watch.total == watch.total
 
 
-def test_only_of_an_unknown_name() -> None:
-    options = study.study_parser("", out="runs/s").parse_args(["--only", "a", "Mixr*"])
-    with pytest.raises(ValueError, match=r"'Mixr\*' matches none of: a; b"):
-        study.select([trial("a"), trial("b")], options)
+@pytest.fixture
+def assert_legible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Checks that a script's plot can be read on a phone.
+
+    Narrow, with panels below each other, letters of 9 points, and legends outside the axes.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    def check(script: Any, *arguments: Any) -> None:
+        figures: list[Figure] = []
+        save, file = Figure.savefig, tmp_path / "plot.png"
+
+        def saved(figure: Figure, *to: Any, **options: Any) -> None:
+            figures.append(figure)
+            save(figure, *to, **options)
+
+        monkeypatch.setattr(Figure, "savefig", saved)
+        script.plot(*arguments, file)
+        assert file.exists()
+        (figure,) = figures
+        FigureCanvasAgg(figure).draw()  # gives every part its place
+        assert figure.get_figwidth() <= 5.5
+        assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 9
+        positions = [axes.get_position() for axes in figure.axes]
+        assert all(a.y0 > b.y1 for a, b in itertools.pairwise(positions))
+        legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+        boxes = [legend.get_window_extent() for legend in legends if legend]
+        for box in boxes:
+            assert figure.bbox.x0 <= box.x0
+            assert box.x1 <= figure.bbox.x1
+            assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
+
+    return check
 
 
-class TestExamples:
-    def test_scaling_study(self, tmp_path: Path) -> None:
-        script = load_example("scaling_study")
-        for setup, classes in ((script.SMALL, 10), (script.IMAGENET, 1000)):
-            trials = script.trials_of(setup)
-            assert len({one.name for one in trials}) == len(trials) > 15
-            costs = {one.name: one.cost(classes) for one in trials}
-            assert costs["ViT base"].macs > costs["ViT depth 2"].macs
-            assert {one.model for one in trials} >= set(
-                NAMES.values() if setup is script.SMALL else ()
-            )
-        rows = [
-            {"name": one.name, **one.about, "gmacs": 10.0 + i, "accuracy": 0.5}
-            for i, one in enumerate(script.trials_of(script.SMALL))
-        ]
-        rows[3]["accuracy"], rows[-1]["accuracy"] = 0.6, 0.7
-        assert script.conclusion(rows, 1000) == (
-            "**Mixer 6 blocks of 128** reaches the highest accuracy, 70.00%, at 33 GMACs × images; "
-            "of the ViTs **ViT depth 8** does, 60.00% at 13. Each accuracy has a standard error of "
-            "up to 1.6 points from the choice of the 1,000 images alone."
-        )
-        assert script.conclusion([{**rows[0], "accuracy": math.nan}], 1000) == ""
-        script.plot(rows, tmp_path / "scaling.png")
-        script.plot(rows[:1], tmp_path / "one.png")
+def rows_of(trials: Sequence[Any], **values: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": one.name, **one.about, **ROW, "accuracy": 0.3 + i / 100, "gmacs": 10.0 + i}
+        | values
+        for i, one in enumerate(trials)
+    ]
 
-    def test_named_models_of_imagenet_are_those_of_the_table(self) -> None:
-        script = load_example("scaling_study")
-        named = {one.name: one for one in script.trials_of(script.IMAGENET)}
-        for name in ("BiT-R50x1", "R50+ViT-B/16", "Mixer-B/16"):
-            positions = {k: v for k, v in named[name].sizes.items() if k == "position_embedding"}
-            expected = keras_vit.models.model_cost(name, **positions).parameters
-            assert named[name].cost(1000).parameters == expected
 
-    def test_ablations(self, digits: data.Splits, tmp_path: Path) -> None:
-        script = load_example("ablations")
-        trials = script.trials_of(script.RECIPE)
-        assert len(trials) == 11
-        # Table 8's 1-D positions and figure 9's class token are one model.
-        assert len({one.identity(digits) for one in trials}) == 10
-        row = {"accuracy": 0.5, "seconds": 1.0, "identity": "none"}
-        rows = [{"name": one.name, **one.about, **row} for one in trials]
-        means = [{**row, "accuracy": 0.3, "spread": 0.02} for row in rows if row["kind"] != "map"]
-        means[1]["accuracy"], means[4]["accuracy"] = 0.35, 0.36
-        assert script.conclusion("positions", means[:5]) == (
-            "Best by positions: **sines and cosines, 2-D** with 36.00%, 1.00 points above "
-            "**learned, 1-D**, a lead within the seeds' standard deviation."
-        )
-        means[4]["accuracy"] = 0.41
-        assert script.conclusion("positions", means[:5]).endswith(
-            "6.00 points above **learned, 1-D**."
-        )
-        assert script.conclusion("positions", means[:1]) == ""
-        script.plot(rows, tmp_path, tmp_path / "ablations.png")
-        assert (tmp_path / "ablations.png").exists()
+def test_scaling_study(tmp_path: Path, assert_legible: Callable[..., None]) -> None:
+    script = load_example("scaling_study")
+    for setup, classes in ((script.SMALL, 10), (script.IMAGENET, 1000)):
+        trials = script.trials_of(setup)
+        assert len({one.name for one in trials}) == len(trials) > 15
+        costs = {one.name: one.cost(classes) for one in trials}
+        assert costs["ViT base"].macs > costs["ViT depth 2"].macs
+        assert {one.model for one in trials} >= set(SIZES if setup is script.SMALL else ())
+    trials = script.trials_of(script.SMALL)
+    assert_legible(script, rows_of(trials))
+    rows = rows_of(trials, accuracy=0.5)
+    rows[3]["accuracy"], rows[-1]["accuracy"] = 0.6, 0.7
+    assert script.conclusion(rows, 1000) == (
+        "**Mixer 6 blocks of 128** reaches the highest accuracy, 70.00%, at 33 GMACs × images; "
+        "of the ViTs **ViT depth 8** does, 60.00% at 13. Each accuracy has a standard error of "
+        "up to 1.6 points from the choice of the 1,000 images alone."
+    )
+    assert script.conclusion([{**rows[0], "accuracy": math.nan}], 1000) == ""
+    script.plot(rows[:1], tmp_path / "one.png")
 
-    def test_flowers_systems(self, tmp_path: Path) -> None:
-        script = load_example("flowers_systems")
-        trials = script.trials_of(script.RECIPE, same_compute=False)
-        assert len(trials) == 16
-        counts = [one.cost(5).parameters for one in trials]
-        assert max(counts) < 1.4 * min(counts)
-        assert {one.recipe.steps for one in trials} == {script.RECIPE.steps}
-        assert [one.recipe.rho > 0 for one in trials[:4]] == [False, True, False, False]
-        halved = script.trials_of(script.RECIPE, same_compute=True)
-        assert halved[1].recipe.steps == script.RECIPE.steps // 2
-        row = {"parameters": 1, "macs": 1, "images": 1, "accuracy": 0.5, "seconds": 1, "seed": 0}
-        rows = [{"name": one.name, **one.about, **row} for one in trials[:-1]]
-        script.plot(rows, 0.02, tmp_path / "systems.png")
-        assert "| Mixer | 50.00% | 50.00% | 50.00% | – | 1 | 0.0 |" in script.table(rows)
-        seeds = [*rows, *({**row, "accuracy": 0.6, "seed": 1} for row in rows)]
-        assert "| BiT | 55.00% ± 7.07 | 55" in script.table(seeds)
-        for number, row in enumerate(rows):
-            row["accuracy"] = 0.5 + 0.1 * (row["treatment"] == "plain") + 0.001 * number
-        rows[9]["accuracy"] = 0.9
-        assert script.conclusion(rows) == (
-            "**BiT, SAM** reaches the highest accuracy, 90.00%. Of the ways to train, plain is "
-            "best for ViT, hybrid and Mixer; SAM is best for BiT."
-        )
 
-    def test_small_data(self, tmp_path: Path) -> None:
-        script = load_example("small_data")
-        recipe = replace(recipes.get("small_data").scaled(steps=400), image_size=64)
-        trials = script.trials_of(recipe, 5)
-        work = [one.cost(5).macs * one.recipe.steps for one in trials]
-        assert max(work) < 1.01 * min(work)
-        counts = [one.cost(5).parameters for one in trials]
-        assert max(counts) < 1.1e6
-        for one in trials[2:5]:
-            model = one.build(5)
-            assert model.output_shape == (None, 5)
-        row = {"parameters": 1, "macs": 1, "images": 1, "accuracy": 0.5, "seconds": 1, "seed": 0}
-        rows = [{"name": one.name, "spread": 0.01, **row} for one in trials]
-        script.plot(rows, "digits", 2, tmp_path / "small.png")
-        assert (tmp_path / "small.png").exists()
-        rows[0]["accuracy"], rows[1]["accuracy"] = 0.6, 0.3
-        assert script.conclusion(rows) == (
-            "At equal compute, no variant is better than the plain ViT, 60.00%: the next, "
-            "**shifted patches**, reaches 50.00%, the last, **RandAugment (better plain ViT)**, "
-            "30.00%."
-        )
-        rows[4]["accuracy"] = 0.7
-        assert script.conclusion(rows) == (
-            "At equal compute, **conv stem, attention pooling (CCT)** is best, 70.00%, 10.00 "
-            "points above the plain ViT; the last, **RandAugment (better plain ViT)**, reaches "
-            "30.00%."
-        )
-        assert script.conclusion(rows[1:]) == ""
-        rows[-1]["accuracy"] = 0.2
-        assert rows[-1]["name"].endswith("(from_scratch)")
-        assert "which is made for 180 epochs: stopped this early" in script.conclusion(rows)
+def test_named_models_of_imagenet_are_those_of_the_table() -> None:
+    script = load_example("scaling_study")
+    named = {one.name: one for one in script.trials_of(script.IMAGENET)}
+    for name in ("BiT-R50x1", "R50+ViT-B/16", "Mixer-B/16"):
+        positions = {k: v for k, v in named[name].sizes.items() if k == "position_embedding"}
+        expected = keras_vit.models.model_cost(name, **positions).parameters
+        assert named[name].cost(1000).parameters == expected
 
-    def test_shifted_patches_are_the_image_moved_along_its_diagonals(self) -> None:
-        script = load_example("small_data")
-        image = np.random.default_rng(0).normal(size=(1, 8, 6, 2)).astype("float32")
-        seen = keras.ops.convert_to_numpy(script.ShiftedPatches(4)(image))
-        np.testing.assert_array_equal(seen[..., :2], image)
-        np.testing.assert_array_equal(seen[:, 2:, 2:, 2:4], image[:, :-2, :-2])
-        np.testing.assert_array_equal(seen[:, :-2, :-2, 8:], image[:, 2:, 2:])
-        assert not seen[:, :2, :, 2:4].any()
 
-    def test_augreg_cell(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        script = load_example("augreg_cell")
-        command = ["augreg_cell.py", "--data", "digits", "--out", str(tmp_path), "--plan"]
-        command += ["--model", "R+ViT-Ti/16", "--augmentation", "none", "strong2"]
-        monkeypatch.setattr(sys, "argv", [*command, "--dropout", "0", "0.1"])
-        script.main()
-        printed = capsys.readouterr().out
-        assert "| R_Ti_16-aug_none-wd_0.1-do_0-sd_0 |" in printed
-        assert "| R_Ti_16-aug_strong2-wd_0.1-do_0.1-sd_0.1 |" in printed
-        assert printed.count("32,000") == 4
+def test_ablations(
+    digits: data.Splits,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    assert_legible: Callable[..., None],
+) -> None:
+    script = load_example("ablations")
+    trials = script.trials_of(script.RECIPE)
+    assert len(trials) == 11
+    # Table 8's 1-D positions and figure 9's class token are one model.
+    assert len({one.identity(digits) for one in trials}) == 10
+    script.plot(rows_of(trials), tmp_path, tmp_path / "without_curves.png")
+    monkeypatch.setattr(script, "curve_of", lambda *_: [0.2, 0.3])
+    assert_legible(script, rows_of(trials), tmp_path)
+    rows = rows_of(trials, accuracy=0.3, spread=0.02)
+    means = [row for row in rows if row["kind"] != "map"]
+    means[1]["accuracy"], means[4]["accuracy"] = 0.35, 0.36
+    assert script.conclusion("positions", means[:5]) == (
+        "Best by positions: **sines and cosines, 2-D** with 36.00%, 1.00 points above "
+        "**learned, 1-D**, a lead within the seeds' standard deviation."
+    )
+    means[4]["accuracy"] = 0.41
+    assert script.conclusion("positions", means[:5]).endswith("6.00 points above **learned, 1-D**.")
+    assert script.conclusion("positions", means[:1]) == ""
+
+
+def test_flowers_systems(tmp_path: Path, assert_legible: Callable[..., None]) -> None:
+    script = load_example("flowers_systems")
+    trials = script.trials_of(script.RECIPE, same_compute=False)
+    assert len(trials) == 16
+    counts = [one.cost(5).parameters for one in trials]
+    assert max(counts) < 1.4 * min(counts)
+    assert {one.recipe.steps for one in trials} == {script.RECIPE.steps}
+    assert [one.recipe.rho > 0 for one in trials[:4]] == [False, True, False, False]
+    halved = script.trials_of(script.RECIPE, same_compute=True)
+    assert halved[1].recipe.steps == script.RECIPE.steps // 2
+    assert_legible(script, rows_of(trials), 0.02)
+    rows = rows_of(trials[:-1], accuracy=0.5)
+    script.plot(rows, 0.02, tmp_path / "systems.png")
+    assert "| Mixer | 50.00% | 50.00% | 50.00% | – | 1 | 0.0 |" in script.table(rows)
+    seeds = [*rows, *({**row, "accuracy": 0.6, "seed": 1} for row in rows)]
+    assert "| BiT | 55.00% ± 7.07 | 55" in script.table(seeds)
+    for number, row in enumerate(rows):
+        row["accuracy"] = 0.5 + 0.1 * (row["treatment"] == "plain") + 0.001 * number
+    rows[9]["accuracy"] = 0.9
+    assert script.conclusion(rows) == (
+        "**BiT, SAM** reaches the highest accuracy, 90.00%. Of the ways to train, plain is "
+        "best for ViT, hybrid and Mixer; SAM is best for BiT."
+    )
+
+
+def test_small_data(assert_legible: Callable[..., None]) -> None:
+    script = load_example("small_data")
+    recipe = replace(recipes.get("small_data").scaled(steps=400), image_size=64)
+    trials = script.trials_of(recipe, 5)
+    work = [one.cost(5).macs * one.recipe.steps for one in trials]
+    assert max(work) < 1.01 * min(work)
+    counts = [one.cost(5).parameters for one in trials]
+    assert max(counts) < 1.1e6
+    for one in trials[2:5]:
+        model = one.build(5)
+        assert model.output_shape == (None, 5)
+    assert_legible(script, script.averaged(rows_of(trials)), "digits", 2)
+    rows = rows_of(trials, accuracy=0.5, spread=0.01)
+    rows[0]["accuracy"], rows[1]["accuracy"] = 0.6, 0.3
+    assert script.conclusion(rows) == (
+        "At equal compute, no variant is better than the plain ViT, 60.00%: the next, "
+        "**shifted patches**, reaches 50.00%, the last, **RandAugment (better plain ViT)**, "
+        "30.00%."
+    )
+    rows[4]["accuracy"] = 0.7
+    assert script.conclusion(rows) == (
+        "At equal compute, **conv stem, attention pooling (CCT)** is best, 70.00%, 10.00 "
+        "points above the plain ViT; the last, **RandAugment (better plain ViT)**, reaches "
+        "30.00%."
+    )
+    assert script.conclusion(rows[1:]) == ""
+    rows[-1]["accuracy"] = 0.2
+    assert rows[-1]["name"].endswith("(from_scratch)")
+    assert "which is made for 180 epochs: stopped this early" in script.conclusion(rows)
+
+
+def test_shifted_patches_are_the_image_moved_along_its_diagonals() -> None:
+    script = load_example("small_data")
+    image = np.random.default_rng(0).normal(size=(1, 8, 6, 2)).astype("float32")
+    seen = keras.ops.convert_to_numpy(script.ShiftedPatches(4)(image))
+    np.testing.assert_array_equal(seen[..., :2], image)
+    np.testing.assert_array_equal(seen[:, 2:, 2:, 2:4], image[:, :-2, :-2])
+    np.testing.assert_array_equal(seen[:, :-2, :-2, 8:], image[:, 2:, 2:])
+    assert not seen[:, :2, :, 2:4].any()
+
+
+def test_augreg_cell(tmp_path: Path, run_example: Callable[..., str]) -> None:
+    words = ["--data", "digits", "--out", tmp_path, "--plan", "--model", "R+ViT-Ti/16"]
+    words += ["--augmentation", "none", "strong2", "--dropout", 0, 0.1]
+    printed = run_example(load_example("augreg_cell"), *words)
+    assert "| R_Ti_16-aug_none-wd_0.1-do_0-sd_0 |" in printed
+    assert "| R_Ti_16-aug_strong2-wd_0.1-do_0.1-sd_0.1 |" in printed
+    assert printed.count("32,000") == 4
 
 
 def test_an_empty_paragraph_leaves_no_gap() -> None:
@@ -373,54 +402,6 @@ def test_an_empty_paragraph_leaves_no_gap() -> None:
 def test_names_of_data_sets() -> None:
     names = {source: study.data_name(source) for source in ("x/CIFAR10", "tf_flowers", "x/Birds")}
     assert list(names.values()) == ["CIFAR-10", "flowers", "Birds"]
-
-
-@pytest.mark.parametrize("name", ["scaling_study", "ablations", "flowers_systems", "small_data"])
-def test_plots_of_studies_are_legible_on_a_phone(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Narrow, with panels below each other, letters of 9 points, and legends outside the axes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
-
-    script = load_example(name)
-    figures: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
-    row = {"seconds": 1.0, "parameters": 1, "macs": 1, "images": 1, "identity": "x", "seed": 0}
-    file = tmp_path / "plot.png"
-    if name == "scaling_study":
-        trials = script.trials_of(script.SMALL)
-    elif name == "small_data":
-        trials = script.trials_of(recipes.get("small_data").scaled(steps=4), 5)
-    elif name == "ablations":
-        trials = script.trials_of(script.RECIPE)
-        monkeypatch.setattr(script, "curve_of", lambda *_: [0.2, 0.3])
-    else:
-        trials = script.trials_of(script.RECIPE, same_compute=False)
-    rows = [
-        {"name": one.name, **one.about, **row, "accuracy": 0.3 + i / 100, "gmacs": 10.0 + i}
-        for i, one in enumerate(trials)
-    ]
-    arguments = {
-        "scaling_study": (rows, file),
-        "ablations": (rows, tmp_path, file),
-        "flowers_systems": (rows, 0.02, file),
-        "small_data": (script.averaged(rows) if name == "small_data" else (), "digits", 2, file),
-    }
-    script.plot(*arguments[name])
-    (figure,) = figures
-    FigureCanvasAgg(figure).draw()  # gives every part its place
-    assert figure.get_figwidth() <= 5.5
-    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 9
-    positions = [axes.get_position() for axes in figure.axes]
-    assert all(a.y0 > b.y1 for a, b in itertools.pairwise(positions))
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
-    boxes = [legend.get_window_extent() for legend in legends if legend]
-    for box in boxes:
-        assert figure.bbox.x0 <= box.x0
-        assert box.x1 <= figure.bbox.x1
-        assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
 
 
 def test_mean_and_spread_over_seeds() -> None:

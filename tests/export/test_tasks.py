@@ -23,7 +23,6 @@ from tests.export.artifacts import PATHS, Artifacts, case, contract, formats
 from tests.models.test_task import TASKS, images, vit
 
 PIXELS = images(8)
-EACH = pytest.mark.parametrize("kind", TASKS)
 # One of each format, and one of each task; the SavedModel of each has tests of its names.
 PAIRS = {
     ("onnx", "multilabel"),
@@ -94,7 +93,9 @@ def test_the_outputs_by_name(format: str, kind: str, artifacts: Artifacts) -> No
         assert found[second].tolist() == decided(kind, expected)
 
 
-@EACH
+@pytest.mark.parametrize(  # test_saved_model.py has others of a classification
+    "kind", [pytest.param(k, marks=[pytest.mark.thorough] * (k == "classification")) for k in TASKS]
+)
 def test_a_saved_model_has_names_for_integers(kind: str, artifacts: Artifacts) -> None:
     import tensorflow as tf
 
@@ -150,7 +151,7 @@ def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path)
     ("kind", "activation"),
     [
         ("classification", "softmax"),
-        ("multilabel", "sigmoid"),
+        pytest.param("multilabel", "sigmoid", marks=pytest.mark.thorough),
         pytest.param("classification", "linear", marks=pytest.mark.thorough),
     ],
 )
@@ -220,7 +221,7 @@ def test_names_of_the_export_and_labels(artifacts: Artifacts) -> None:
         artifacts.path("regression", "litert", class_names=["a", "b"])
 
 
-@EACH
+@pytest.mark.parametrize("kind", TASKS)
 def test_contracts_as_text(kind: str) -> None:
     of = contract(TASKS[kind])
     assert Contract.from_text(of.to_text()) == of

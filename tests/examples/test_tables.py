@@ -1,0 +1,286 @@
+"""The examples that train several seeds, here replaced, and print a table of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit import data
+from tests import bank
+from tests.conftest import REPOSITORY
+from tests.examples import load_example, recorded_train
+
+pytest.importorskip("tensorflow")
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def digits() -> data.Splits:
+    return data.load("digits")
+
+
+# Accuracy and calibration error of the ViT by seed, as trained for the README.
+STRATIFIED = [(0.99722, 0.02119), (0.98889, 0.02275), (0.99722, 0.02193), (0.98889, 0.0174)]
+STRATIFIED += [(0.99444, 0.02011)]
+HALVES = [(0.97442, 0.02245), (0.9822, 0.01502), (0.98443, 0.02483), (0.96997, 0.01779)]
+HALVES += [(0.96774, 0.02232)]
+RESULTS = {"digits": STRATIFIED, "digits/half": HALVES}
+
+
+def test_digits_prints_the_lines_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
+) -> None:
+    """The accuracies of scikit-learn are computed; those of the ViT take its training."""
+    script, jobs = load_example("digits"), []
+    train = recorded_train(jobs, lambda job: RESULTS[job.data][job.seed])
+    monkeypatch.setattr(script, "train", train)
+    out = run_example(script, "--out", tmp_path / "runs", "--overwrite", "--seeds", 5)
+    *printed, last = out.strip().splitlines()
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    assert [line.split(": ")[0] for line in printed] == ["stratified 80/20", "first/second half"]
+    for line in printed:
+        assert f"    {line}\n" in readme
+    assert last == "means and standard deviations of seeds 0 to 4"
+    assert [(job.data, job.seed, job.overwrite) for job in jobs] == [
+        (name, seed, True) for name in RESULTS for seed in range(5)
+    ]
+    assert len({job.out for job in jobs}) == 10
+
+
+def test_one_seed_of_digits_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
+    script = load_example("digits")
+    assert script.mean_and_spread([0.9906]) == "99.06%"
+    assert script.mean_and_spread([0.98, 1.0]) == "99.00% ± 1.41"
+    with pytest.raises(SystemExit):
+        script.main(["--seeds", "0"])
+    assert "--seeds 0 must be at least 1" in capsys.readouterr().err
+
+
+def test_finetune_flowers_has_a_run_per_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
+) -> None:
+    script, jobs = load_example("finetune_flowers"), []
+    train = recorded_train(jobs, lambda job: (0.95 + 0.02 * job.seed, 0.02 + 0.01 * job.seed))
+    monkeypatch.setattr(script, "train", train)
+    words = ["--data", "photos", "--image-size", 64, "--out", tmp_path / "runs"]
+    out = run_example(script, *words, "--seeds", 2)
+    assert "accuracy 96.00% ± 1.41, calibration error 2.50% ± 0.71; seeds 0 to 1\n" in out
+    assert "seed 1: 97.00%\n" in out
+    runs = [(job.out.name, job.seed, job.image_size) for job in jobs]
+    assert runs == [("runs_0", 0, 64), ("runs_1", 1, 64)]
+    # A third seed: the first two are there, and the last is new.
+    run_example(script, *words, "--seeds", 3, "--resume")
+    assert [job.resume for job in jobs[2:]] == [True, True, False]
+    assert "accuracy 95.00%, calibration error 2.00%\n" in run_example(script, *words)
+    assert jobs[-1].out == tmp_path / "runs"
+    with pytest.raises(ValueError, match="seeds=0"):
+        run_example(script, "--seeds", 0)
+
+
+def test_a_choice_of_few_photographs_never_sees_the_validation_split(digits: data.Splits) -> None:
+    script = load_example("few_photographs")
+    part = script.subset(digits, 8, seed=0, final=False)
+    assert np.bincount(part.train.labels()).tolist() == [8] * 10
+    assert np.bincount(part.val.labels()).tolist() == [60] * 10
+    train, val, held = (
+        {image.tobytes() for image in split.as_arrays()[0]}
+        for split in (part.train, part.val, digits.val)
+    )
+    assert not train & val
+    assert not (train | val) & held
+    final = script.subset(digits, 8, seed=0, final=True)
+    np.testing.assert_array_equal(final.train.as_arrays()[0], part.train.as_arrays()[0])
+    assert final.val is digits.val
+    other = script.subset(digits, 8, seed=1, final=False)
+    assert (other.train.as_arrays()[0] != part.train.as_arrays()[0]).any()
+    with pytest.raises(ValueError, match="--shots 500 leaves no"):
+        script.subset(digits, 500, seed=0, final=False)
+
+
+def test_the_table_of_few_photographs_has_means_and_what_auto_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
+) -> None:
+    script, calls = load_example("few_photographs"), []
+
+    def run(options: Any, splits: Any, name: str, seed: int, folder: Path) -> dict[str, float]:
+        calls.append((name, seed))
+        return {"accuracy": 0.9 + 0.02 * seed, "error": 0.01, "minutes": 2.0}
+
+    monkeypatch.setattr(script, "run", run)
+    words = ["--data", "digits", "--shots", 8, "--seeds", 2, "--out", tmp_path]
+    words += ["--recipes", "probe", "finetune_few"]
+    out = run_example(script, *words)
+    text = (tmp_path / "table.md").read_text()
+    assert "| 8 | finetune_few | 91.00% ± 1.41 | 1.00% ± 0.00 | 2.0 | chosen |" in text
+    assert "| 8 | probe | 91.00% ± 1.41 | 1.00% ± 0.00 | 2.0 |  |" in text
+    assert text in out
+    assert len(calls) == 4
+    run_example(script, *words)  # all rows are there
+    assert len(calls) == 4
+    row = json.loads((tmp_path / "choice-8-probe-1" / "row.json").read_text())
+    assert row["accuracy"] == 0.92
+
+
+def test_a_long_tail_falls_by_the_ratio() -> None:
+    script = load_example("imbalance")
+    labels = np.random.default_rng(0).permutation(np.repeat(range(10), 400))
+    tail = script.long_tail(labels, 100, seed=0)
+    counts = np.bincount(labels[tail])
+    # The long-tailed CIFAR-10 of Cui et al., of 400 in place of 5,000 images per class.
+    assert sorted(counts, reverse=True) == [400, 240, 144, 86, 52, 31, 19, 11, 7, 4]
+    assert len(set(tail)) == len(tail)
+    np.testing.assert_array_equal(tail, script.long_tail(labels, 100, seed=0))
+    assert (np.bincount(labels[script.long_tail(labels, 100, seed=1)]) != counts).any()
+
+
+def test_the_interval_is_scipys() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    differences = [0.01, 0.03, 0.02, 0.05, 0.02]
+    mean, low, high = load_example("imbalance").interval(differences)
+    theirs = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    np.testing.assert_allclose([mean, low, high], [0.026, theirs.low, theirs.high])
+
+
+def test_the_page_of_imbalance_begins_with_what_does_not_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
+) -> None:
+    script, calls = load_example("imbalance"), []
+    gains = {"none": 0.0, "weights": 0.2, "logits": 0.1, "sampling": 0.0}
+
+    def train(options: Any, splits: Any, tail: Any, way: str, seed: int) -> list[float]:
+        calls.append((way, seed))
+        noise = 0.01 * seed * (way == "sampling")
+        return [0.5 + gains[way] + 0.05 * seed - noise] * 10
+
+    monkeypatch.setattr(script, "frozen", train)
+    monkeypatch.setattr(script, "fine_tuned", train)
+    words = ["--data", "digits", "--seeds", 3, "--out", tmp_path, "--modes", "frozen"]
+    out = run_example(script, *words)
+    text = (tmp_path / "table.md").read_text()
+    assert text in out
+    first = text.split("\n\n")[1]
+    assert first.startswith("On frozen features, `--balance` does not help as `sampling`.")
+    assert "raises balanced accuracy: `weights` +20.0% (+20.0% to +20.0%), `logits` +10" in first
+    assert "| frozen | none | 55.00% ± 5.00 |  |" in text
+    assert len(calls) == 12
+    run_example(script, *words)  # all rows are there
+    assert len(calls) == 12
+    row = json.loads((tmp_path / "frozen-weights-1" / "row.json").read_text())
+    assert row["balanced"] == pytest.approx(0.75)
+
+
+def test_both_trainings_of_imbalance_run(
+    digits: data.Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = load_example("imbalance")
+    bank.tiny(depth=2, input_shape=(16, 16, 1)).save(tmp_path / "start.keras")
+    monkeypatch.setattr(script, "PROBE_SIZE", 16)
+    monkeypatch.setattr(script, "cache_folder", lambda: tmp_path)
+    words = ["--weights", str(tmp_path / "start.keras"), "--image-size", "16", "--blocks", "1"]
+    options = script.parser.parse_args([*words, "--epochs", "1", "--out", str(tmp_path)])
+    tail = script.long_tail(digits.train.labels(), 10, seed=0)
+    for train in (script.frozen, script.fine_tuned):
+        for way in ("none", "sampling"):
+            recall = train(options, digits, tail, way, 0)
+            assert len(recall) == 10
+            assert 0 < np.mean(recall) < 1
+
+
+@pytest.fixture
+def vit_and_photographs(tmp_path: Path) -> list[Any]:
+    """Options: a tiny ViT to start from, and two classes, dark and bright, of four images each."""
+    bank.tiny(patch_size=16, num_classes=0, input_shape=(224, 224, 3)).save(tmp_path / "a.keras")
+    random = np.random.default_rng(0)
+    for name, level in (("dark", 0), ("bright", 200)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(4):
+            pixels = random.integers(level, level + 50, (32, 32, 3)).astype("uint8")
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+    words = ["--data", tmp_path / "photos", "--weights", tmp_path / "a.keras", "--image-size", 32]
+    return [*words, "--out", tmp_path / "out"]
+
+
+def test_vit_and_resnet_have_the_mean_and_spread_of_the_seeds(
+    vit_and_photographs: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run_example: Run,
+) -> None:
+    script = load_example("flowers_vit_vs_resnet")
+    images = keras.Input((32, 32, 3))
+    outputs = keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(images))
+    monkeypatch.setattr(script, "resnet", lambda *_: keras.Model(images, outputs, name="resnet"))
+    calls: list[tuple[str, int, Any]] = []
+    # Each of the two seeds gets another number of the two validation images right.
+    levels = iter([[1, 1], [0, 0], [0, 1], [0, 1]])
+
+    def fit(model: Any, recipe: Any, splits: Any, folder: Path, seed: int) -> None:
+        folder.mkdir(parents=True)
+        calls.append((folder.name, seed, recipe.epochs))
+
+    def predict(model: Any, split: Any) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([0, 1]), np.eye(2)[next(levels)]
+
+    monkeypatch.setattr(script, "fit", fit)
+    monkeypatch.setattr(script.evaluation, "predict_split", predict)
+    words = [*vit_and_photographs, "--epochs", 2, "--resnet-weights", "some", "--seeds", 2]
+    out = run_example(script, *words, "--markdown", tmp_path / "page.md")
+    assert calls == [("ViT-0", 0, 2), ("ViT-1", 1, 2), ("ResNet-0", 0, 2), ("ResNet-1", 1, 2)]
+    text = (tmp_path / "page.md").read_text("utf-8")
+    # The ViT has one of two right, twice.
+    tuned = keras_vit.from_checkpoint(tmp_path / "a.keras", num_classes=2, input_shape=(32, 32, 3))
+    assert f"| ViT | {tuned.count_params():,} | 50.00% ± 0.00 | 0.333 | 1.0 |" in text
+    assert "| ResNet | 8 | 100.00% ± 0.00 | 1.000 |" in text
+    assert (tmp_path / "out" / "table.md").read_text("utf-8") == text
+    assert "2 epochs" in out
+
+
+@pytest.mark.slow
+def test_vit_and_resnet_are_trained(
+    vit_and_photographs: list[Any], tmp_path: Path, run_example: Run
+) -> None:
+    script = load_example("flowers_vit_vs_resnet")
+    run_example(script, *vit_and_photographs, "--resnet-weights", "none", "--epochs", 1)
+    text = (tmp_path / "out" / "table.md").read_text("utf-8")
+    assert "| ViT from scratch | 5," in text  # like beside like
+    assert "| ResNet from scratch | 23," in text
+
+
+def test_each_augmentation_makes_batches(monkeypatch: pytest.MonkeyPatch, run_example: Run) -> None:
+    """Layers in place of the recipe's augmentation."""
+    example = load_example("augment_layers")
+
+    def accuracy(splits: data.Splits, augment: Any, epochs: int) -> float:
+        options = {"training": True, "channels": 1, "num_classes": 10, "augment": augment}
+        images, labels = next(iter(data.pipeline(splits.train, 8, 4, **options)))
+        assert (images.shape, labels.shape) == ((4, 8, 8, 1), (4, 10))
+        return epochs / 100
+
+    monkeypatch.setattr(example, "accuracy", accuracy)
+    assert run_example(example, "--epochs", 2).split()[:4] == ["recipe", "2.00%", "keras", "2.00%"]
+
+
+def test_the_five_panels_of_what_it_sees(tmp_path: Path, run_example: Run) -> None:
+    """The first image of the README, of a small model."""
+    script = load_example("what_it_sees")
+    model = bank.fresh(
+        **{**bank.TINY, "patch_size": 16, "depth": 2, "num_classes": 6, "input_shape": (48, 32, 3)}
+    )
+    model.class_names = ("a", "b", "c", "d", "e", "f")
+    model.save(tmp_path / "model.keras")
+    Image.fromarray(bank.pixels(60, 60, 3)).save(tmp_path / "photo.png")
+    words = ["--weights", tmp_path / "model.keras", "--out", tmp_path / "out.png", "--photo"]
+    assert "written to" in run_example(script, *words, tmp_path / "photo.png")
+    assert Image.open(tmp_path / "out.png").size == (1200, 264)
+    figure = script.draw(model, np.zeros((48, 32, 3), "float32"))
+    titles = [panel.get_title() for panel in figure.axes]
+    assert titles[:3] == ["a photograph", "3 x 2 patches", "where the class token looks"]
+    assert len(figure.axes[4].patches) == 5
+    with pytest.raises(SystemExit, match="No such file"):
+        run_example(script, *words, tmp_path / "nowhere.png")
