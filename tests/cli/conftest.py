@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ class Command:
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys, self.error = capsys, ""
 
-    def __call__(self, words: str, *more: object, status: int = 0) -> str:
+    def __call__(self, words: Any, *more: object, status: int = 0) -> str:
         """Calls it and checks the exit status; returns what was printed, or the error of 2.
 
         `words` lie between spaces; those of `more` may hold some.

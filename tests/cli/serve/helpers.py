@@ -86,16 +86,16 @@ versions.POLL_SECONDS = 0.1
 signal.signal(signal.SIGINT, signal.default_int_handler)  # not all shells leave it so
 sys.exit(keras_vit_cli.start.main())
 """
-# A server whose model takes a third of a second per batch of two.
+# A server whose model takes some seconds, the second argument, per batch of two.
 SLOW = """
-import dataclasses, signal, sys, time
+import dataclasses, sys, time
 from keras_vit_cli.serve import serve
 from keras_vit_cli.serve import versions
 load = versions.load_served
 def load_slowly(path):
     model = load(path)
     def predict(images):
-        time.sleep(1 / 3)
+        time.sleep(float(sys.argv[2]))
         return model.predict(images)
     return dataclasses.replace(model, predict=predict)
 versions.load_served = load_slowly

@@ -389,7 +389,7 @@ def test_a_line_of_json_per_request(server: Server) -> None:
 def test_a_request_of_many_images_leaves_room_and_ends_when_its_client_does(
     file: Path, start_server: Start
 ) -> None:
-    server = start_server(file, code=SLOW)  # a third of a second per batch of two
+    server = start_server(file, 0.5, code=SLOW)  # seconds per batch of two
 
     def in_progress(number: int) -> None:
         eventually(lambda: server.metric("keras_vit_in_progress") == number, 10)

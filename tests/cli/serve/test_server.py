@@ -36,7 +36,7 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def slow(file: Path, start_server: Start) -> Server:
-    return start_server(file, code=SLOW)
+    return start_server(file, 1, code=SLOW)
 
 
 def expected(body: bytes, seed: int = 0) -> dict[str, float]:
@@ -187,7 +187,7 @@ def test_who_hangs_up_gives_the_place_back(slow: Server) -> None:
         connections = [load.Connection(slow.port) for _ in range(4)]
         for connection in connections:
             await connection.send(jpeg())
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.3)
         for connection in connections:
             connection.close()
 
