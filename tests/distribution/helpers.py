@@ -12,8 +12,36 @@ from keras_vit.data.sources.array_splits import ArraySplit
 # Runs the tests of a file in a process of its own: its devices are counted once.
 PYTEST = ("-m", "pytest", "-q", "--tb=short", "--durations=8", "-o", "addopts=")
 PYTEST += ("-p", "no:cacheprovider", "-p", "no:xdist")
+CLASSES = 5
 
 Training = tuple[keras.Model, dict[str, list[float]], list[float], np.ndarray]
+Job = Callable[[], Any]
+
+
+def images_and_labels(count: int, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    images = random.integers(0, 256, (count, size, size, 3)).astype("uint8")
+    return images, random.integers(0, CLASSES, count)
+
+
+def vit(**arguments: Any) -> keras.Model:
+    """Of the weights that the seed gives it."""
+    sizes = {"patch_size": 4, "hidden_dim": 16, "mlp_dim": 32, "depth": 1, "num_heads": 2}
+    common = {"num_classes": CLASSES, "input_shape": (16, 16, 3)}
+    return keras_vit.VisionTransformer(**{**sizes, **common, **arguments})
+
+
+def mixer(width: int, size: int, **arguments: Any) -> keras.Model:
+    return keras_vit.MLPMixer(
+        patch_size=size // 4,
+        hidden_dim=width,
+        depth=1,
+        tokens_mlp_dim=width,
+        channels_mlp_dim=2 * width,
+        num_classes=CLASSES,
+        input_shape=(size, size, 3),
+        **arguments,
+    )
 
 
 def with_head(model: keras.Model) -> keras.Model:
@@ -23,16 +51,21 @@ def with_head(model: keras.Model) -> keras.Model:
     return model
 
 
-def assert_same(one: Any, other: Any, tolerance: float) -> None:
-    """Each number of a structure within a tolerance."""
-    for value, expected in zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True):
-        np.testing.assert_allclose(value, expected, rtol=0, atol=tolerance)
-
-
 def compiled(model: keras.Model, optimizer: Any, **options: Any) -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"], **options)
     return model
+
+
+def on(kind: str | None, job: Job, seed: int = 1, **options: Any) -> Any:
+    """What a job returns on a kind of distribution; None: on one device, in each process alone."""
+    distribution = kind and keras_vit.distribution.create(kind, **options)
+    keras.distribution.set_distribution(distribution)
+    keras.utils.set_random_seed(seed)
+    try:
+        return job()
+    finally:
+        keras.distribution.set_distribution(None)
 
 
 def whole_training(
@@ -66,20 +99,36 @@ def whole_training(
     return model, history, scores, model.predict(images, batch_size=16, verbose=0)
 
 
+def assert_same(one: Any, other: Any, tolerance: float) -> None:
+    """Each number of a structure within a tolerance."""
+    for value, expected in zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=tolerance)
+
+
 def assert_same_training(one: Training, other: Training) -> None:
     model, history, scores, logits = one
     its_model, its_history, its_scores, its_logits = other
     assert its_history.keys() == history.keys()
-    assert_same(its_history, history, 1e-5)
-    assert_same(its_scores, scores, 1e-5)
+    assert_same((its_history, its_scores), (history, scores), 1e-5)
     assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
     assert_same_weights(its_model, model, 1e-6)
 
 
-def assert_same_weights(model: keras.Model, expected: keras.Model, tolerance: float) -> None:
-    """Each variable within a tolerance of its largest value, or of 0.1 if that is smaller."""
+def assert_same_weights(model: Any, expected: Any, tolerance: float) -> None:
+    """Each variable, of models or lists, within a tolerance of its largest value, or of 0.1."""
     worst = 0.0
-    for one, other in zip(model.get_weights(), expected.get_weights(), strict=True):
+    models = (m if isinstance(m, list) else m.get_weights() for m in (model, expected))
+    for one, other in zip(*models, strict=True):
         worst = max(worst, np.abs(one - other).max() / max(np.abs(other).max(), 0.1))
     print(f"weights differ by {worst:.1e} of their scale")
     assert worst <= tolerance
+
+
+def assert_as_in_one(kind: str, job: Job, tolerance: float = 1e-6, **options: Any) -> None:
+    """A job's model, and the numbers that it may return beside it, are those of one device."""
+    (one, *expected), (model, *numbers) = (
+        result if isinstance(result, tuple) else (result,)
+        for result in (on(None, job), on(kind, job, **options))
+    )
+    assert_same(numbers, expected, 1e-5)
+    assert_same_weights(model, one, tolerance)

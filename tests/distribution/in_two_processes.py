@@ -19,26 +19,28 @@ from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.resume import ResumableRun
 from tests.distribution import helpers
 from tests.distribution.helpers import (
+    CLASSES,
+    assert_as_in_one,
     assert_same,
     assert_same_training,
     assert_same_weights,
+    images_and_labels,
+    mixer,
+    on,
     whole_training,
+    with_head,
 )
+from tests.distribution.resumable_in_processes import KIND, ON_JAX, train
 
-ON_JAX = keras.backend.backend() == "jax"
-KIND = "fsdp" if ON_JAX else "data_parallel"
 RANK = int(os.environ.get("RANK", 0))
 FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
-CLASSES = 5
-SHAPE = (16, 16, 3)
-RANDOM = np.random.default_rng(0)
-IMAGES = RANDOM.integers(0, 256, (43, *SHAPE)).astype("uint8")
-LABELS = RANDOM.integers(0, CLASSES, 43)
+IMAGES, LABELS = images_and_labels(43, 16)
 
-
-of_torch = pytest.mark.skipif(ON_JAX, reason="of how torch shares a step")
-# On JAX several processes run the program of one, which `on_eight_devices.py` tests.
-as_in_one = pytest.mark.skipif(ON_JAX, reason="the same program in one process of eight devices")
+pytestmark = pytest.mark.backends("jax", "torch")
+# How torch shares a step; on JAX several processes run the program of one, which
+# `on_eight_devices.py` tests.
+of_torch = pytest.mark.backends("torch")
+thorough_on_jax = pytest.mark.thorough if ON_JAX else lambda test: test
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,12 +54,8 @@ def _processes() -> None:
 
 def vit(**arguments: Any) -> keras.Model:
     # On JAX wide enough that FSDP cuts its kernels over eight devices.
-    width = 128 if ON_JAX else 16
-    sizes = {"patch_size": 4, "hidden_dim": width, "mlp_dim": 2 * width, "num_heads": 2}
-    sizes["depth"] = 1 if ON_JAX else 2
-    return keras_vit.VisionTransformer(
-        **{**sizes, "num_classes": CLASSES, "input_shape": SHAPE, **arguments}
-    )
+    sizes = {"hidden_dim": 128, "mlp_dim": 256} if ON_JAX else {"depth": 2}
+    return helpers.vit(**{**sizes, **arguments})
 
 
 def sgd(**options: Any) -> keras.optimizers.Optimizer:
@@ -69,24 +67,18 @@ def compiled(model: keras.Model, optimizer: Any = None, **options: Any) -> keras
     return helpers.compiled(model, optimizer or sgd(global_clipnorm=1.0), **options)
 
 
-def on(several: bool, job: Callable[[], Any], seed: int = 1, kind: str = "data_parallel") -> Any:
-    """What a job returns in both processes together, or in each one alone."""
-    distribution = keras_vit.distribution.create(kind) if several else None
-    keras.distribution.set_distribution(distribution)
-    keras.utils.set_random_seed(seed)
-    try:
-        return job()
-    finally:
-        keras.distribution.set_distribution(None)
+def together(job: Callable[[], Any], **options: Any) -> Any:
+    return on("data_parallel", job, **options)
 
 
+@thorough_on_jax
 def test_fit_evaluate_and_predict() -> None:
     """On JAX by FSDP; other tests here train, evaluate and predict in data parallel."""
 
     def job() -> Any:
         return whole_training(vit, sgd, IMAGES, LABELS)
 
-    assert_same_training(on(False, job), on(True, job, kind=KIND))
+    assert_same_training(on(None, job), on(KIND, job))
 
 
 @of_torch
@@ -109,10 +101,10 @@ def test_a_process_computes_its_rows_alone(monkeypatch: pytest.MonkeyPatch) -> N
         model.evaluate(IMAGES[:16], LABELS[:16], batch_size=16, verbose=0)
         model.predict(IMAGES[:16], batch_size=16, verbose=0)
 
-    on(True, job)
+    together(job)
     assert rows == [8, 8, 8]
     rows.clear()
-    on(False, job)
+    on(None, job)
     assert rows == [16, 16, 16]
 
 
@@ -124,96 +116,65 @@ def test_a_process_without_a_distribution_waits_for_no_other() -> None:
         return history, model.evaluate(IMAGES, LABELS, verbose=0), model.predict(IMAGES, verbose=0)
 
     if RANK == 0:
-        on(False, job)
+        on(None, job)
     keras.distribution.set_distribution(keras_vit.distribution.create("data_parallel"))
     assert from_all_processes(RANK) == [0, 1]
     keras.distribution.set_distribution(None)
 
 
-@as_in_one
-def test_sharpness_aware_steps() -> None:
-    def job() -> keras.Model:
-        model = compiled(vit(dropout=0.1))
-        keras_vit.sharpness_aware(model, rho=0.05, alpha=0.3)
-        model.fit(IMAGES[:19], LABELS[:19], batch_size=8, epochs=2, verbose=0)
-        return model
-
-    assert_same_weights(on(True, job), on(False, job), 2e-6)
+def sharpness_aware() -> keras.Model:
+    model = compiled(vit(dropout=0.1))
+    keras_vit.sharpness_aware(model, rho=0.05, alpha=0.3)
+    model.fit(IMAGES[:19], LABELS[:19], batch_size=8, epochs=2, verbose=0)
+    return model
 
 
-@as_in_one
-@pytest.mark.parametrize("rows", [1, 2, 3])
-def test_batches_smaller_than_all_processes(rows: int) -> None:
+def smaller_than_all_processes(rows: int) -> Any:
     """One row: the second process computes a copy of it, which counts for nothing."""
-
-    def job() -> Any:
-        model = compiled(vit(stochastic_depth=0.5))
-        history = model.fit(IMAGES[:rows], LABELS[:rows], epochs=3, verbose=0).history
-        return model, history, model.predict_on_batch(IMAGES[:rows])
-
-    one, history, logits = on(False, job)
-    two, its_history, its_logits = on(True, job)
-    assert_same(its_history, history, 1e-5)
-    assert_same(its_logits, logits, 1e-6)
-    assert_same_weights(two, one, 1e-6)
+    model = compiled(vit(stochastic_depth=0.5))
+    history = model.fit(IMAGES[:rows], LABELS[:rows], epochs=3, verbose=0).history
+    return model, history, model.predict_on_batch(IMAGES[:rows])
 
 
-MODELS: dict[str, Callable[[], keras.Model]] = {
-    "remat": lambda: vit(remat=True, dropout=0.1, stochastic_depth=0.2),
-    "merging": lambda: vit(token_merging=1, pooling="map", patch_dropout=0.25),
-    "hybrid": lambda: vit(resnet=(1, 1), patch_size=1, dropout=0.1),
-    "mixer": lambda: keras_vit.MLPMixer(
-        patch_size=4,
-        hidden_dim=16,
-        depth=1,
-        tokens_mlp_dim=16,
-        channels_mlp_dim=32,
-        num_classes=CLASSES,
-        input_shape=SHAPE,
-        stochastic_depth=0.2,
-    ),
+def trained(model: keras.Model) -> keras.Model:
+    compiled(model).fit(IMAGES[:11], LABELS[:11], batch_size=8, verbose=0)
+    return model
+
+
+def masked_patch_prediction() -> Any:
+    """Three rows per process, as many as it draws numbers per patch."""
+    task = keras_vit.MaskedPatchPrediction(vit(dropout=0.1), seed=3)
+    task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
+    history = task.fit(IMAGES[:17], batch_size=6, epochs=2, verbose=0).history
+    return task, history, task.evaluate(IMAGES, verbose=0)
+
+
+def distillation() -> Any:
+    task = keras_vit.Distillation(vit(dropout=0.1), vit(hidden_dim=32), weight=0.9)
+    task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = task.fit(IMAGES[:14], LABELS[:14], batch_size=7, epochs=2, verbose=0).history
+    return task, history, task.evaluate(IMAGES[:14], LABELS[:14], batch_size=7, verbose=0)
+
+
+JOBS: dict[str, tuple[Callable[[], Any], float]] = {
+    "sharpness-aware steps": (sharpness_aware, 2e-6),
+    "one row": (lambda: smaller_than_all_processes(1), 1e-6),
+    "two rows": (lambda: smaller_than_all_processes(2), 1e-6),
+    "three rows": (lambda: smaller_than_all_processes(3), 1e-6),
+    "remat": (lambda: trained(vit(remat=True, dropout=0.1, stochastic_depth=0.2)), 2e-6),
+    "merging": (lambda: trained(vit(token_merging=1, pooling="map", patch_dropout=0.25)), 2e-6),
+    "hybrid": (lambda: trained(vit(resnet=(1, 1), patch_size=1, dropout=0.1)), 2e-6),
+    "mixer": (lambda: trained(mixer(16, 16, stochastic_depth=0.2)), 2e-6),
+    "masked patch prediction": (masked_patch_prediction, 1e-6),
+    "distillation": (distillation, 1e-6),
 }
 
 
-@as_in_one
-@pytest.mark.parametrize("name", MODELS)
-def test_other_models(name: str) -> None:
-    def job() -> keras.Model:
-        model = compiled(MODELS[name]())
-        model.fit(IMAGES[:11], LABELS[:11], batch_size=8, verbose=0)
-        return model
-
-    assert_same_weights(on(True, job), on(False, job), 2e-6)
-
-
-@as_in_one
-def test_masked_patch_prediction() -> None:
-    """Three rows per process, as many as it draws numbers per patch."""
-
-    def job() -> Any:
-        task = keras_vit.MaskedPatchPrediction(vit(dropout=0.1), seed=3)
-        task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
-        history = task.fit(IMAGES[:17], batch_size=6, epochs=2, verbose=0).history
-        return task, history, task.evaluate(IMAGES, verbose=0)
-
-    one, history, score = on(False, job)
-    two, its_history, its_score = on(True, job)
-    assert_same_weights(two, one, 1e-6)
-    assert_same((its_history, its_score), (history, score), 1e-5)
-
-
-@as_in_one
-def test_distillation() -> None:
-    def job() -> Any:
-        task = keras_vit.Distillation(vit(dropout=0.1), vit(hidden_dim=32), weight=0.9)
-        task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        history = task.fit(IMAGES[:14], LABELS[:14], batch_size=7, epochs=2, verbose=0).history
-        return task, history, task.evaluate(IMAGES[:14], LABELS[:14], batch_size=7, verbose=0)
-
-    one, *expected = on(False, job)
-    two, *its = on(True, job)
-    assert_same(its, expected, 1e-5)
-    assert_same_weights(two, one, 1e-6)
+@of_torch
+@pytest.mark.parametrize("name", JOBS)
+def test_it_is_as_in_one_process(name: str) -> None:
+    job, tolerance = JOBS[name]
+    assert_as_in_one("data_parallel", job, tolerance)
 
 
 def test_pipelines_with_mixup() -> None:
@@ -230,7 +191,7 @@ def test_pipelines_with_mixup() -> None:
             keras_vit.data.pipeline(digits.val, 16, 96, **options),
         )
 
-    whole, parts = on(False, pipelines), on(True, pipelines)
+    whole, parts = on(None, pipelines), together(pipelines)
     for one, two in zip(whole, parts, strict=True):
         batches = zip(one.as_numpy_iterator(), two.as_numpy_iterator(), strict=True)
         for (images, labels), (its_images, its_labels) in batches:
@@ -239,7 +200,7 @@ def test_pipelines_with_mixup() -> None:
             np.testing.assert_array_equal(its_images, images[rows])
 
 
-@as_in_one
+@of_torch
 def test_mixed_precision() -> None:
     digits = keras_vit.data.load("digits")
 
@@ -250,13 +211,13 @@ def test_mixed_precision() -> None:
         held_out = keras_vit.data.pipeline(digits.val, 16, 100)
         return history, model.evaluate(held_out, verbose=0), model.predict(held_out, verbose=0)
 
-    assert_same(on(True, job), on(False, job), 2e-2)
+    assert_same(together(job), on(None, job), 2e-2)
 
 
-@as_in_one
+@of_torch
 def test_weights_and_classes() -> None:
     """A loss that is not a plain mean, and metrics that are not means of rows."""
-    weights = RANDOM.uniform(0.1, 2, 43).astype("float32")
+    weights = np.random.default_rng(0).uniform(0.1, 2, 43).astype("float32")
 
     def job() -> Any:
         model = vit()
@@ -268,22 +229,19 @@ def test_weights_and_classes() -> None:
         history = model.fit(IMAGES, rows, 16, sample_weight=weights, verbose=0).history
         return history, model.evaluate(IMAGES, rows, 16, 0, sample_weight=weights)
 
-    assert_same(on(True, job), on(False, job), 1e-5)
+    assert_same(together(job), on(None, job), 1e-5)
 
 
 def test_1003_examples() -> None:
-    images = RANDOM.integers(0, 256, (1003, *SHAPE)).astype("uint8")
-    labels = RANDOM.integers(0, CLASSES, 1003)
+    images, labels = images_and_labels(1003, 16, seed=1)
 
     def job() -> Any:
-        model = compiled(vit())
-        kernel = model.get_layer("head").kernel  # zeros, with which all predictions are alike
-        kernel.assign(np.random.default_rng(0).normal(size=kernel.shape))
+        model = compiled(with_head(vit()))
         scores = model.evaluate(images, labels, batch_size=100, verbose=0)
         return scores, model.predict(images, batch_size=100, verbose=0)
 
-    scores, logits = on(False, job)
-    its_scores, its_logits = on(True, job)
+    scores, logits = on(None, job)
+    its_scores, its_logits = together(job)
     assert its_logits.shape == (1003, CLASSES)
     scale = np.abs(logits).max()  # that of the loss, too, which sums them
     assert_same(its_scores, scores, 1e-6 * scale)
@@ -311,7 +269,7 @@ def test_generators_and_data_loaders() -> None:
         model.fit(batches, epochs=2, verbose=0)
         return model
 
-    assert_same_weights(on(True, job), on(False, job), 2e-6)  # as the order of rows alone makes
+    assert_as_in_one("data_parallel", job, 2e-6)  # as the order of rows alone makes
 
 
 @of_torch
@@ -323,8 +281,7 @@ def test_processes_start_from_the_first_one() -> None:
         model.fit(IMAGES, LABELS, batch_size=16, epochs=2, verbose=0)
         return model
 
-    one = on(False, job, seed=7)
-    assert_same_weights(on(True, job, seed=7 + RANK), one, 1e-6)
+    assert_same_weights(together(job, seed=7 + RANK), on(None, job, seed=7), 1e-6)
 
 
 def test_the_same_data_in_every_process() -> None:
@@ -334,7 +291,7 @@ def test_the_same_data_in_every_process() -> None:
             model.fit(IMAGES[RANK:], LABELS[RANK:], shuffle=False, verbose=0)
         model.fit(IMAGES, LABELS, verbose=0)
 
-    on(True, job)
+    together(job)
 
 
 @of_torch
@@ -350,7 +307,7 @@ def test_what_processes_cannot_share() -> None:
         with pytest.raises(ValueError, match="there are 2 processes"):
             keras_vit.distribution.create("data_parallel", devices=3)
 
-    on(True, job)
+    together(job)
 
 
 class Stop(keras.callbacks.Callback):
@@ -370,19 +327,16 @@ def test_the_first_process_writes() -> None:
         written = run.fit(model, endless, 2, 5, [*logs, *callbacks], verbose=0).history
         return model, written
 
-    alone, together = FOLDER / f"alone-{RANK}", FOLDER / "together"
-    one, history = on(False, lambda: job(alone))
+    alone, shared = FOLDER / f"alone-{RANK}", FOLDER / "together"
+    one, history = on(None, lambda: job(alone))
     with pytest.raises(KeyboardInterrupt):
-        on(True, lambda: job(together, Stop()), kind=KIND)
-    two, its_history = on(True, lambda: job(together), kind=KIND)
+        on(KIND, lambda: job(shared, Stop()))
+    two, its_history = on(KIND, lambda: job(shared))
     assert_same_weights(two, one, 2e-6)
     assert_same(its_history, history, 1e-5)
-    assert {path.name for path in together.iterdir()} == {
-        "checkpoints",
-        "history.csv",
-        "best.keras",
-    }
-    assert len((together / "history.csv").read_text().splitlines()) == 3
+    written = {"checkpoints", "history.csv", "best.keras"}
+    assert {path.name for path in shared.iterdir()} == written
+    assert len((shared / "history.csv").read_text().splitlines()) == 3
     assert (alone / "best.keras").exists() == (RANK == 0)
     two.save(FOLDER / "together.keras")
     keras_vit.distribution.initialize()  # again: does nothing
@@ -398,4 +352,10 @@ def test_folders_that_differ() -> None:
         with pytest.raises(ValueError, match="one folder that every machine sees"):
             run.fit(compiled(vit()), endless, 1, 2, verbose=0)
 
-    on(True, job)
+    together(job)
+
+
+def test_a_run_whose_process_died_continues() -> None:
+    """`test_two_processes.py` has ended one in this folder, and looks at the weights."""
+    weights = on(KIND, lambda: train(FOLDER / "run"))
+    np.savez(FOLDER / f"weights-{RANK}.npz", *weights)

@@ -13,42 +13,28 @@ from keras_vit.distribution import KINDS
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.resume import ResumableRun
 from keras_vit_cli.plan.step_cost import step_cost
+from tests.distribution import helpers
 from tests.distribution.helpers import (
+    CLASSES,
+    assert_as_in_one,
+    assert_same,
     assert_same_training,
     assert_same_weights,
     compiled,
+    images_and_labels,
+    mixer,
+    on,
     whole_training,
     with_head,
 )
 
-CLASSES = 5
-SHAPE = (32, 32, 3)
-RANDOM = np.random.default_rng(0)
-IMAGES = RANDOM.integers(0, 256, (43, *SHAPE)).astype("uint8")
-LABELS = RANDOM.integers(0, CLASSES, 43)
+IMAGES, LABELS = images_and_labels(43, 32)
 
 
 def vit(**arguments: Any) -> keras.Model:
     """Wide enough that its kernels are cut."""
-    sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "depth": 1, "num_heads": 8}
-    return with_head(
-        keras_vit.VisionTransformer(
-            **{**sizes, "num_classes": CLASSES, "input_shape": SHAPE, **arguments}
-        )
-    )
-
-
-def mixer(**arguments: Any) -> keras.Model:
-    return keras_vit.MLPMixer(
-        patch_size=8,
-        hidden_dim=128,
-        depth=1,
-        tokens_mlp_dim=128,
-        channels_mlp_dim=256,
-        num_classes=CLASSES,
-        input_shape=SHAPE,
-        **arguments,
-    )
+    sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "num_heads": 8}
+    return with_head(helpers.vit(**{**sizes, "input_shape": (32, 32, 3), **arguments}))
 
 
 def sgd(**options: Any) -> keras.optimizers.Optimizer:
@@ -62,25 +48,12 @@ def trained(model: keras.Model) -> keras.Model:
     return model
 
 
-def on(kind: str | None, job: Callable[[], Any], **options: Any) -> Any:
-    """What a job returns on a kind of distribution; None for one device."""
-    distribution = kind and keras_vit.distribution.create(kind, **options)
-    keras.distribution.set_distribution(distribution)
-    keras.utils.set_random_seed(1)
-    try:
-        return job()
-    finally:
-        keras.distribution.set_distribution(None)
-
-
 def training() -> Any:
     return whole_training(vit, sgd, IMAGES, LABELS)
 
 
 def scores_of_1003() -> Any:
-    random = np.random.default_rng(1)
-    images = random.integers(0, 256, (1003, 16, 16, 3)).astype("uint8")
-    labels = random.integers(0, CLASSES, 1003)
+    images, labels = images_and_labels(1003, 16, seed=1)
     model = compiled(vit(input_shape=(16, 16, 3)), sgd())
     scores = model.evaluate(images, labels, batch_size=100, verbose=0)
     return scores, model.predict(images, batch_size=100, verbose=0)
@@ -92,7 +65,11 @@ def on_one_device() -> Any:
     return on(None, training), on(None, scores_of_1003)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# The others stand for it: `fsdp` and `tensor_parallel` cut weights and batches.
+IN_PARTS = [pytest.param(k, marks=[pytest.mark.thorough] * (k == "data_parallel")) for k in KINDS]
+
+
+@pytest.mark.parametrize("kind", IN_PARTS)
 def test_fit(kind: str, on_one_device: Any) -> None:
     assert_same_training(on_one_device[0], on(kind, training))
 
@@ -102,59 +79,63 @@ def test_1003_examples(kind: str, on_one_device: Any) -> None:
     scores, logits = on_one_device[1]
     its_scores, its_logits = on(kind, scores_of_1003)
     assert its_logits.shape == (1003, CLASSES)
-    np.testing.assert_allclose(its_scores, scores, rtol=0, atol=1e-6)
-    assert np.abs(its_logits - logits).max() <= 1e-6 * np.abs(logits).max()
+    assert_same(its_scores, scores, 1e-6)
+    assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
 
 
-MODELS: dict[str, Callable[[], keras.Model]] = {
-    "mixer": lambda: with_head(mixer()),
-    "merging": lambda: vit(depth=2, token_merging=2),
-    "remat": lambda: vit(remat=True, dropout=0.1),
-    "hybrid": lambda: vit(resnet=(1,), patch_size=4),
-    "bit": lambda: with_head(
-        keras_vit.BiTResNet(depths=(1,), width=64, num_classes=CLASSES, input_shape=SHAPE)
-    ),
+def bit() -> keras.Model:
+    return with_head(
+        keras_vit.BiTResNet(depths=(1,), width=64, num_classes=CLASSES, input_shape=(32, 32, 3))
+    )
+
+
+def sharpness_aware() -> keras.Model:
+    model = vit(dropout=0.1)
+    keras_vit.sharpness_aware(model, rho=0.05)
+    return trained(model)
+
+
+def masked_patch_prediction() -> keras.Model:
+    task = keras_vit.MaskedPatchPrediction(vit(), seed=3)
+    task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
+    task.fit(IMAGES[:16], batch_size=8, epochs=2, verbose=0)
+    return task
+
+
+def distillation() -> keras.Model:
+    """The teacher is on the devices, too, and sees the rows of a batch that they do not divide."""
+    student, teacher = vit(dropout=0.1, input_shape=(16, 16, 3)), vit(mlp_dim=128)
+    task = keras_vit.Distillation(student, teacher, weight=0.9)
+    task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    task.fit(IMAGES[:12], LABELS[:12], batch_size=12, epochs=2, verbose=0)
+    return task
+
+
+JOBS: dict[str, Callable[[], keras.Model]] = {
+    "mixer": lambda: trained(with_head(mixer(128, 32))),
+    "merging": lambda: trained(vit(depth=2, token_merging=2)),
+    "remat": lambda: trained(vit(remat=True, dropout=0.1)),
+    "hybrid": lambda: trained(vit(resnet=(1,), patch_size=4)),
+    "bit": lambda: trained(bit()),
+    "sharpness-aware steps": sharpness_aware,
+    "masked patch prediction": masked_patch_prediction,
+    "distillation": distillation,
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_other_models(name: str) -> None:
-    def job() -> keras.Model:
-        return trained(MODELS[name]())
-
-    assert_same_weights(on("fsdp", job), on(None, job), 1e-6)
+QUICK = ("mixer", "sharpness-aware steps", "masked patch prediction", "distillation")
 
 
-def test_sharpness_aware_steps() -> None:
-    def job() -> keras.Model:
-        model = vit(dropout=0.1)
-        keras_vit.sharpness_aware(model, rho=0.05)
-        return trained(model)
-
-    assert_same_weights(on("fsdp", job), on(None, job), 1e-6)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.thorough] * (n not in QUICK)) for n in JOBS]
+)
+def test_it_is_as_on_one_device(name: str) -> None:
+    assert_as_in_one("fsdp", JOBS[name])
 
 
-def test_masked_patch_prediction() -> None:
-    def job() -> keras.Model:
-        task = keras_vit.MaskedPatchPrediction(vit(), seed=3)
-        task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
-        task.fit(IMAGES[:16], batch_size=8, epochs=2, verbose=0)
-        return task
-
-    assert_same_weights(on("fsdp", job), on(None, job), 1e-6)
-
-
-def test_distillation() -> None:
-    """The teacher is on the devices, too, and sees the rows of a batch that they do not divide."""
-
-    def job() -> keras.Model:
-        student, teacher = vit(dropout=0.1, input_shape=(16, 16, 3)), vit(mlp_dim=128)
-        task = keras_vit.Distillation(student, teacher, weight=0.9)
-        task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        task.fit(IMAGES[:12], LABELS[:12], batch_size=12, epochs=2, verbose=0)
-        return task
-
-    assert_same_weights(on("fsdp", job), on(None, job), 1e-6)
+def test_two_groups_of_four() -> None:
+    """Tensor parallel within a group, data parallel between groups."""
+    assert_as_in_one("tensor_parallel", lambda: trained(vit(dropout=0.1)), model_devices=4)
 
 
 def share(variables: list[keras.Variable]) -> float:
@@ -271,7 +252,7 @@ def test_what_cuts_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="cuts no weight"):
         on("fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
     with pytest.raises(ValueError, match="cuts no weight"):
-        on("tensor_parallel", lambda: MODELS["bit"]().predict(IMAGES, verbose=0))
+        on("tensor_parallel", lambda: bit().predict(IMAGES, verbose=0))
 
 
 @pytest.mark.parametrize(
@@ -289,15 +270,6 @@ def test_what_cuts_nothing_is_refused() -> None:
 def test_refused_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         keras_vit.distribution.create(**arguments)
-
-
-def test_two_groups_of_four() -> None:
-    """Tensor parallel within a group, data parallel between groups."""
-
-    def job() -> Any:
-        return trained(vit(dropout=0.1))
-
-    assert_same_weights(on("tensor_parallel", job, model_devices=4), on(None, job), 1e-6)
 
 
 def test_the_cost_of_a_step_needs_no_weights() -> None:

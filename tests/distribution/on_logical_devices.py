@@ -14,13 +14,17 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.training.optimizers import MomentumSGD
-from tests.distribution.helpers import assert_same, assert_same_weights, compiled, with_head
+from tests.distribution import helpers
+from tests.distribution.helpers import (
+    assert_same,
+    assert_same_weights,
+    compiled,
+    images_and_labels,
+    with_head,
+)
 
-CLASSES = 5
-SHAPE = (16, 16, 3)
-RANDOM = np.random.default_rng(0)
-IMAGES = RANDOM.integers(0, 256, (16, *SHAPE)).astype("uint8")
-LABELS = RANDOM.integers(0, CLASSES, 16)
+pytestmark = pytest.mark.backends("tensorflow")
+IMAGES, LABELS = images_and_labels(16, 16)
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +35,7 @@ def strategy() -> tf.distribute.Strategy:
 
 
 def vit(**arguments: Any) -> keras.Model:
-    sizes = {"patch_size": 4, "hidden_dim": 16, "mlp_dim": 32, "depth": 1, "num_heads": 2}
-    return with_head(
-        keras_vit.VisionTransformer(
-            **{**sizes, "num_classes": CLASSES, "input_shape": SHAPE, **arguments}
-        )
-    )
+    return with_head(helpers.vit(**arguments))
 
 
 def keras_sgd(**options: Any) -> keras.optimizers.Optimizer:

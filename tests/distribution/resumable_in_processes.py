@@ -16,9 +16,11 @@ import numpy as np
 import keras_vit
 from keras_vit.training.optimizers import MomentumSGD
 from keras_vit.training.resume import ResumableRun
+from tests.distribution.helpers import compiled, on, vit
 
 EPOCHS, STEPS = 3, 8
 ON_JAX = keras.backend.backend() == "jax"
+KIND = "fsdp" if ON_JAX else "data_parallel"
 
 
 def batches(step: int) -> Iterator[Any]:
@@ -38,18 +40,9 @@ class Die(keras.callbacks.Callback):
 def train(folder: Path) -> list[np.ndarray]:
     keras.utils.set_random_seed(1)
     width = 128 if ON_JAX else 8  # which FSDP cuts
-    model = keras_vit.VisionTransformer(
-        patch_size=4,
-        hidden_dim=width,
-        mlp_dim=2 * width,
-        depth=1,
-        num_heads=2,
-        num_classes=2,
-        input_shape=(8, 8, 3),
-        dropout=0.2,
-    )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(MomentumSGD(0.002, state_dtype="float32", global_clipnorm=1.0), loss)
+    sizes = {"hidden_dim": width, "mlp_dim": 2 * width, "input_shape": (8, 8, 3), "num_classes": 2}
+    optimizer = MomentumSGD(0.002, state_dtype="float32", global_clipnorm=1.0)
+    model = compiled(vit(**sizes, dropout=0.2), optimizer)
     run = ResumableRun(folder, every_steps=1)
     run.fit(model, batches, EPOCHS, STEPS, callbacks=[Die()], verbose=0)
     return model.get_weights()
@@ -57,7 +50,6 @@ def train(folder: Path) -> list[np.ndarray]:
 
 if __name__ == "__main__":
     keras_vit.distribution.initialize()
-    kind = "fsdp" if ON_JAX else "data_parallel"
-    keras.distribution.set_distribution(keras_vit.distribution.create(kind))
     folder = Path(os.environ["TEST_FOLDER"])
-    np.savez(folder / f"weights-{os.environ['RANK']}.npz", *train(folder / "run"))
+    weights = on(KIND, lambda: train(folder / "run"))
+    np.savez(folder / f"weights-{os.environ['RANK']}.npz", *weights)

@@ -4,7 +4,6 @@ import importlib.util
 import math
 from typing import Any
 
-import keras
 import pytest
 
 from keras_vit.trainer import compiled_step
@@ -19,7 +18,9 @@ from keras_vit_cli.plan.step_cost import (
     step_cost,
 )
 
-on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="compiles by JAX")
+NEEDS_TPU = pytest.mark.skipif(
+    not importlib.util.find_spec("libtpu"), reason="needs the compiler of TPUs"
+)
 
 
 def test_the_arithmetic_follows_the_kind() -> None:
@@ -79,7 +80,6 @@ def test_a_whole_training(capsys: pytest.CaptureFixture[str]) -> None:
         run_cost({"by arithmetic": cost}, 0, 90, 4096)
 
 
-@on_jax
 def test_without_the_compiler_the_arithmetic_stands_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,17 +92,15 @@ def test_without_the_compiler_the_arithmetic_stands_alone(
     assert "pip install 'keras3-vit[tpu]'" in printed
 
 
-@on_jax
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the compiler of TPUs")
+@NEEDS_TPU
 def test_a_step_that_does_not_fit_a_tpu() -> None:
     with pytest.raises(DoesNotFitError, match=r"does not fit 8 devices by 'fsdp'.*15\.75G\)"):
         step_cost("ViT-Ti/16", "fsdp", "v5e:2x4", 2**17, "mixed_bfloat16", depth=1)
 
 
-@on_jax
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the compiler of TPUs")
+@NEEDS_TPU
 def test_fsdp_on_a_tpu_keeps_an_eighth_of_the_state() -> None:
     whole, cut = (
         step_cost("ViT-B/16", kind, "v5e:2x4", 8, "mixed_bfloat16", depth=1)

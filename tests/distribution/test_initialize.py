@@ -1,13 +1,12 @@
 """What `initialize` finds of launchers, and what it says where processes did not join."""
 
-import keras
-import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit.distribution.launch import Launch, find_launch
+from tests.bank import pixels
+from tests.distribution.helpers import vit
 
-ON_TORCH = keras.backend.backend() == "torch"
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "2000"}
 SLURM = {
     "SLURM_JOB_ID": "5000",
@@ -25,6 +24,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.every_backend
 def test_one_process_needs_nothing() -> None:
     keras_vit.distribution.initialize()
     keras_vit.distribution.initialize("127.0.0.1:1234", 1, 0)
@@ -73,7 +73,7 @@ def test_refused_arguments(arguments: tuple[str, int, int | None], message: str)
         keras_vit.distribution.initialize(*arguments)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="has one process")
+@pytest.mark.backends("tensorflow")  # which has one process
 def test_several_processes_on_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
@@ -81,29 +81,24 @@ def test_several_processes_on_tensorflow(monkeypatch: pytest.MonkeyPatch) -> Non
         keras_vit.distribution.initialize()
 
 
-@pytest.mark.skipif(not ON_TORCH, reason="for torch's processes")
+@pytest.mark.backends("torch")
 def test_processes_that_did_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(
-        RuntimeError, match=r"2 processes were started: call keras_vit\.distribution\.initialize"
-    ):
+    reason = r"2 processes were started: call keras_vit\.distribution\.initialize"
+    with pytest.raises(RuntimeError, match=reason):
         keras_vit.distribution.create("data_parallel")
 
 
-@pytest.mark.skipif(not ON_TORCH, reason="for torch's processes")
+@pytest.mark.backends("torch")
 def test_a_distribution_over_one_process() -> None:
     with pytest.raises(ValueError, match="torchrun --nproc-per-node"):
         keras_vit.distribution.create("data_parallel", devices=2)
-    images = np.zeros((3, 8, 8, 3), "uint8")
     with keras_vit.distribution.create("data_parallel", devices=1).scope():
-        model = keras_vit.VisionTransformer(
-            patch_size=4, hidden_dim=8, depth=1, num_heads=2, num_classes=2, input_shape=(8, 8, 3)
-        )
-        assert model.predict(images, verbose=0).shape == (3, 2)
+        assert vit().predict(pixels(3, 16, 16, 3), verbose=0).shape == (3, 5)
 
 
-@pytest.mark.skipif(not ON_TORCH, reason="for torch's processes")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind", ["fsdp", "tensor_parallel"])
 def test_kinds_that_torch_does_not_have(kind: str) -> None:
     with pytest.raises(RuntimeError, match=r'create\("data_parallel"\) works'):

@@ -23,12 +23,22 @@ SUITES: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-@pytest.mark.skipif(keras.backend.backend() not in SUITES, reason="torch has a device per process")
-def test_on_many_devices() -> None:
+def run_tests(marks: str) -> None:
     file, variables = SUITES[keras.backend.backend()]
     environment = {**os.environ, **variables}
     environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, *PYTEST, str(Path(__file__).with_name(file))]
+    command = [sys.executable, *PYTEST, "-m", marks, str(Path(__file__).with_name(file))]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
     assert " passed" in run.stdout
+
+
+@pytest.mark.backends("jax", "tensorflow")  # torch has a device per process
+def test_on_many_devices() -> None:
+    run_tests("not thorough")
+
+
+@pytest.mark.thorough
+@pytest.mark.backends("jax")
+def test_more_on_many_devices() -> None:
+    run_tests("thorough")

@@ -9,23 +9,19 @@ import sys
 import time
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
-from tests.distribution.helpers import PYTEST
-from tests.distribution.resumable_in_processes import train
+from tests.distribution.helpers import PYTEST, assert_same_weights
+from tests.distribution.resumable_in_processes import ON_JAX, train
 from tests.xla_flags import QUICK_XLA
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-ON_JAX = keras.backend.backend() == "jax"
 RESUMABLE = str(HERE / "resumable_in_processes.py")
 KILLS = 30
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="those of TensorFlow do not train together"
-)
+pytestmark = pytest.mark.backends("jax", "torch")  # those of TensorFlow do not train together
 
 
 def start(
@@ -81,12 +77,6 @@ def finish(folder: Path, *command: str, **options: int) -> None:
         assert code == 0, output[-6000:]
 
 
-def assert_same_weights(one: list[np.ndarray], other: list[np.ndarray]) -> None:
-    for value, expected in zip(one, other, strict=True):
-        scale = max(np.abs(expected).max(), 0.1)
-        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-6 * scale)
-
-
 def saved_weights(folder: Path, rank: int) -> list[np.ndarray]:
     with np.load(folder / f"weights-{rank}.npz") as weights:
         return list(weights.values())
@@ -100,37 +90,54 @@ def run_tests(folder: Path, *options: str, processes: int = 2) -> None:
         assert " passed" in output
 
 
-def test_in_two_processes(tmp_path: Path) -> None:
-    run_tests(tmp_path)
+@pytest.fixture(scope="module")
+def died(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
+    """A run in two processes whose last one died: its folder, and how the other ended."""
+    folder = tmp_path_factory.mktemp("died")
+    dying = start(folder, RESUMABLE, DIES_AT="2")
+    if ON_JAX:  # whose coordinator waits 100 seconds for a sign of life; srun does not
+        assert dying[1].wait(timeout=600) == 9
+        dying[0].kill()
+    (code, output), (of_the_dead, _) = ended(folder, dying)
+    assert of_the_dead == 9, output[-6000:]
+    return folder, code, output
+
+
+def test_in_two_processes(died: tuple[Path, int, str]) -> None:
+    """Among the tests there, the run continues, in two processes; here, in one.
+
+    It ends with the weights of one that never stopped.
+    """
+    folder, _, _ = died
+    shutil.copytree(folder / "run", folder / "continued alone")
+    run_tests(folder, "-m", "not thorough")
+    expected = train(folder / "never stopped")
+    continued = (train(folder / "continued alone"), *(saved_weights(folder, r) for r in range(2)))
+    for weights in continued:
+        assert_same_weights(weights, expected, 1e-6)
+
+
+@pytest.mark.backends("torch")
+def test_a_process_that_dies_ends_the_others(died: tuple[Path, int, str]) -> None:
+    _, code, output = died
+    assert code == 1
+    assert "Process 0 of 2 lost the connection to the others" in output
+
+
+@pytest.mark.thorough
+@pytest.mark.backends("jax")  # whose steps `on_eight_devices.py` compares, too
+def test_a_training_in_two_processes(tmp_path: Path) -> None:
+    run_tests(tmp_path, "-m", "thorough")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(ON_JAX, reason="has eight devices in two processes")
+@pytest.mark.backends("torch")  # on JAX, two have eight devices
 def test_1003_examples_in_eight_processes(tmp_path: Path) -> None:
     run_tests(tmp_path, "-k", "1003", processes=8)
 
 
-def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
-    """And the run, continued in two or in one, ends with the weights of one that never stopped."""
-    dying = start(tmp_path, RESUMABLE, DIES_AT="2")
-    if ON_JAX:  # whose coordinator waits 100 seconds for a sign of life; srun does not
-        assert dying[1].wait(timeout=600) == 9
-        dying[0].kill()
-    (code, output), (died, _) = ended(tmp_path, dying)
-    assert died == 9, output[-6000:]
-    if not ON_JAX:
-        assert code == 1
-        assert "Process 0 of 2 lost the connection to the others" in output
-    shutil.copytree(tmp_path / "run", tmp_path / "continued alone")
-    finish(tmp_path, RESUMABLE)
-    expected = train(tmp_path / "never stopped")
-    assert_same_weights(train(tmp_path / "continued alone"), expected)
-    for rank in range(2):
-        assert_same_weights(saved_weights(tmp_path, rank), expected)
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not ON_JAX, reason="torch's processes see it at once")
+@pytest.mark.backends("jax")  # torch's processes see it at once
 def test_a_process_that_dies_without_a_launcher(tmp_path: Path) -> None:
     (code, output), (died, _) = ended(tmp_path, start(tmp_path, RESUMABLE, DIES_AT="2"))
     assert died == 9
@@ -170,7 +177,7 @@ def test_thirty_kills(tmp_path: Path) -> None:
         devices = chance.choice([1, 2, 4] if count == 1 else [1, 2]) if ON_JAX else 1
         finish(folder, RESUMABLE, processes=count, devices=devices)
         for rank in range(count):
-            assert_same_weights(saved_weights(folder, rank), expected)
+            assert_same_weights(saved_weights(folder, rank), expected, 1e-6)
         ends.append(count * devices)
         chains += 1
         print(f"{kills} kills, {chains} runs with the same weights, on {ends} devices", flush=True)
