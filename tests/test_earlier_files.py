@@ -13,11 +13,11 @@ import pytest
 
 from keras_vit.export import load_exported
 from keras_vit.weights import load_model
+from tests.bank import outputs
 from tests.conftest import REPOSITORY
 from tests.golden.earlier.record import EXPORTS, MODELS, RUNS, TRAIN
 
 FILES = Path(__file__).parent / "golden/earlier"
-BACKEND = keras.backend.backend()
 
 
 def answer(name: str) -> np.ndarray:
@@ -29,7 +29,7 @@ def answer(name: str) -> np.ndarray:
 def test_models(name: str) -> None:
     for load in (keras.saving.load_model, load_model):
         model = load(FILES / f"{name}.keras")
-        logits = model.predict(answer("images"), verbose=0)
+        logits = outputs(model, answer("images"))
         np.testing.assert_allclose(logits, answer(name), rtol=1e-4, atol=1e-5)
 
 
@@ -59,7 +59,7 @@ def test_exports(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BACKEND != "jax", reason="the runs are JAX's")
+@pytest.mark.backends("jax")  # the runs are JAX's
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_are_continued(name: str, tmp_path: Path) -> None:
     """From a checkpoint after the first of 60 steps to the weights of the uninterrupted run."""

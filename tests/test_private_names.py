@@ -59,6 +59,7 @@ OF_ONE_BACKEND = {
     "_track_variables": "torch",
     "_jax_state_synced": "jax",
     "_layout": "jax",
+    **{name: "torch" for name, (where, _) in PRIVATE.items() if where == "torch"},
 }
 # Names that are public in spite of their underscore: methods of named tuples.
 DOCUMENTED = {"_replace", "_asdict", "_fields"}
@@ -159,18 +160,21 @@ patch("keras.src.layers.Layer._patched"); f(_keyword=1); f"{x}_text"; "two _word
     assert private == {"_attribute", "_string", "_item", "_patched", "_keyword"}
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+def where_it_exists(name: str) -> pytest.MarkDecorator:
+    backend = OF_ONE_BACKEND.get(name)
+    return pytest.mark.backends(backend) if backend else pytest.mark.every_backend
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=where_it_exists(name)) for name in PRIVATE]
+)
 def test_it_exists(name: str) -> None:
     where, _ = PRIVATE[name]
-    if OF_ONE_BACKEND.get(name, keras.backend.backend()) != keras.backend.backend():
-        pytest.skip("a name of another backend")
     if where == "keras":
         assert name in private_names()
     elif where == "keras.Model.fit":
         assert f"{name}=True" in inspect.getsource(keras.Model.fit)
     elif where == "torch":
-        if keras.backend.backend() != "torch":
-            pytest.skip("a name of another backend")
         import torch
 
         owners = (torch.nn.Module(), torch.autograd.Variable, torch.ops.aten)
@@ -179,12 +183,14 @@ def test_it_exists(name: str) -> None:
         assert hasattr(importlib.import_module(where), name)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("name", IMPORTED)
 def test_it_can_be_imported(name: str) -> None:
     module, _, attribute = name.rpartition(".")
     assert callable(getattr(importlib.import_module(module), attribute))
 
 
+@pytest.mark.every_backend
 def test_an_adapter_of_data_can_be_given_as_data() -> None:
     """`trainer/device_batches.py` wraps it."""
     get_data_adapter = importlib.import_module("keras.src.trainers.data_adapters").get_data_adapter
@@ -193,6 +199,7 @@ def test_an_adapter_of_data_can_be_given_as_data() -> None:
     assert callable(adapter.get_jax_iterator)
 
 
+@pytest.mark.every_backend
 def test_no_other_private_name_is_used() -> None:
     rooms = [REPOSITORY / name for name in ("keras_vit", "keras_vit_cli")]
     files = [file for room in rooms for file in sorted(room.rglob("*.py"))]
@@ -208,6 +215,7 @@ def test_no_other_private_name_is_used() -> None:
     assert not unused, f"{unused} are not used any more: leave them out of the table"
 
 
+@pytest.mark.every_backend
 def test_the_mean_of_the_loss_is_the_first_metric() -> None:
     """`trainer/two_pass_step.py` updates it as Keras's own step does."""
     assert objects_of_keras()[0].metrics[0].name == "loss"

@@ -13,9 +13,10 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.callbacks import CSVLogger, EarlyStopping
 
-import keras_vit
 from keras_vit.training.resume import ResumableRun
+from tests.bank import TINY, fresh
 from tests.quick_tensorflow import skip_graph_optimization
 
 skip_graph_optimization()
@@ -61,26 +62,15 @@ class KillAt(keras.callbacks.Callback):
         self.step = state["step"]
 
 
-def build() -> keras_vit.VisionTransformer:
+def build() -> keras.Model:
     """A small ViT with everything random and everything that remembers."""
-    keras.utils.set_random_seed(7)
-    model = keras_vit.VisionTransformer(
-        num_classes=4,
-        input_shape=(16, 16, 3),
-        patch_size=8,
-        hidden_dim=16,
-        depth=2,
-        num_heads=2,
-        mlp_dim=32,
-        dropout=0.2,
-        stochastic_depth=0.3,
-    )
+    random = {"dropout": 0.2, "stochastic_depth": 0.3}
+    model = fresh(**{**TINY, "depth": 2, "mlp_dim": 32, "num_classes": 4, **random}, filled=False)
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, EPOCHS * STEPS, warmup_target=3e-3, warmup_steps=10
     )
-    optimizer = keras.optimizers.AdamW(
-        schedule, use_ema=True, ema_momentum=0.9, gradient_accumulation_steps=3
-    )
+    averages = {"use_ema": True, "ema_momentum": 0.9, "gradient_accumulation_steps": 3}
+    optimizer = keras.optimizers.AdamW(schedule, **averages)
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     return model
@@ -97,11 +87,7 @@ def train(folder: Path, *callbacks: keras.callbacks.Callback) -> tuple[str, dict
         epochs=EPOCHS,
         steps_per_epoch=STEPS,
         validation_data=(IMAGES, LABELS),
-        callbacks=[
-            keras.callbacks.CSVLogger(log),
-            keras.callbacks.EarlyStopping("val_loss", patience=20),
-            *callbacks,
-        ],
+        callbacks=[CSVLogger(log), EarlyStopping("val_loss", patience=20), *callbacks],
         verbose=0,
     )
     digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()

@@ -4,8 +4,9 @@ import csv
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -23,16 +24,14 @@ from keras_vit.training.callbacks import (
 from keras_vit.training.resume import ResumableRun
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import train
+from tests.training.common import QUICK, Killed, StopAt, assert_equal
 
 EPOCHS, STEPS, BATCH = 3, 4, 8
 
 
 def small_model(**compile_arguments: Any) -> keras.Model:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    # On JAX, to compile a whole step is quicker than each of its operations.
-    jax = keras.backend.backend() == "jax"
-    arguments = {"optimizer": "sgd", "loss": "mse", "run_eagerly": not jax, "jit_compile": jax}
-    model.compile(**{**arguments, **compile_arguments})
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **QUICK, **compile_arguments})
     return model
 
 
@@ -43,22 +42,20 @@ def batches(start_step: int, diverged: int = -1) -> Iterator[tuple[np.ndarray, n
         start_step += 1
 
 
-def fit(model: keras.Model, *chosen: Any, diverged: int = -1, **arguments: Any) -> Any:
+def fit(model: keras.Model, *chosen: Any, diverged: int = -1, **changes: Any) -> Any:
     fixed = {"epochs": EPOCHS, "steps_per_epoch": STEPS, "verbose": 0, "shuffle": False}
-    arguments = {**fixed, **arguments}
-    return model.fit(batches(0, diverged), callbacks=list(chosen), **arguments)
+    return model.fit(batches(0, diverged), callbacks=list(chosen), **{**fixed, **changes})
 
 
+@pytest.mark.every_backend
 def test_the_step_that_diverged_is_named() -> None:
     losses: list[float] = []
-
-    class Record(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            losses.append(logs["loss"])
-
+    record = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
+    )
     model = small_model(run_eagerly=False)
     with pytest.raises(NonFiniteLossError, match=r"loss is nan in step 7 \(epoch 2, step 3\)") as e:
-        fit(model, Record(), StopAtNonFiniteLoss(), diverged=6)
+        fit(model, record, StopAtNonFiniteLoss(), diverged=6)
     assert isinstance(e.value, FloatingPointError)
     assert (e.value.step, e.value.last_finite) == (7, losses[5])
     assert "learning rate was 0.01: try a third" in str(e.value)
@@ -72,56 +69,40 @@ def test_divergence_in_the_first_step_of_an_epoch() -> None:
 def test_step_numbers_after_a_resume(tmp_path: Path) -> None:
     """Diverges in the eighth step of the run, which the second process reaches as its second."""
 
-    class Killed(Exception):
-        pass
-
-    class Kill(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if batch == 3:
-                raise Killed
-
     def run(*chosen: Any) -> None:
-        ResumableRun(tmp_path, None, every_steps=3, print_fn=lines.append).fit(
-            small_model(),
-            lambda start: batches(start, diverged=7),
-            EPOCHS,
-            STEPS,
-            callbacks=[
-                *default_callbacks(tmp_path / "logs", BATCH, "loss", print_fn=lines.append),
-                *chosen,
-            ],
-            verbose=0,
-        )
+        ours = default_callbacks(tmp_path / "logs", BATCH, "loss", print_fn=lines.append)
+        options = {"callbacks": [*ours, *chosen], "verbose": 0}
+        resumable = ResumableRun(tmp_path, None, every_steps=3, print_fn=lines.append)
+        make = lambda start: batches(start, diverged=7)  # noqa: E731
+        resumable.fit(small_model(), make, EPOCHS, STEPS, **options)
 
     lines: list[str] = []
     with pytest.raises(Killed):
-        run(Kill())
+        run(StopAt(4))
     with pytest.raises(NonFiniteLossError, match=r"in step 8 \(epoch 2, step 4\)"):
         run()
     assert lines[0].startswith("continues with step 4 (epoch 1 of 3, step 4 of 4)")
     assert lines[1].startswith("epoch 1/3  step 4/4")
 
 
-class Clock:
+class Clock(keras.callbacks.Callback):
     """A second per step, ten for validation."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
         self.now = 0.0
         monkeypatch.setattr(callbacks.time, "monotonic", lambda: self.now)
 
-    def callback(self) -> keras.callbacks.Callback:
-        return keras.callbacks.LambdaCallback(
-            on_train_batch_begin=lambda batch, logs=None: self.pass_by(1),
-            on_epoch_end=lambda epoch, logs=None: self.pass_by(10),
-        )
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.now += 1
 
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.now += 10
 
 
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, lines = Clock(monkeypatch), []  # type: ignore[var-annotated]
-    fit(small_model(), clock.callback(), Progress(BATCH, lines.append))
+    lines: list[str] = []
+    fit(small_model(), Clock(monkeypatch), Progress(BATCH, lines.append))
     assert [line.split("  ")[:4] for line in lines] == [
         ["epoch 1/3", "step 4/4", "8 images/s", "0:08 left"],
         ["epoch 2/3", "step 4/4", "8 images/s", "0:14 left"],  # validation is known by now
@@ -131,55 +112,39 @@ def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_epochs_have_a_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, lines = Clock(monkeypatch), []  # type: ignore[var-annotated]
-    fit(
-        small_model(),
-        clock.callback(),
-        Progress(BATCH, lines.append),
-        epochs=1,
-        steps_per_epoch=150,
-    )
-    assert [line.split("  ")[1] for line in lines] == [
-        "step 60/150",
-        "step 120/150",
-        "step 150/150",
-    ]
+    lines: list[str] = []
+    clock, progress = Clock(monkeypatch), Progress(BATCH, lines.append)
+    fit(small_model(), clock, progress, epochs=1, steps_per_epoch=150)
+    printed = [line.split("  ")[1] for line in lines]
+    assert printed == ["step 60/150", "step 120/150", "step 150/150"]
 
 
-def test_a_terminal_has_one_line_per_epoch(
+@pytest.fixture
+def terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "60")
-    clock = Clock(monkeypatch)
-    fit(small_model(), clock.callback(), Progress(BATCH))
-    out = capsys.readouterr().out
+) -> Callable[..., str]:
+    """What a terminal of so many columns gets during a training."""
+
+    def train_in(columns: int, **options: Any) -> str:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        fit(small_model(), Clock(monkeypatch), Progress(BATCH), **options)
+        return capsys.readouterr().out
+
+    return train_in
+
+
+def test_a_terminal_has_one_line_per_epoch(terminal: Callable[..., str]) -> None:
+    out = terminal(60)
     assert out.count("\n") == EPOCHS
     assert out.count("\r") == EPOCHS * (STEPS + 1)
     assert {len(part.rstrip("\n")) for part in out.split("\r")[1:]} == {59}
 
 
-def lines_in_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
-) -> tuple[list[str], list[str]]:
-    """What a terminal shows during the epochs, and the lines that stay."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    fit(
-        small_model(),
-        Clock(monkeypatch).callback(),
-        Progress(BATCH),
-        validation_data=next(batches(0)),
-    )
-    shown = capsys.readouterr().out.split("\r")[1:]
-    return [x for x in shown if "\n" not in x], [x.rstrip() for x in shown if "\n" in x]
-
-
 @pytest.mark.parametrize("columns", [50, 80, 120])
-def test_a_terminal_shows_a_bar_that_grows(
-    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    running, _ = lines_in_terminal(monkeypatch, capsys, columns)
+def test_a_terminal_shows_a_bar_that_grows(columns: int, terminal: Callable[..., str]) -> None:
+    shown = terminal(columns, validation_data=next(batches(0))).split("\r")[1:]
+    running = [line for line in shown if "\n" not in line]
     assert {len(line) for line in running} == {columns - 1}
     cells = [(line.count("█"), line.count("░")) for line in running]
     assert {full + empty for full, empty in cells} <= {12, 24}
@@ -189,11 +154,10 @@ def test_a_terminal_shows_a_bar_that_grows(
 
 
 @pytest.mark.parametrize("columns", [20, 50, 80])
-def test_a_finished_epoch_shows_every_metric(
-    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_epoch_shows_every_metric(columns: int, terminal: Callable[..., str]) -> None:
     """Those of the validation come last, and were cut off in a narrow terminal."""
-    _, finished = lines_in_terminal(monkeypatch, capsys, columns)
+    shown = terminal(columns, validation_data=next(batches(0))).split("\r")[1:]
+    finished = [line.rstrip() for line in shown if "\n" in line]
     assert len(finished) == EPOCHS
     for epoch, line in enumerate(finished, 1):
         assert line.startswith(f"epoch {epoch}/3")
@@ -201,14 +165,9 @@ def test_a_finished_epoch_shows_every_metric(
         assert "█" not in line
 
 
-def test_a_terminal_without_block_characters(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Ascii:
-        encoding = "ascii"
-
+def test_a_terminal_without_block_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(callbacks.sys, "stdout", Ascii())
+        patched.setattr(callbacks.sys, "stdout", SimpleNamespace(encoding="ascii"))
         assert callbacks._bar(1, 4, 12) == "###........."
     assert callbacks._bar(5, None, 12) == ""  # `fit` does not know the number of steps
 
@@ -221,21 +180,15 @@ def test_clock(seconds: float, text: str) -> None:
 
 
 def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> None:
-    x, y = next(batches(0))
     lines: list[str] = []
     model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
     weights_by_epoch: list[Any] = []
     after_first = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs=None: weights_by_epoch.append(model.get_weights())
     )
-    history = fit(
-        model,
-        *default_callbacks(tmp_path / "logs", BATCH, patience=1, print_fn=lines.append),
-        after_first,
-        epochs=9,
-        steps_per_epoch=1,
-        validation_data=(x, y),
-    ).history
+    ours = default_callbacks(tmp_path / "logs", BATCH, patience=1, print_fn=lines.append)
+    options = {"epochs": 9, "steps_per_epoch": 1, "validation_data": next(batches(0))}
+    history = fit(model, *ours, after_first, **options).history
     stopped = len(history["loss"])
     assert stopped < 9
     assert len(lines) == stopped
@@ -243,14 +196,11 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
     with (tmp_path / "logs" / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
-    assert (
-        [float(row["learning_rate"]) for row in rows] == history["learning_rate"] == [1] * stopped
-    )
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == history["learning_rate"] == [1] * stopped
     assert "learning_rate" not in lines[0]
     best = keras.saving.load_model(tmp_path / "logs" / "best.keras")
-    expected = weights_by_epoch[int(np.argmin(history["val_loss"]))]
-    for actual, value in zip(best.get_weights(), expected, strict=True):
-        np.testing.assert_array_equal(actual, value)
+    assert_equal(best, weights_by_epoch[int(np.argmin(history["val_loss"]))])
 
 
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

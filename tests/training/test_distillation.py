@@ -2,7 +2,8 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from keras_vit import data, recipes
 from keras_vit.data import Augmentation
 from keras_vit.models.answers import answers_of
 from keras_vit.ops import without_gradient
-from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
 from keras_vit.tasks.distillation_losses import (
     grade_distillation,
     hard_distillation,
@@ -27,11 +28,7 @@ from keras_vit.tasks.distillation_losses import (
 )
 from keras_vit.tasks.losses import LabelAccuracy, SoftmaxCrossentropy
 from keras_vit.training import fit as fit_module
-from keras_vit.training.distillation import (
-    DISTILLATION_KINDS,
-    Distillation,
-    _images_for,
-)
+from keras_vit.training.distillation import DISTILLATION_KINDS, Distillation, _images_for
 from keras_vit.training.fit import fit
 from keras_vit.training.lora import enable_lora
 from keras_vit.training.parameter_groups import find_groups
@@ -41,7 +38,9 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.train import run as job_module
 from keras_vit_cli.train.job import Job
-from tests.models.test_common import pixels, predict
+from tests.bank import outputs as predict
+from tests.bank import pixels
+from tests.training.common import JIT, Killed, StopAt, array, assert_equal, everywhere
 
 CLASSES, RATE = 4, 0.5
 SIZES: dict[str, Any] = {"patch_size": 8, "depth": 1, "num_heads": 2, "num_classes": CLASSES}
@@ -49,8 +48,6 @@ IMAGES = pixels(8, 32, 32, 3)
 LABELS = np.arange(8) % CLASSES
 ROWS = np.eye(CLASSES, dtype="float32")[LABELS]
 MIXED = (0.7 * ROWS + 0.3 * ROWS[::-1]).astype("float32")  # as from mixup
-# Operation by operation JAX takes longer than to compile; TensorFlow's graphs need no XLA.
-JIT = "auto" if keras.backend.backend() == "jax" else False
 Vit = keras_vit.VisionTransformer
 
 
@@ -59,14 +56,18 @@ def vit(seed: int, **changes: Any) -> Vit:
     model = Vit(**{**SIZES, "hidden_dim": 16, "input_shape": (32, 32, 3), **changes})
     random = np.random.default_rng(seed)
     for variable in model.trainable_variables:
-        if variable.path.endswith("gamma"):
-            continue
-        variable.assign(random.normal(0, 0.2, variable.shape))
+        if not variable.path.endswith("gamma"):
+            variable.assign(random.normal(0, 0.2, variable.shape))
     return model
 
 
 def teacher_of(**changes: Any) -> Vit:
     return vit(1, hidden_dim=24, name="teacher", **changes)
+
+
+def of_task(task: Task, width: int) -> Vit:
+    named = {k: v for k, v in SIZES.items() if k != "num_classes"}
+    return Vit(**named, hidden_dim=width, task=task, input_shape=(32, 32, 3))
 
 
 def compiled(task: Any, optimizer: Any = None, **options: Any) -> Any:
@@ -76,22 +77,21 @@ def compiled(task: Any, optimizer: Any = None, **options: Any) -> Any:
     return task
 
 
-def array(tensor: Any) -> np.ndarray:
-    return np.asarray(keras.ops.convert_to_numpy(tensor), "float64")
-
-
 def steps(task: Any, labels: Any, count: int, images: np.ndarray = IMAGES) -> list[float]:
     """The loss of each of some steps on one batch."""
     return task.fit(images, labels, batch_size=8, epochs=count, verbose=0).history["loss"]
 
 
-def test_losses_are_those_of_scipy() -> None:
+def logits_of_two() -> list[np.ndarray]:
+    """Of a teacher and a student, of six images and five classes."""
     random = np.random.default_rng(0)
-    teacher, student = (random.normal(0, 3, (6, 5)).astype("float32") for _ in range(2))
+    return [random.normal(0, 3, (6, 5)).astype("float32") for _ in range(2)]
+
+
+def test_losses_are_those_of_scipy() -> None:
+    teacher, student = logits_of_two()
     for temperature in (0.5, 1.0, 4.0):
-        p, q = (
-            softmax(logits.astype("float64") / temperature, -1) for logits in (teacher, student)
-        )
+        p, q = (softmax(x.astype("float64") / temperature, -1) for x in (teacher, student))
         actual = array(soft_distillation(teacher, student, temperature))
         np.testing.assert_allclose(actual, temperature**2 * entropy(p, q, axis=-1), rtol=2e-5)
     expected = -log_softmax(student, -1)[np.arange(6), teacher.argmax(-1)]
@@ -105,11 +105,13 @@ class Reference:
         names = ["pooled", "distillation_token"] if student.distilled else ["pooled"]
         features = student.feature_model(names).predict(IMAGES, verbose=0)
         self.features = [
-            np.pad(array(features[name]), ((0, 0), (0, 1)), constant_values=1) for name in names
+            np.pad(features[name].astype("float64"), ((0, 0), (0, 1)), constant_values=1)
+            for name in names
         ]
         heads = [student.get_layer(n) for n in ("head", "head_distillation")[: len(names)]]
-        self.heads = [np.concatenate([array(h.kernel), array(h.bias)[None]]) for h in heads]
-        self.teacher = array(teacher.predict(IMAGES, verbose=0))
+        parts = [(array(h.kernel), array(h.bias)[None]) for h in heads]
+        self.heads = [np.concatenate(part).astype("float64") for part in parts]
+        self.teacher = predict(teacher, IMAGES).astype("float64")
         self.kind, self.weight, self.t = kind, weight, t
 
     def step(self, labels: np.ndarray) -> float:
@@ -132,8 +134,15 @@ class Reference:
         return float(((1 - self.weight) * crossentropy + self.weight * distilled).mean())
 
 
-@pytest.mark.parametrize("distilled", [False, True])
-@pytest.mark.parametrize(("kind", "temperature"), [("soft", 2.0), ("hard", None)])
+@pytest.mark.parametrize(
+    ("kind", "temperature", "distilled"),
+    [
+        ("soft", 2.0, False),
+        pytest.param("soft", 2.0, True, marks=pytest.mark.every_backend),
+        pytest.param("hard", None, False, marks=pytest.mark.every_backend),
+        ("hard", None, True),
+    ],
+)
 def test_steps_follow_the_equations(kind: str, temperature: float | None, distilled: bool) -> None:
     """Three updates of the heads, with mixed labels, against gradients written down by hand."""
     student, teacher = vit(0, distilled=distilled), teacher_of()
@@ -158,6 +167,7 @@ GOLDEN = {
 }
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("distilled", [False, True])
 @pytest.mark.parametrize("kind", DISTILLATION_KINDS)
 def test_backends_train_alike(kind: str, distilled: bool) -> None:
@@ -171,9 +181,8 @@ def test_the_student_learns_from_the_teacher_alone() -> None:
     student, teacher = vit(0), teacher_of()
     before, trainable = teacher.get_weights(), [v.trainable for v in teacher.variables]
     target = softmax(predict(teacher, IMAGES), -1)
-    task = compiled(
-        Distillation(student, teacher, weight=1, temperature=1), keras.optimizers.Adam(3e-3)
-    )
+    task = Distillation(student, teacher, weight=1, temperature=1)
+    compiled(task, keras.optimizers.Adam(3e-3))
     trained = {id(v) for v in task.trainable_variables}
     assert trained == {id(v) for v in student.trainable_variables}
     assert {id(v) for v in task.variables} == {id(v) for v in student.variables + teacher.variables}
@@ -182,12 +191,12 @@ def test_the_student_learns_from_the_teacher_alone() -> None:
     divergences.append(entropy(target, softmax(predict(student, IMAGES), -1), axis=-1).mean())
     np.testing.assert_allclose(losses[0], divergences[0], rtol=1e-3)
     assert divergences[1] < 0.2 * divergences[0]
-    for old, new in zip(before, teacher.get_weights(), strict=True):
-        np.testing.assert_array_equal(new, old)
+    assert_equal(teacher, before)
     assert [v.trainable for v in teacher.variables] == trainable
     assert all(trainable)
 
 
+@pytest.mark.every_backend
 def test_the_teacher_computes_as_at_inference() -> None:
     """Without dropout, in its own policy and at its size; the student drops out."""
     student = vit(0, input_shape=(16, 16, 3), dropout=0.5)
@@ -254,15 +263,9 @@ def test_channels_first_and_a_keras_teacher() -> None:
     """The student's layout counts; the teacher may be any Keras classifier of logits."""
     student = vit(0, input_shape=(3, 16, 16), data_format="channels_first")
     keras.config.set_image_data_format("channels_last")
-    teacher = keras.Sequential(
-        [
-            keras.Input((32, 32, 3)),
-            keras.layers.Rescaling(1 / 255),
-            keras.layers.BatchNormalization(),
-            keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Dense(CLASSES),
-        ]
-    )
+    pooling, head = keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(CLASSES)
+    scaled = [keras.layers.Rescaling(1 / 255), keras.layers.BatchNormalization()]
+    teacher = keras.Sequential([keras.Input((32, 32, 3)), *scaled, pooling, head])
     task = compiled(Distillation(student, teacher))
     assert task.input_shape == (None, 3, 32, 32)
     images = IMAGES.transpose(0, 3, 1, 2)
@@ -270,10 +273,10 @@ def test_channels_first_and_a_keras_teacher() -> None:
     np.testing.assert_allclose(array(outputs["teacher"]), predict(teacher, IMAGES), atol=1e-5)
     before = teacher.get_weights()
     assert np.isfinite(steps(task, LABELS, 2, images)).all()
-    for old, new in zip(before, teacher.get_weights(), strict=True):
-        np.testing.assert_array_equal(new, old)  # the averages of batch normalization, too
+    assert_equal(teacher, before)  # the averages of batch normalization, too
 
 
+@pytest.mark.every_backend
 def test_mixed_precision() -> None:
     keras.config.set_dtype_policy("mixed_bfloat16")
     student, teacher = vit(0, input_shape=(16, 16, 3)), teacher_of(dtype="float32")
@@ -284,7 +287,7 @@ def test_mixed_precision() -> None:
     assert np.isfinite(steps(task, MIXED, 2)).all()
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="torch and JAX do not differ")
+@pytest.mark.backends("tensorflow")  # torch and JAX do not differ
 def test_xla_compiles_the_step() -> None:
     losses = []
     for jit_compile in (True, False):
@@ -293,7 +296,7 @@ def test_xla_compiles_the_step() -> None:
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)
 
 
-@pytest.mark.parametrize("distilled", [False, True])
+@pytest.mark.parametrize("distilled", everywhere([False, True], True))
 def test_files_and_configurations(tmp_path: Path, distilled: bool) -> None:
     student, teacher = vit(0, distilled=distilled), teacher_of()
     student.class_names = teacher.class_names = tuple("abcd")
@@ -307,15 +310,13 @@ def test_files_and_configurations(tmp_path: Path, distilled: bool) -> None:
     assert (loaded.kind, loaded.weight, loaded.temperature) == ("soft", 0.9, 2.0)
     assert not loaded.teacher.trainable
     assert loaded.trainable_variables
-    for name, values in task(IMAGES, training=True).items():
-        np.testing.assert_allclose(
-            array(loaded(IMAGES, training=True)[name]), array(values), atol=1e-6
-        )
+    answers, again = (model(IMAGES, training=True) for model in (task, loaded))
+    for name, values in answers.items():
+        np.testing.assert_allclose(array(again[name]), array(values), atol=1e-6)
     # It goes on as if nothing had happened, with the optimizer's state.
     for model in (task, loaded):
         model.train_on_batch(IMAGES, LABELS)
-    for ours, theirs in zip(task.student.get_weights(), loaded.student.get_weights(), strict=True):
-        np.testing.assert_allclose(theirs, ours, atol=1e-6)
+    assert_equal(loaded.student, task.student, atol=1e-6)
     again = Distillation.from_config(task.get_config())
     assert again.get_config() == task.get_config()
     student.save(tmp_path / "student.keras")
@@ -323,34 +324,36 @@ def test_files_and_configurations(tmp_path: Path, distilled: bool) -> None:
     np.testing.assert_allclose(predict(alone, IMAGES), predict(task, IMAGES), atol=1e-6)
 
 
-RECIPE = replace(
-    recipes.get("digits"), epochs=0, steps=6, batch_size=8, learning_rate=1e-2, warmup=2
-)
+SHORT: dict[str, Any] = {"epochs": 0, "steps": 6, "batch_size": 8, "warmup": 2}
+RECIPE = replace(recipes.get("digits"), learning_rate=1e-2, **SHORT)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"rho": 0.05}, {"ema": 0.9}, {"accumulation": 2}, {"loss": "sigmoid", "head_bias": -2.0}],
+    [
+        pytest.param({"rho": 0.05}, marks=pytest.mark.every_backend),
+        {"ema": 0.9},
+        {"accumulation": 2},
+        {"loss": "sigmoid", "head_bias": -2.0},
+    ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_recipes(changes: dict[str, Any]) -> None:
     """SAM, moving averages, accumulation and the sigmoid loss train the student alone."""
     student = Vit(**SIZES, hidden_dim=16, input_shape=(16, 16, 3), distilled=True)
     teacher, recipe = teacher_of(), replace(RECIPE, layer_decay=0.5, **changes)
-    before = [array(v) for v in teacher.variables]
+    before = teacher.get_weights()
     task = Distillation(student, teacher)
     keras_vit.compile_model(task, recipe, 6, jit_compile=JIT)
     bias = changes.get("head_bias", 0.0)
     assert {float(v) for v in np.asarray(student.get_layer("head_distillation").bias)} == {bias}
-    start = {v.path: array(v) for v in student.trainable_variables}
+    start = {v.path: array(v).copy() for v in student.trainable_variables}
     losses = steps(task, MIXED, 6)
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
-    for path, values in start.items():
-        (variable,) = [v for v in student.trainable_variables if v.path == path]
-        assert not np.array_equal(array(variable), values), path
-    for old, variable in zip(before, teacher.variables, strict=True):
-        np.testing.assert_array_equal(array(variable), old)
+    for variable in student.trainable_variables:
+        assert not np.array_equal(array(variable), start[variable.path]), variable.path
+    assert_equal(teacher, before)
 
 
 def test_tables_match_the_paths_of_the_student() -> None:
@@ -384,63 +387,28 @@ def test_lora_student() -> None:
     assert losses[-1] < losses[0]
 
 
-class Killed(Exception):
-    """Stands for the signal where a new process would take too long."""
-
-
-class KillAt(keras.callbacks.Callback):
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.left = step
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-
-
 def test_an_interrupted_run_ends_with_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout, mixup, EMA, patience; the best model is the student; the teacher is not stored."""
-    pytest.importorskip("tensorflow")
     monkeypatch.setattr(fit_module, "ResumableRun", functools.partial(ResumableRun, every_steps=2))
     splits = data.load("digits")
     sizes = {**SIZES, "num_classes": 10}
-    recipe = replace(
-        RECIPE,
-        image_size=8,
-        steps=12,
-        batch_size=240,
-        ema=0.5,
-        mixup=0.4,
-        augmentation=Augmentation(crop="resize", flip=False, shift=1),
-    )
+    shifted = Augmentation(crop="resize", flip=False, shift=1)
+    sized = replace(RECIPE, image_size=8, steps=12, batch_size=240)
+    recipe = replace(sized, ema=0.5, mixup=0.4, augmentation=shifted)
 
-    def run(folder: str, seed: int, *callbacks: Any, of_teacher: int = 1) -> tuple[Any, bytes]:
+    def run(folder: str, seed: int, *callbacks: Any) -> tuple[Any, bytes]:
         keras.utils.set_random_seed(seed)
-        student = Vit(
-            **{**sizes, "patch_size": 4},
-            hidden_dim=16,
-            input_shape=(8, 8, 1),
-            dropout=0.1,
-            distilled=True,
-        )
-        teacher = vit(of_teacher, **sizes, hidden_dim=24, input_shape=(16, 16, 1))
-        task = Distillation(student, teacher)
-        history = fit(
-            task,
-            recipe,
-            splits,
-            tmp_path / folder,
-            print_fn=lambda _: None,
-            patience=5,
-            callbacks=callbacks,
-        )
+        of_student = {**sizes, "patch_size": 4, "hidden_dim": 16, "input_shape": (8, 8, 1)}
+        student = Vit(**of_student, dropout=0.1, distilled=True)
+        teacher = vit(1, **sizes, hidden_dim=24, input_shape=(16, 16, 1))
+        task, options = Distillation(student, teacher), {"patience": 5, "callbacks": callbacks}
+        history = fit(task, recipe, splits, tmp_path / folder, print_fn=str, **options)
         return history, b"".join(w.tobytes() for w in student.get_weights())
 
     with pytest.raises(Killed):
-        run("cut", 1, KillAt(9))
+        run("cut", 1, StopAt(9))
     checkpoint = max((tmp_path / "cut" / "checkpoints").glob("*.safetensors"))
     shapes = [shape for _, shape in open_state(checkpoint).arrays.values()]
     assert any(16 in shape for shape in shapes)
@@ -452,50 +420,65 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
     assert not best.compiled
 
 
+DENSE = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(CLASSES)])  # noqa: E731
+SOFTMAX = {"classifier_activation": "softmax"}
+# The student, or changes of the usual one; the teacher likewise; and the error.
+UNFIT: list[tuple[Any, Any, str]] = [
+    ({}, {"num_classes": 3}, "The teacher teacher has 3 classes, and the student.* 4"),
+    ({}, SOFTMAX, "returns probabilities"),
+    (SOFTMAX, {}, "returns probabilities"),
+    ({"num_classes": 0}, {}, "with_classifier"),
+    ({}, {"num_classes": 0}, "with_classifier"),
+    ({"input_shape": (None, None, 3)}, {}, "any size.*with_input_shape"),
+    ({}, {"input_shape": (32, 32, 1)}, "images of 1 channels, and the student.* of 3"),
+    (
+        {},
+        {"include_preprocessing": False},
+        "include_preprocessing=False and the student True",
+    ),
+    (DENSE, {}, "The student is a Sequential. Give a model of keras_vit"),
+    ({}, DENSE, "does not map images to one score per class"),
+    ({}, lambda: "runs/teacher", "The teacher is a str"),
+]
+BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "softly"}, "kind='softly' is not known"),
+    *(({"weight": w}, r"must be in \(0, 1\]") for w in (0, -0.1, 1.5, float("nan"), "half")),
+    *(({"temperature": t}, "temperature=") for t in (0, -1.0, float("inf"))),
+    ({"kind": "hard", "temperature": 2.0}, 'temperature=2.0 has no effect with kind="hard"'),
+]
+
+
+@pytest.mark.parametrize(("student", "teacher", "words"), UNFIT)
+def test_models_that_do_not_fit_are_refused(student: Any, teacher: Any, words: str) -> None:
+    models = [
+        part() if callable(part) else make(**part)
+        for part, make in ((student, functools.partial(vit, 0)), (teacher, teacher_of))
+    ]
+    with pytest.raises(ValueError, match=words):
+        Distillation(*models)
+
+
 def test_errors_name_the_fix() -> None:
     student, teacher = vit(0), teacher_of()
-
-    def check(words: str, *models: Any, **options: Any) -> None:
+    for options, words in BAD_OPTIONS:
         with pytest.raises(ValueError, match=words):
-            Distillation(*(models or (student, teacher)), **options)
-
-    check(
-        "The teacher teacher has 3 classes, and the student.* 4", student, teacher_of(num_classes=3)
-    )
-    check("returns probabilities", student, teacher_of(classifier_activation="softmax"))
-    check("returns probabilities", vit(0, classifier_activation="softmax"), teacher)
-    check("with_classifier", vit(0, num_classes=0), teacher)
-    check("with_classifier", student, teacher_of(num_classes=0))
-    check("any size.*with_input_shape", vit(0, input_shape=(None, None, 3)), teacher)
-    check(
-        "images of 1 channels, and the student.* of 3", student, teacher_of(input_shape=(32, 32, 1))
-    )
-    check(
-        "include_preprocessing=False and the student True",
-        student,
-        teacher_of(include_preprocessing=False),
-    )
-    check(r"share weights.*teacher\.copy\(\)", student, student)
-    dense = keras.Sequential([keras.Input((4,)), keras.layers.Dense(CLASSES)])
-    check("The student is a Sequential. Give a model of keras_vit", dense, teacher)
-    check("does not map images to one score per class", student, dense)
-    check("The teacher is a str", student, "runs/teacher")
-    probabilities = keras.Sequential(
-        [keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(4, "softmax")]
-    )
-    check("returns probabilities", student, probabilities)
-    check("kind='softly' is not known", kind="softly")
-    for weight in (0, -0.1, 1.5, float("nan"), "half"):
-        check(r"must be in \(0, 1\]", weight=weight)
-    for temperature in (0, -1.0, float("inf")):
-        check("temperature=", temperature=temperature)
-    check('temperature=2.0 has no effect with kind="hard"', kind="hard", temperature=2.0)
-    student.class_names, teacher.class_names = ("a", "b", "c", "d"), ("b", "a", "c", "d")
-    check("in another order: class 0 is 'b' to the teacher teacher and 'a' to the student")
-    teacher.class_names = ("a", "b", "c", "e")
-    check("are not the student's: class 3 is 'e' to the teacher teacher and 'd' to the student")
+            Distillation(student, teacher, **options)
+    with pytest.raises(ValueError, match=r"share weights.*teacher\.copy\(\)"):
+        Distillation(student, student)
+    layers = [keras.layers.Flatten(), keras.layers.Dense(4, "softmax")]
+    with pytest.raises(ValueError, match="returns probabilities"):
+        Distillation(student, keras.Sequential([keras.Input((32, 32, 3)), *layers]))
+    student.class_names = tuple("abcd")
+    for names, words in (
+        ("bacd", "in another order: class 0 is 'b' to the teacher teacher and 'a' to the student"),
+        ("abce", "not the student's: class 3 is 'e' to the teacher teacher and 'd' to the student"),
+    ):
+        teacher.class_names = tuple(names)
+        with pytest.raises(ValueError, match=words):
+            Distillation(student, teacher)
 
 
+@pytest.fixture
 def small_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
     recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=8, batch_size=240)
@@ -509,36 +492,28 @@ def words(out: Path, *more: str) -> list[str]:
     return ["train", "--data", "digits", "--out", str(out), "--image-size", "8", *more]
 
 
-def killing_fit(step: int) -> Callable[..., Any]:
-    def killed(*args: Any, **options: Any) -> Any:
-        return fit(*args, **{**options, "callbacks": [KillAt(step)]})
-
-    return killed
-
-
-once = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="tested in the run on TensorFlow"
-)
+@contextmanager
+def killed_at(step: int) -> Iterator[None]:
+    """The run of the command stops at the end of a step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_module, "fit", functools.partial(fit, callbacks=[StopAt(step)]))
+        with pytest.raises(Killed):
+            yield
 
 
-@once
-def test_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.backends("tensorflow")
+@pytest.mark.usefixtures("small_recipe")
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A teacher, and a student that is interrupted and resumed.
 
     (`test_an_interrupted_run_ends_with_the_same_bytes` compares with one that is not.)
     """
-    pytest.importorskip("tensorflow")
-    small_recipe(monkeypatch)
     assert cli.main(words(tmp_path / "teacher", "--image-size", "12")) == 0
     options = ["--teacher", str(tmp_path / "teacher"), "--distill", "hard", "--token-merging", "1"]
     options += ["--patience", "3"]
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "fit", killing_fit(7))
-        with pytest.raises(Killed):
-            cli.run(parse(words(run, *options)))
+    with killed_at(7):
+        cli.run(parse(words(run, *options)))
     capsys.readouterr()
     assert cli.main(words(run, *options[:2], "--resume")) == 2
     assert "distillation was 'hard', is 'None'" in capsys.readouterr().err
@@ -555,20 +530,15 @@ def test_the_command(
     assert f"| teacher | {Path(options[1]).name} |" in (run / "report.md").read_text()
 
 
-@once
-def test_another_teacher_in_its_place_is_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("tensorflow")
-    small_recipe(monkeypatch)
+@pytest.mark.backends("tensorflow")
+@pytest.mark.usefixtures("small_recipe")
+def test_another_teacher_in_its_place_is_another_run(tmp_path: Path) -> None:
     file = tmp_path / "teacher.keras"
     sizes = {**SIZES, "num_classes": 10, "input_shape": (8, 8, 1)}
     vit(1, **sizes).save(file)
     job = Job("digits", tmp_path / "run", teacher=str(file))
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "fit", killing_fit(5))
-        with pytest.raises(Killed):
-            job_module.train(job, lambda _: None)
+    with killed_at(5):
+        job_module.train(job, lambda _: None)
     vit(2, **sizes).save(file)
     with pytest.raises(RunMismatchError, match="teacher_sha256"):
         job_module.train(replace(job, resume=True), lambda _: None)
@@ -576,42 +546,35 @@ def test_another_teacher_in_its_place_is_another_run(
 
 def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each before the data are loaded: there are none of that name."""
-    teacher = tmp_path / "teacher"
+    teacher, out = tmp_path / "teacher", str(tmp_path / "out")
     teacher.mkdir()
     teacher_of(classifier_activation="softmax").save(teacher / "model.keras")
     vit(0).save(tmp_path / "other.keras")
-    missing = ["train", "--data", str(tmp_path / "nothing")]
-    for arguments, error in (
-        (["--teacher", "nowhere"], "There is no model at nowhere"),
-        (["--teacher", str(teacher)], "returns probabilities"),
-        (["--distill", "hard"], "--distill has no effect without --teacher"),
-        (["--teacher", str(teacher), "--distill", "firm"], "invalid choice: 'firm'"),
-        (
-            ["--teacher", str(teacher), "--weights", "x.npz", "--freeze-backbone"],
-            "freeze_backbone fits the head to the labels, without a teacher",
-        ),
+    its, no_folder = ["--teacher", str(teacher)], "which is read"
+    frozen = [*its, "--weights", "x.npz", "--freeze-backbone"]
+    for folder, arguments, error in (
+        (out, ["--teacher", "nowhere"], "There is no model at nowhere"),
+        (out, its, "returns probabilities"),
+        (out, ["--distill", "hard"], "--distill has no effect without --teacher"),
+        (out, [*its, "--distill", "firm"], "invalid choice: 'firm'"),
+        (out, frozen, "freeze_backbone fits the head to the labels, without a teacher"),
+        (teacher, its, no_folder),
+        (teacher / "student", its, no_folder),
+        (tmp_path, its, no_folder),
     ):
-        out = ["--out", str(tmp_path / "out")]
-        assert cli.main([*missing, *out, *arguments]) == 2
+        missing = ["train", "--data", str(tmp_path / "nothing"), "--out", str(folder)]
+        assert cli.main([*missing, *arguments]) == 2
         assert error in capsys.readouterr().err
-    for folder in (teacher, teacher / "student", tmp_path):
-        assert cli.main([*missing, "--out", str(folder), "--teacher", str(teacher)]) == 2
-        assert "which is read" in capsys.readouterr().err
     with pytest.raises(ValueError, match='distillation="hard" has no effect without a teacher'):
         job_module.train(Job("digits", tmp_path / "out", distillation="hard"))
     recipe = replace(recipes.get("finetune_small"), image_size=32)
+    mixer = Job("x", tmp_path, model="Mixer-S/16", token_merging=2)
     with pytest.raises(ValueError, match="token_merging=2 is for the blocks of a Vision"):
-        job_module.build(
-            Job("x", tmp_path, model="Mixer-S/16", token_merging=2),
-            recipe,
-            Classification(size=5),
-            3,
-        )
+        job_module.build(mixer, recipe, Classification(size=5), 3)
 
 
 def test_labels_and_grades_are_choices_of_two() -> None:
-    random = np.random.default_rng(0)
-    teacher, student = (random.normal(0, 3, (6, 5)).astype("float32") for _ in range(2))
+    teacher, student = logits_of_two()
     for temperature in (0.5, 3.0):
         # A choice of two with one of their logits fixed at 0.
         pairs = [np.stack([x, np.zeros_like(x)], -1).reshape(-1, 2) for x in (teacher, student)]
@@ -629,17 +592,14 @@ OF_TASKS = {
 }
 
 
-# TensorFlow's steps are the slowest here, and one of them stands for all.
-@pytest.mark.parametrize(
-    "name", OF_TASKS if keras.backend.backend() != "tensorflow" else ["numbers"]
-)
+# 300 steps are quickest where they are compiled; one task stands for all on the other backends.
+@pytest.mark.parametrize("name", everywhere(["labels", "grades", "numbers"], "numbers"))
+@pytest.mark.backends("jax")
 def test_other_tasks_learn_from_a_teacher(name: str) -> None:
     """With the teacher alone, the student comes to answer what the teacher answers."""
     task, targets = OF_TASKS[name]
-    named = {k: v for k, v in SIZES.items() if k != "num_classes"}
     other = replace(task, offset=(3.0, -1.0), scale=(2.0, 0.5)) if name == "numbers" else task
-    student = Vit(**named, hidden_dim=16, task=task, input_shape=IMAGES.shape[1:])
-    teacher = Vit(**named, hidden_dim=24, task=other, input_shape=IMAGES.shape[1:])
+    student, teacher = of_task(task, 16), of_task(other, 24)
     random = np.random.default_rng(1)
     teacher.get_layer("head").set_weights(
         [random.normal(0, 0.4, (24, task.outputs)), random.normal(0, 0.4, task.outputs)]
@@ -648,25 +608,30 @@ def test_other_tasks_learn_from_a_teacher(name: str) -> None:
     distillation.compile(keras.optimizers.Adam(3e-3), loss=task.loss(), metrics=task.metrics())
     losses = steps(distillation, task.check_targets(targets), 300)
     assert losses[-1] < 0.02 * losses[0]
-    answers = [answers_of(m, m.predict(IMAGES, verbose=0)) for m in (student, teacher)]
+    answers = [answers_of(model, predict(model, IMAGES)) for model in (student, teacher)]
     np.testing.assert_allclose(*answers, atol=0.1 if name == "numbers" else 0.02)
 
 
-def test_a_teacher_of_another_task_is_refused() -> None:
-    named = {k: v for k, v in SIZES.items() if k != "num_classes"}
-    student = Vit(**named, hidden_dim=16, task=Multilabel(("a", "b")))
-    for task, words in (
-        (Classification(("a", "b")), "teacher .* answers classification.*student .*multilabel"),
-        (Multilabel(("b", "a")), "another order"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            Distillation(student, Vit(**named, hidden_dim=24, task=task))
-    teacher = Vit(**named, hidden_dim=24, task=Multilabel(("a", "b")))
-    with pytest.raises(ValueError, match=r"kind=.hard. is not known.*soft"):
-        Distillation(student, teacher, "hard")
-    numbers = [Vit(**named, hidden_dim=w, task=Regression(("x",))) for w in (16, 24)]
-    with pytest.raises(ValueError, match=r"temperature=2\.0 has no effect.*regression"):
-        Distillation(*numbers, temperature=2.0)
-    unknown = [Vit(**named, hidden_dim=w, num_classes=1) for w in (16, 24)]
+AB, LABELS_AB, X = Classification(("a", "b")), Multilabel(("a", "b")), Regression(("x",))
+ANOTHER = "teacher .* answers classification.*student .*multilabel"
+
+
+@pytest.mark.parametrize(
+    ("task", "of_teacher", "options", "words"),
+    [
+        (LABELS_AB, AB, {}, ANOTHER),
+        (LABELS_AB, Multilabel(("b", "a")), {}, "another order"),
+        (LABELS_AB, LABELS_AB, {"kind": "hard"}, "kind=.hard. is not known.*soft"),
+        (X, X, {"temperature": 2.0}, r"temperature=2\.0 has no effect.*regression"),
+    ],
+)
+def test_a_teacher_of_another_task_is_refused(
+    task: Task, of_teacher: Task, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        Distillation(of_task(task, 16), of_task(of_teacher, 24), **options)
+
+
+def test_models_without_a_task_are_refused() -> None:
     with pytest.raises(ValueError, match=r"model\.task ="):
-        Distillation(*unknown)
+        Distillation(*(vit(0, hidden_dim=width, num_classes=1) for width in (16, 24)))

@@ -12,13 +12,15 @@ import pytest
 
 from keras_vit.training.callback_state import continue_logs
 from keras_vit.training.callbacks import BestModel, HistoryLog
+from keras_vit.training.state_file import write_state
+from tests.training.common import QUICK
 
 X = np.zeros((4, 3))
 
 
 def trained(*callbacks: keras.callbacks.Callback, epochs: int = 1) -> keras.Model:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
+    model.compile("sgd", "mse", **QUICK)
     model.fit(X, X[:, :1], epochs=epochs, verbose=0, callbacks=list(callbacks))
     return model
 
@@ -32,6 +34,7 @@ WRITES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "history": ("history.csv", lambda path: trained(HistoryLog(path))),
     "best model": ("best.keras", lambda path: trained(BestModel(path, "loss"))),
     "continued log": ("history.csv", shorten_log),
+    "state": ("state.safetensors", lambda path: write_state(path, {"a": np.arange(4)}, {})),
 }
 
 

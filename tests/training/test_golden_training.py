@@ -18,29 +18,11 @@ from keras_vit.training.sam import gsam_rho, sharpness_aware
 from keras_vit.training.schedules import make_schedule
 
 # Each optimizer and switch once; the rest, in which nothing is new, on request.
-CASES = [
-    "train_sgd_accum4",
-    "train_adam_bv_map",
-    "train_gsam_adam",
-    *(
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in (
-            "train_sgd",
-            "train_sgd_f32mom",
-            "train_sgd_linear",
-            "train_sgd_mixer",
-            "train_momentum_bv",
-            "train_adam_bv",
-            "train_adam_bv_softmax_gap",
-            "train_sam_sgd",
-            "train_sam_adam",
-        )
-    ),
-]
-OPTIMIZERS = {
-    "big_vision.momentum_hp": MomentumSGD,
-    "scale_by_adam": DecoupledAdam,
-}
+CASES = ["train_sgd_accum4", "train_adam_bv_map", "train_gsam_adam"]
+OF_SGD = ["train_sgd", "train_sgd_f32mom", "train_sgd_linear", "train_sgd_mixer"]
+OF_BIG_VISION = ["train_momentum_bv", "train_adam_bv", "train_adam_bv_softmax_gap"]
+SLOW_CASES = [*OF_SGD, *OF_BIG_VISION, "train_sam_sgd", "train_sam_adam"]
+OPTIMIZERS = {"big_vision.momentum_hp": MomentumSGD, "scale_by_adam": DecoupledAdam}
 # The recorded wd_mults and lr_mults of `train_adam_bv_map`, as one table over our names.
 MAP_GROUPS = (
     ParameterGroup("head/kernel", learning_rate=10),
@@ -171,7 +153,10 @@ class WithoutTokenPosition:
         return self.vit
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.every_backend
+@pytest.mark.parametrize(
+    "name", [*CASES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES)]
+)
 def test_fit_follows_the_official_training(name: str, shared: Path, tmp_path: Path) -> None:
     case = TrainingCase(shared / "golden" / name)
     model = loaded = case.model()

@@ -10,15 +10,15 @@ import pytest
 import keras_vit
 from keras_vit import recipes
 from keras_vit.training.masked_patches import CorruptPatches, MaskedPatchPrediction, patch_colors
-from tests.models.test_common import SIZES, pixels, predict
+from tests.bank import fresh, pixels, small
+from tests.bank import outputs as predict
+from tests.training.common import JIT, array, everywhere
 
 IMAGES = pixels(8, 32, 32, 3)
-# Operation by operation JAX takes longer than to compile; TensorFlow's graphs need no XLA.
-JIT = "auto" if keras.backend.backend() == "jax" else False
 
 
 def small_task(seed: int | None = 0, **changes: Any) -> MaskedPatchPrediction:
-    model = keras_vit.VisionTransformer(**{**SIZES, "num_classes": 4, "depth": 1, **changes})
+    model = fresh(**{"num_classes": 4, "depth": 1, **changes}, filled=False)
     return MaskedPatchPrediction(model, seed=seed)
 
 
@@ -26,10 +26,6 @@ def compiled(task: MaskedPatchPrediction) -> MaskedPatchPrediction:
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
     task.compile(keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"], jit_compile=JIT)
     return task
-
-
-def array(tensor: Any) -> np.ndarray:
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def colors_of(images: np.ndarray, size: tuple[int, int], parts: int) -> np.ndarray:
@@ -55,10 +51,8 @@ def test_colors_are_the_mean_in_few_bits(
     images[0, : size[0], : size[1]] = 255
     expected = colors_of(images, size, 2**bits)
     np.testing.assert_array_equal(array(patch_colors(images, size, bits)), expected)
-    first = images.transpose(0, 3, 1, 2)
-    np.testing.assert_array_equal(
-        array(patch_colors(first, size, bits, "channels_first")), expected
-    )
+    first = patch_colors(images.transpose(0, 3, 1, 2), size, bits, "channels_first")
+    np.testing.assert_array_equal(array(first), expected)
     assert expected.max() == 2 ** (bits * shape[2]) - 1
 
 
@@ -75,7 +69,7 @@ def corrupted(layer: CorruptPatches, training: bool) -> tuple[np.ndarray, np.nda
     return np.where(is_mask, 0, actual[:, :, 0]).astype(int), numbers.astype(int), array(chosen)
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", everywhere([True, False], True))
 def test_half_is_corrupted_80_10_10(training: bool) -> None:
     layer = CorruptPatches(seed=3)
     actual, numbers, chosen = corrupted(layer, training)
@@ -98,6 +92,7 @@ def test_half_is_corrupted_80_10_10(training: bool) -> None:
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 62 + 4 * np.sqrt(2 * 62)
 
 
+@pytest.mark.every_backend
 def test_draws_follow_from_the_seed() -> None:
     def draws(seed: int | None, training: bool) -> list[np.ndarray]:
         keras.utils.set_random_seed(4)
@@ -113,9 +108,7 @@ def test_draws_follow_from_the_seed() -> None:
     at_rest = draws(1, False) + draws(2, False)
     for actual in at_rest[1:]:
         np.testing.assert_array_equal(actual, at_rest[0])
-    mask_all = CorruptPatches(
-        mask_ratio=1.0, mask_token_probability=1.0, random_patch_probability=0.0
-    )
+    mask_all = CorruptPatches(1.0, mask_token_probability=1.0, random_patch_probability=0.0)
     patches, chosen = mask_all(np.ones((2, 4, 4, 8), "float32"))
     assert tuple(chosen.shape) == (2, 16)
     expected = np.broadcast_to(array(mask_all.mask_token), patches.shape)
@@ -124,7 +117,7 @@ def test_draws_follow_from_the_seed() -> None:
 
 def test_predictions_and_labels() -> None:
     """Without any corruption, the logits of the task are its head on the tokens of the model."""
-    model = keras_vit.VisionTransformer(**{**SIZES, "depth": 1}, num_classes=4, num_registers=2)
+    model = fresh(depth=1, num_classes=4, num_registers=2, filled=False)
     task = MaskedPatchPrediction(model, 0.25, 0.0, 0.0)
     head = task.get_layer("head")
     head.kernel.assign(np.random.default_rng(0).normal(size=head.kernel.shape))
@@ -147,6 +140,7 @@ def test_predictions_and_labels() -> None:
     np.testing.assert_allclose(task.test_on_batch(IMAGES), [loss, accuracy], rtol=1e-4)
 
 
+@pytest.mark.every_backend
 def test_fit_trains_mask_token_and_model() -> None:
     """Few colors, by heart: below their entropy, and every layer has changed."""
     images = (np.arange(4)[:, None, None, None] * np.ones((4, 32, 32, 3)) * 60).astype("uint8")
@@ -225,19 +219,29 @@ def test_other_models(changes: dict[str, Any]) -> None:
     assert (actual == expected).mean() > (0.98 if images.min() < 0 else 0.999)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"input_shape": (None, None, 3)}, r"with_input_shape\(\(224, 224, 3\)\)"),
+        ({"token_merging": 2}, "token_merging=0 and patch_dropout=0"),
+        ({"patch_dropout": 0.5}, "token_merging=0 and patch_dropout=0"),
+        (
+            {"resnet": (), "resnet_width": 32, "patch_size": 1, "input_shape": (33, 32, 3)},
+            "input_shape that they divide",
+        ),
+    ],
+)
+def test_models_without_whole_patches_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        small_task(**changes)
+
+
 def test_errors_name_the_fix() -> None:
     with pytest.raises(ValueError, match="Give a VisionTransformer"):
         MaskedPatchPrediction(keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]))
-    with pytest.raises(ValueError, match=r"with_input_shape\(\(224, 224, 3\)\)"):
-        small_task(input_shape=(None, None, 3))
-    for changes in ({"token_merging": 2}, {"patch_dropout": 0.5}):
-        with pytest.raises(ValueError, match="token_merging=0 and patch_dropout=0"):
-            small_task(**changes)
-    with pytest.raises(ValueError, match="input_shape that they divide"):
-        small_task(resnet=(), resnet_width=32, patch_size=1, input_shape=(33, 32, 3))
     with pytest.raises(ValueError, match=r"mask_ratio=0 must be in \(0, 1\]"):
         CorruptPatches(mask_ratio=0)
     with pytest.raises(ValueError, match=r"probability=0\.9 and random_patch_probability=0\.2"):
         CorruptPatches(0.5, 0.9, 0.2)
     with pytest.raises(ValueError, match="bits=0"):
-        MaskedPatchPrediction(keras_vit.VisionTransformer(**SIZES), bits=0)
+        MaskedPatchPrediction(small(), bits=0)

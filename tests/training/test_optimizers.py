@@ -7,14 +7,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training.optimizers import (
-    OPTIMIZERS,
-    DecoupledAdam,
-    MomentumSGD,
-    TableOptimizer,
-)
+from keras_vit.training.optimizers import OPTIMIZERS, DecoupledAdam, MomentumSGD
 from keras_vit.training.parameter_groups import ParameterGroup
 from keras_vit.training.schedules import WarmupDecay
+from tests.training.common import BACKEND, POLICIES, assert_equal, everywhere
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype("float32")
@@ -29,16 +25,11 @@ GROUPS = (
 
 def regression(optimizer: Any, **options: Any) -> keras.Model:
     keras.utils.set_random_seed(1)
-    model = keras.Sequential(
-        [
-            keras.Input((4,)),
-            keras.layers.Dense(5, "tanh", name="hidden", **options),
-            keras.layers.Dense(3, name="head", **options),
-        ]
-    )
+    hidden = keras.layers.Dense(5, "tanh", name="hidden", **options)
+    head = keras.layers.Dense(3, name="head", **options)
+    model = keras.Sequential([keras.Input((4,)), hidden, head])
     # TensorFlow's graphs compile faster without XLA, which the recorded trainings have.
-    jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
-    model.compile(optimizer, "mse", jit_compile=jit_compile)
+    model.compile(optimizer, "mse", jit_compile=False if BACKEND == "tensorflow" else "auto")
     return model
 
 
@@ -64,6 +55,7 @@ def clipped(values: list[np.ndarray], norm: float) -> list[np.ndarray]:
     return [gradient * min(1, norm / length) for gradient in values]
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("peak", [None, 0.2])
 def test_adam_with_its_table_is_numpys(peak: float | None) -> None:
     schedule = WarmupDecay(0.2, 6, warmup_steps=2)
@@ -85,21 +77,15 @@ def test_adam_with_its_table_is_numpys(peak: float | None) -> None:
             root = np.sqrt(second[i] / (1 - np.float32(0.999) ** (step + 1)))
             move = rate * multipliers[i] * corrected / (root + 1e-8)
             expected[i] = expected[i] - move - 0.3 * decays[i] * rate / (peak or 1) * expected[i]
-    for actual, value in zip(weights(model), expected, strict=True):
-        np.testing.assert_allclose(actual, value, atol=2e-6)
+    assert_equal(weights(model), expected, atol=2e-6)
 
 
+@pytest.mark.every_backend
 def test_accumulation_clips_the_average_and_counts_updates() -> None:
     """Schedule and moving average go by updates, not by the batches of an accumulation."""
-    options = {"global_clipnorm": 0.1, "state_dtype": "float32", "ema_momentum": 0.7}
-    model = regression(
-        MomentumSGD(
-            WarmupDecay(0.5, 6, warmup_steps=2),
-            use_ema=True,
-            gradient_accumulation_steps=2,
-            **options,
-        )
-    )
+    averaged = {"use_ema": True, "ema_momentum": 0.7, "gradient_accumulation_steps": 2}
+    options = {"global_clipnorm": 0.1, "state_dtype": "float32", **averaged}
+    model = regression(MomentumSGD(WarmupDecay(0.5, 6, warmup_steps=2), **options))
     expected = weights(model)
     fit(model, 5, batch_size=4)
     momentum = [np.zeros_like(value) for value in expected]
@@ -112,22 +98,21 @@ def test_accumulation_clips_the_average_and_counts_updates() -> None:
         expected = [w - rate * m for w, m in zip(expected, momentum, strict=True)]
         averages = averages or expected
         averages = [0.7 * a + 0.3 * w for a, w in zip(averages, expected, strict=True)]
-    for actual, value in zip(weights(model), averages, strict=True):  # fit ends with the average
-        np.testing.assert_allclose(actual, value, atol=2e-6)
+    assert_equal(weights(model), averages, atol=2e-6)  # fit ends with the average
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_saved_training_goes_on_as_if_it_had_not_stopped(name: str, tmp_path: Path) -> None:
-    def make() -> TableOptimizer:
-        return OPTIMIZERS[name](
-            WarmupDecay(0.1, 8, warmup_steps=2),
-            weight_decay=0.2,
-            groups=GROUPS,
-            state_dtype="bfloat16",
-            gradient_accumulation_steps=2,
+    options = {"weight_decay": 0.2, "groups": GROUPS, "state_dtype": "bfloat16"}
+    whole, part = (
+        regression(
+            OPTIMIZERS[name](
+                WarmupDecay(0.1, 8, warmup_steps=2), gradient_accumulation_steps=2, **options
+            )
         )
-
-    whole, part = regression(make()), regression(make())
+        for _ in range(2)
+    )
     fit(whole, 6, batch_size=4)
     fit(part, 3, batch_size=4)
     part.save(tmp_path / "model.keras")
@@ -135,12 +120,11 @@ def test_a_saved_training_goes_on_as_if_it_had_not_stopped(name: str, tmp_path: 
     assert again.optimizer.groups == GROUPS
     assert type(again.optimizer) is OPTIMIZERS[name]
     fit(again, 6, batch_size=4, initial=3)
-    for actual, expected in zip(weights(again), weights(whole), strict=True):
-        np.testing.assert_allclose(actual, expected, atol=1e-7)
+    assert_equal(again, whole, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", everywhere(POLICIES, "mixed_bfloat16"))
 def test_mixed_precision(name: str, policy: str) -> None:
     keras.config.set_dtype_policy(policy)
     model = regression(OPTIMIZERS[name](0.05, global_clipnorm=1.0, state_dtype="bfloat16"))

@@ -19,9 +19,9 @@ from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import set_head
 from keras_vit_cli import commands as cli
 from keras_vit_cli.train.record import note_of_probe
+from tests.training.common import assert_equal
 
 image = pytest.importorskip("PIL.Image")
-pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
 
 RUINOUS = 8.0  # a learning rate that destroys what the weights know
@@ -67,15 +67,20 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
     return [*words, "--augment", "none", *options]
 
 
+def facts_of(out: Path) -> dict[str, Any]:
+    return json.loads((out / "report.json").read_text("utf-8"))
+
+
+RUINING = ("--epochs", "1", "--learning-rate", str(RUINOUS))
+
+
 @pytest.mark.slow
 def test_the_probe_is_kept_where_fine_tuning_is_worse(
     folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    words = words_of(folder, weights, out, "--epochs", "1", "--learning-rate", str(RUINOUS))
-    assert cli.main(words) == 0
-    printed = capsys.readouterr().out
-    facts = json.loads((out / "report.json").read_text("utf-8"))
+    assert cli.main(words_of(folder, weights, out, *RUINING)) == 0
+    printed, facts = capsys.readouterr().out, facts_of(out)
     choice = facts["choice"]
     assert choice["selected"] == "linear probe"
     assert choice["images"] == 5  # a fifth of 24
@@ -93,10 +98,7 @@ def test_the_probe_is_kept_where_fine_tuning_is_worse(
     kept, start = (keras.saving.load_model(path) for path in (out / "model.keras", weights))
     for layer in start.layers:
         if layer.name != "head":
-            for before, after in zip(
-                layer.get_weights(), kept.get_layer(layer.name).get_weights(), strict=True
-            ):
-                np.testing.assert_array_equal(before, after)
+            assert_equal(kept.get_layer(layer.name), layer)
 
 
 def headed(weights: Path, splits: data.Splits) -> Any:
@@ -130,8 +132,7 @@ def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
     model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
     recipe = replace(RECIPE, tuned_share=0.9, views="flip")
     kept, choice = choose(model, recipe, start, part)
-    for a, b in zip(kept.get_weights(), start, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(kept, start)
     assert kept.eval_transform.views == "flip"
     assert (choice.selected, choice.images) == ("linear probe", len(part))
     assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
@@ -140,14 +141,7 @@ def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
     model.set_weights([np.zeros_like(values) for values in start])
     again, choice = choose(model, RECIPE, start, part, parts["rest"].train)
     assert "fitted again, on all 19 training images" in choice.reason
-    for layer in again.layers:
-        is_equal = all(
-            np.array_equal(a, b)
-            for a, b in zip(
-                layer.get_weights(), kept.get_layer(layer.name).get_weights(), strict=True
-            )
-        )
-        assert is_equal  # these images gave the first probe as well
+    assert_equal(again, kept)  # these images gave the first probe as well
 
 
 def test_classes_that_gave_no_image_take_no_part(parts: dict[str, Any]) -> None:
@@ -169,8 +163,7 @@ def test_weights_that_are_not_worse_are_kept(parts: dict[str, Any]) -> None:
     model.get_layer("head").set_weights([1.5 * kernel, 1.5 * bias])  # the same classes
     tuned = model.get_weights()
     kept, choice = choose(model, RECIPE, start, part, parts["rest"].train)
-    for a, b in zip(kept.get_weights(), tuned, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(kept, tuned)
     assert choice.selected == "fine-tuned weights"
     assert choice.linear_probe == choice.fine_tuned
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
@@ -188,28 +181,21 @@ def test_a_run_below_a_probe_says_so() -> None:
     note = note_of_probe(report, {"probe_accuracy": 0.75})
     assert "a linear probe on the frozen features reaches 75.00%" in note
     assert "the trained model 50.00%: try --freeze-backbone" in note
-    assert not note_of_probe(report, {"probe_accuracy": 0.5})
-    assert not note_of_probe(report, {})
-    assert not note_of_probe(
-        report, {"probe_accuracy": 0.75, "choice": {"selected": "linear probe"}}
-    )
+    kept = {"probe_accuracy": 0.75, "choice": {"selected": "linear probe"}}
+    for facts in ({"probe_accuracy": 0.5}, {}, kept):
+        assert not note_of_probe(report, facts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("held_out", ["0", "0.45"])
 def test_held_out_is_followed(
-    held_out: str,
-    weights: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    held_out: str, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """0 trains on all images, and compares nothing; a fraction sets the temperature as well."""
     out = tmp_path / "run"
     folder = photographs(tmp_path / "photographs", classes=3, count=20)  # 48 to train on
-    words = words_of(folder, weights, out, "--epochs", "1", "--learning-rate", str(RUINOUS))
-    assert cli.main([*words, "--held-out", held_out]) == 0
-    printed = capsys.readouterr().out
-    facts = json.loads((out / "report.json").read_text("utf-8"))
+    assert cli.main(words_of(folder, weights, out, *RUINING, "--held-out", held_out)) == 0
+    printed, facts = capsys.readouterr().out, facts_of(out)
     if held_out == "0":
         assert "no held-out training images to compare them with the linear probe" in printed
         assert facts["choice"]["images"] == 0
@@ -238,11 +224,9 @@ def test_a_resumed_run_chooses_alike(
                 assert cli.main(words) == 130
             words.append("--resume")
         assert cli.main(words) == 0
-        facts = json.loads((out / "report.json").read_text("utf-8"))
-        models.append((keras.saving.load_model(out / "model.keras").get_weights(), facts["choice"]))
+        models.append((keras.saving.load_model(out / "model.keras"), facts_of(out)["choice"]))
     assert models[0][1] == models[1][1]
-    for whole, resumed in zip(models[0][0], models[1][0], strict=True):
-        np.testing.assert_array_equal(whole, resumed)
+    assert_equal(models[1][0], models[0][0])
 
 
 def arrays(counts: list[int]) -> data.Splits:
@@ -280,16 +264,13 @@ def test_what_is_held_out_leaves_enough(counts: list[int], held: int) -> None:
     np.testing.assert_array_equal(again.labels(), part.labels())
 
 
-@pytest.mark.parametrize("counts", [[2, 2], [1, 1, 1], [2, 1]])
-def test_too_few_images_are_all_trained_on(counts: list[int]) -> None:
-    splits = arrays(counts)
-    assert hold_out_to_choose(splits) == (splits, None)
+def records() -> data.Splits:
+    splits = arrays([50, 50])  # and not an `IndexedSplit` to train on
+    return replace(splits, splits={**splits.splits, "train": SimpleNamespace(name="train")})
 
 
-def test_records_are_all_trained_on() -> None:
-    splits = arrays([50, 50])
-    records = SimpleNamespace(name="train")  # not an `IndexedSplit`
-    splits = replace(splits, splits={**splits.splits, "train": records})
+@pytest.mark.parametrize("splits", [*map(arrays, ([2, 2], [1, 1, 1], [2, 1])), records()])
+def test_records_and_too_few_images_are_all_trained_on(splits: data.Splits) -> None:
     assert hold_out_to_choose(splits) == (splits, None)
 
 
@@ -306,7 +287,7 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
         # Without augmentation, fine-tuning does not average over mirrored views.
         words += [*options, "--learning-rate", "0.02", "--views", "one"]
         assert cli.main(words) == 0
-        facts = json.loads((tmp_path / name / "report.json").read_text("utf-8"))
+        facts = facts_of(tmp_path / name)
         accuracies[name] = facts["accuracy"]
     assert facts["choice"]["images"] == 80
     assert facts["choice"]["selected"] == "linear probe"

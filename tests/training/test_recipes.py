@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict, replace
 
-import keras
 import numpy as np
 import pytest
 
@@ -13,13 +12,10 @@ from keras_vit.training import recipes
 from keras_vit.training.compile_model import compile_model, optimizer_of, schedule_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.recipes import RECIPES, SAM_RHO, Recipe, bit_hyperrule, get
-from tests.models.test_common import SIZES, pixels
+from tests.bank import fresh, pixels, small
+from tests.training.common import BACKEND
 
 IMAGES, LABELS = pixels(8, 32, 32, 3), np.eye(4, dtype="float32")[np.arange(8) % 4]
-
-
-def small_vit(**changes: object) -> keras_vit.VisionTransformer:
-    return keras_vit.VisionTransformer(**{**SIZES, "num_classes": 4, "depth": 1, **changes})
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -91,28 +87,15 @@ def test_bit_hyperrule_by_size_of_the_data() -> None:
     np.testing.assert_allclose(values, [1.5e-3, 3e-3, 3e-3, 3e-4, 3e-5, 3e-6], rtol=1e-5)
 
 
+@pytest.mark.every_backend
 def test_a_compiled_recipe_trains_with_all_it_says() -> None:
-    model = small_vit(num_heads=4)
-    jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
-    recipe = Recipe(
-        source="test",
-        model={},
-        image_size=32,
-        epochs=0,
-        steps=8,
-        batch_size=8,
-        accumulation=2,
-        learning_rate=2e-3,
-        layer_decay=0.7,
-        decay_follows="schedule",
-        weight_decay=1e-3,
-        loss="sigmoid",
-        head_bias=-5.0,
-        ema=0.5,
-        rho=0.1,
-        rho_min=0.05,
-        alpha=0.2,
-    )
+    model = fresh(num_classes=4, depth=1, filled=False)
+    jit_compile = False if BACKEND == "tensorflow" else "auto"
+    sizes = {"image_size": 32, "epochs": 0, "steps": 8, "batch_size": 8, "accumulation": 2}
+    rates = {"learning_rate": 2e-3, "layer_decay": 0.7, "weight_decay": 1e-3}
+    changes = {"decay_follows": "schedule", "loss": "sigmoid", "head_bias": -5.0, "ema": 0.5}
+    sam = {"rho": 0.1, "rho_min": 0.05, "alpha": 0.2}
+    recipe = Recipe(source="test", model={}, **sizes, **rates, **changes, **sam)
     compile_model(model, recipe, 8, frozen=["patch_embedding/.*"], jit_compile=jit_compile)
     assert set(np.array(model.get_layer("head").bias)) == {-5.0}
     optimizer = model.optimizer
@@ -124,17 +107,15 @@ def test_a_compiled_recipe_trains_with_all_it_says() -> None:
     assert history["loss"][-1] < history["loss"][0]
     assert "accuracy" in history
     np.testing.assert_array_equal(np.array(model.get_layer("patch_embedding").kernel), frozen)
-    rates = {
-        variable.path: group.learning_rate
-        for variable, group in zip(model.trainable_variables, optimizer._group_of, strict=True)
-    }
+    groups = zip(model.trainable_variables, optimizer._group_of, strict=True)
+    rates = {variable.path: group.learning_rate for variable, group in groups}
     np.testing.assert_allclose(rates["block_0/mlp/dense_0/kernel"], 0.7)
     assert rates["head/bias"] == 1
     np.testing.assert_allclose(rates["class_token/embedding"], 0.7**2)
 
 
 def test_losses_and_plain_steps() -> None:
-    model = small_vit()
+    model = fresh(num_classes=4, depth=1, filled=False)
     compile_model(model, get("finetune/flowers"), 500, jit_compile=False)
     assert isinstance(model.optimizer, MomentumSGD)
     assert isinstance(model.loss, SoftmaxCrossentropy)
@@ -153,7 +134,7 @@ def test_errors_say_the_fix() -> None:
     with pytest.raises(ValueError, match="'finetune/cifar10'"):
         get("finetune/cifar1")
     with pytest.raises(ValueError, match=r"recipe\.scaled\(steps=50\)"):
-        compile_model(small_vit(), get("finetune/flowers"), 50)
+        compile_model(small(), get("finetune/flowers"), 50)
     with pytest.raises(ValueError, match="'sigmoid'"):
         replace(get("digits"), loss="hinge")
     with pytest.raises(ValueError, match="epochs=0, steps=0"):
@@ -161,34 +142,29 @@ def test_errors_say_the_fix() -> None:
     assert recipes.RECIPES is RECIPES
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("learning_rate", np.nan),
-        ("learning_rate", np.inf),
-        ("learning_rate", 0.0),
-        ("learning_rate", -1e-3),
-        ("label_smoothing", 1.5),
-        ("label_smoothing", np.nan),
-        ("weight_decay", -0.1),
-        ("weight_decay", np.nan),
-        ("dropout", 1.0),
-        ("ema", -0.5),
-        ("batch_size", 0),
-        ("batch_size", 2.5),
-        ("accumulation", 0),
-        ("image_size", -224),
-        ("clip_norm", 0.0),
-        ("layer_decay", 1.1),
-        ("mixup", -0.2),
-        ("warmup", -1),
-        ("steps", -1),
-        ("rho", np.nan),
-    ],
-)
-def test_numbers_out_of_range(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be)"):
-        replace(get("finetune_small"), **{name: value})
+OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
+    "learning_rate": (np.nan, np.inf, 0.0, -1e-3),
+    "label_smoothing": (1.5, np.nan),
+    "weight_decay": (-0.1, np.nan),
+    "batch_size": (0, 2.5),
+    "dropout": (1.0,),
+    "ema": (-0.5,),
+    "accumulation": (0,),
+    "image_size": (-224,),
+    "clip_norm": (0.0,),
+    "layer_decay": (1.1,),
+    "mixup": (-0.2,),
+    "warmup": (-1,),
+    "steps": (-1,),
+    "rho": (np.nan,),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_numbers_out_of_range(name: str) -> None:
+    for value in OUT_OF_RANGE[name]:
+        with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be)"):
+            replace(get("finetune_small"), **{name: value})
 
 
 @pytest.mark.parametrize("options", [{"steps": 0}, {"steps": -5}, {"batch_size": 1.5}])
@@ -201,4 +177,4 @@ def test_scaled_to_numbers_out_of_range(options: dict[str, float]) -> None:
 @pytest.mark.parametrize("steps", [0, -1, 2.5])
 def test_total_steps_out_of_range(steps: float) -> None:
     with pytest.raises(ValueError, match=f"total_steps={steps} .* at least 1"):
-        compile_model(small_vit(), get("digits"), steps)
+        compile_model(small(), get("digits"), steps)

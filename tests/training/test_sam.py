@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.training.sam import gsam_rho, sharpness_aware
+from tests.training.common import BACKEND, POLICIES, assert_equal, everywhere
 from tests.training.test_optimizers import X, Y, clipped, gradients, regression, weights
 
 
@@ -28,8 +29,8 @@ def sam_gradient(
     return [r - alpha * o for r, o in zip(robust, residual, strict=True)]
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6])
-@pytest.mark.parametrize("accumulate", [None, 2])
+@pytest.mark.every_backend
+@pytest.mark.parametrize(("alpha", "accumulate"), [(0.0, None), (0.0, 2), (0.6, None), (0.6, 2)])
 def test_any_optimizer_steps_from_beside(alpha: float, accumulate: int | None) -> None:
     sgd = keras.optimizers.SGD(0.5, global_clipnorm=0.2, gradient_accumulation_steps=accumulate)
     model = regression(sgd)
@@ -38,17 +39,14 @@ def test_any_optimizer_steps_from_beside(alpha: float, accumulate: int | None) -
     size = 8 // (accumulate or 1)
     loss = model.fit(X, Y, size, epochs=4, shuffle=False, verbose=0).history["loss"]
     for step in range(4):
-        starts = range(0, 8, size)
-        parts = [
-            sam_gradient(expected, X[i : i + size], Y[i : i + size], 0.3, alpha) for i in starts
-        ]
+        slices = [slice(i, i + size) for i in range(0, 8, size)]
+        parts = [sam_gradient(expected, X[part], Y[part], 0.3, alpha) for part in slices]
         mean = clipped([np.mean(part, axis=0) for part in zip(*parts, strict=True)], 0.2)
         here = np.tanh(X @ expected[0] + expected[1]) @ expected[2] + expected[3]
         # What fit shows is the loss of the weights themselves.
         np.testing.assert_allclose(loss[step], ((here - Y) ** 2).mean(), rtol=1e-5)
         expected = [value - 0.5 * g for value, g in zip(expected, mean, strict=True)]
-    for actual, value in zip(weights(model), expected, strict=True):
-        np.testing.assert_allclose(actual, value, atol=1e-6)
+    assert_equal(weights(model), expected, atol=1e-6)
 
 
 def test_rho_falls_with_the_learning_rate() -> None:
@@ -61,23 +59,18 @@ def test_rho_falls_with_the_learning_rate() -> None:
         rate, next_rate = 0.5 * (1 - step / 4), 0.5 * (1 - (step + 1) / 4)
         actual = sam_gradient(expected, X, Y, 0.1 + 0.3 * next_rate / 0.5, 0.0)
         expected = [value - rate * g for value, g in zip(expected, actual, strict=True)]
-    for actual, value in zip(weights(model), expected, strict=True):
-        np.testing.assert_allclose(actual, value, atol=1e-6)
+    assert_equal(weights(model), expected, atol=1e-6)
 
 
+@pytest.mark.every_backend
 def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
     """Batch norm counts a batch once; dropout has one mask, of which both gradients know."""
 
     def train(rho: float | None) -> keras.Model:
         keras.utils.set_random_seed(3)
-        model = keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.BatchNormalization(momentum=0.5),
-                keras.layers.Dropout(0.5, seed=5),
-                keras.layers.Dense(3),
-            ]
-        )
+        norm = keras.layers.BatchNormalization(momentum=0.5)
+        layers = [norm, keras.layers.Dropout(0.5, seed=5), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
         model.compile(keras.optimizers.SGD(0.5), "mse", metrics=["mae"])
         sharpness_aware(model, rho)
         model.fit(X, Y, 8, epochs=2, shuffle=False, verbose=0)
@@ -85,18 +78,15 @@ def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
 
     plain, tiny, far = train(None), train(1e-6), train(0.5)
     # Looking no distance ahead is the plain step, were it not for other masks or statistics.
-    for a, b in zip(plain.variables, tiny.variables, strict=True):
+    for a, b, c in zip(plain.variables, tiny.variables, far.variables, strict=True):
         np.testing.assert_allclose(np.array(a), np.array(b), atol=1e-5, err_msg=a.path)
-    for a, b in zip(plain.non_trainable_variables, far.non_trainable_variables, strict=True):
-        np.testing.assert_array_equal(np.array(a), np.array(b), err_msg=a.path)
-    moved = [
-        np.abs(np.array(a) - np.array(b)).max()
-        for a, b in zip(plain.trainable_variables, far.trainable_variables, strict=True)
-    ]
-    assert max(moved) > 1e-3
+        if not a.trainable:
+            np.testing.assert_array_equal(np.array(a), np.array(c), err_msg=a.path)
+    pairs = zip(plain.trainable_variables, far.trainable_variables, strict=True)
+    assert max(np.abs(np.array(a) - np.array(b)).max() for a, b in pairs) > 1e-3
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", everywhere(POLICIES, "mixed_bfloat16"))
 def test_mixed_precision(policy: str) -> None:
     keras.config.set_dtype_policy(policy)
     model = regression(keras.optimizers.Adam(0.05))
@@ -106,26 +96,24 @@ def test_mixed_precision(policy: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.every_backend
 def test_the_switch_goes_both_ways() -> None:
-    def after(*switches: float | None) -> list[np.ndarray]:
+    def after(*switches: float | None) -> keras.Model:
         model = regression(keras.optimizers.SGD(0.5))
         for rho in switches:
             sharpness_aware(model, rho)
         model.fit(X, Y, 8, epochs=1, verbose=0)
-        return weights(model)
+        return model
 
-    plain, switched_off, on = after(), after(0.3, None), after(0.3)
-    for a, b, c in zip(plain, switched_off, on, strict=True):
-        np.testing.assert_array_equal(a, b)
-        assert not np.array_equal(a, c)
-    model = regression(keras.optimizers.SGD(0.5))
-    model.fit(X, Y, 8, epochs=1, verbose=0)  # with its step compiled
-    sharpness_aware(model, 0.3)
+    model = after()
+    assert_equal(after(0.3, None), model)
+    for a, b in zip(weights(model), weights(after(0.3)), strict=True):
+        assert not np.array_equal(a, b)
+    sharpness_aware(model, 0.3)  # with its step compiled
     before = weights(model)
     model.fit(X, Y, 8, epochs=1, verbose=0)
-    expected = sam_gradient(before, X, Y, 0.3, 0.0)
-    for actual, value, gradient in zip(weights(model), before, expected, strict=True):
-        np.testing.assert_allclose(actual, value - 0.5 * gradient, atol=1e-6)
+    pairs = zip(before, sam_gradient(before, X, Y, 0.3, 0.0), strict=True)
+    assert_equal(weights(model), [value - 0.5 * gradient for value, gradient in pairs], atol=1e-6)
 
 
 def matrix_products(rho: float | None, jit_compile: bool) -> int:
@@ -133,11 +121,10 @@ def matrix_products(rho: float | None, jit_compile: bool) -> int:
     model = regression(keras.optimizers.SGD(0.5))
     model.compile(keras.optimizers.SGD(0.5), "mse", jit_compile=jit_compile)
     sharpness_aware(model, rho)
-    backend = keras.backend.backend()
-    if backend == "torch":
+    if BACKEND == "torch":
         return _products_in_torch(model)
     model.fit(X, Y, 8, verbose=0)
-    if backend == "jax":
+    if BACKEND == "jax":
         import jax
 
         kinds = ("trainable", "non_trainable", "optimizer", "metrics")
@@ -178,20 +165,19 @@ def _products_in_torch(model: keras.Model) -> int:
     return counter.get_total_flops()
 
 
-def test_it_costs_two_gradients_and_no_more() -> None:
-    jit_compile = keras.backend.backend() != "torch"  # where Keras's "auto" says no
+@pytest.mark.every_backend
+@pytest.mark.parametrize(
+    "jit_compile",
+    [
+        BACKEND != "torch",  # where Keras's "auto" says no
+        pytest.param(True, marks=[pytest.mark.slow, pytest.mark.backends("torch")]),
+    ],
+    ids=["usual", "under torch.compile"],
+)
+def test_it_costs_two_gradients_and_no_more(jit_compile: bool) -> None:
     plain = matrix_products(None, jit_compile)
     assert plain > 0
     assert matrix_products(0.3, jit_compile) == 2 * plain
-
-
-@pytest.mark.slow
-def test_it_costs_two_gradients_under_torch_compile() -> None:
-    if keras.backend.backend() != "torch":
-        pytest.skip("the others compile above")
-    plain = matrix_products(None, True)
-    assert plain > 0
-    assert matrix_products(0.3, True) == 2 * plain
 
 
 @pytest.mark.parametrize(("rho", "alpha", "word"), [(0.0, 0.0, "rho=0.0"), (0.1, -1.0, "alpha=-1")])

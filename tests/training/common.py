@@ -1,0 +1,109 @@
+"""What tests of training share: sources of batches, a stop within a run, arrays compared."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+BACKEND = keras.backend.backend()
+# Operation by operation JAX takes longer than to compile; TensorFlow's graphs need no XLA.
+JIT = BACKEND == "jax"
+# Where nothing depends on compilation.
+QUICK = {"run_eagerly": not JIT, "jit_compile": JIT}
+POLICIES = ["mixed_bfloat16", "mixed_float16"]
+Source = Callable[[np.ndarray, np.ndarray], dict[str, Any]]
+
+
+class Killed(Exception):
+    """Stands for the signal where nothing depends on a process that ends."""
+
+
+class StopAt(keras.callbacks.Callback):
+    """Raises at the end of a step, counted from 1 over all processes of a run."""
+
+    def __init__(self, step: int, error: type[BaseException] = Killed) -> None:
+        super().__init__()
+        self.at, self.step, self.error = step, 0, error
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.step += 1
+        if self.step == self.at:
+            raise self.error
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+
+
+def array(tensor: Any) -> np.ndarray:
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def assert_equal(actual: Any, expected: Any, **tolerance: float) -> None:
+    """Each array of two models or lists: exactly, or within the tolerance of `assert_allclose`."""
+    check: Any = np.testing.assert_allclose if tolerance else np.testing.assert_array_equal
+    ours, theirs = (x.get_weights() if hasattr(x, "get_weights") else x for x in (actual, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        check(one, other, **tolerance)
+
+
+def everywhere(cases: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Cases of which the chosen ones run on every backend."""
+    mark = pytest.mark.every_backend
+    return [pytest.param(case, marks=mark) if case in chosen else case for case in cases]
+
+
+@contextmanager
+def refused(*words: str) -> Iterator[Any]:
+    """An error of values has all these words."""
+    with pytest.raises(ValueError) as error:
+        yield error
+    for word in words:
+        assert word in str(error.value)
+
+
+def arrays(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return {"x": images, "y": labels}
+
+
+def tensorflow_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    tf = pytest.importorskip("tensorflow")
+    return {"x": tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)}
+
+
+def generator(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    batches = Batches(images, labels)
+    return {"x": (batches[i] for i in range(len(batches)))}
+
+
+class Batches(keras.utils.PyDataset):
+    """Of four images each."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
+        super().__init__()
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images) // 4
+
+    def __getitem__(self, index: int) -> Any:
+        part = slice(4 * index, 4 * index + 4)
+        return self.images[part], self.labels[part]
+
+
+def py_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return {"x": Batches(images, labels)}
+
+
+def torch_loader(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.tensor(images), torch.tensor(labels))
+    return {"x": torch.utils.data.DataLoader(data, batch_size=4)}
+
+
+SOURCES = [arrays, tensorflow_dataset, generator, py_dataset, torch_loader]
