@@ -10,6 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.trainer import xla
+from tests.backend import rows
 
 OF = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "input_shape": (16, 16, 3), "num_classes": 3}
 VIT = {**OF, "num_heads": 1}
@@ -110,8 +111,7 @@ def test_small_models_need_more_steps() -> None:
     assert not xla.xla_pays(large, None)
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("requested", ["auto", False])
+@pytest.mark.parametrize("requested", rows(["auto", False], ["auto"]))
 def test_a_file_remembers_what_was_requested(requested: str | bool, tmp_path: Path) -> None:
     # JAX compiles each operation of an eager step, by its shapes: one size of a batch, and SGD.
     model = vit_for(metrics=["mae"], jit_compile=requested)

@@ -107,7 +107,7 @@ def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np
 HEADED = [kind for kind, options in KINDS.items() if options.get("num_classes") != 0]
 
 
-@pytest.mark.parametrize("kind", rows([*HEADED, *COMBINED], ["token", "bit", "merging"]))
+@pytest.mark.parametrize("kind", rows([*HEADED, *COMBINED], ["token"]))
 def test_gradients_of_features_are_finite_differences(kind: str) -> None:
     model = model_of(kind)
     features = float_features(model)

@@ -38,6 +38,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 ARCHITECTURES = ("class token", "hybrid", "mixer", "bit")
 # Keras does the rest: what it computes of its own runs on every backend with one family alone.
 ONE_OF_EACH = rows(ARCHITECTURES, ["class token"])
+THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in ARCHITECTURES[1:]]
+ONE_IS_QUICK = [ARCHITECTURES[0], *THOROUGH]
 MIDDLE = {"bit": "stage_1_unit_1"}
 IMAGES = pixels(4, 32, 32, 3)
 
@@ -449,6 +451,7 @@ def test_a_loaded_model_is_called_before_keras_exports_it(
 
 
 @pytest.mark.backends("tensorflow")  # where Keras exports it
+@pytest.mark.parametrize("architecture", ONE_IS_QUICK)
 def test_export_to_tensorflow(architecture: str, tmp_path: Path) -> None:
     import tensorflow as tf
 

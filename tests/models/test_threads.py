@@ -15,7 +15,7 @@ import keras_vit
 from tests.bank import TINY, fresh, outputs, pixels
 
 pytestmark = pytest.mark.every_backend  # variables and locks are the backend's
-THREADS, CALLS = 8, 100
+THREADS, CALLS = 8, 60
 IMAGES, LABELS = pixels(4, 16, 16, 3), np.arange(4)
 IS_JAX = keras.backend.backend() == "jax"
 
