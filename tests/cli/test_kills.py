@@ -81,9 +81,7 @@ def sums(folder: Path) -> dict[Path, str]:
         pytest.param("--epochs 4", 1, marks=pytest.mark.every_backend),
         pytest.param("--epochs 12", 50, marks=COMPILED),
         pytest.param("--epochs 12 --teacher teacher.keras", 5, marks=SLOW),
-        pytest.param(
-            "--epochs 12 --reader grain", 20, marks=[*SLOW, pytest.mark.backends("torch")]
-        ),
+        pytest.param("--epochs 12 --reader grain", 20, marks=ON_TORCH),
     ],
 )
 def test_kills(words: str, number: int, tmp_path: Path) -> None:
