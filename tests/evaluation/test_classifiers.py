@@ -1,19 +1,21 @@
-"""k-NN and linear probe against independent computations, and on real flowers."""
+"""k-NN, linear probes and heads of tasks against independent computations, and on flowers."""
 
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
 
 import keras_vit
 from keras_vit import data
 from keras_vit.evaluation import features, fewshot_table, knn_accuracy, linear_probe
+from keras_vit.evaluation.task_probe import TaskProbe, task_probe
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 
 
-def clusters(
-    examples: int, classes: int = 4, noise: float = 1.0, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
+def clusters(examples: int, classes: int = 4, noise: float = 1.0, seed: int = 0) -> tuple:
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, examples)
     centers = np.random.default_rng(99).normal(size=(classes, 12))
@@ -52,18 +54,14 @@ def test_temperature_weighs_votes() -> None:
 
 
 def test_probe_equals_scikit_learn_and_folds_into_a_head() -> None:
-    linear_model = pytest.importorskip("sklearn.linear_model")
     probe = linear_probe(*TRAIN, *TEST)
     mean, std = TRAIN[0].mean(0), TRAIN[0].std(0)
-    regression = linear_model.LogisticRegression(C=probe.strength, max_iter=2000)
+    regression = LogisticRegression(C=probe.strength, max_iter=2000)
     regression.fit((TRAIN[0] - mean) / std, TRAIN[1])
     standardized = (TEST[0] - mean) / std
     assert probe.accuracy == regression.score(standardized, TEST[1])
-    np.testing.assert_allclose(
-        keras.ops.softmax(TEST[0] @ probe.kernel + probe.bias),
-        regression.predict_proba(standardized),
-        atol=1e-4,
-    )
+    ours = keras.ops.softmax(TEST[0] @ probe.kernel + probe.bias)
+    np.testing.assert_allclose(ours, regression.predict_proba(standardized), atol=1e-4)
 
 
 def test_probe_chooses_the_penalty_by_the_training_features() -> None:
@@ -86,22 +84,6 @@ def test_two_classes_and_a_class_without_training_examples() -> None:
     assert unknown.accuracy == pytest.approx((predictions[10:] == test_y[10:]).mean() * 0.9)
 
 
-def test_errors() -> None:
-    with pytest.raises(ValueError, match="k=201 is more than the 200"):
-        knn_accuracy(*TRAIN, *TEST, k=201)
-    with pytest.raises(ValueError, match="temperature=0"):
-        knn_accuracy(*TRAIN, *TEST, temperature=0)
-    for folds in (0, 1, 2.5):
-        with pytest.raises(ValueError, match=f"folds={folds} must be an integer"):
-            linear_probe(*TRAIN, *TEST, folds=folds)
-    with pytest.raises(ValueError, match="seed=-1"):
-        linear_probe(*TRAIN, *TEST, seed=-1)
-    with pytest.raises(ValueError, match="two training examples each; class 1 has 1"):
-        linear_probe(np.eye(3), [0, 0, 1], np.eye(3), [0, 0, 1])
-    with pytest.raises(ValueError, match=r"of 1 class\."):
-        linear_probe(np.eye(3), [0, 0, 0], np.eye(3), [0, 0, 0])
-
-
 @pytest.mark.slow
 def test_flowers(shared: Path, tmp_path: Path) -> None:
     """Issue 3, criterion 4: an independent probe of timm's features gave 92.7 %."""
@@ -115,3 +97,64 @@ def test_flowers(shared: Path, tmp_path: Path) -> None:
     assert knn_accuracy(*parts) >= 0.85
     means = [row.mean for row in fewshot_table(*parts)]
     assert means == sorted(means)
+
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(1, 2, (200, 6))
+SCORES = X @ RANDOM.normal(size=(6, 3)) + RANDOM.normal(size=(200, 3))
+SCALED = StandardScaler().fit_transform(X)
+
+
+def test_labels_are_logistic_regressions() -> None:
+    """The mean over the labels is a sum with a weaker penalty."""
+    labels = (SCORES > 0).astype(int)
+    task = Multilabel(("a", "b", "c"))
+    probe = task_probe(task, X, task.check_targets(labels))
+    for i in range(3):
+        sklearn = LogisticRegression(C=probe.strength / 3, max_iter=5000, tol=1e-8)
+        expected = sklearn.fit(SCALED, labels[:, i]).decision_function(SCALED)
+        np.testing.assert_allclose(probe.outputs(X)[:, i], expected, atol=0.02)
+
+
+@pytest.mark.every_backend
+def test_classes_are_a_logistic_regression() -> None:
+    labels = SCORES.argmax(axis=1)
+    task = Classification(("a", "b", "c"))
+    probe = task_probe(task, X, task.check_targets(labels))
+    sklearn = LogisticRegression(C=probe.strength, max_iter=5000, tol=1e-8).fit(SCALED, labels)
+    expected = sklearn.predict_proba(SCALED)
+    np.testing.assert_allclose(task.answers(probe.outputs(X)), expected, atol=2e-3)
+
+
+@pytest.mark.every_backend
+def test_numbers_are_a_ridge_regression() -> None:
+    task = Regression(("x", "y")).fitted(SCORES[:, :2])
+    targets = task.check_targets(SCORES[:, :2])
+    probe = task_probe(task, X, targets)
+    # Mean over two numbers, and squares without a half.
+    expected = Ridge(alpha=1 / probe.strength).fit(SCALED, targets).predict(SCALED)
+    np.testing.assert_allclose(probe.outputs(X), expected, atol=2e-3)
+
+
+def test_grades_beat_the_best_constant() -> None:
+    grades = np.digitize(SCORES[:, 0], [-2, 0, 2])
+    task = Ordinal(size=4)
+    probe = task_probe(task, X[:150], task.check_targets(grades[:150]))
+    answers = task.answers(probe.outputs(X[150:]))
+    constant = np.full(50, np.median(grades[:150]))
+    errors = [np.abs(each - grades[150:]).mean() for each in (task.grades(answers), constant)]
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_the_penalty_is_chosen_on_held_out_examples() -> None:
+    """Of noise in many dimensions, nothing is learned: the strongest penalty."""
+    noise, numbers = RANDOM.normal(size=(60, 50)), RANDOM.normal(size=60)
+    task = Regression(("x",)).fitted(numbers)
+    probe = task_probe(task, noise, task.check_targets(numbers))
+    assert probe.strength <= 1e-3
+    assert np.abs(probe.outputs(noise)).max() < 0.2
+
+
+def test_the_head_is_for_features_as_they_are() -> None:
+    probe = TaskProbe(1.0, np.ones((2, 1), np.float32), np.ones(1, np.float32))
+    assert probe.outputs([[1, 2]]).tolist() == [[4.0]]

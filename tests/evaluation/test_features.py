@@ -3,41 +3,32 @@
 import importlib
 import os
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import data
 from keras_vit.evaluation import features
+from tests.bank import outputs, pixels, tiny
 from tests.data.image_fixtures import flat_folder
 
 pytest.importorskip("tensorflow")
 
 
-def build(**changes: object) -> keras_vit.VisionTransformer:
-    keras.utils.set_random_seed(3)
-    arguments = {
-        "patch_size": 4,
-        "hidden_dim": 8,
-        "depth": 1,
-        "num_heads": 2,
-        "input_shape": (8, 8, 1),
-        "num_classes": 3,
-    }
-    return keras_vit.VisionTransformer(**{**arguments, **changes})
+def build(**changes: object) -> Any:
+    return tiny(**{"patch_size": 4, "hidden_dim": 8, "input_shape": (8, 8, 1), **changes})
 
 
-@pytest.fixture(scope="module")
-def model() -> keras_vit.VisionTransformer:
+@pytest.fixture
+def model() -> Any:
     return build()
 
 
-def split_of(images: int = 11, seed: int = 0) -> data.ArraySplit:
-    random = np.random.default_rng(seed)
-    pixels = random.integers(0, 256, (images, 8, 8, 1), np.uint8)
-    return data.ArraySplit("train", ("a", "b", "c"), pixels, np.arange(images) % 3)
+def split_of(images: int = 11, *shape: int, seed: int = 0) -> data.ArraySplit:
+    content = pixels(images, *(shape or (8, 8, 1)), seed=seed)
+    return data.ArraySplit("train", ("a", "b", "c"), content, np.arange(images) % 3)
 
 
 @pytest.fixture
@@ -57,36 +48,34 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.every_backend
-def test_features_are_the_pooled_pre_logits(model: keras_vit.VisionTransformer) -> None:
+def test_features_are_the_pooled_pre_logits(model: Any) -> None:
     split = split_of()
     images, labels = split.as_arrays()
     x, y = features(model, split, batch_size=4)  # the last batch is not full
     assert x.dtype == np.float32
     np.testing.assert_array_equal(y, labels)
     with model.only_pooled_tokens():
-        expected = model.feature_model("pre_logits")(images.astype("float32"))
-    np.testing.assert_allclose(x, keras.ops.convert_to_numpy(expected), atol=2e-6)
+        expected = outputs(model.feature_model("pre_logits"), images.astype("float32"))
+    np.testing.assert_allclose(x, expected, atol=2e-6)
+    # Of mixed precision, they are float32 too: eight bits of mantissa, features of size 1.
+    low, _ = features(build(dtype="mixed_bfloat16"), split, batch_size=4)
+    assert low.dtype == np.float32
+    assert np.abs(low - expected).mean() < 0.02
 
 
-def test_images_are_prepared_by_eval_transform(model: keras_vit.VisionTransformer) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (4, 20, 30, 1), np.uint8)
-    split = data.ArraySplit("val", ("a", "b"), images, np.zeros(4, int))
-    stretching = model.copy()
-    stretching.eval_transform = {"mode": "stretch"}
-    tight = model.copy()
-    tight.eval_transform = {"crop_fraction": 0.5}
-    for changed in (stretching, tight):
-        prepared = np.stack(
-            [data.evaluation_image(image, 8, changed.eval_transform) for image in images]
-        )
-        expected = keras.ops.convert_to_numpy(model.feature_model("pre_logits")(prepared))
+def test_images_are_prepared_by_eval_transform(model: Any) -> None:
+    split, changed = split_of(4, 20, 30, 1), model.copy()
+    for transform in ({"mode": "stretch"}, {"crop_fraction": 0.5}):
+        changed.eval_transform = transform
+        images = split.as_arrays()[0]
+        prepared = [data.evaluation_image(image, 8, changed.eval_transform) for image in images]
+        expected = outputs(model.feature_model("pre_logits"), np.stack(prepared))
         np.testing.assert_allclose(features(changed, split)[0], expected, atol=2e-6)
 
 
 @pytest.mark.every_backend
 def test_channels_first() -> None:
-    images = np.random.default_rng(0).integers(0, 256, (5, 12, 20, 3), np.uint8)
-    split = data.ArraySplit("val", ("a", "b"), images, np.arange(5) % 2)
+    split = split_of(5, 12, 20, 3)
     last = build(input_shape=(8, 16, 3))
     first = build(input_shape=(3, 8, 16), data_format="channels_first")
     first.set_weights(last.get_weights())
@@ -94,9 +83,7 @@ def test_channels_first() -> None:
     np.testing.assert_allclose(features(first, split, batch_size=2)[0], expected, atol=2e-6)
 
 
-def test_features_are_cached(
-    model: keras_vit.VisionTransformer, tmp_path: Path, computed: list[str]
-) -> None:
+def test_features_are_cached(model: Any, tmp_path: Path, computed: list) -> None:
     first = features(model, split_of(), tmp_path)
     second = features(model.with_classifier(7), split_of(), tmp_path)  # the head does not matter
     assert len(computed) == 1
@@ -107,9 +94,7 @@ def test_features_are_cached(
     assert file.suffix == ".npz"
 
 
-def test_every_change_is_computed_again(
-    model: keras_vit.VisionTransformer, tmp_path: Path, computed: list[str]
-) -> None:
+def test_every_change_is_computed_again(model: Any, tmp_path: Path, computed: list) -> None:
     other_weights = model.copy()
     kernel = other_weights.get_layer("patch_embedding").weights[0]
     kernel.assign(kernel + 1e-3)
@@ -128,40 +113,23 @@ def test_every_change_is_computed_again(
     assert len(computed) == len(list(tmp_path.iterdir())) == len(variants)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_a_truncated_file_is_computed_again(
-    model: keras_vit.VisionTransformer, tmp_path: Path, computed: list[str], share: float
-) -> None:
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, "a flipped bit"])
+def test_a_damaged_file_is_replaced(model: Any, tmp_path: Path, computed: list, kept: Any) -> None:
     expected, _ = features(model, split_of(), tmp_path)
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
-    file.write_bytes(content[: int(len(content) * share)])
+    damaged = bytearray(content if isinstance(kept, str) else content[: int(len(content) * kept)])
+    if isinstance(kept, str):
+        damaged[content.find(expected.tobytes()) + 5] ^= 1
+    file.write_bytes(damaged)
     with pytest.warns(UserWarning, match="damaged and computed again"):
         x, _ = features(model, split_of(), tmp_path)
     np.testing.assert_array_equal(x, expected)
     assert file.read_bytes() == content
 
 
-def test_a_flipped_bit_is_detected(
-    model: keras_vit.VisionTransformer, tmp_path: Path, computed: list[str]
-) -> None:
-    expected, _ = features(model, split_of(), tmp_path)
-    (file,) = tmp_path.iterdir()
-    contents = bytearray(file.read_bytes())
-    position = contents.find(expected.tobytes())
-    contents[position + 5] ^= 1
-    file.write_bytes(contents)
-    with pytest.warns(UserWarning, match="damaged"):
-        x, _ = features(model, split_of(), tmp_path)
-    np.testing.assert_array_equal(x, expected)
-
-
-def test_a_failed_write_leaves_no_file(
-    model: keras_vit.VisionTransformer,
-    tmp_path: Path,
-    computed: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("computed")
+def test_a_failed_write_leaves_no_file(model: Any, tmp_path: Path, monkeypatch: Any) -> None:
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
@@ -174,32 +142,12 @@ def test_a_failed_write_leaves_no_file(
 def test_files_are_identified_by_size_and_time(tmp_path: Path, computed: list[str]) -> None:
     model = build(input_shape=(8, 8, 3))
     images = flat_folder(tmp_path / "images", count=3)
-    cache = tmp_path / "cache"
 
-    def run() -> np.ndarray:
-        return features(model, data.load(images).train, cache)[0]
+    def computations(**options: Any) -> int:
+        features(model, data.load(images, **options).train, tmp_path / "cache")
+        return len(computed)
 
-    before = run()
-    np.testing.assert_array_equal(run(), before)
-    assert len(computed) == 1
+    assert [computations(), computations()] == [1, 1]
     os.utime(data.load(images).train.files[0], ns=(1, 1))
-    run()
-    assert len(computed) == 2
-    features(model, data.load(images, reader="grain").train, cache)  # whose pixels are others
-    assert len(computed) == 3
-
-
-def test_errors(model: keras_vit.VisionTransformer) -> None:
-    with pytest.raises(ValueError, match='Build it with pooling="token"'):
-        features(build(pooling=None), split_of())
-    with pytest.raises(ValueError, match="batch_size=0"):
-        features(model, split_of(), batch_size=0)
-
-
-@pytest.mark.every_backend
-def test_mixed_precision_gives_float32(model: keras_vit.VisionTransformer) -> None:
-    x, _ = features(build(dtype="mixed_bfloat16"), split_of())
-    reference = model.feature_model("pre_logits")(split_of().as_arrays()[0].astype("float32"))
-    assert x.dtype == np.float32
-    difference = np.abs(x - keras.ops.convert_to_numpy(reference))
-    assert difference.mean() < 0.02  # eight bits of mantissa, features of size 1
+    assert computations() == 2
+    assert computations(reader="grain") == 3  # whose pixels are others

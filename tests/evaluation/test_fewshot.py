@@ -86,32 +86,3 @@ def test_table_has_mean_and_spread() -> None:
         assert row.mean == pytest.approx(sum(each) / 4)
         assert row.spread == pytest.approx(np.std(each, ddof=1))
     assert fewshot_table(x, y, x, y, shots=(1,), seeds=(0,))[0].spread == 0.0
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"shots": 0}, "shots=0"),
-        ({"shots": 3}, "shots=3 is more than any class has: the largest has 2"),
-        ({"seed": -1}, "seed=-1"),
-        ({"l2": 0.0}, r"l2=0.0 must be greater than 0"),
-        ({"l2": float("nan")}, r"l2=nan must be greater than 0"),
-        ({"l2": float("inf")}, r"l2=inf must be greater than 0"),
-        ({"train_y": [0, 1]}, r"train features \(4, 2\) and labels \(2,\)"),
-        ({"test_x": np.ones((4, 3))}, "test features have 3 dimensions"),
-        ({"train_x": np.full((4, 2), np.nan)}, "example 0 are not finite"),
-        ({"train_y": [0.0, 1.0, 0.0, 1.0]}, "labels are float64"),
-    ],
-)
-def test_errors(change: dict, words: str) -> None:
-    x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
-    arguments = {"train_x": x, "train_y": y, "test_x": x, "test_y": y, "shots": 1, **change}
-    with pytest.raises(ValueError, match=words):
-        fewshot_accuracy(**arguments)
-
-
-@pytest.mark.parametrize("empty", ["shots", "seeds"])
-def test_an_empty_table(empty: str) -> None:
-    x, y = np.eye(2), np.array([0, 1])
-    with pytest.raises(ValueError, match=rf"{empty}=\(\) is empty"):
-        fewshot_table(x, y, x, y, **{"shots": (1,), empty: ()})

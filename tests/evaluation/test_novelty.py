@@ -10,6 +10,7 @@ torchvision), with one class for all:
 """
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,6 +22,7 @@ from keras_vit.evaluation.novelty import energy_scores, knn_scores, shrunk_covar
 from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
 from keras_vit.tasks import Classification
 from keras_vit_cli.model_files import open_classifier
+from tests.bank import TINY, fresh, outputs
 
 GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
 TRAIN, NEW = GOLDEN["train"], GOLDEN["new"]
@@ -59,9 +61,7 @@ def test_false_alarms_of_new_images() -> None:
 
 
 def calibrated() -> keras_vit.VisionTransformer:
-    model = keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=8, depth=1, num_heads=1, input_shape=(8, 8, 3), num_classes=2
-    )
+    model = fresh(**TINY | {"hidden_dim": 8, "input_shape": (8, 8, 3)})
     answers = [[0.9, 0.1], [0.3, 0.7]] * 10
     model.task = Classification(("cat", "dog")).with_coverage(["cat", "dog"] * 10, answers, 0.9)
     model.set_novelty(fit_novelty(TRAIN[:150], TRAIN[150:]))
@@ -69,9 +69,7 @@ def calibrated() -> keras_vit.VisionTransformer:
 
 
 @pytest.mark.every_backend
-def test_what_was_calibrated_is_of_these_weights(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_what_was_calibrated_is_of_these_weights(tmp_path: Path, recwarn: Any) -> None:
     """An average has other weights, and so has a model after `fit`."""
     model, plain = calibrated(), calibrated().uncalibrated()
     assert model.is_calibrated
@@ -99,27 +97,9 @@ def test_the_layer_is_its_definition_and_is_saved(tmp_path: Path) -> None:
     inputs = keras.Input((8,))
     model = keras.Model(inputs, novelty(inputs))
     expected = novelty.scores(NEW)
-    np.testing.assert_allclose(model.predict(NEW, verbose=0), expected, rtol=1e-4)
+    np.testing.assert_allclose(outputs(model, NEW), expected, rtol=1e-4)
     assert not model.trainable_variables
     model.save(tmp_path / "novelty.keras")
     loaded = keras.saving.load_model(tmp_path / "novelty.keras")
-    np.testing.assert_array_equal(loaded.predict(NEW, verbose=0), model.predict(NEW, verbose=0))
+    np.testing.assert_array_equal(outputs(loaded, NEW), outputs(model, NEW))
     assert novelty.compute_output_shape((None, 8)) == (None,)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"held_out": TRAIN[:18]}, "takes at least 19 held-out images, and there are 18"),
-        ({"held_out": TRAIN[:50, :3]}, "are not of one model"),
-        ({"features": TRAIN[0]}, r"features \(8,\) are not \(images, dimension\)"),
-        ({"features": TRAIN * np.nan}, "features are not finite"),
-        ({"features": np.ones((30, 8))}, "are the same: the model is damaged"),
-        ({"false_alarms": 1.0}, "false_alarms=1.0 must lie in"),
-    ],
-)
-def test_errors(options: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        fit_novelty(**{"features": TRAIN, "held_out": TRAIN[:50], **options})
-    with pytest.raises(ValueError, match="k=201 is more than the 200"):
-        knn_scores(TRAIN, NEW, k=201)

@@ -2,37 +2,33 @@
 
 import json
 import os
+import re
 import shlex
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from sklearn.calibration import calibration_curve
 
 import keras_vit
 from keras_vit import data
-from keras_vit.evaluation import (
-    calibration,
-    classification_report,
-    predict_split,
-    worst_mistakes,
-)
+from keras_vit.evaluation import calibration, classification_report, predict_split, worst_mistakes
 from keras_vit.evaluation.mistakes import images_at
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
 from keras_vit.training import recipes
-from keras_vit_cli.report.description import (
-    describe_model,
-    describe_targets,
-    describe_task,
-    describe_weights,
-    short_command,
-    short_path,
-)
+from keras_vit_cli.report import description
 from keras_vit_cli.report.report_page import recipe_rows, report_page
 from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
-from tests.data.image_fixtures import flat_folder
+from tests.bank import small, tiny
+from tests.data.image_fixtures import flat_folder, one_quick
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("tensorflow")
 
 NAMES = ("daisy", "rose", "tulip")
 RANDOM = np.random.default_rng(0)
@@ -43,33 +39,26 @@ PROBABILITIES = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
 def test_error_by_its_definition(bins: int) -> None:
-    confidence, predictions = PROBABILITIES.max(1), PROBABILITIES.argmax(1)
-    error = 0.0
-    for m in range(bins):
-        inside = (confidence > m / bins) & (confidence <= (m + 1) / bins)
-        if inside.any():
-            gap = (predictions == LABELS)[inside].mean() - confidence[inside].mean()
-            error += inside.sum() / 400 * abs(gap)
+    confidence = PROBABILITIES.max(1)
+    gaps = (PROBABILITIES.argmax(1) == LABELS) - confidence
+    of_bins = np.ceil(confidence * bins)
+    error = sum(abs(gaps[of_bins == m].sum()) / 400 for m in range(1, bins + 1))
     assert calibration(LABELS, PROBABILITIES, bins).error == pytest.approx(error, abs=1e-12)
 
 
 def test_diagram_equals_scikit_learn() -> None:
-    curve = pytest.importorskip("sklearn.calibration").calibration_curve
     result = calibration(LABELS, PROBABILITIES, 10)
     filled = result.counts > 0
     correct = PROBABILITIES.argmax(1) == LABELS
-    accuracy, confidence = curve(correct, PROBABILITIES.max(1), n_bins=10)
+    accuracy, confidence = calibration_curve(correct, PROBABILITIES.max(1), n_bins=10)
     np.testing.assert_allclose(result.accuracy[filled], accuracy)
     np.testing.assert_allclose(result.confidence[filled], confidence)
     assert result.counts.sum() == 400
     assert json.loads(json.dumps(result.to_dict()))["confidence"][0] is None
-
-
-def test_certainty_is_calibrated_where_it_is_correct() -> None:
+    # Certainty is calibrated where it is correct.
     certain = np.eye(2)[[0, 1, 1]]
-    assert calibration([0, 1, 1], certain).error == 0
-    assert calibration([1, 0, 0], certain).error == 1
-    assert calibration([0, 1, 1], certain).counts[-1] == 3
+    right, wrong = calibration([0, 1, 1], certain), calibration([1, 0, 0], certain)
+    assert (right.error, wrong.error, right.counts[-1]) == (0, 1, 3)
 
 
 def test_mistakes_are_the_most_confident_errors() -> None:
@@ -78,9 +67,7 @@ def test_mistakes_are_the_most_confident_errors() -> None:
     predictions = PROBABILITIES.argmax(1)
     wrong = np.flatnonzero(predictions != LABELS)
     assert {m.index for m in mistakes} == set(wrong[np.argsort(-PROBABILITIES.max(1)[wrong])[:10]])
-    assert [m.probability for m in mistakes] == sorted(
-        (m.probability for m in mistakes), reverse=True
-    )
+    assert mistakes == tuple(sorted(mistakes, key=lambda m: -m.probability))
     for mistake in mistakes:
         assert mistake.label == LABELS[mistake.index] != mistake.prediction
         assert mistake.probability == PROBABILITIES[mistake.index, mistake.prediction]
@@ -89,53 +76,21 @@ def test_mistakes_are_the_most_confident_errors() -> None:
     assert worst_mistakes(predictions, PROBABILITIES) == ()
 
 
-@pytest.mark.parametrize("function", [calibration, worst_mistakes])
-def test_errors(function) -> None:
-    with pytest.raises(ValueError, match=r"not probabilities\. Apply keras\.ops\.softmax"):
-        function(LABELS, LOGITS)
-    with pytest.raises(ValueError, match=r"\(399,\) labels do not match \(400, 3\)"):
-        function(LABELS[1:], PROBABILITIES)
-
-
-def test_what_is_out_of_range() -> None:
-    digits = data.ArraySplit("val", NAMES, np.zeros((3, 8, 8, 1), np.uint8), np.arange(3))
-    for call, words in (
-        (lambda: calibration(LABELS + 1, PROBABILITIES), "Labels range from 1 to 3"),
-        (lambda: calibration(LABELS / 2, PROBABILITIES), "Labels are float64"),
-        (lambda: calibration(LABELS, np.nan * PROBABILITIES), "not finite"),
-        (lambda: worst_mistakes(LABELS, PROBABILITIES, count=0), "count=0"),
-        (lambda: images_at(digits, [3]), "indices from 3 to 3"),
-        (lambda: images_at(digits, [-1, 1]), "indices from -1 to 1"),
-        (lambda: images_at(digits, [0], channels=2), "channels=2"),
-        (lambda: classification_report(LABELS - 1, LOGITS, NAMES), "Labels range from -1"),
-        (lambda: classification_report(LABELS, LOGITS, NAMES[:2]), "one column per class"),
-        (lambda: classification_report(LABELS, LOGITS * np.inf, NAMES), "400 of 400 examples"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            call()
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_history_that_is_not_finite_is_refused(value: float, tmp_path: Path) -> None:
-    out, history = tmp_path / "out", {"loss": [1.0, value]}
-    with pytest.raises(ValueError, match=rf"loss is {value} in epoch 2: the training diverged"):
-        write_report(out, results(), {}, history=history)
-    assert not out.exists()
+def test_a_history_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match=rf"loss is {value} in epoch 2: the training diverged"):
+            write_report(tmp_path / "out", results(), {}, history={"loss": [1.0, value]})
+    assert not list(tmp_path.iterdir())
 
 
 def test_images_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
-    split = data.load(flat_folder(tmp_path), val_fraction=0.5).val
-    images = images_at(split, [7, 2, 4])
-    assert [image.shape for image in images] == [(16, 20, 3)] * 3
-    # The gray level of each image is the number in its name.
-    assert [image[0, 0, 0] for image in images] == [int(split.files[i].stem) for i in (7, 2, 4)]
-
-
-def test_skipped_files_do_not_shift_images_and_labels(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
+    """And skipped files do not shift them, nor the labels."""
     folder = flat_folder(tmp_path)
     complete = data.load(folder, val_fraction=0.5).val
+    images = images_at(complete, [7, 2, 4])
+    assert [image.shape for image in images] == [(16, 20, 3)] * 3
+    # The gray level of each image is the number in its name.
+    assert [image[0, 0, 0] for image in images] == [int(complete.files[i].stem) for i in (7, 2, 4)]
     broken = 2
     complete.files[broken].write_bytes(b"not an image")
     split = data.load(folder, val_fraction=0.5, verify=False).val
@@ -143,10 +98,7 @@ def test_skipped_files_do_not_shift_images_and_labels(tmp_path: Path) -> None:
     readable = [file for i, file in enumerate(split.files) if i != broken]
     images = images_at(split, [5, 0, 3])
     assert [image[0, 0, 0] for image in images] == [int(readable[i].stem) for i in (5, 0, 3)]
-    model = keras_vit.VisionTransformer(
-        patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=2
-    )
-    labels, scores = predict_split(model, split)
+    labels, scores = predict_split(tiny(input_shape=(8, 8, 3)), split)
     np.testing.assert_array_equal(labels, np.delete(complete.labels(), broken))
     assert scores.shape == (len(readable), 2)
 
@@ -178,11 +130,8 @@ def test_page_has_every_section_and_every_fact() -> None:
     shown = results()
     page = report_page("flowers", shown, FACTS, CONFIG, ("confusion.png", "mistakes.png"))
     assert page.startswith("# flowers\n\nClassification into 3 classes: daisy, rose, tulip.\n\n**")
-    titles = [line[3:] for line in page.splitlines() if line.startswith("## ")]
-    assert titles == [
-        *("What was trained", "Results", "Plots", "Worst mistakes", "Per class", "Recipe"),
-        "Use and repeat",
-    ]
+    titles = "What was trained, Results, Plots, Worst mistakes, Per class, Recipe, Use and repeat"
+    assert re.findall("^## (.*)$", page, re.M) == titles.split(", ")
     score = shown.report.scores["accuracy"]
     for fact in (
         f"| accuracy | {score.value:.4g} | {score.low:.4g} to {score.high:.4g} |",
@@ -208,6 +157,11 @@ def test_page_has_every_section_and_every_fact() -> None:
     assert "ema" not in page  # which is off
     weakest = min(shown.report.classes, key=lambda scores: scores.recall)
     assert f"The weakest class is {weakest.name}" in page
+    # Of the head alone, which does not follow the recipe.
+    config = {**CONFIG, "job": {**CONFIG["job"], "freeze_backbone": True}}
+    page = report_page("flowers", results(), FACTS, config)
+    assert "The head alone was fitted" in page
+    assert "learning_rate" not in page
 
 
 def test_page_of_an_untested_class_without_facts() -> None:
@@ -223,43 +177,25 @@ def test_of_a_recipe_stands_what_is_set() -> None:
     recipe = asdict(recipes.get("digits").scaled(steps=150))
     recipe = json.loads(json.dumps(recipe))  # as of a run that is resumed
     rows = recipe_rows(Classification(NAMES), recipe, {"precision": "float32", "patience": 3})
+    augmentation = {"crop": "resize", "flip": "no", "shift": "1", "rotation": "15"}
+    augmentation |= {"zoom": "0.12", "shear": "0.2"}
     assert rows == {
-        "loss": "softmax",
-        "steps": "150",
-        "batch_size": "64",
-        "optimizer": "adam",
-        "learning_rate": "0.002",
-        "decay": "cosine",
-        "warmup": "0.08",
-        "weight_decay": "0.05",
-        "label_smoothing": "0.02",
-        "clip_norm": "1",
-        "augmentation: crop": "resize",
-        "augmentation: flip": "no",
-        "augmentation: shift": "1",
-        "augmentation: rotation": "15",
-        "augmentation: zoom": "0.12",
-        "augmentation: shear": "0.2",
-        "patience": "3",
+        **{"loss": "softmax", "steps": "150", "batch_size": "64", "optimizer": "adam"},
+        **{"learning_rate": "0.002", "decay": "cosine", "warmup": "0.08", "weight_decay": "0.05"},
+        **{"label_smoothing": "0.02", "clip_norm": "1", "patience": "3"},
+        **{f"augmentation: {name}": value for name, value in augmentation.items()},
     }
     rows = recipe_rows(Regression(size=1), recipe, {})
     assert rows["loss"] == "squared_error"
     assert "label_smoothing" not in rows  # that loss does not have it
 
 
-def test_the_head_alone_does_not_follow_the_recipe() -> None:
-    config = {**CONFIG, "job": {**CONFIG["job"], "freeze_backbone": True}}
-    page = report_page("flowers", results(), FACTS, config)
-    assert "The head alone was fitted" in page
-    assert "learning_rate" not in page
-
-
 @pytest.mark.parametrize("cwd", ["/", "/home/ada", "/elsewhere"])
 def test_no_folder_of_the_disk_is_shown(cwd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "cwd", lambda *_: Path(cwd))
     home = "/home/ada/my work"
-    job = {"data": f"{home}/photos", "labels": f"{home}/photos/labels.csv", "out": f"{home}/run"}
-    job |= {"weights": f"{home}/vit.npz", "teacher": f"{home}/runs/teacher"}
+    paths = {"data": "photos", "labels": "photos/labels.csv", "out": "run", "weights": "vit.npz"}
+    job = {name: f"{home}/{path}" for name, path in {**paths, "teacher": "runs/teacher"}.items()}
     words = [f"--{name}={value}" for name, value in job.items()]
     config = {"command": shlex.join(["keras-vit", "train", *words]), "job": job}
     facts = {"bad_files": [[f"{home}/photos/red/x.jpg", "empty"]], "data": {"train": 9}}
@@ -269,103 +205,93 @@ def test_no_folder_of_the_disk_is_shown(cwd: str, monkeypatch: pytest.MonkeyPatc
     assert f"| data | {inside}photos, labels in {inside}photos/labels.csv |" in page
     assert f"`{inside}photos/red/x.jpg`: empty" in page
     assert "Paths are shortened here" in page
-    assert shlex.split(short_command(config["command"], job["data"]))[2:4] == [
-        f"--data={inside}photos",
-        f"--labels={inside}photos/labels.csv",
-    ]
+    first, second = shlex.split(description.short_command(config["command"], job["data"]))[2:4]
+    assert first == f"--data={inside}photos"
+    assert second == f"--labels={inside}photos/labels.csv"
 
 
 def test_the_model_is_the_one_that_was_trained() -> None:
-    tiny = {"hidden_dim": 192, "num_heads": 3, "input_shape": (32, 32, 3), "num_classes": 2}
+    sizes = {"input_shape": (32, 32, 3), "num_classes": 2}
+    ti = sizes | {"hidden_dim": 192, "num_heads": 3}
+    of_no_variant = "(patch_size 8; hidden_dim 192; depth 1; num_heads 3; mlp_dim 768)"
     for name, model in {
-        "ViT-Ti/16": keras_vit.VisionTransformer(**tiny),
-        "ViT-Ti/16 (token_merging 2)": keras_vit.VisionTransformer(**tiny, token_merging=2),
-        "VisionTransformer (patch_size 8; hidden_dim 192; depth 1; num_heads 3; mlp_dim 768)": (
-            keras_vit.VisionTransformer(**tiny, depth=1, patch_size=8)
-        ),
-        "Mixer-S/16": keras_vit.create("Mixer-S/16", input_shape=(32, 32, 3), num_classes=2),
-        "BiTResNet (depths 1; width 32)": keras_vit.BiTResNet(
-            depths=(1,), width=32, input_shape=(32, 32, 3), num_classes=2
-        ),
+        "ViT-Ti/16": keras_vit.VisionTransformer(**ti),
+        "ViT-Ti/16 (token_merging 2)": keras_vit.VisionTransformer(**ti, token_merging=2),
+        f"VisionTransformer {of_no_variant}": small(**ti, depth=1, patch_size=8, mlp_dim=768),
+        "Mixer-S/16": keras_vit.create("Mixer-S/16", **sizes),
+        "BiTResNet (depths 1; width 32)": keras_vit.BiTResNet(depths=(1,), width=32, **sizes),
     }.items():
-        assert describe_model(model) == name
+        assert description.describe_model(model) == name
 
 
 def test_weights_have_their_license_where_it_is_known() -> None:
-    assert describe_weights(None, None) == "random"
+    assert description.describe_weights(None, None) == "random"
     of_dinov3 = next(row for row in keras_vit.list_weights() if row.license != "Apache-2.0")
-    assert f"{of_dinov3.name}, {of_dinov3.license}, " in describe_weights(None, of_dinov3.name)
-    same = describe_weights("vit_tiny_patch16_224", "augreg_in21k")
-    assert same == describe_weights(None, "ViT-Ti/16:augreg_in21k")
-    unknown = describe_weights("ViT-Ti/16", "/home/ada/vit.npz")
+    assert f"{of_dinov3.name}, {of_dinov3.license}, " in description.describe_weights(
+        None, of_dinov3.name
+    )
+    same = description.describe_weights("vit_tiny_patch16_224", "augreg_in21k")
+    assert same == description.describe_weights(None, "ViT-Ti/16:augreg_in21k")
+    unknown = description.describe_weights("ViT-Ti/16", "/home/ada/vit.npz")
     assert unknown == "vit.npz (its license is not known here)"
 
 
 def test_a_path_beside_the_working_folder_keeps_its_name_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Any
 ) -> None:
     """The folder above the working one is nobody's business, unless the data are in it."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     teacher = str(tmp_path / "ada" / "teacher")
-    assert short_path(teacher) == "teacher"
-    assert short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
-    assert short_path(str(tmp_path / "work" / "ada" / "teacher")) == "ada/teacher"
+    assert description.short_path(teacher) == "teacher"
+    assert description.short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
+    assert description.short_path(str(tmp_path / "work" / "ada" / "teacher")) == "ada/teacher"
 
 
-@pytest.mark.parametrize(
-    ("task", "targets", "about", "of_split"),
-    [
-        (
-            Classification(NAMES),
-            [0, 0, 2],
-            "classification into 3 classes: daisy, rose, tulip",
-            "2 of 3 classes, 1 to 2 images each",
-        ),
-        (
-            Multilabel(("sun", "sea")),
-            [[1, 1], [0, 1], [0, 0]],
-            "multilabel with any of 2 labels: sun, sea",
-            "2 labels, 1 to 2 images each",
-        ),
-        (
-            Regression(("angle",), units=("degrees",)),
-            [-1.5, 3, 2],
-            "regression of 1 number: angle",
-            "angle from -1.5 to 3 degrees",
-        ),
-        (
-            Ordinal(("low", "mid", "high")),
-            [0, 1, 2],
-            "ordinal into 3 grades: low, mid, high",
-            "3 grades, 1 images each",
-        ),
-    ],
-)
+DESCRIBED: list[tuple[Task, list, str, str]] = [
+    (Classification(NAMES), [0, 0, 2], "classification into 3 classes: daisy, rose, tulip",
+     "2 of 3 classes, 1 to 2 images each"),
+    (Multilabel(("sun", "sea")), [[1, 1], [0, 1], [0, 0]],
+     "multilabel with any of 2 labels: sun, sea", "2 labels, 1 to 2 images each"),
+    (Regression(("angle",), units=("degrees",)), [-1.5, 3, 2],
+     "regression of 1 number: angle", "angle from -1.5 to 3 degrees"),
+    (Ordinal(("low", "mid", "high")), [0, 1, 2],
+     "ordinal into 3 grades: low, mid, high", "3 grades, 1 images each"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "targets", "about", "of_split"), DESCRIBED)
 def test_what_the_data_are(task: Task, targets: list, about: str, of_split: str) -> None:
     checked = task.check_targets(targets)
     split = data.ArraySplit("train", task, np.zeros((3, 8, 8, 1), np.uint8), checked)
-    assert describe_task(task) == about
-    assert describe_targets(split) == f"3 images: {of_split}"
+    assert description.describe_task(task) == about
+    assert description.describe_targets(split) == f"3 images: {of_split}"
+
+
+FILES = (
+    "report.json",
+    "report.md",
+    "confusion.png",
+    "calibration.png",
+    "curves.png",
+    "mistakes.png",
+)
 
 
 def test_folder(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("tensorflow")
     pixels = RANDOM.integers(0, 256, (400, 8, 8, 1), np.uint8)
     split = data.ArraySplit("val", NAMES, pixels, LABELS)
     report = classification_report(LABELS, LOGITS, NAMES)
     history = {"loss": [2.0, 1.0], "val_loss": [2.0, 1.5]}
-    write_report(tmp_path / "ビオラ", results(split), FACTS, history=history, config=CONFIG)
-    names = {path.name for path in (tmp_path / "ビオラ").iterdir()}
-    plots = {"confusion.png", "curves.png", "calibration.png", "mistakes.png"}
-    assert names == {"report.json", "report.md", *plots}
+    folder = tmp_path / "ビオラ"
+    write_report(folder, results(split), FACTS, history=history, config=CONFIG)
+    plots = {name for name in FILES if name.endswith(".png")}
+    assert {path.name for path in folder.iterdir()} == set(FILES)
     for name in plots:
-        colors = np.asarray(image.open(tmp_path / "ビオラ" / name).convert("RGB"))
+        colors = np.asarray(Image.open(folder / name).convert("RGB"))
         assert min(colors.shape[:2]) > 300
         assert len(np.unique(colors.reshape(-1, 3), axis=0)) > 20
-    record = json.loads((tmp_path / "ビオラ" / "report.json").read_text("utf-8"))
+    record = json.loads((folder / "report.json").read_text("utf-8"))
     assert record["accuracy"] == report.accuracy
     assert record["bad_files"] == FACTS["bad_files"]
     assert record["history"] == history
@@ -373,35 +299,35 @@ def test_folder(tmp_path: Path) -> None:
     error = calibration(LABELS, PROBABILITIES).error
     assert record["calibration"]["expected_calibration_error"] == pytest.approx(error, abs=1e-6)
     assert len(record["mistakes"]) == 24
-    page = (tmp_path / "ビオラ" / "report.md").read_text("utf-8")
+    page = (folder / "report.md").read_text("utf-8")
     assert page.startswith("# ビオラ\n")
     assert "| duration | 2 epochs in 61 seconds |" in page
     assert all(f"]({name})" in page for name in plots)
 
 
-def test_commands_use_the_folder_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("matplotlib")
-    write_report(tmp_path / "partial", results(), {}, run="runs/my photos")
-    page = (tmp_path / "partial" / "report.md").read_text("utf-8")
+def test_commands_use_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_report("partial", results(), {}, run="runs/my photos")
+    page = Path("partial/report.md").read_text("utf-8")
     assert page.startswith("# my photos\n")
     assert "\nkeras-vit predict 'runs/my photos' photo.jpg\n" in page
     assert 'load_model("runs/my photos/model.keras")' in page
-    monkeypatch.chdir(tmp_path)
     write_report(tmp_path / "here", results(), {})
-    page = (tmp_path / "here" / "report.md").read_text("utf-8")
-    assert "\nkeras-vit predict here photo.jpg\n" in page
+    assert "\nkeras-vit predict here photo.jpg\n" in Path("here/report.md").read_text("utf-8")
 
 
-def without_mistakes(split: data.Split) -> Results:
+@pytest.mark.parametrize("name", one_quick(reversed(FILES)))
+def test_a_full_disk_leaves_the_previous_report(
+    name: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Of a model without mistakes, whose plot of them is there as well."""
+    split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
     report = classification_report([0, 1], [0, 1], ("a", "b"))
-    return results_of_classes(report, Outcomes.of_logits([0, 1], 9 * np.eye(2)), split)
-
-
-def full_disk_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the writing of one file fail as on a full disk."""
-    move = os.replace
+    results = results_of_classes(report, Outcomes.of_logits([0, 1], 9 * np.eye(2)), split)
+    write_report(tmp_path, results, {}, history={"loss": [1.0]})
+    assert (tmp_path / "mistakes.png").stat().st_size > 1000
+    assert json.loads((tmp_path / "report.json").read_text())["mistakes"] == []
+    before, move = (tmp_path / name).read_bytes(), os.replace
 
     def fail(source: str, target: str) -> None:
         if Path(target).name == name:
@@ -409,35 +335,7 @@ def full_disk_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         move(source, target)
 
     monkeypatch.setattr(os, "replace", fail)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["report.json", "report.md", "confusion.png", "calibration.png", "curves.png", "mistakes.png"],
-)
-def test_a_full_disk_leaves_the_previous_report(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("tensorflow")
-    split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
-    results = without_mistakes(split)
-
-    def write(loss: float) -> None:
-        write_report(tmp_path, results, {}, history={"loss": [loss]})
-
-    write(1.0)
-    before = (tmp_path / name).read_bytes()
-    full_disk_at(name, monkeypatch)
     with pytest.raises(OSError, match=name):
-        write(2.0)
+        write_report(tmp_path, results, {}, history={"loss": [2.0]})
     assert (tmp_path / name).read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 6
-
-
-def test_a_plot_without_mistakes(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
-    write_report(tmp_path, without_mistakes(split), {})
-    assert (tmp_path / "mistakes.png").stat().st_size > 1000
-    assert json.loads((tmp_path / "report.json").read_text())["mistakes"] == []
+    assert len(list(tmp_path.iterdir())) == len(FILES)

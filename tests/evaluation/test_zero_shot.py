@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit.evaluation import zero_shot
 from keras_vit.weights import from_checkpoint
 
@@ -54,22 +53,3 @@ def test_as_transformers(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected.logits_per_image.numpy(), rtol=1e-5, atol=1e-5)
     assert model.class_names == ("one", "two")
     assert any("text_model" in e.name for e in tower.load_report.entries if e.status == "ignored")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"text_embeddings": np.ones((2, 5))}, "do not fit"),
-        ({"text_embeddings": np.ones(4)}, "do not fit"),
-        ({"text_embeddings": np.zeros((2, 4))}, "zero or not finite"),
-        ({"class_names": ["a"]}, "1 class names for 2"),
-        ({"activation": "gelu"}, "activation"),
-        ({"logit_scale": float("nan")}, "logit_scale"),
-    ],
-)
-def test_errors(arguments: dict[str, Any], message: str) -> None:
-    model = keras_vit.VisionTransformer(
-        num_classes=4, patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(16, 16, 3)
-    )
-    with pytest.raises(ValueError, match=message):
-        zero_shot(model, **{"text_embeddings": np.eye(2, 4), **arguments})
