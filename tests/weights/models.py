@@ -1,38 +1,28 @@
-"""Small models with values everywhere, and the comparison of two models."""
+"""Files of small models, models of other packages, and the comparison of two models."""
 
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
-from keras_vit import VisionTransformer
 from keras_vit.weights import save_weights
 from keras_vit.weights.variables import canonical_values
+from tests.bank import small
 
-SIZES: dict[str, Any] = {
+# As in `tests.bank.SIZES`, in the words of transformers.
+THEIR_SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "image_size": 32,
     "patch_size": 8,
-    "hidden_dim": 32,
-    "depth": 2,
-    "num_heads": 4,
-    "mlp_dim": 48,
-    "num_classes": 5,
-    "input_shape": (32, 32, 3),
 }
-
-
-def small(**changes: Any) -> VisionTransformer:
-    """A small model in which no weight is zero."""
-    model = VisionTransformer(**{**SIZES, **changes})
-    fill(model)
-    return model
-
-
-def fill(model: keras.Model, seed: int = 0) -> None:
-    random = np.random.default_rng(seed)
-    for variable in model.weights:
-        if "float" in variable.dtype:
-            variable.assign(random.normal(0, 0.1, variable.shape).astype("float32"))
 
 
 def saved(folder: Path, layout: str = "google", **changes: Any) -> Path:
@@ -43,16 +33,70 @@ def saved(folder: Path, layout: str = "google", **changes: Any) -> Path:
     return file
 
 
+def stripped(file: Path) -> Path:
+    """The safetensors file as another program writes it, without the notes and the sum of ours."""
+    from safetensors.numpy import load_file, save_file
+
+    save_file(load_file(file), file)
+    return file
+
+
+def assert_same_values(model: keras.Model, expected: dict[str, np.ndarray]) -> None:
+    """Every weight of a model is what `canonical_values` gave."""
+    found = canonical_values(model)
+    assert set(found) == set(expected)
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
 def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
-    ours, theirs = canonical_values(model), canonical_values(expected)
-    assert set(ours) == set(theirs)
-    for name, values in ours.items():
-        np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+    assert model is not expected, "the bank gave one model twice: take a `fresh` one"
+    assert_same_values(model, canonical_values(expected))
 
 
-def outputs(model: keras.Model, images: Any) -> np.ndarray:
-    return np.asarray(keras.ops.convert_to_numpy(model(images)))
+def their_vit(**changes: Any) -> Any:
+    """A small `ViTForImageClassification` of transformers, or skips."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(**{**THEIR_SIZES, **changes})
+    return transformers.ViTForImageClassification(config).eval()
 
 
-def pixels(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, shape).astype("uint8")
+def normal_images(height: int = 32, width: int = 32) -> np.ndarray:
+    return np.random.default_rng(0).normal(0, 1, (2, height, width, 3)).astype("float32")
+
+
+def of_torch(model: Any, images: np.ndarray, *names: str, **call: Any) -> np.ndarray:
+    """What a model of another package computes of images whose channels come last.
+
+    The first of the named outputs that it has; logits where none is named.
+    """
+    import torch
+
+    with torch.no_grad():
+        found = model(torch.as_tensor(images.transpose(0, 3, 1, 2).copy()), **call)
+    if torch.is_tensor(found):
+        return found.numpy()
+    values = (getattr(found, name, None) for name in names or ("logits",))
+    return next(value for value in values if value is not None).numpy()
+
+
+def flips(whole: bytes, places: Any, random: np.random.Generator) -> Iterator[bytes]:
+    """The bytes with one bit flipped, at each of some places."""
+    for place in places:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << random.integers(8)
+        yield bytes(flipped)
+
+
+@contextmanager
+def little_memory(file: Path, times: int = 2, slack: int = 1_000_000) -> Iterator[None]:
+    """Checks that a block allocates little more than the size of a file.
+
+    The slack is for Python's own objects for headers and messages, whatever the size of the file.
+    """
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] <= times * file.stat().st_size + slack
+    finally:
+        tracemalloc.stop()

@@ -11,7 +11,11 @@ import pytest
 from keras_vit.weights import CheckpointError, from_checkpoint, load_weights, save_weights
 from keras_vit.weights.resampling import resample_grid
 from keras_vit.weights.variables import canonical_values
-from tests.weights.models import assert_same_weights, outputs, pixels, saved, small
+from tests.bank import fresh, outputs, pixels, small
+from tests.weights.models import assert_same_values, assert_same_weights, saved, stripped
+
+HEAD = ("head/kernel", "head/bias")
+IMAGES = pixels(2, 32, 32, 3)
 
 
 @pytest.fixture
@@ -25,7 +29,7 @@ def values(model: keras.Model, name: str) -> np.ndarray:
 
 
 def test_everything_loaded(file: Path) -> None:
-    model = small()
+    model = fresh()
     before = canonical_values(model)
     for variable in model.trainable_variables:
         variable.assign(variable * 0)
@@ -33,43 +37,37 @@ def test_everything_loaded(file: Path) -> None:
     assert set(report.loaded) == set(before)
     assert not report.fresh + report.resized + report.adapted + report.ignored + report.notes
     assert str(report).startswith(f"model.npz (google): {len(before)} loaded")
-    for name, expected in before.items():
-        np.testing.assert_array_equal(values(model, name), expected)
+    assert_same_values(model, before)
 
 
-def test_another_number_of_classes_gives_a_zero_head(file: Path) -> None:
-    model = small(num_classes=3)
-    report = load_weights(model, file)
-    assert report.fresh == ("head/kernel", "head/bias")
-    assert report.ignored == ("head/kernel", "head/bias")
-    assert not outputs(model, pixels(2, 32, 32, 3)).any()
-    assert "5 classes in the file, 3 in the model" in str(report)
+@pytest.mark.parametrize(
+    ("of_file", "of_model", "is_fresh", "ignored"),
+    [
+        ({}, {"num_classes": 3}, HEAD, HEAD),
+        ({}, {"num_classes": 0}, (), HEAD),
+        ({"num_classes": 0}, {}, HEAD, ()),
+        # As wide as the tokens: the head's shape would fit, its meaning would not.
+        ({"representation_size": 32}, {}, HEAD, (*HEAD, "pre_logits/kernel", "pre_logits/bias")),
+    ],
+)
+def test_heads(
+    of_file: dict[str, Any], of_model: dict[str, Any], is_fresh: Any, ignored: Any, tmp_path: Path
+) -> None:
+    model = fresh(**of_model)
+    report = load_weights(model, saved(tmp_path, **of_file))
+    assert report.fresh == is_fresh
+    assert set(report.ignored) == set(ignored)
+    as_json = json.loads(report.to_json())
+    assert (as_json["layout"], as_json["counts"]["fresh"]) == ("google", len(is_fresh))
+    assert {"status", "name", "source", "shape", "detail"} == set(as_json["entries"][0])
+    if model.num_classes == 3:  # a head for other classes is zero
+        assert not outputs(model, IMAGES).any()
+        assert "5 classes in the file, 3 in the model" in str(report)
+    if of_file == {"num_classes": 0}:  # a head that was trained already stays
+        assert_same_weights(model, small())
 
 
-def test_no_head_wanted(file: Path) -> None:
-    report = load_weights(small(num_classes=0), file)
-    assert report.ignored == ("head/kernel", "head/bias")
-    assert not report.fresh
-
-
-def test_a_head_wanted_and_none_in_the_file(tmp_path: Path) -> None:
-    model = small()
-    report = load_weights(model, saved(tmp_path, num_classes=0))
-    assert report.fresh == ("head/kernel", "head/bias")
-    assert_same_weights(model, small())  # a head that was trained already stays
-
-
-def test_a_head_on_pre_logits_goes_with_them(tmp_path: Path) -> None:
-    # As wide as the tokens: the head's shape would fit, its meaning would not.
-    file = saved(tmp_path, representation_size=32)
-    report = load_weights(small(), file)
-    assert report.fresh == ("head/kernel", "head/bias")
-    assert set(report.ignored) == {
-        "pre_logits/kernel", "pre_logits/bias", "head/kernel", "head/bias",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("size", [(48, 48), (16, 16), (24, 64), (8, 40)])
+@pytest.mark.parametrize("size", [(48, 48), (16, 16), (24, 64), (64, 16), (8, 40)])
 @pytest.mark.parametrize("layout", ["google", "timm", "huggingface"])
 def test_positions_are_resampled_by_the_rule_of_the_files_authors(
     layout: str, size: tuple[int, int], tmp_path: Path
@@ -87,15 +85,9 @@ def test_positions_are_resampled_by_the_rule_of_the_files_authors(
     np.testing.assert_allclose(resampled[0, 1:], grid.reshape(-1, 32), atol=1e-7)
 
 
-def test_as_many_patches_in_another_shape_are_resampled_too(file: Path) -> None:
-    model = from_checkpoint(file, input_shape=(64, 16, 3))
-    assert model.load_report.resized == ("position_embedding",)
-
-
 def test_positions_that_are_no_square_need_a_word(tmp_path: Path) -> None:
     model = small(input_shape=(32, 16, 3))
-    file = tmp_path / "m.npz"
-    save_weights(model, file, layout="google")
+    file = saved(tmp_path, input_shape=(32, 16, 3))
     # Without our notes, as any other program writes it.
     np.savez(file, **dict(np.load(file)))
     with pytest.raises(CheckpointError, match="input_shape="):
@@ -109,20 +101,14 @@ def test_positions_that_are_no_square_need_a_word(tmp_path: Path) -> None:
         load_weights(small(), file, file_grid=(3, 3))
 
 
-def test_images_of_any_size_keep_the_grid_of_the_file(file: Path) -> None:
-    model = from_checkpoint(file, input_shape=(None, None, 3))
-    assert model.position_grid == (4, 4)
-    assert not model.load_report.resized
-    images = pixels(2, 32, 32, 3)
-    np.testing.assert_allclose(outputs(model, images), outputs(small(), images), atol=1e-5)
-
-
-def test_channels_first(file: Path) -> None:
-    model = from_checkpoint(file, data_format="channels_first")
-    assert model.input_shape == (None, 3, 32, 32)
-    images = pixels(2, 32, 32, 3)
-    logits = outputs(model, images.transpose(0, 3, 1, 2))
-    np.testing.assert_allclose(logits, outputs(small(), images), atol=1e-5)
+def test_images_of_any_size_and_channels_first(file: Path) -> None:
+    any_size = from_checkpoint(file, input_shape=(None, None, 3))
+    assert any_size.position_grid == (4, 4)  # that of the file
+    assert not any_size.load_report.resized
+    first = from_checkpoint(file, data_format="channels_first")
+    assert first.input_shape == (None, 3, 32, 32)
+    for logits in (outputs(any_size, IMAGES), outputs(first, IMAGES.transpose(0, 3, 1, 2))):
+        np.testing.assert_allclose(logits, outputs(small(), IMAGES), atol=1e-5)
 
 
 @pytest.mark.parametrize("channels", [1, 4])
@@ -159,18 +145,14 @@ def test_older_names_and_a_trainings_state(file: Path) -> None:
     assert len(str(model.load_report).splitlines()) < 20
 
 
-def test_a_class_token_too_many(file: Path) -> None:
+def test_a_class_token_too_many_or_too_few(file: Path, tmp_path: Path) -> None:
     model = from_checkpoint(file, pooling="gap", class_token=False)
     assert model.load_report.adapted == ("position_embedding",)
     assert model.load_report.ignored == ("cls",)
-    np.testing.assert_array_equal(
-        values(model, "position_embedding"), values(small(), "position_embedding")[:, 1:]
-    )
-
-
-def test_a_class_token_too_few(tmp_path: Path) -> None:
+    expected = values(small(), "position_embedding")[:, 1:]
+    np.testing.assert_array_equal(values(model, "position_embedding"), expected)
     file = saved(tmp_path, pooling="gap")
-    model = small()
+    model = fresh()
     with pytest.raises(CheckpointError, match=r"fresh=\('class_token',\)"):
         load_weights(model, file)
     assert_same_weights(model, small())  # untouched
@@ -188,20 +170,17 @@ def test_positions_of_big_vision_get_a_zero_entry(tmp_path: Path) -> None:
 
 
 def test_fresh_by_pattern_keeps_the_models_values(file: Path) -> None:
-    model = small()
+    model = fresh()
     for variable in model.trainable_variables:
         variable.assign(variable + 1)
     expected = values(model, "block_1/query/kernel")
+    with pytest.raises(ValueError, match="Did you mean 'encoder_norm'"):
+        load_weights(model, file, fresh=["encoder_nrom"])
     report = load_weights(model, file, fresh=("block_1/*/kernel", "encoder_norm"))
     assert set(report.fresh) >= {"block_1/query/kernel", "encoder_norm/scale"}
     assert "block_1/query/bias" in report.loaded
     assert len(report.ignored) == len(report.fresh)
     np.testing.assert_array_equal(values(model, "block_1/query/kernel"), expected)
-
-
-def test_a_misspelled_fresh_proposes_the_nearest(file: Path) -> None:
-    with pytest.raises(ValueError, match="Did you mean 'encoder_norm'"):
-        load_weights(small(), file, fresh=["encoder_nrom"])
 
 
 @pytest.mark.parametrize(
@@ -221,17 +200,10 @@ def test_a_misspelled_fresh_proposes_the_nearest(file: Path) -> None:
 def test_a_model_of_another_size_is_told_so_and_left_alone(
     changes: dict[str, Any], message: str, file: Path
 ) -> None:
-    model = small(**changes)
+    model = fresh(**changes)
     with pytest.raises(CheckpointError, match=message):
         load_weights(model, file)
     assert_same_weights(model, small(**changes))
-
-
-def test_the_report_is_json_too(file: Path) -> None:
-    report = json.loads(load_weights(small(num_classes=2), file).to_json())
-    assert report["layout"] == "google"
-    assert report["counts"]["fresh"] == 2
-    assert {"status", "name", "source", "shape", "detail"} == set(report["entries"][0])
 
 
 def test_options_other_than_the_weights_are_noted(tmp_path: Path) -> None:
@@ -242,36 +214,28 @@ def test_options_other_than_the_weights_are_noted(tmp_path: Path) -> None:
 
 
 def test_heads_that_nothing_states_are_noted(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.numpy")
-    file = saved(tmp_path, "timm")
-    safetensors.save_file(safetensors.load_file(file), file)  # without keras_vit's metadata
-    model = from_checkpoint(file)
+    model = from_checkpoint(stripped(saved(tmp_path, "timm")))
     assert f"does not state num_heads: {model.num_heads}" in " ".join(model.load_report.notes)
-    named = small(hidden_dim=192, num_heads=3)
-    save_weights(named, tmp_path / "named.safetensors", layout="timm")
-    safetensors.save_file(
-        safetensors.load_file(tmp_path / "named.safetensors"), tmp_path / "named.safetensors"
-    )
-    assert not from_checkpoint(tmp_path / "named.safetensors").load_report.notes
+    named = stripped(saved(tmp_path, "timm", hidden_dim=192, num_heads=3))
+    assert not from_checkpoint(named).load_report.notes
 
 
 def test_names_of_classes_come_with_the_weights(tmp_path: Path) -> None:
-    model = small(num_classes=3)
+    model = fresh(num_classes=3)
     model.class_names = ("one", "two", "three")
     for file, layout in (("m.npz", "google"), ("m.safetensors", "timm")):
         save_weights(model, tmp_path / file, layout=layout)
         assert from_checkpoint(tmp_path / file).class_names == model.class_names
         assert from_checkpoint(tmp_path / file, num_classes=2).class_names is None
-    released = small(num_classes=1000)
-    save_weights(released, tmp_path / "r.npz", layout="google")
-    assert from_checkpoint(tmp_path / "r.npz").class_names[281] == "tabby, tabby cat"
+    released = saved(tmp_path, num_classes=1000)
+    assert from_checkpoint(released).class_names[281] == "tabby, tabby cat"
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16"])
-def test_mixed_precision_keeps_float32_weights(policy: str, file: Path) -> None:
-    assert_same_weights(from_checkpoint(file, dtype=policy), small())
+def test_mixed_precision_keeps_float32_weights(file: Path) -> None:
+    assert_same_weights(from_checkpoint(file, dtype="mixed_bfloat16"), small())
 
 
+@pytest.mark.every_backend
 def test_keras_files(tmp_path: Path) -> None:
     model = small(pooling="map")
     save_weights(model, tmp_path / "m.keras")
@@ -279,7 +243,7 @@ def test_keras_files(tmp_path: Path) -> None:
     assert_same_weights(from_checkpoint(tmp_path / "m.keras"), model)
     resized = from_checkpoint(tmp_path / "m.keras", input_shape=(48, 48, 3), num_classes=2)
     assert resized.load_report.resized == ("position_embedding",)
-    other = small(pooling="map")
+    other = fresh(pooling="map")
     for variable in other.trainable_variables:
         variable.assign(variable * 2)
     report = load_weights(other, tmp_path / "m.weights.h5")
@@ -293,38 +257,25 @@ def test_keras_files(tmp_path: Path) -> None:
 
 def test_torch_files(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from safetensors.numpy import load_file
+    from safetensors.torch import load_file
 
-    file = saved(tmp_path, "timm")
-    state = {name: torch.as_tensor(values) for name, values in load_file(file).items()}
+    file = tmp_path / "m.pth"
+    state = load_file(saved(tmp_path, "timm"))
     for content in (state, {"model": state, "epoch": 3}, {"state_dict": state}):
-        torch.save(content, tmp_path / "m.pth")
-        assert_same_weights(from_checkpoint(tmp_path / "m.pth", num_heads=4), small())
+        torch.save(content, file)
+        assert_same_weights(from_checkpoint(file, num_heads=4), small())
+    torch.save({name: values.bfloat16() for name, values in state.items()}, file)
+    kernels = [values(m, "head/kernel") for m in (from_checkpoint(file, num_heads=4), small())]
+    np.testing.assert_allclose(*kernels, rtol=0.01)
     # DINOv2's spelling: registers, gated MLPs, and a token that only its training needs.
     giant = {"layer_scale": 0.5, "activation": "swiglu", "num_registers": 2, "num_classes": 0}
     state = load_file(saved(tmp_path, "timm", **giant))
-    spelled = {"reg_token": "register_tokens", "fc1": "w12", "fc2": "w3"}
-    for ours, theirs in spelled.items():
+    for ours, theirs in {"reg_token": "register_tokens", "fc1": "w12", "fc2": "w3"}.items():
         state = {name.replace(ours, theirs): values for name, values in state.items()}
-    state = {name: torch.as_tensor(values) for name, values in state.items()}
-    torch.save({**state, "mask_token": torch.zeros(1, 32)}, tmp_path / "m.pth")
-    model = from_checkpoint(tmp_path / "m.pth", num_heads=4, input_shape=(48, 48, 3))
+    torch.save({**state, "mask_token": torch.zeros(1, 32)}, file)
+    model = from_checkpoint(file, num_heads=4, input_shape=(48, 48, 3))
     assert model.load_report.layout == "dinov2"
     assert model.load_report.ignored == ("mask_token",)
     assert "4 x 4 -> 6 x 6, bicubic_offset" in str(model.load_report)
     assert (model.activation, model.num_registers) == ("swiglu", 2)
     assert model.normalization == "imagenet"
-
-
-def test_torch_files_in_half_precision(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    from safetensors.numpy import load_file
-
-    file = saved(tmp_path, "timm")
-    state = {name: torch.as_tensor(values) for name, values in load_file(file).items()}
-    half = {name: values.bfloat16() for name, values in state.items()}
-    torch.save(half, tmp_path / "m.pth")
-    model = from_checkpoint(tmp_path / "m.pth", num_heads=4)
-    np.testing.assert_allclose(
-        values(model, "head/kernel"), values(small(), "head/kernel"), rtol=0.01
-    )

@@ -1,6 +1,5 @@
 """Files of the official code, by `from_checkpoint` alone: the same numbers."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "bv_vit_map_params_bf16": {},
     "bv_vit_map_scan_params_img": {},
     "bv_vit_none": {
-        "position_embedding": "sincos2d",
-        "pooling": None,
-        "input_shape": (64, 64, 3),
+        "position_embedding": "sincos2d", "pooling": None, "input_shape": (64, 64, 3),
     },
     "mixer": {},
     "mixer_nonsquare": {"input_shape": (64, 96, 3)},
@@ -50,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "bv_bit": {"input_shape": (64, 64, 3)},
     "bv_bit_paper": {"input_shape": (64, 64, 3)},
     "bit_tf_dump": {"input_shape": (64, 64, 3)},
-}
+}  # fmt: skip
 RESAMPLED = {
     "interp_token": [(96, 96), (32, 32), (112, 112), (80, 48)],
     "interp_gap": [(96, 96), (48, 48), (80, 48)],
@@ -81,8 +78,16 @@ def compare(model: ImageModel, recorded: dict[str, np.ndarray], atol: dict[str, 
         assert np.abs(features_of_layer - recorded[name]).max() <= atol[name], name
 
 
+# One of each family, and of sizes that are not squares.
+EVERYWHERE = (
+    *("vit_token_rep", "vit_indivisible", "vit_nonsquare_patch", "bv_vit_map"),
+    *("bv_vit_gap_sincos2d_rep", "mixer_nonsquare", "hybrid_r3", "bv_bit", "bit_tf_dump"),
+)
+ALL = [pytest.param(n, marks=[pytest.mark.every_backend] * (n in EVERYWHERE)) for n in CASES]
+
+
 @pytest.mark.filterwarnings("ignore:Patches of")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_released_file_gives_the_numbers_of_the_official_code(
     name: str, request: pytest.FixtureRequest
 ) -> None:
@@ -116,27 +121,25 @@ def test_at_another_resolution(name: str, size: tuple[int, int] | None, shared: 
 
 @pytest.mark.parametrize("side", [3, 4, 6])
 def test_flexivit_with_patches_of_another_size(side: int, shared: Path) -> None:
-    folder = shared / "golden" / "bv_flexivit"
+    case = golden_case("bv_flexivit", shared)
     model = from_checkpoint(
-        folder / "weights.npz",
+        case.file,
         layout="flexivit",  # big_vision's names, another rule for positions
         patch_size=48 // side,
         input_shape=(48, 48, 3),
         include_preprocessing=False,
     )
     prefix = f"seqhw{side}/"
-    recorded = dict(np.load(folder / "io.npz"))
-    atol = json.loads((folder / "meta.json").read_text())["tolerance"]["atol"]
-    compare(
-        model,
-        {"images": recorded["images"]}
-        | {k.removeprefix(prefix): v for k, v in recorded.items() if k.startswith(prefix)},
-        {k.removeprefix(prefix): v for k, v in atol.items() if k.startswith(prefix)},
+    recorded, atol = case.outputs(), case.meta["tolerance"]["atol"]
+    of_side, tolerances = (
+        {k.removeprefix(prefix): v for k, v in table.items() if k.startswith(prefix)}
+        for table in (recorded, atol)
     )
+    compare(model, {"images": recorded["images"], **of_side}, tolerances)
 
 
 def test_the_source_decides_on_numerics(shared: Path) -> None:
-    file = golden_case("vit_token", shared).folder / "weights.npz"
+    file = golden_case("vit_token", shared).file
     model = from_checkpoint(file)
     assert (model.activation, model.norm_epsilon) == ("gelu_tanh", 1e-6)
     assert model.include_preprocessing is True

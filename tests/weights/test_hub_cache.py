@@ -4,12 +4,14 @@ import hashlib
 import json
 from pathlib import Path
 
+import keras
 import pytest
 
 from keras_vit.weights import CheckpointError, from_checkpoint, load_model, load_weights
 from keras_vit.weights.containers.checkpoint_file import file_in_folder
 from keras_vit_cli import commands as cli
-from tests.weights.models import assert_same_weights, saved, small
+from tests.bank import fresh, pixels, small
+from tests.weights.models import assert_same_weights, saved, stripped
 
 COMMIT = "3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3"
 REPOSITORY = "models--google--vit-base-patch16-224"
@@ -38,7 +40,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache in the user's home with one repository."""
     monkeypatch.setenv("HOME", str(tmp_path))
     repository = tmp_path / ".cache" / "huggingface" / "hub" / REPOSITORY
-    add_file(repository, "model.safetensors", whole_file(tmp_path))
+    whole = stripped(saved(tmp_path, "huggingface", activation="relu"))
+    add_file(repository, "model.safetensors", whole.read_bytes())
     add_file(repository, "config.json", json.dumps(CONFIG).encode())
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(COMMIT)
@@ -46,17 +49,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-def whole_file(folder: Path) -> bytes:
-    """A file of another program's, without a sum of its own."""
-    from safetensors.numpy import load_file, save_file
-
-    file = saved(folder, "huggingface", activation="relu")
-    save_file(load_file(file), file)
-    return file.read_bytes()
-
-
 def test_a_repository_and_its_snapshot_open(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     snapshot = repository / "snapshots" / COMMIT
     home = f"~/.cache/huggingface/hub/{REPOSITORY}"
@@ -67,33 +61,26 @@ def test_a_repository_and_its_snapshot_open(
     load_weights(small(), home)
     monkeypatch.chdir(repository.parent)
     assert from_checkpoint(REPOSITORY).num_classes == 5
-
-
-def test_commands_take_it(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    image = pytest.importorskip("PIL.Image")
-    file = repository.parent / "a.png"
-    image.new("RGB", (40, 40), "red").save(file)
-    for place in (str(repository), f"~/.cache/huggingface/hub/{REPOSITORY}"):
-        assert cli.main(["predict", place, str(file)]) == 0
+    keras.utils.save_img("a.png", pixels(40, 40, 3))
+    for place in (str(repository), home):
+        assert cli.main(["predict", place, "a.png"]) == 0
         assert "%" in capsys.readouterr().out
 
 
-def test_main_is_the_snapshot_that_counts(repository: Path, tmp_path: Path) -> None:
-    other = "a" * 40
+def test_main_is_the_snapshot_that_counts(repository: Path) -> None:
+    other, main = "a" * 40, repository / "refs" / "main"
+    main.unlink()  # the only one counts
+    assert_same_weights(from_checkpoint(repository), small(activation="relu"))
+    main.write_text(COMMIT)
     add_file(repository, "config.json", b"{}", other)
     assert file_in_folder(repository).parent.name == COMMIT
-    (repository / "refs" / "main").write_text(f"{other}\n")
+    main.write_text(f"{other}\n")
     with pytest.raises(FileNotFoundError, match=rf"There is no model\.keras .* in '.*{other}'"):
         from_checkpoint(repository)
     for commit in ("b" * 40, "../..", "..", "", "x" * 1000):
-        (repository / "refs" / "main").write_text(commit)
+        main.write_text(commit)
         with pytest.raises(FileNotFoundError, match=f"not name one .*{COMMIT}, {other}"):
             from_checkpoint(repository)
-
-
-def test_without_a_main_the_only_snapshot_counts(repository: Path) -> None:
-    (repository / "refs" / "main").unlink()
-    assert_same_weights(from_checkpoint(repository), small(activation="relu"))
 
 
 def test_shards_in_the_cache(repository: Path, tmp_path: Path) -> None:
@@ -122,22 +109,18 @@ def damage(file: Path) -> None:
 
 def test_a_damaged_blob_is_noticed_by_its_name(repository: Path) -> None:
     damage(file_in_folder(repository).resolve())
-    model = small(activation="relu")
+    model = fresh(activation="relu")
     with pytest.raises(CheckpointError, match=r"its name in the cache is .* Delete .*blobs/"):
         load_weights(model, repository)
     assert_same_weights(model, small(activation="relu"))
 
 
-def test_a_link_without_its_blob(repository: Path) -> None:
+def test_links_without_their_blob_or_to_a_device(repository: Path) -> None:
     link = file_in_folder(repository)
     link.resolve().unlink()
     for place in (repository, link.parent):
         with pytest.raises(FileNotFoundError, match=r"is a link to .*blobs/.*download it again"):
             from_checkpoint(place)
-
-
-def test_a_link_to_what_is_no_file(repository: Path) -> None:
-    link = file_in_folder(repository)
     link.unlink()
     link.symlink_to("/dev/zero")
     with pytest.raises(CheckpointError, match="is a device"):

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from keras_vit.weights.tables.layouts import LAYOUTS
 from keras_vit.weights.variables import bindings
 from tests.backend import at_once, gradients
 from tests.golden.peers import weights
+from tests.weights.models import of_torch
 
 NAMES = sorted(path.stem for path in weights.FOLDER.glob("*.json"))
 # What the package has and we do not, by words of the error.
@@ -49,15 +51,20 @@ def feature_of(model: keras.Model, output: str) -> str:
     return "pre_logits" if output == "pooled" else output
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.every_backend] * (n in WITH_GRADIENTS)) for n in SUPPORTED],
+# Of the other cases, every backend computes the options elsewhere, in `test_common.py`.
+EVERYWHERE = (
+    *("hf_clip", "hf_siglip", "hf_dinov2_swiglu", "hf_dinov3", "hf_deit_teacher", "hf_vit_mae"),
+    *("hf_beit", "hf_vit", "timm_dinov2_reg4", "timm_deit3", "timm_eva02_tiny", "timm_eva02_base"),
 )
-def test_outputs(name: str, tmp_path: Path) -> None:
-    """Logits, pooled features, and all tokens after up to three blocks and the last norm.
 
-    Of the other cases, every backend computes the options elsewhere, in `test_common.py`.
-    """
+
+def rows(names: list[str]) -> list[Any]:
+    return [pytest.param(n, marks=[pytest.mark.every_backend] * (n in EVERYWHERE)) for n in names]
+
+
+@pytest.mark.parametrize("name", rows(SUPPORTED))
+def test_outputs(name: str, tmp_path: Path) -> None:
+    """Logits, pooled features, and all tokens after up to three blocks and the last norm."""
     case, expected = weights.case(name), weights.outputs(name)
     model = model_of(tmp_path, case)
     outputs = ("encoder_norm", "pooled", "logits")
@@ -79,7 +86,7 @@ def positions_of_file(gradients: dict[str, np.ndarray], count: int) -> np.ndarra
     return np.concatenate([positions[:, :1], gradients["reg_token"], positions[:, 1:]], axis=1)
 
 
-@pytest.mark.parametrize("name", WITH_GRADIENTS)
+@pytest.mark.parametrize("name", rows(WITH_GRADIENTS))
 def test_gradients(name: str, tmp_path: Path) -> None:
     """Of every tensor of the file: the norm, and the product with a normal."""
     case, expected = weights.case(name), weights.outputs(name)["gradients"]
@@ -123,23 +130,17 @@ def test_damage_names_the_tensor(name: str, tmp_path: Path) -> None:
     """A tensor that was renamed, that is missing, or that is of something else."""
     case = weights.case(name)
     tensors = weights.tensors(case)
-    block = (
-        next(n for n in tensors if ".1." in n and n.endswith("fc2.weight"))
-        if any(n.endswith("fc2.weight") for n in tensors)
-        else next(n for n in tensors if ".1." in n and "norm" in n)
-    )
-    for change in ("renamed", "missing", "foreign"):
-        damaged = dict(tensors)
-        if change == "renamed":
-            damaged[f"{block}_"] = damaged.pop(block)
-        elif change == "missing":
-            del damaged[block]
-        else:
-            damaged["adapter.weight"] = np.zeros((2, 2), "float32")
+    dense = [n for n in tensors if ".1." in n and n.endswith("fc2.weight")]
+    block = (dense or [n for n in tensors if ".1." in n and "norm" in n])[0]
+    others = {n: x for n, x in tensors.items() if n != block}
+    for damaged, named in (
+        ({**others, f"{block}_": tensors[block]}, f"{block}_"),
+        (others, "block_1/"),
+        ({**tensors, "adapter.weight": np.zeros((2, 2), "float32")}, "adapter.weight"),
+    ):
         write(tmp_path, case)
         save_file(damaged, tmp_path / "model.safetensors")
-        named = {"renamed": f"{block}_", "missing": "block_1/", "foreign": "adapter.weight"}
-        with pytest.raises(CheckpointError, match=re.escape(named[change])):
+        with pytest.raises(CheckpointError, match=re.escape(named)):
             from_checkpoint(tmp_path)
 
 
@@ -168,41 +169,25 @@ def bare(name: str) -> str:
     return re.sub(r"^(vit|deit|beit|dinov2|dinov2_with_registers|vision_model)\.", "", name)
 
 
-@pytest.mark.parametrize("name", [n for n in WITH_GRADIENTS if n.startswith("hf_")])
-def test_transformers_opens_our_folder(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_the_package_opens_our_folder(name: str, tmp_path: Path) -> None:
     """And computes what it computed of its own file."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     case, expected = weights.case(name), weights.outputs(name)
     (tmp_path / "theirs").mkdir()
     model = from_checkpoint(write(tmp_path / "theirs", case))
-    save_weights(model, tmp_path / "ours", "huggingface")
-    config = json.loads((tmp_path / "ours" / "config.json").read_text())
-    network = getattr(transformers, config["architectures"][0])
-    theirs, info = network.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not info["unexpected_keys"]
-    assert all("mask_token" in key or "pooler" in key for key in info["missing_keys"]), info
-    pixels = torch.as_tensor(weights.images(case).transpose(0, 3, 1, 2).copy())
-    with torch.no_grad():
-        outputs = theirs.eval()(pixels)
+    if case["package"] == "timm":
+        timm = pytest.importorskip("timm", exc_type=ImportError)
+        save_weights(model, tmp_path / "ours", "timm")
+        theirs = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True)
+    else:
+        transformers = pytest.importorskip("transformers")
+        save_weights(model, tmp_path / "ours", "huggingface")
+        config = json.loads((tmp_path / "ours" / "config.json").read_text())
+        network = getattr(transformers, config["architectures"][0])
+        theirs, info = network.from_pretrained(tmp_path / "ours", output_loading_info=True)
+        assert not info["unexpected_keys"]
+        assert all("mask_token" in key or "pooler" in key for key in info["missing_keys"]), info
     of_tokens = ("last_hidden_state",) if case["output"] == "encoder_norm" else ()
-    for output in (*of_tokens, "logits", "image_embeds", "pooler_output"):
-        if getattr(outputs, output, None) is not None:
-            found = getattr(outputs, output).numpy()
-            break
+    names = (*of_tokens, "logits", "image_embeds", "pooler_output")
+    found = of_torch(theirs.eval(), weights.images(case), *names)
     np.testing.assert_allclose(found, expected[case["output"]], atol=1e-5)
-
-
-@pytest.mark.parametrize("name", [n for n in WITH_GRADIENTS if n.startswith("timm_")])
-def test_timm_opens_our_folder(name: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    timm = pytest.importorskip("timm")
-    case = weights.case(name)
-    (tmp_path / "theirs").mkdir()
-    model = from_checkpoint(write(tmp_path / "theirs", case))
-    save_weights(model, tmp_path / "ours", "timm")
-    theirs = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True).eval()
-    pixels = torch.as_tensor(weights.images(case).transpose(0, 3, 1, 2).copy())
-    with torch.no_grad():
-        found = theirs(pixels).numpy()
-    np.testing.assert_allclose(found, weights.outputs(name)["logits"], atol=1e-5)
