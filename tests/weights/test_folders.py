@@ -9,14 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import keras_vit_cli.arguments
-import keras_vit_cli.options.option
-import keras_vit_cli.options.shared
 from benchmarks.folders import THEIRS, agreements
 from keras_vit import BiTResNet
-from keras_vit.data import evaluation_image
 from keras_vit.data.decode.decoder import DECODERS
-from keras_vit.data.eval_transform import PILLOW_MODES, EvalTransform
+from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import read_images
 from keras_vit.weights import (
     CheckpointError,
@@ -25,23 +21,28 @@ from keras_vit.weights import (
     load_model,
     save_weights,
 )
+from keras_vit_cli import arguments
 from keras_vit_cli import commands as cli
-from tests.weights.models import assert_same_weights, outputs, small
+from keras_vit_cli.options import shared as shared_options
+from keras_vit_cli.options.option import UsageError
+from tests.bank import fresh, outputs, small
+from tests.weights.models import assert_same_weights, normal_images, of_torch, stripped, their_vit
 
 Image = pytest.importorskip("PIL.Image")
 torch = pytest.importorskip("torch")
 
+SMALL, LARGE = {"height": 32, "width": 32}, {"height": 40, "width": 40}
+HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 NAMES = ("ash", "birch", "cedar", "dogwood", "elm")
 PILLOW = {"decoder": "pillow"}
 # Preparations, and by how much logits of about 2 may differ. Any two preparations differ by 0.025
 # or more; the first ones are the other side's own, and TensorFlow rounds a few pixels otherwise.
+STRETCH, CROP = {"mode": "huggingface_stretch"}, {"mode": "huggingface_crop"}
+CROPPED = {**STRETCH, "crop_fraction": 0.8}
 TRANSFORMS: dict[str, tuple[dict[str, Any], float]] = {
-    "stretch": ({"mode": "huggingface_stretch", "crop_fraction": 1.0}, 1e-3),
-    "stretch_and_crop": (
-        {"mode": "huggingface_stretch", "crop_fraction": 0.8, "interpolation": "bilinear"},
-        1e-3,
-    ),
-    "crop": ({"mode": "huggingface_crop", "crop_fraction": 0.875}, 1e-3),
+    "stretch": ({**STRETCH, "crop_fraction": 1.0}, 1e-3),
+    "stretch_and_crop": ({**CROPPED, "interpolation": "bilinear"}, 1e-3),
+    "crop": ({**CROP, "crop_fraction": 0.875}, 1e-3),
     # Pillow keeps integers between the axes.
     "stretch_bicubic": ({"mode": "stretch_bicubic"}, 5e-3),
     # The long side, 42 pixels here, is rounded down there, and to the nearest integer by ours.
@@ -50,7 +51,7 @@ TRANSFORMS: dict[str, tuple[dict[str, Any], float]] = {
 
 
 def model_with(transform: dict[str, Any], **changes: Any) -> Any:
-    model = small(activation="gelu", **changes)
+    model = fresh(activation="gelu", **changes)
     model.class_names = NAMES
     model.eval_transform = {**transform, **PILLOW}
     head = model.get_layer("head")
@@ -97,26 +98,29 @@ SIDES: dict[str, Callable[[Path, Path], np.ndarray]] = {
 }
 
 
+def assert_agree(layout: str, model: Any, folder: Path, file: Path, atol: float) -> np.ndarray:
+    """What we write gives our logits there, and when we read it."""
+    save_weights(model, folder / "vit", layout)
+    logits, expected = SIDES[layout](folder / "vit", file), ours(model, file)
+    for found in (logits, ours(from_checkpoint(folder / "vit"), file)):
+        np.testing.assert_allclose(found, expected, atol=atol)
+    return expected
+
+
 @pytest.mark.parametrize("layout", SIDES)
 @pytest.mark.parametrize("kind", TRANSFORMS)
 def test_the_other_side_gives_our_logits(
     layout: str, kind: str, tmp_path: Path, photograph: Path
 ) -> None:
-    transform, tolerance = TRANSFORMS[kind]
-    model = model_with(transform)
-    save_weights(model, tmp_path / "vit", layout)
-    logits, expected = SIDES[layout](tmp_path / "vit", photograph), ours(model, photograph)
-    np.testing.assert_allclose(logits, expected, atol=tolerance)
+    transform, atol = TRANSFORMS[kind]
+    expected = assert_agree(layout, model_with(transform), tmp_path, photograph, atol)
     assert np.abs(expected - expected.mean()).max() > 1.5
 
 
 def test_timm_rounds_the_center_as_its_mode_does(tmp_path: Path, photograph: Path) -> None:
     """32 / 0.9 is 35 pixels, of which the crop leaves 3."""
     transform = {"mode": "timm_squash", "crop_fraction": 0.9, "interpolation": "lanczos"}
-    model = model_with(transform)
-    save_weights(model, tmp_path / "vit", "timm")
-    logits = timm_logits(tmp_path / "vit", photograph)
-    np.testing.assert_allclose(logits, ours(model, photograph), atol=1e-3)
+    assert_agree("timm", model_with(transform), tmp_path, photograph, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -136,89 +140,71 @@ def test_timm_rounds_the_center_as_its_mode_does(tmp_path: Path, photograph: Pat
 def test_timm_builds_what_its_table_does_not_name(
     changes: dict[str, Any], tmp_path: Path, photograph: Path
 ) -> None:
-    model = small(**{"activation": "gelu_tanh", **changes})
+    model = fresh(**{"activation": "gelu_tanh", **changes})
     model.eval_transform = {"mode": "timm_squash", "crop_fraction": 1.0, **PILLOW}
-    save_weights(model, tmp_path / "vit", "timm")
-    logits = timm_logits(tmp_path / "vit", photograph)
-    np.testing.assert_allclose(logits, ours(model, photograph), atol=0.002)
-    np.testing.assert_allclose(
-        logits, ours(from_checkpoint(tmp_path / "vit"), photograph), atol=0.002
-    )
+    assert_agree("timm", model, tmp_path, photograph, 0.002)
 
 
 def test_a_pipeline_gives_our_classes(tmp_path: Path, photograph: Path) -> None:
     transformers = pytest.importorskip("transformers")
     model = model_with(TRANSFORMS["stretch"][0])
     save_weights(model, tmp_path / "vit", "huggingface")
-    classify = transformers.pipeline(
-        "image-classification", str(tmp_path / "vit"), device="cpu", top_k=5
-    )
-    logits = ours(model, photograph)[0]
-    expected = [NAMES[i] for i in np.argsort(-logits)]
-    assert [row["label"] for row in classify(str(photograph))] == expected
-
-
-@pytest.mark.parametrize("layout", SIDES)
-def test_a_folder_is_read_as_the_same_model(layout: str, tmp_path: Path) -> None:
-    model = model_with({"mode": "crop", "crop_fraction": 0.9})
-    save_weights(model, tmp_path / "vit", layout)
-    for twin in (from_checkpoint(tmp_path / "vit"), load_model(tmp_path / "vit")):
-        assert_same_weights(twin, model)
-        assert twin.class_names == NAMES
-        assert twin.eval_transform == model.eval_transform
+    classify = transformers.pipeline("image-classification", str(tmp_path / "vit"), device="cpu")
+    expected = [NAMES[i] for i in np.argsort(-ours(model, photograph)[0])]
+    assert [row["label"] for row in classify(str(photograph), top_k=5)] == expected
 
 
 # Theirs
 
 
+def test_we_load_what_transformers_writes(tmp_path: Path) -> None:
+    theirs = their_vit(num_labels=5)
+    theirs.save_pretrained(tmp_path)
+    torch.save(theirs.state_dict(), tmp_path / "m.bin")  # which has other names
+    for file, size, call in (
+        ("model.safetensors", (32, 32), {}),
+        ("m.bin", (32, 32), {}),
+        ("model.safetensors", (48, 40), {"interpolate_pos_encoding": True}),
+    ):
+        file = tmp_path / file
+        model = from_checkpoint(file, include_preprocessing=False, input_shape=(*size, 3))
+        assert (model.norm_epsilon, model.num_heads) == (1e-12, 4)
+        images = normal_images(*size)
+        logits = of_torch(theirs, images, **call)
+        np.testing.assert_allclose(outputs(model, images), logits, atol=1e-5)
+
+
 @pytest.mark.parametrize(
-    ("processor", "expected"),
+    ("kind", "processor", "expected"),
     [
-        ({}, {"mode": "huggingface_stretch", "crop_fraction": 1.0, "interpolation": "bilinear"}),
+        ("ViT", {}, {**STRETCH, "crop_fraction": 1.0, "interpolation": "bilinear"}),
         (
-            {"resample": 3, "size": {"height": 40, "width": 40}},
-            {"mode": "huggingface_stretch", "crop_fraction": 1.0, "interpolation": "bicubic"},
+            "ViT",
+            {"resample": 3, "size": LARGE},
+            {**STRETCH, "crop_fraction": 1.0, "interpolation": "bicubic"},
         ),
         (
-            {
-                "kind": "BitImageProcessor",
-                "image_mean": [0.5] * 3,
-                "image_std": [0.5] * 3,
-                "size": {"shortest_edge": 40},
-                "crop_size": {"height": 32, "width": 32},
-            },
-            {"mode": "huggingface_crop", "crop_fraction": 0.8, "interpolation": "bicubic"},
+            "Bit",
+            {**HALF, "size": {"shortest_edge": 40}, "crop_size": SMALL},
+            {**CROP, "crop_fraction": 0.8, "interpolation": "bicubic"},
         ),
         (
-            {
-                "kind": "DeiTImageProcessor",
-                "size": {"height": 40, "width": 40},
-                "crop_size": {"height": 32, "width": 32},
-                "resample": 1,
-            },
-            {"mode": "huggingface_stretch", "crop_fraction": 0.8, "interpolation": "lanczos"},
+            "DeiT",
+            {"size": LARGE, "crop_size": SMALL, "resample": 1},
+            {**CROPPED, "interpolation": "lanczos"},
         ),
     ],
 )
 def test_we_open_a_folder_of_transformers(
-    processor: dict[str, Any], expected: dict[str, Any], tmp_path: Path, photograph: Path
+    kind: str, processor: Any, expected: Any, tmp_path: Path, photograph: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    options = {"size": {"height": 32, "width": 32}, **processor}
-    kind = options.pop("kind", "ViTImageProcessor") + "Pil"
+    options = {"size": SMALL, **processor}
     side = options.get("crop_size", options["size"])["height"]
-    config = transformers.ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        image_size=side,
-        patch_size=8,
-        id2label=dict(enumerate(NAMES)),
-        label2id={name: i for i, name in enumerate(NAMES)},
-    )
-    transformers.ViTForImageClassification(config).eval().save_pretrained(tmp_path / "vit")
-    getattr(transformers, kind)(**options).save_pretrained(tmp_path / "vit")
+    labels = {"id2label": dict(enumerate(NAMES)), "label2id": {n: i for i, n in enumerate(NAMES)}}
+    their_vit(image_size=side, **labels).save_pretrained(tmp_path / "vit")
+    processor_class = getattr(transformers, f"{kind}ImageProcessorPil")
+    processor_class(**options).save_pretrained(tmp_path / "vit")
     model = from_checkpoint(tmp_path / "vit")
     assert model.class_names == NAMES
     assert model.input_shape == (None, side, side, 3)
@@ -232,20 +218,12 @@ def test_we_open_a_folder_of_timm(mode: str, tmp_path: Path, photograph: Path) -
     timm = pytest.importorskip("timm", exc_type=ImportError)
     options = {"crop_mode": mode, "crop_pct": 0.9, "interpolation": "bilinear"}
     theirs = timm.create_model(
-        "vit_tiny_patch16_224",
-        num_classes=5,
-        img_size=48,
-        embed_dim=32,
-        depth=2,
-        num_heads=4,
-        act_layer="gelu_tanh",
-        global_pool="avg",
-        fc_norm=False,
+        "vit_tiny_patch16_224", num_classes=5, img_size=48, embed_dim=32, depth=2, num_heads=4,
+        act_layer="gelu_tanh", global_pool="avg", fc_norm=False,
         pretrained_cfg_overlay={**options, "input_size": (3, 48, 48)},
-    )
-    timm.models.save_for_hf(
-        theirs, tmp_path / "vit", {"label_names": list(NAMES)}, safe_serialization=True
-    )
+    )  # fmt: skip
+    written = {"label_names": list(NAMES)}
+    timm.models.save_for_hf(theirs, tmp_path / "vit", written, safe_serialization=True)
     model = from_checkpoint(tmp_path / "vit")
     assert (model.class_names, model.num_heads, model.pooling) == (NAMES, 4, "gap")
     assert model.input_shape == (None, 48, 48, 3)
@@ -256,19 +234,12 @@ def test_we_open_a_folder_of_timm(mode: str, tmp_path: Path, photograph: Path) -
 
 
 def test_positions_that_are_not_a_square_are_read_by_the_config(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48,
-        image_size=[16, 64], patch_size=8,
-    )  # fmt: skip
-    theirs = transformers.ViTForImageClassification(config).eval()
+    theirs = their_vit(image_size=[16, 64])
     theirs.save_pretrained(tmp_path / "vit")
     model = from_checkpoint(tmp_path / "vit", include_preprocessing=False)
     assert model.input_shape == (None, 16, 64, 3)
-    images = np.random.default_rng(0).normal(0, 1, (2, 16, 64, 3)).astype("float32")
-    with torch.no_grad():
-        logits = theirs(torch.as_tensor(images.transpose(0, 3, 1, 2).copy())).logits.numpy()
-    np.testing.assert_allclose(outputs(model, images), logits, atol=1e-5)
+    images = normal_images(16, 64)
+    np.testing.assert_allclose(outputs(model, images), of_torch(theirs, images), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -288,11 +259,7 @@ def test_a_preparation_that_we_do_not_have_is_reported(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
     save_weights(small(), tmp_path / "vit", "huggingface")
-    # Without our metadata, as a file of transformers.
-    from safetensors.numpy import load_file, save_file
-
-    file = tmp_path / "vit" / "model.safetensors"
-    save_file(load_file(file), file)
+    stripped(tmp_path / "vit" / "model.safetensors")
     processor = tmp_path / "vit" / "preprocessor_config.json"
     processor.write_text(json.dumps({**json.loads(processor.read_text()), **changes}))
     with pytest.warns(UserWarning, match="prepares images in a way that this package does not"):
@@ -306,11 +273,7 @@ def test_a_preparation_that_we_do_not_have_is_reported(
 @pytest.mark.parametrize(
     ("layout", "changes", "message"),
     [
-        (
-            "huggingface",
-            {"pooling": "gap", "class_token": True},
-            "does not classify with pooling='gap'",
-        ),
+        ("huggingface", {"pooling": "gap", "class_token": True}, "not classify with pooling='gap'"),
         ("huggingface", {"pooling": "map"}, "does not classify with pooling='map'"),
         ("huggingface", {"layer_scale": 0.1}, "Dinov2ForImageClassification does not classify"),
         ("huggingface", {"distilled": True, "mlp_norm": True}, "mlp_norm=True"),
@@ -332,7 +295,9 @@ def test_what_the_other_side_does_not_compute_is_refused(
     assert not (tmp_path / "vit").exists()
 
 
-def test_another_family_is_refused(tmp_path: Path) -> None:
+def test_another_family_and_an_unknown_layout_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="layout='google' is not known"):
+        folder_transform(small(), "google")
     model = BiTResNet(depths=(1,), width=32, num_classes=2, input_shape=(32, 32, 3))
     with pytest.raises(CheckpointError, match="is a BiTResNet that is not"):
         save_weights(model, tmp_path / "bit", "timm")
@@ -352,7 +317,7 @@ def test_another_family_is_refused(tmp_path: Path) -> None:
 def test_what_the_folder_cannot_say_is_reported(
     layout: str, transform: dict[str, Any], changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    model = small(**changes)
+    model = fresh(**changes)
     model.eval_transform = transform
     with pytest.warns(UserWarning, match=message):
         save_weights(model, tmp_path / "vit", layout)
@@ -382,7 +347,7 @@ def test_files_of_others_stay(layout: str, tmp_path: Path) -> None:
 
 def test_the_model_card(tmp_path: Path) -> None:
     for layout, library in (("huggingface", "transformers"), ("timm", "timm")):
-        model = small()
+        model = fresh()
         model.class_names = ("<b>", "| `x`", "c", "d", "e")
         save_weights(model, tmp_path / layout, layout)
         card = (tmp_path / layout / "README.md").read_text()
@@ -395,40 +360,20 @@ def test_the_model_card(tmp_path: Path) -> None:
         compile(body.split("```python\n")[1].split("```")[0], "card", "exec")
 
 
-def test_a_folder_without_weights_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"There is no model\.keras or"):
-        from_checkpoint(tmp_path)
-
-
 @pytest.mark.parametrize("layout", SIDES)
-def test_convert_writes_folders(
+def test_convert_writes_folders_that_are_read_as_the_same_model(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = model_with(TRANSFORMS["stretch"][0])
+    model = model_with({"mode": "crop", "crop_fraction": 0.9})
     model.save(tmp_path / "model.keras")
-    command = ["convert", str(tmp_path / "model.keras"), str(tmp_path / "vit"), "--layout", layout]
-    assert cli.main(command) == 0
-    twin = from_checkpoint(tmp_path / "vit")
-    assert_same_weights(twin, model)
-    assert (twin.class_names, twin.eval_transform) == (NAMES, model.eval_transform)
-    assert (
-        cli.main(["convert", str(tmp_path / "vit"), str(tmp_path / "m.npz"), "--layout", "google"])
-        == 0
-    )
-    assert_same_weights(from_checkpoint(tmp_path / "m.npz"), model)
+    keras_file, vit, npz = (str(tmp_path / name) for name in ("model.keras", "vit", "m.npz"))
+    assert cli.main(["convert", keras_file, vit, "--layout", layout]) == 0
+    for twin in (from_checkpoint(vit), load_model(vit)):
+        assert_same_weights(twin, model)
+        assert (twin.class_names, twin.eval_transform) == (NAMES, model.eval_transform)
+    assert cli.main(["convert", vit, npz, "--layout", "google"]) == 0
+    assert_same_weights(from_checkpoint(npz), model)
     capsys.readouterr()
-
-
-@pytest.mark.parametrize("mode", PILLOW_MODES)
-def test_the_modes_of_a_folder_work_everywhere(mode: str) -> None:
-    """In the graph and in NumPy, on images that are smaller than the model's, too."""
-    tf = pytest.importorskip("tensorflow")
-    image = np.arange(3 * 5 * 3).reshape(3, 5, 3).astype("uint8")
-    for size in ((8, 8), (8, 16), (16, 8)):
-        expected = evaluation_image(image, size, mode, 0.8)
-        assert expected.shape == (*size, 3)
-        pixels = evaluation_image(tf.constant(image), size, mode, 0.8)
-        np.testing.assert_allclose(pixels, expected, atol=1)
 
 
 @pytest.mark.parametrize("layout", SIDES)
@@ -446,20 +391,12 @@ def test_folder_transform_is_what_the_other_side_computes(
     np.testing.assert_allclose(logits, ours(model, photograph), atol=1e-3)
 
 
-def test_folder_transform_of_an_unknown_layout() -> None:
-    with pytest.raises(ValueError, match="layout='google' is not known"):
-        folder_transform(small(), "google")
-
-
 def test_predict_and_evaluate_take_a_decoder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], shared: Path
 ) -> None:
     pytest.importorskip("tensorflow")
-    assert tuple(DECODERS) == keras_vit_cli.options.shared.DECODERS
-    model = small(num_classes=5)
-    model.get_layer("head").kernel.assign(20 * model.get_layer("head").kernel)
-    model.class_names = NAMES
-    model.save(tmp_path / "model.keras")
+    assert tuple(DECODERS) == shared_options.DECODERS
+    model_with({}).save(tmp_path / "model.keras")
     photo = sorted((shared / "photos" / "flowers" / "roses").glob("*.jpg"))[0]
     printed = {}
     for decoder in DECODERS:
@@ -467,8 +404,8 @@ def test_predict_and_evaluate_take_a_decoder(
         assert cli.main(words) == 0
         printed[decoder] = capsys.readouterr().out
     assert printed["tensorflow"] != printed["pillow"]
-    with pytest.raises(keras_vit_cli.options.option.UsageError, match="no effect with --vtab"):
-        keras_vit_cli.arguments.parse(["evaluate", "m", "--vtab", "--decoder", "pillow"])
+    with pytest.raises(UsageError, match="no effect with --vtab"):
+        arguments.parse(["evaluate", "m", "--vtab", "--decoder", "pillow"])
 
 
 @pytest.mark.slow

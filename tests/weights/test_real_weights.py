@@ -9,7 +9,7 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTTi16
 from keras_vit.weights import from_checkpoint, save_weights
-from tests.weights.models import assert_same_weights
+from tests.weights.models import assert_same_weights, of_torch, stripped
 from tests.weights.test_round_trips import THERE_AND_BACK, chain
 
 NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
@@ -36,10 +36,8 @@ def compare(model: VisionTransformer, recorded: dict[str, np.ndarray]) -> None:
     features = model.feature_model([*TOKENS, "pre_logits", "logits"])
     normal = np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype("float32")
     for name, images in (("cats", recorded["cats_input_nchw"]), ("normal_seed0", normal)):
-        outputs = {
-            key: keras.ops.convert_to_numpy(value)
-            for key, value in features(images.transpose(0, 2, 3, 1)).items()
-        }
+        found = features(images.transpose(0, 2, 3, 1))
+        outputs = {key: keras.ops.convert_to_numpy(value) for key, value in found.items()}
         assert np.abs(outputs["logits"] - recorded[f"{name}_logits"]).max() <= LOGITS
         for block, atol in TOKENS.items():
             expected = recorded[f"{name}_{block.replace('_', '')}"]
@@ -86,8 +84,7 @@ def test_the_configuration_beside_the_file_is_read(
     """Hugging Face's config.json has epsilon 1e-6, where its layout alone means 1e-12."""
     file = tmp_path / "m.safetensors"
     save_weights(model, file, layout="huggingface")
-    strip_notes(file)
-    assert from_checkpoint(file).norm_epsilon == 1e-12
+    assert from_checkpoint(stripped(file)).norm_epsilon == 1e-12
     (tmp_path / "config.json").write_text((folder / "hf" / "config.json").read_text())
     preprocessor = (folder / "hf" / "preprocessor_config.json").read_text()
     (tmp_path / "preprocessor_config.json").write_text(preprocessor)
@@ -100,6 +97,19 @@ def test_the_configuration_beside_the_file_is_read(
     assert from_checkpoint(file).normalization == "imagenet"
 
 
+def test_transformers_loads_what_we_write(
+    folder: Path, recorded: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = from_checkpoint(folder / "model.safetensors")
+    save_weights(model, tmp_path / "vit", layout="huggingface")
+    theirs = transformers.ViTForImageClassification.from_pretrained(tmp_path / "vit").eval()
+    logits = of_torch(theirs, recorded["cats_input_nchw"].transpose(0, 2, 3, 1))
+    expected = recorded["cats_logits"]
+    assert np.abs(logits - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert theirs.config.id2label[281] == "tabby, tabby cat"
+
+
 def test_a_named_model_follows_its_weights(folder: Path) -> None:
     file = folder / "model.safetensors"
     model = ViTTi16(weights=file, num_classes=5, input_shape=(64, 96, 3))
@@ -108,12 +118,6 @@ def test_a_named_model_follows_its_weights(folder: Path) -> None:
     assert ViTTi16(weights=file, activation="relu", num_classes=5).activation == "relu"
     with pytest.raises(ValueError, match="Did you mean 'augreg_in21k"):
         ViTTi16(weights="augreg_21k")
-
-
-def strip_notes(file: Path) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    save_file(load_file(file), file)
 
 
 def test_the_two_cats(folder: Path, shared: Path) -> None:

@@ -7,26 +7,19 @@ import numpy as np
 import pytest
 
 from keras_vit.weights import from_checkpoint, save_weights
+from tests.bank import fresh, outputs, pixels, small
 from tests.golden_cases import golden_case
-from tests.weights.models import assert_same_weights, outputs, pixels, small
+from tests.weights.models import assert_same_weights
 from tests.weights.test_golden import CASES, RESAMPLED
 
 GOOGLE_CASES = [name for name in (*CASES, *RESAMPLED) if name.startswith(("vit_", "interp_"))]
-THERE_AND_BACK = [
-    ("b.safetensors", "timm"),
-    ("c.safetensors", "huggingface"),
-    ("d.npz", "google"),
-]
+THERE = [("b.safetensors", "timm"), ("c.safetensors", "huggingface")]
+THERE_AND_BACK = [*THERE, ("d.npz", "google")]
 # Cases that no other package has names for, and the layout they were released in.
 OWN_LAYOUT = {
-    "hybrid_stem": "google",
-    "hybrid_r3": "google",
-    "hybrid_r3_oddsize": "google",
-    "mixer": "google",
-    "mixer_nonsquare": "big_vision",
+    **dict.fromkeys(("hybrid_stem", "hybrid_r3", "hybrid_r3_oddsize", "mixer"), "google"),
+    **dict.fromkeys(("mixer_nonsquare", "bv_bit_paper", "bv_bit"), "big_vision"),
     "bit_tf_dump": "google",
-    "bv_bit_paper": "big_vision",
-    "bv_bit": "big_vision",
 }
 KINDS: dict[str, dict[str, Any]] = {
     "token": {},
@@ -49,16 +42,10 @@ LAYOUTS = {
 
 
 @pytest.mark.filterwarnings("ignore:Patches of")
-@pytest.mark.parametrize("name", GOOGLE_CASES)
-def test_google_keras_timm_huggingface_google(name: str, shared: Path, tmp_path: Path) -> None:
-    source = golden_case(name, shared).folder / "weights.npz"
-    chain(source, CASES.get(name, {}), THERE_AND_BACK, tmp_path)
-
-
-@pytest.mark.parametrize("name", OWN_LAYOUT)
-def test_released_keras_released(name: str, shared: Path, tmp_path: Path) -> None:
-    source = golden_case(name, shared).folder / "weights.npz"
-    chain(source, CASES[name], [("d.npz", OWN_LAYOUT[name])], tmp_path)
+@pytest.mark.parametrize("name", [*GOOGLE_CASES, *OWN_LAYOUT])
+def test_released_keras_others_and_released(name: str, shared: Path, tmp_path: Path) -> None:
+    steps = [("d.npz", OWN_LAYOUT[name])] if name in OWN_LAYOUT else THERE_AND_BACK
+    chain(golden_case(name, shared).file, CASES.get(name, {}), steps, tmp_path)
 
 
 def chain(
@@ -81,7 +68,7 @@ def chain(
 
 @pytest.mark.parametrize(("layout", "kind"), [(la, k) for la, ks in LAYOUTS.items() for k in ks])
 def test_what_is_written_is_read_as_the_same_model(layout: str, kind: str, tmp_path: Path) -> None:
-    model = small(**KINDS[kind])
+    model = fresh(**KINDS[kind])
     model.class_names = None if model.num_classes == 0 else tuple("abcde")
     model.eval_transform = {"mode": "stretch"}
     file = tmp_path / ("m.npz" if layout in ("google", "big_vision") else "m.safetensors")
@@ -129,10 +116,16 @@ def test_a_layout_that_cannot_hold_a_weight_says_so_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_name_that_does_not_fit_the_layout(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"should end in '.npz'"):
-        save_weights(small(), tmp_path / "model.safetensors", layout="google")
-    with pytest.raises(ValueError, match="Did you mean 'google'"):
-        save_weights(small(), tmp_path / "model.npz", layout="goggle")
-    with pytest.raises(ValueError, match="Choose the layout"):
-        save_weights(small(), tmp_path / "model.npz")
+@pytest.mark.parametrize(
+    ("file", "layout", "message"),
+    [
+        ("m.safetensors", "google", r"should end in '.npz'"),
+        ("m.npz", "goggle", "Did you mean 'google'"),
+        ("m.npz", None, "Choose the layout"),
+    ],
+)
+def test_a_layout_that_does_not_fit(
+    file: str, layout: str | None, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        save_weights(small(), tmp_path / file, layout=layout)
