@@ -199,7 +199,7 @@ def test_who_hangs_up_gives_the_place_back(slow: Server) -> None:
 
 
 def test_ctrl_c_ends_with_130(file: Path, start_server: Start) -> None:
-    server = start_server(file.parent)
+    server = start_server(file)
     assert request(server.port, "/predict", jpeg())[0] == 200
     assert server.stop(signal.SIGINT) == 130
 
