@@ -22,7 +22,7 @@ HOMES = {
     "tests/test_faults.py": "tensorflow",
     "tests/test_output_folder.py": "tensorflow",
 }
-# Rooms whose tests run in `make test-all` alone, as those marked `thorough` and all that use a browser.
+# Whose tests run in `make test-all` alone, as those marked `thorough` and those with a browser.
 THOROUGH = ("tests/docs/", "tests/examples/", "tests/test_benchmark")
 
 

@@ -88,7 +88,7 @@ def _run(
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.stdout, sys.stderr = (
-        io.TextIOWrapper(open(number, "wb", 0, closefd=False), write_through=True)
+        io.TextIOWrapper(io.FileIO(number, "wb", closefd=False), write_through=True)
         for number in (1, 2)
     )
     os.environ.update(environment)

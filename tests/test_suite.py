@@ -37,7 +37,7 @@ def test_three_backends_run_what_a_backend_can_change() -> None:
 
 
 def test_the_tests_are_no_longer_than_30000_lines() -> None:
-    files = [path for path in (REPOSITORY / "tests").rglob("*.py")]
+    files = (REPOSITORY / "tests").rglob("*.py")
     assert sum(len(path.read_text("utf-8").splitlines()) for path in files) <= MOST_LINES
 
 
