@@ -75,7 +75,7 @@ OTHERS: dict[str, tuple[type[ImageModel], dict[str, Any]]] = {
     "bit": (keras_vit.BiTResNet, {"depths": (1, 1), "width": 32, "input_shape": (32, 32, 3)}),
 }
 Snapshot = list[np.ndarray]
-_models: dict[str, tuple[ImageModel, Snapshot]] = {}
+_models: dict[str, tuple[ImageModel, Snapshot, str]] = {}
 _used: set[str] = set()
 
 
@@ -84,10 +84,13 @@ def fresh(
 ) -> ImageModel:
     """A new small model: of `SIZES`, with every weight drawn from a normal distribution.
 
-    `filled=False` leaves the initial weights, whose head is zero.
+    `filled=False` leaves the initial weights, whose head is zero. A `task` has a size of its own.
     """
     keras.utils.set_random_seed(0)
-    model = kind(**{**SIZES, **changes})
+    sizes = dict(SIZES)
+    if "task" in changes:
+        del sizes["num_classes"]
+    model = kind(**{**sizes, **changes})
     if filled:
         fill(model)
     keras.utils.set_random_seed(0)
@@ -97,7 +100,7 @@ def fresh(
 def small(**changes: Any) -> ImageModel:
     """As `fresh`, but built once per process: compile and change a model of `fresh` instead.
 
-    Its weights and its `trainable` flags may be changed: they are restored after the test.
+    Whatever a test changes is restored after it, or the model built again.
     """
     return _once(lambda: fresh(**changes), changes)
 
@@ -108,7 +111,7 @@ def _once(make: Callable[[], ImageModel], changes: dict[str, Any]) -> ImageModel
     if key not in _models:
         keras.utils.set_random_seed(0)
         model = make()
-        _models[key] = model, [np.array(w) for w in model.get_weights()]
+        _models[key] = model, [np.array(w) for w in model.get_weights()], _state(model)
     _used.add(key)
     keras.utils.set_random_seed(0)
     return _models[key][0]
@@ -135,18 +138,19 @@ def small_kind(kind: str, **changes: Any) -> ImageModel:
 def restore() -> None:
     """After a test: its models have their weights back; one changed otherwise is built again."""
     for key in _used:
-        model, weights = _models[key]
-        now = model.get_weights()
-        changed = (
-            model.compiled
-            or [w.shape for w in now] != [w.shape for w in weights]
-            or any(not layer.trainable for layer in model._flatten_layers())
-        )
-        if changed:
+        model, weights, state = _models[key]
+        if _state(model) != state:
             del _models[key]
-        elif not all(map(np.array_equal, now, weights)):
+        elif not all(map(np.array_equal, now := model.get_weights(), weights)):
+            assert len(now) == len(weights)
             model.set_weights(weights)
     _used.clear()
+
+
+def _state(model: ImageModel) -> str:
+    """What a test may have changed beside weights: options, names, what is frozen, `compile`."""
+    flags = [variable.trainable for variable in model.weights]
+    return repr((model.get_config(), flags, model.compiled))
 
 
 def fill(model: keras.Model, seed: int = 0, scale: float = 0.1) -> None:

@@ -183,7 +183,7 @@ def test_what_is_not_finite_is_not_a_prediction(
     photographs: list[Path],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = bank.tiny(input_shape=(8, 8, 3))
+    model = bank.tiny(filled=False, input_shape=(8, 8, 3))
     head = model.get_layer("head")
     head.kernel.assign(np.full(head.kernel.shape, value))  # 3e38 is finite, its logits are not
     model.save(tmp_path / "m.keras")

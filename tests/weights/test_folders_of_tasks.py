@@ -29,7 +29,7 @@ TASKS = {
 
 @pytest.fixture(params=TASKS)
 def model(request: pytest.FixtureRequest) -> Any:
-    sizes = {"hidden_dim": 16, "depth": 1, "num_heads": 2, "mlp_dim": 64, "num_classes": None}
+    sizes = {"hidden_dim": 16, "depth": 1, "num_heads": 2, "mlp_dim": 64}
     model = fresh(filled=False, activation="gelu", task=TASKS[request.param], **sizes)
     random = np.random.default_rng(0)
     head = model.get_layer("head")
