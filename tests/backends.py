@@ -48,6 +48,9 @@ def counts(items: Iterable[pytest.Item]) -> Counter[tuple[str, ...]]:
     return Counter(map(backends_of, items))
 
 
+COUNTS = pytest.StashKey[tuple[Counter[tuple[str, ...]], set[str]]]()  # and the files of the tests
+
+
 def of_this_backend(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """The tests that run on the backend of this process, and the others."""
     here: list[pytest.Item] = []

@@ -205,6 +205,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, command: Command) -> Interrupt:
     return interrupt
 
 
+@pytest.mark.thorough  # test_kills resumes a killed one
 @pytest.mark.usefixtures("no_export")
 def test_an_interrupted_run_is_resumed(
     photographs: Path, tmp_path: Path, interrupt: Interrupt, command: Command

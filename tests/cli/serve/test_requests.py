@@ -386,6 +386,7 @@ def test_a_line_of_json_per_request(server: Server) -> None:
     assert len(logged(names[3])["path"]) == 200
 
 
+@pytest.mark.thorough
 def test_a_request_of_many_images_leaves_room_and_ends_when_its_client_does(
     file: Path, start_server: Start
 ) -> None:
