@@ -1,8 +1,5 @@
 """On which backends a test runs, and in which command: one table for the whole suite."""
 
-from collections import Counter
-from collections.abc import Iterable
-
 import keras
 import pytest
 
@@ -22,12 +19,53 @@ HOMES = {
     "tests/test_faults.py": "tensorflow",
     "tests/test_output_folder.py": "tensorflow",
 }
-# Whose tests run in `make test-all` alone, as those marked `thorough` and those with a browser.
-THOROUGH = ("tests/docs/", "tests/examples/", "tests/test_benchmark")
+# What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser: by the
+# beginning of a test's name, on which backends. Another backend, or another test, stands for it.
+THOROUGH: dict[str, tuple[str, ...]] = {
+    "tests/cli/test_cli.py::test_train_writes_everything": ("jax",),
+    "tests/data/test_rows_of_processes.py::test_rows[records-rows1": BACKENDS,
+    "tests/data/test_rows_of_processes.py::test_rows[records-rows2": BACKENDS,
+    "tests/data/test_without_tensorflow.py::test_commands_read_the_data_of_other": BACKENDS,
+    "tests/distribution/test_many_devices.py": ("tensorflow",),
+    "tests/distribution/test_two_processes.py": BACKENDS,
+    "tests/docs/": BACKENDS,
+    "tests/examples/": BACKENDS,
+    "tests/export/test_bands.py": BACKENDS,
+    "tests/export/test_every_kind.py": BACKENDS,
+    "tests/export/test_one_preparation.py": ("jax",),
+    "tests/export/test_saved_model.py": BACKENDS,
+    "tests/export/test_tasks.py": ("tensorflow",),
+    "tests/inspection/test_attribution.py::test_gradients_equal_finite_differences[map": (
+        "tensorflow",
+        "jax",
+    ),
+    "tests/inspection/test_attribution.py::test_other_precisions[int8": ("tensorflow", "jax"),
+    "tests/inspection/test_attribution.py::test_other_precisions[mixed_float16": ("jax",),
+    "tests/inspection/test_grad_cam.py": ("tensorflow", "jax"),
+    "tests/models/test_common.py::test_mixed_precision_trains[bit-": ("tensorflow", "jax"),
+    "tests/models/test_common.py::test_mixed_precision_trains[mixer-": ("tensorflow", "jax"),
+    "tests/models/test_common.py::test_rematerialization_changes_memory_and_nothing_else[bit": (
+        "tensorflow",
+        "jax",
+    ),
+    "tests/models/test_compiled.py::test_xla_compiles_long_calls[BiT": BACKENDS,
+    "tests/models/test_compiled.py::test_xla_compiles_long_calls[Mixer": BACKENDS,
+    "tests/models/test_threads.py": ("jax",),
+    "tests/test_benchmark": BACKENDS,
+    "tests/training/test_distillation.py::test_another_teacher_in_its_place": BACKENDS,
+    "tests/training/test_distillation.py::test_files_and_configurations": ("tensorflow",),
+    "tests/training/test_distillation.py::test_other_tasks_learn_from_a_teacher": ("tensorflow",),
+    "tests/training/test_distillation.py::test_recipes": ("tensorflow",),
+    "tests/training/test_distillation.py::test_the_command": BACKENDS,
+    "tests/training/test_resume.py::test_every_kind_of_optimizer": ("tensorflow",),
+}
 
 
 def is_thorough(item: pytest.Item) -> bool:
-    return item.nodeid.startswith(THOROUGH) or "browser" in getattr(item, "fixturenames", ())
+    return "browser" in getattr(item, "fixturenames", ()) or any(
+        item.nodeid.startswith(name) and keras.backend.backend() in backends
+        for name, backends in THOROUGH.items()
+    )
 
 
 def backends_of(item: pytest.Item) -> tuple[str, ...]:
@@ -43,12 +81,7 @@ def backends_of(item: pytest.Item) -> tuple[str, ...]:
     return (HOMES[max((h for h in HOMES if item.nodeid.startswith(h)), key=len)],)
 
 
-def counts(items: Iterable[pytest.Item]) -> Counter[tuple[str, ...]]:
-    """How many tests run on which backends."""
-    return Counter(map(backends_of, items))
-
-
-COUNTS = pytest.StashKey[tuple[Counter[tuple[str, ...]], set[str]]]()  # and the files of the tests
+COLLECTED = pytest.StashKey[list[pytest.Item]]()  # all tests, also those of other backends
 
 
 def of_this_backend(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

@@ -22,7 +22,7 @@ import keras
 import pytest
 
 from tests import bank, processes
-from tests.backends import COUNTS, counts, is_thorough, of_this_backend
+from tests.backends import COLLECTED, is_thorough, of_this_backend
 from tests.quick_tensorflow import skip_graph_optimization
 
 skip_graph_optimization()
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves to the other backends what does not run on this one, and marks what is thorough."""
     for item in filter(is_thorough, items):
         item.add_marker(pytest.mark.thorough)
-    config.stash[COUNTS] = counts(items), {item.nodeid.split("::")[0] for item in items}
+    config.stash[COLLECTED] = list(items)
     here, elsewhere = of_this_backend(items)
     if elsewhere and not config.getoption("--here"):
         config.hook.pytest_deselected(items=elsewhere)

@@ -1,8 +1,10 @@
 """How large the suite is: what runs on which backends, so that growth is seen."""
 
+from collections import Counter
+
 import pytest
 
-from tests.backends import BACKENDS, COUNTS, HOMES, THOROUGH
+from tests.backends import BACKENDS, COLLECTED, HOMES, THOROUGH, backends_of
 from tests.conftest import REPOSITORY
 
 # What three backends run may grow where a backend can change the answer, and is counted here.
@@ -10,25 +12,33 @@ MOST_ON_EVERY_BACKEND = 500
 MOST_LINES = 30_000
 
 
-def test_three_backends_run_what_a_backend_can_change(request: pytest.FixtureRequest) -> None:
-    counts, files = request.config.stash[COUNTS]
-    tests = {
+@pytest.fixture
+def collected(request: pytest.FixtureRequest) -> list[pytest.Item]:
+    """All tests, also those that run elsewhere or later."""
+    items = request.config.stash[COLLECTED]
+    files = {
         path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob("tests/**/test_*.py")
     }
-    if not tests <= files:
+    if not files <= {item.nodeid.split("::")[0] for item in items}:
         pytest.skip("a part of the suite was collected")
+    return items
+
+
+def test_three_backends_run_what_a_backend_can_change(collected: list[pytest.Item]) -> None:
+    counts = Counter(backends_of(item) for item in collected if not item.get_closest_marker("slow"))
     assert 0 < counts[BACKENDS] <= MOST_ON_EVERY_BACKEND
     once = {names[0]: number for names, number in counts.items() if len(names) == 1}
     assert set(once) == set(BACKENDS)
     assert sum(once.values()) > 5 * counts[BACKENDS]
 
 
+def test_tables_name_tests(collected: list[pytest.Item]) -> None:
+    names = [item.nodeid for item in collected]
+    for start in (*HOMES, *THOROUGH):
+        assert any(name.startswith(start) for name in names), start
+    assert set(HOMES.values()) <= set(BACKENDS)
+
+
 def test_the_tests_are_no_longer_than_their_budget() -> None:
     files = (REPOSITORY / "tests").rglob("*.py")
     assert sum(len(path.read_text("utf-8").splitlines()) for path in files) <= MOST_LINES
-
-
-def test_places_are_where_tests_are() -> None:
-    for place in (*HOMES, *THOROUGH):
-        assert list(REPOSITORY.glob(f"{place}*")), place
-    assert set(HOMES.values()) <= set(BACKENDS)

@@ -33,14 +33,8 @@ def run_tests(marks: str) -> None:
     assert " passed" in run.stdout
 
 
-@pytest.mark.backends("jax")  # torch has a device per process
+@pytest.mark.backends("jax", "tensorflow")  # torch has a device per process
 def test_on_many_devices() -> None:
-    run_tests("not thorough")
-
-
-@pytest.mark.thorough  # TensorFlow has data parallel alone, and refuses the rest
-@pytest.mark.backends("tensorflow")
-def test_on_logical_devices() -> None:
     run_tests("not thorough")
 
 
