@@ -19,7 +19,7 @@ HOMES = {
     "tests/test_faults.py": "tensorflow",
     "tests/test_output_folder.py": "tensorflow",
 }
-# What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser: by the
+# What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser, by the
 # beginning of a test's name, on which backends. Another backend, or another test, stands for it.
 THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/cli/test_cli.py::test_train_writes_everything": ("jax",),
