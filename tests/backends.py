@@ -19,8 +19,8 @@ HOMES = {
     "tests/test_faults.py": "tensorflow",
     "tests/test_output_folder.py": "tensorflow",
 }
-# What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser, by the
-# beginning of a test's name, on which backends. Another backend, or another test, stands for it.
+# What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser: the
+# beginning of its name, and on which backends. Another backend, or another test, stands for it.
 THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/cli/test_cli.py::test_train_writes_everything": ("jax",),
     "tests/data/test_rows_of_processes.py::test_rows[records-rows1": BACKENDS,
