@@ -21,34 +21,23 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, np.ndarray]
 Recorded = tuple[dict[str, Any], Arrays]
-
 FIXED = ("position_embeddings", "decoder_pos_embed")  # of ViTMAE: sines and cosines
 
 # Where a class keeps its blocks, the norm over all tokens after them, and its heads.
 PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
-    "CLIPVisionModelWithProjection": (
-        "vision_model.encoder.layers",
-        None,
-        ("visual_projection",),
-    ),
+    "CLIPVisionModelWithProjection": ("vision_model.encoder.layers", None, ("visual_projection",)),
     "SiglipVisionModel": ("encoder.layers", "post_layernorm", ()),
     "Dinov2Model": ("encoder.layer", "layernorm", ()),
-    "Dinov2ForImageClassification": (
-        "dinov2.encoder.layer",
-        "dinov2.layernorm",
-        ("classifier",),
-    ),
+    "Dinov2ForImageClassification": ("dinov2.encoder.layer", "dinov2.layernorm", ("classifier",)),
     "Dinov2WithRegistersModel": ("encoder.layer", "layernorm", ()),
     "Dinov2WithRegistersForImageClassification": (
-        "dinov2_with_registers.encoder.layer",
-        "dinov2_with_registers.layernorm",
+        *("dinov2_with_registers.encoder.layer", "dinov2_with_registers.layernorm"),
         ("classifier",),
     ),
     "DINOv3ViTModel": ("model.layer", "norm", ()),
     "DeiTForImageClassification": ("deit.layers", "deit.layernorm", ("classifier",)),
     "DeiTForImageClassificationWithTeacher": (
-        "deit.layers",
-        "deit.layernorm",
+        *("deit.layers", "deit.layernorm"),
         ("cls_classifier", "distillation_classifier"),
     ),
     "ViTMAEModel": ("layers", "layernorm", ()),
@@ -69,12 +58,11 @@ def hugging_face(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, An
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         path = Path(folder) / "model.safetensors"
-        saved = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
+        file = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
         fixed = FIXED if model.config.model_type == "vit_mae" else ()
-        file = {
-            name: old if name.endswith(fixed) else weights.tensor(name, old.shape, spec["seed"])
-            for name, old in saved.items()
-        }
+        for name in file:
+            if not name.endswith(fixed):
+                file[name] = weights.tensor(name, file[name].shape, spec["seed"])
         save_file(file, path, {"format": "pt"})
         model, info = made.from_pretrained(folder, output_loading_info=True)
         assert not any(info.values()), info
@@ -101,10 +89,8 @@ def timm(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arra
     from timm.models._hub import save_config_for_hf
 
     model = timm.create_model(spec["class"], **spec["arguments"])
-    file = {
-        name: weights.tensor(name, tuple(old.shape), spec["seed"])
-        for name, old in model.state_dict().items()
-    }
+    shapes = {name: tuple(values.shape) for name, values in model.state_dict().items()}
+    file = {name: weights.tensor(name, shape, spec["seed"]) for name, shape in shapes.items()}
     with tempfile.TemporaryDirectory() as folder:
         save_config_for_hf(model, str(Path(folder) / "config.json"))
         config = json.loads((Path(folder) / "config.json").read_text())
@@ -147,10 +133,8 @@ def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -
         watched["encoder_norm"] = model.get_submodule(norm)
     watched |= {name: model.get_submodule(name) for name in heads}
     hooks = [module.register_forward_hook(keep(name)) for name, module in watched.items()]
-    if type(model).__name__ == "ViTMAEForPreTraining":
-        out = model.vit(images, **call)
-    else:
-        out = model(images, **call)
+    encoder = model.vit if type(model).__name__ == "ViTMAEForPreTraining" else model
+    out = encoder(images, **call)
     for hook in hooks:
         hook.remove()
     found = {name: seen[name] for name in watched if name not in heads}
@@ -174,10 +158,8 @@ def rounding(
 
     with torch.no_grad():
         exact = run(copy.deepcopy(model).double(), images.double(), call)
-    return {
-        key: float(f"{np.abs(exact[key].numpy() - value).max():.1e}")
-        for key, value in arrays.items()
-    }
+    difference = {key: np.abs(exact[key].numpy() - value).max() for key, value in arrays.items()}
+    return {key: float(f"{value:.1e}") for key, value in difference.items()}
 
 
 def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray:
@@ -185,9 +167,8 @@ def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray
     import torch
 
     slopes = copy.deepcopy(model)
-    for slope, parameter in zip(slopes.parameters(), model.parameters(), strict=True):
-        got = parameter.grad
-        slope.data = torch.zeros_like(parameter) if got is None else got.clone()
+    for slope, own in zip(slopes.parameters(), model.parameters(), strict=True):
+        slope.data = torch.zeros_like(own) if own.grad is None else own.grad.clone()
     file = as_file(slopes)
     return np.array([weights.summary(name, file[name], seed) for name in names])
 
@@ -201,17 +182,11 @@ def record(name: str) -> Recorded:
     torch.manual_seed(0)
     model, config, file = (hugging_face if package == "transformers" else timm)(spec)
     model.eval().requires_grad_()
-    case: dict[str, Any] = {
-        "name": name,
-        "package": package,
-        "version": importlib.metadata.version(package),
-        "class": spec["class"],
-        "config": config,
-        "images": spec["images"],
-        "seed": spec["seed"],
-        "tensors": {key: list(value.shape) for key, value in file.items()},
-        **{key: spec[key] for key in ("call", "resampled", "note") if spec.get(key)},
-    }
+    case = {"name": name, "package": package, "version": importlib.metadata.version(package)}
+    case |= {"class": spec["class"], "config": config}
+    case |= {"images": spec["images"], "seed": spec["seed"]}
+    case["tensors"] = {key: list(value.shape) for key, value in file.items()}
+    case |= {key: spec[key] for key in ("call", "resampled", "note") if spec.get(key)}
     made = {key: weights.tensor(key, value.shape, spec["seed"]) for key, value in file.items()}
     fixed = {f"fixed {k}": v for k, v in file.items() if not np.array_equal(v, made[k])}
     case["fixed"] = [key.removeprefix("fixed ") for key in fixed]
@@ -253,8 +228,7 @@ def write(name: str, case: Mapping[str, Any], arrays: Arrays) -> None:
     if "tensors" in case:
         shapes = (f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in case["tensors"].items())
         lines.append(' "tensors": {\n' + ",\n".join(shapes) + "\n }")
-    text = "{\n" + ",\n".join(lines) + "\n}"
-    (weights.FOLDER / f"{name}.json").write_text(text + "\n")
+    (weights.FOLDER / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     np.savez_compressed(weights.FOLDER / f"{name}.npz", **arrays)
     print(name, *(f"{key}{list(value.shape)}" for key, value in arrays.items()), flush=True)
 
