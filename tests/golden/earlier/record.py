@@ -22,20 +22,11 @@ from PIL import Image
 
 import keras_vit
 
-SIZES = {"patch_size": 4, "hidden_dim": 8, "num_heads": 1, "mlp_dim": 16}
+SIZES = {"patch_size": 4, "hidden_dim": 8, "depth": 2, "num_heads": 1, "mlp_dim": 16}
 MODELS = {
-    "rotary_map": {"depth": 2, "rotary": "eva02", "pooling": "map", "num_registers": 2},
-    "relative_gap": {
-        "depth": 2,
-        "position_embedding": "relative",
-        "pooling": "gap",
-        "layer_scale": 0.1,
-    },
-    "clip_pixels": {
-        "depth": 1,
-        "normalization": "clip",
-        "classifier_activation": "softmax",
-    },
+    "rotary_map": {"rotary": "eva02", "pooling": "map", "num_registers": 2},
+    "relative_gap": {"position_embedding": "relative", "pooling": "gap", "layer_scale": 0.1},
+    "clip_pixels": {"depth": 1, "normalization": "clip", "classifier_activation": "softmax"},
 }
 RUNS = {
     "plain": [],
@@ -78,7 +69,7 @@ def record(folder: Path) -> None:
 
 
 def vit(**options: object) -> keras.Model:
-    model = keras_vit.VisionTransformer(**SIZES, input_shape=(16, 16, 3), **options)
+    model = keras_vit.VisionTransformer(**{**SIZES, "input_shape": (16, 16, 3), **options})
     random = np.random.default_rng(1)
     model.set_weights([w + random.normal(0, 0.1, w.shape) for w in model.get_weights()])
     return model
