@@ -37,20 +37,16 @@ LOGITS = 2 * RANDOM.normal(size=(400, 3)) + 2 * np.eye(3)[LABELS]
 PROBABILITIES = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("bins", [1, 10, 15])
-def test_error_by_its_definition(bins: int) -> None:
-    confidence = PROBABILITIES.max(1)
-    gaps = (PROBABILITIES.argmax(1) == LABELS) - confidence
-    of_bins = np.ceil(confidence * bins)
-    error = sum(abs(gaps[of_bins == m].sum()) / 400 for m in range(1, bins + 1))
-    assert calibration(LABELS, PROBABILITIES, bins).error == pytest.approx(error, abs=1e-12)
-
-
-def test_diagram_equals_scikit_learn() -> None:
+def test_calibration_is_its_definition_and_scikit_learns() -> None:
+    correct, confidence = PROBABILITIES.argmax(1) == LABELS, PROBABILITIES.max(1)
+    for bins in (1, 10, 15):
+        of_bins = np.ceil(confidence * bins)
+        gaps = [(correct - confidence)[of_bins == m].sum() for m in range(1, bins + 1)]
+        error = np.abs(gaps).sum() / 400
+        assert calibration(LABELS, PROBABILITIES, bins).error == pytest.approx(error, abs=1e-12)
     result = calibration(LABELS, PROBABILITIES, 10)
     filled = result.counts > 0
-    correct = PROBABILITIES.argmax(1) == LABELS
-    accuracy, confidence = calibration_curve(correct, PROBABILITIES.max(1), n_bins=10)
+    accuracy, confidence = calibration_curve(correct, confidence, n_bins=10)
     np.testing.assert_allclose(result.accuracy[filled], accuracy)
     np.testing.assert_allclose(result.confidence[filled], confidence)
     assert result.counts.sum() == 400
@@ -63,8 +59,10 @@ def test_diagram_equals_scikit_learn() -> None:
 
 def test_mistakes_are_the_most_confident_errors() -> None:
     files = [f"{i}.jpg" for i in range(400)]
-    mistakes = worst_mistakes(LABELS, PROBABILITIES, 10, files)
-    predictions = PROBABILITIES.argmax(1)
+    mistakes, predictions = (
+        worst_mistakes(LABELS, PROBABILITIES, 10, files),
+        PROBABILITIES.argmax(1),
+    )
     wrong = np.flatnonzero(predictions != LABELS)
     assert {m.index for m in mistakes} == set(wrong[np.argsort(-PROBABILITIES.max(1)[wrong])[:10]])
     assert mistakes == tuple(sorted(mistakes, key=lambda m: -m.probability))
@@ -85,21 +83,19 @@ def test_a_history_that_is_not_finite_is_refused(tmp_path: Path) -> None:
 
 def test_images_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
     """And skipped files do not shift them, nor the labels."""
-    folder = flat_folder(tmp_path)
-    complete = data.load(folder, val_fraction=0.5).val
+    complete = data.load(flat_folder(tmp_path), val_fraction=0.5).val
     images = images_at(complete, [7, 2, 4])
     assert [image.shape for image in images] == [(16, 20, 3)] * 3
     # The gray level of each image is the number in its name.
     assert [image[0, 0, 0] for image in images] == [int(complete.files[i].stem) for i in (7, 2, 4)]
-    broken = 2
-    complete.files[broken].write_bytes(b"not an image")
-    split = data.load(folder, val_fraction=0.5, verify=False).val
+    complete.files[2].write_bytes(b"not an image")
+    split = data.load(tmp_path, val_fraction=0.5, verify=False).val
     assert split.files == complete.files
-    readable = [file for i, file in enumerate(split.files) if i != broken]
-    images = images_at(split, [5, 0, 3])
-    assert [image[0, 0, 0] for image in images] == [int(readable[i].stem) for i in (5, 0, 3)]
+    readable = [*split.files[:2], *split.files[3:]]
+    levels = [image[0, 0, 0] for image in images_at(split, [5, 0, 3])]
+    assert levels == [int(readable[i].stem) for i in (5, 0, 3)]
     labels, scores = predict_split(tiny(input_shape=(8, 8, 3)), split)
-    np.testing.assert_array_equal(labels, np.delete(complete.labels(), broken))
+    np.testing.assert_array_equal(labels, np.delete(complete.labels(), 2))
     assert scores.shape == (len(readable), 2)
 
 
@@ -109,15 +105,11 @@ def results(split: data.Split | None = None) -> Results:
 
 
 FACTS = {
-    "seconds": 61.2,
-    "model": "ViT-Ti/16",
-    "parameters": 5526346,
-    "pixels": [224, 224, 3],
-    "recipe": "finetune_small",
+    "seconds": 61.2, "model": "ViT-Ti/16", "parameters": 5526346, "pixels": [224, 224, 3],
+    "recipe": "finetune_small", "bad_files": [["rose/x|y.jpg", "the file is empty"]],
     "data": {"train": 1800, "val": 400},
     "targets": {"train": "1,800 images: 3 classes, 600 images each"},
-    "bad_files": [["rose/x|y.jpg", "the file is empty"]],
-}
+}  # fmt: skip
 CONFIG = {
     "command": "keras-vit train --data photos",
     "job": {"data": "photos", "weights": "ViT-Ti/16:augreg_in21k", "lora": 4, "seed": 0},
@@ -159,12 +151,10 @@ def test_page_has_every_section_and_every_fact() -> None:
     assert f"The weakest class is {weakest.name}" in page
     # Of the head alone, which does not follow the recipe.
     config = {**CONFIG, "job": {**CONFIG["job"], "freeze_backbone": True}}
-    page = report_page("flowers", results(), FACTS, config)
+    page = report_page("flowers", shown, FACTS, config)
     assert "The head alone was fitted" in page
     assert "learning_rate" not in page
-
-
-def test_page_of_an_untested_class_without_facts() -> None:
+    # Of an untested class, without facts.
     report = classification_report([0, 0], [0, 0], ["cat", "dog"])
     outcomes = Outcomes(*np.zeros((2, 2), int), *np.ones((2, 2)))
     page = report_page("pets", results_of_classes(report, outcomes), {})
@@ -174,16 +164,15 @@ def test_page_of_an_untested_class_without_facts() -> None:
 
 
 def test_of_a_recipe_stands_what_is_set() -> None:
-    recipe = asdict(recipes.get("digits").scaled(steps=150))
-    recipe = json.loads(json.dumps(recipe))  # as of a run that is resumed
+    recipe = json.loads(json.dumps(asdict(recipes.get("digits").scaled(steps=150))))  # as resumed
     rows = recipe_rows(Classification(NAMES), recipe, {"precision": "float32", "patience": 3})
-    augmentation = {"crop": "resize", "flip": "no", "shift": "1", "rotation": "15"}
-    augmentation |= {"zoom": "0.12", "shear": "0.2"}
     assert rows == {
         **{"loss": "softmax", "steps": "150", "batch_size": "64", "optimizer": "adam"},
         **{"learning_rate": "0.002", "decay": "cosine", "warmup": "0.08", "weight_decay": "0.05"},
         **{"label_smoothing": "0.02", "clip_norm": "1", "patience": "3"},
-        **{f"augmentation: {name}": value for name, value in augmentation.items()},
+        **{"augmentation: crop": "resize", "augmentation: flip": "no", "augmentation: shift": "1"},
+        **{"augmentation: rotation": "15", "augmentation: zoom": "0.12"},
+        "augmentation: shear": "0.2",
     }
     rows = recipe_rows(Regression(size=1), recipe, {})
     assert rows["loss"] == "squared_error"
@@ -205,40 +194,33 @@ def test_no_folder_of_the_disk_is_shown(cwd: str, monkeypatch: pytest.MonkeyPatc
     assert f"| data | {inside}photos, labels in {inside}photos/labels.csv |" in page
     assert f"`{inside}photos/red/x.jpg`: empty" in page
     assert "Paths are shortened here" in page
-    first, second = shlex.split(description.short_command(config["command"], job["data"]))[2:4]
-    assert first == f"--data={inside}photos"
-    assert second == f"--labels={inside}photos/labels.csv"
+    shown = shlex.split(description.short_command(config["command"], job["data"]))[2:4]
+    assert shown == [f"--data={inside}photos", f"--labels={inside}photos/labels.csv"]
 
 
-def test_the_model_is_the_one_that_was_trained() -> None:
+def test_models_and_weights_are_named_with_the_license_where_it_is_known() -> None:
     sizes = {"input_shape": (32, 32, 3), "num_classes": 2}
     ti = sizes | {"hidden_dim": 192, "num_heads": 3}
-    of_no_variant = "(patch_size 8; hidden_dim 192; depth 1; num_heads 3; mlp_dim 768)"
+    other = "VisionTransformer (patch_size 8; hidden_dim 192; depth 1; num_heads 3; mlp_dim 768)"
     for name, model in {
         "ViT-Ti/16": keras_vit.VisionTransformer(**ti),
         "ViT-Ti/16 (token_merging 2)": keras_vit.VisionTransformer(**ti, token_merging=2),
-        f"VisionTransformer {of_no_variant}": small(**ti, depth=1, patch_size=8, mlp_dim=768),
+        other: small(**ti, depth=1, patch_size=8, mlp_dim=768),
         "Mixer-S/16": keras_vit.create("Mixer-S/16", **sizes),
         "BiTResNet (depths 1; width 32)": keras_vit.BiTResNet(depths=(1,), width=32, **sizes),
     }.items():
         assert description.describe_model(model) == name
-
-
-def test_weights_have_their_license_where_it_is_known() -> None:
     assert description.describe_weights(None, None) == "random"
     of_dinov3 = next(row for row in keras_vit.list_weights() if row.license != "Apache-2.0")
-    assert f"{of_dinov3.name}, {of_dinov3.license}, " in description.describe_weights(
-        None, of_dinov3.name
-    )
+    about = description.describe_weights(None, of_dinov3.name)
+    assert f"{of_dinov3.name}, {of_dinov3.license}, " in about
     same = description.describe_weights("vit_tiny_patch16_224", "augreg_in21k")
     assert same == description.describe_weights(None, "ViT-Ti/16:augreg_in21k")
     unknown = description.describe_weights("ViT-Ti/16", "/home/ada/vit.npz")
     assert unknown == "vit.npz (its license is not known here)"
 
 
-def test_a_path_beside_the_working_folder_keeps_its_name_alone(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_path_beside_the_working_folder_is_a_name(tmp_path: Path, monkeypatch: Any) -> None:
     """The folder above the working one is nobody's business, unless the data are in it."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -268,33 +250,24 @@ def test_what_the_data_are(task: Task, targets: list, about: str, of_split: str)
     assert description.describe_targets(split) == f"3 images: {of_split}"
 
 
-FILES = (
-    "report.json",
-    "report.md",
-    "confusion.png",
-    "calibration.png",
-    "curves.png",
-    "mistakes.png",
-)
+PLOTS = ("confusion.png", "calibration.png", "curves.png", "mistakes.png")
+FILES = ("report.json", "report.md", *PLOTS)
 
 
 def test_folder(tmp_path: Path) -> None:
     pixels = RANDOM.integers(0, 256, (400, 8, 8, 1), np.uint8)
-    split = data.ArraySplit("val", NAMES, pixels, LABELS)
-    report = classification_report(LABELS, LOGITS, NAMES)
+    shown = results(data.ArraySplit("val", NAMES, pixels, LABELS))
     history = {"loss": [2.0, 1.0], "val_loss": [2.0, 1.5]}
     folder = tmp_path / "ビオラ"
-    write_report(folder, results(split), FACTS, history=history, config=CONFIG)
-    plots = {name for name in FILES if name.endswith(".png")}
+    write_report(folder, shown, FACTS, history=history, config=CONFIG)
     assert {path.name for path in folder.iterdir()} == set(FILES)
-    for name in plots:
+    for name in PLOTS:
         colors = np.asarray(Image.open(folder / name).convert("RGB"))
         assert min(colors.shape[:2]) > 300
         assert len(np.unique(colors.reshape(-1, 3), axis=0)) > 20
     record = json.loads((folder / "report.json").read_text("utf-8"))
-    assert record["accuracy"] == report.accuracy
-    assert record["bad_files"] == FACTS["bad_files"]
-    assert record["history"] == history
+    assert record["accuracy"] == shown.report.accuracy
+    assert (record["bad_files"], record["history"]) == (FACTS["bad_files"], history)
     assert record["report"]["classes"][1]["name"] == "rose"
     error = calibration(LABELS, PROBABILITIES).error
     assert record["calibration"]["expected_calibration_error"] == pytest.approx(error, abs=1e-6)
@@ -302,7 +275,7 @@ def test_folder(tmp_path: Path) -> None:
     page = (folder / "report.md").read_text("utf-8")
     assert page.startswith("# ビオラ\n")
     assert "| duration | 2 epochs in 61 seconds |" in page
-    assert all(f"]({name})" in page for name in plots)
+    assert all(f"]({name})" in page for name in PLOTS)
 
 
 def test_commands_use_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) -> None:
@@ -317,9 +290,7 @@ def test_commands_use_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) ->
 
 
 @pytest.mark.parametrize("name", one_quick(reversed(FILES)))
-def test_a_full_disk_leaves_the_previous_report(
-    name: str, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_full_disk_leaves_the_last_report(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Of a model without mistakes, whose plot of them is there as well."""
     split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
     report = classification_report([0, 1], [0, 1], ("a", "b"))
