@@ -14,10 +14,10 @@ import pytest
 
 import keras_vit
 from keras_vit.models import ImageModel
-from tests.backend import rows
+from tests.backend import numpy, reloaded, rows
+from tests.bank import KIND_SIZES, pixels
 from tests.bank import fresh_kind as build
 from tests.bank import outputs as predict
-from tests.bank import pixels
 from tests.layers.cases import quantizer
 from tests.models.test_common import JIT, ONE_BLOCK
 
@@ -40,7 +40,6 @@ ARCHITECTURES = ("class token", "hybrid", "mixer", "bit")
 ONE_OF_EACH = rows(ARCHITECTURES, ["class token"])
 THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in ARCHITECTURES[1:]]
 ONE_IS_QUICK = [ARCHITECTURES[0], *THOROUGH]
-MIDDLE = {"bit": "stage_1_unit_1"}
 IMAGES = pixels(4, 32, 32, 3)
 
 
@@ -55,18 +54,13 @@ def architecture(request: pytest.FixtureRequest) -> str:
 
 
 def outputs(model: keras.Model) -> list[np.ndarray]:
-    return [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(model(IMAGES))]
+    return [numpy(x) for x in keras.tree.flatten(model(IMAGES))]
 
 
 def assert_equal_outputs(one: keras.Model, other: keras.Model) -> None:
     for a, b in zip(outputs(one), outputs(other), strict=True):
         assert np.abs(a).max() > 0
         np.testing.assert_array_equal(a, b)
-
-
-def reloaded(model: keras.Model, folder: Path) -> keras.Model:
-    model.save(folder / "reloaded.keras")
-    return keras.saving.load_model(folder / "reloaded.keras")
 
 
 def vector(features: Any) -> Any:
@@ -85,42 +79,34 @@ def fit_once(model: keras.Model, images: np.ndarray = IMAGES) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_models_built_on_ours_are_saved_reloaded_and_copied(family: str, tmp_path: Path) -> None:
     base, model = make(family, num_classes=0), make(family)
-    middle = model.get_layer(MIDDLE.get(family, "block_0"))
-    features = [{"bit": "stage_1"}.get(family, "block_0"), "pooled"]
+    middle = model.get_layer("stage_1_unit_1" if family == "bit" else "block_0")
+    features = ["stage_1" if family == "bit" else "block_0", "pooled"]
     head = keras.Model(base.input, keras.layers.Dense(3)(vector(base.output)))
     grid = model.feature_model(features, format="grid")
-    for each in (
-        head,
-        keras.Model(model.input, middle.output),
-        model.feature_model(features, format="tokens"),
-        grid,
-        keras.Sequential([keras.Input((32, 32, 3)), base, keras.layers.Dense(3)]),
-    ):
+    cut = keras.Model(model.input, middle.output)
+    stacked = keras.Sequential([keras.Input((32, 32, 3)), base, keras.layers.Dense(3)])
+    for each in (head, cut, model.feature_model(features, format="tokens"), grid, stacked):
         assert_equal_outputs(reloaded(each, tmp_path), each)
     from_config = keras.Model.from_config(head.get_config())
     from_config.set_weights(head.get_weights())
-    copies = [by_clone(head), pickle.loads(pickle.dumps(head)), copy.deepcopy(head), from_config]
-    for each in copies:
+    for each in (from_config, *(COPIES[way](head) for way in ("clone", "pickle", "deepcopy"))):
         assert_equal_outputs(each, head)
     assert_equal_outputs(copy.deepcopy(grid), grid)
 
 
 @pytest.mark.parametrize("architecture", ONE_OF_EACH)
-def test_a_frozen_base_is_trained_under_a_new_head_and_then_as_a_whole(
-    architecture: str, tmp_path: Path
-) -> None:
+def test_a_frozen_base_is_trained_under_a_new_head(architecture: str, tmp_path: Path) -> None:
     base = make(architecture, num_classes=0)
     base.trainable = False
     images = keras.Input((32, 32, 3))
     model = keras.Model(images, keras.layers.Dense(3)(base(images, training=False)))
     before = base.get_weights()
     fit_once(model)
-    assert len(model.trainable_variables) == 2
     assert all(map(np.array_equal, before, base.get_weights()))
     loaded = reloaded(model, tmp_path)
-    assert len(loaded.trainable_variables) == 2
+    assert [len(each.trainable_variables) for each in (model, loaded)] == [2, 2]
     assert_equal_outputs(loaded, model)
-    if architecture == "class token":  # Keras does the rest: one family is enough
+    if architecture == "class token":  # as a whole; Keras does the rest: one family is enough
         base.trainable = True
         fit_once(model)
         assert not all(map(np.array_equal, before, base.get_weights()))
@@ -133,7 +119,7 @@ def by_clone(model: keras.Model) -> keras.Model:
 
 
 COPIES: dict[str, Callable[[Any], Any]] = {
-    "clone_model": by_clone,
+    "clone": by_clone,
     "deepcopy": copy.deepcopy,
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "copy": lambda model: model.copy(),
@@ -144,9 +130,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 def test_copies(architecture: str, way: str) -> None:
     model = make(architecture)
     other = COPIES[way](model)
+    assert type(other) is type(model) or way == "clone"
     # Keras clones the graph, of whatever class the model is: all tokens of the last block.
-    assert type(other) is type(model) or way == "clone_model"
-    graph = keras.Model(model.input, model.output) if way == "clone_model" else model
+    graph = keras.Model(model.input, model.output) if way == "clone" else model
     assert_equal_outputs(other, graph)
     other.set_weights([weight + 1 for weight in other.get_weights()])
     assert (outputs(other)[0] != outputs(model)[0]).any()
@@ -189,17 +175,15 @@ def test_freezing_inside_a_block_is_kept(architecture: str, frozen: str, tmp_pat
     assert trainable(model.with_classifier(7)) == sorted({*kept, *head})
 
 
-def test_a_frozen_model_is_frozen_when_reloaded(tmp_path: Path) -> None:
+def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze(tmp_path: Path) -> None:
     model = make("class token")
+    everything = trainable(model)
     model.trainable = False
     loaded = reloaded(model, tmp_path)
     assert not loaded.trainable
     assert not loaded.trainable_variables
     loaded.trainable = True
-    assert len(loaded.trainable_variables) == len(make("class token").trainable_variables)
-
-
-def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze() -> None:
+    assert trainable(loaded) == everything
     model = make("class token")
     model.get_layer("head").set_weights([np.ones((32, 5)) * np.arange(5), np.zeros(5)])
     for layer in model.layers[:-1]:
@@ -208,7 +192,7 @@ def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze() -> No
     frozen = model.get_weights()
     model.trainable = True
     fit_once(model)
-    assert len(model.trainable_variables) == len(make("class token").trainable_variables)
+    assert trainable(model) == everything
     for variable, was, now in zip(model.weights, frozen, model.get_weights(), strict=True):
         assert (was != now).any(), variable.path
     assert model.get_config()["frozen"] == []
@@ -226,17 +210,16 @@ def test_a_block_a_base_and_a_feature_model_thaw_as_a_whole() -> None:
     assert model.get_config()["frozen"] == ["block_0/mlp/dense_0"]
     block.mlp.trainable = True
     assert trainable(model) == everything
-    features = model.feature_model("pre_logits")
-    for change in ("the base", "the features", "around it"):
+    features, images = model.feature_model("pre_logits"), keras.Input((32, 32, 3))
+    for base in (model, features, None):
         for layer in model.layers:
             layer.trainable = False
-        images = keras.Input((32, 32, 3))
         around = keras.Model(images, model(images))
-        thawed = {"the base": model, "the features": features, "around it": around}[change]
-        if change == "around it":  # Keras ignores True for True of a plain model on TensorFlow
+        if base is None:  # Keras ignores True for True of a plain model on TensorFlow
             around.trainable = False
+        thawed = around if base is None else base
         thawed.trainable = True
-        expected = [path for path in everything if "head" not in path or thawed is not features]
+        expected = [path for path in everything if "head" not in path or base is not features]
         assert trainable(around) == expected
 
 
@@ -247,12 +230,11 @@ def quantized(model: ImageModel, *args: Any, **options: Any) -> ImageModel:
     return model
 
 
-QUANTIZED = [*((kind, "int8") for kind in ARCHITECTURES), ("class token", "int4")]
+QUANTIZED = [(kind, "int8") for kind in ARCHITECTURES]
+QUANTIZED += [("class token", "int4"), ("mixer", "float8")]
 
 
-@pytest.mark.parametrize(
-    ("architecture", "mode"), rows([*QUANTIZED, ("mixer", "float8")], [("class token", "int8")])
-)
+@pytest.mark.parametrize(("architecture", "mode"), rows(QUANTIZED, [("class token", "int8")]))
 def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
     architecture: str, mode: str, tmp_path: Path
 ) -> None:
@@ -332,9 +314,8 @@ def test_files_of_others_are_sent_to_the_function_that_reads_them(tmp_path: Path
     with pytest.raises(ValueError, match=r"keras_vit\.load_weights\(model, '.*m\.safetensors'\)"):
         model.load_weights(tmp_path / "m.safetensors")
     model.save_weights(tmp_path / "m.weights.h5")
-    larger = model.with_classifier(model.num_classes + 1)
     with pytest.raises(ValueError, match="shape"):  # Keras's own
-        larger.load_weights(tmp_path / "m.weights.h5")
+        model.with_classifier(6).load_weights(tmp_path / "m.weights.h5")
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -355,13 +336,11 @@ class Scaled(keras_vit.VisionTransformer):
 
 
 def test_a_subclass_with_arguments_of_its_own(tmp_path: Path) -> None:
-    sizes = {"patch_size": 8, "hidden_dim": 32, "depth": 1, "num_heads": 2}
-    model = Scaled(3.0, input_shape=(32, 32, 3), **sizes)
+    model = Scaled(3.0, **KIND_SIZES)
     model.get_layer("head").set_weights([np.ones((32, 5)), np.arange(5.0)])
     assert model.hidden_dim == 32
     for other in (reloaded(model, tmp_path), model.copy()):
-        assert type(other) is Scaled
-        assert other.scale == 3
+        assert (type(other), other.scale) == (Scaled, 3)
         assert_equal_outputs(other, model)
     with pytest.raises(ValueError, match=r"'hidden_dm'.*Did you mean 'hidden_dim'"):
         Scaled(scale=3.0, hidden_dm=32)
@@ -384,25 +363,20 @@ def test_a_layer_as_an_attribute(architecture: str) -> None:
     assert len(model.variables) == variables + 2
 
 
-def test_over_the_frames_of_a_video(tmp_path: Path) -> None:
-    base = make("class token")
-    videos = keras.Input((2, 32, 32, 3))
+def test_over_the_frames_of_a_video_and_in_two_towers(tmp_path: Path) -> None:
+    base, videos = make("class token"), keras.Input((2, 32, 32, 3))
     model = keras.Model(videos, keras.layers.TimeDistributed(base)(videos))
     frames = IMAGES.reshape(2, 2, 32, 32, 3)
     found = predict(model, frames).reshape(4, 5)
     np.testing.assert_allclose(found, outputs(base)[0], atol=1e-5)
     np.testing.assert_array_equal(predict(reloaded(model, tmp_path), frames).reshape(4, 5), found)
-
-
-def test_two_towers_share_one_backbone(tmp_path: Path) -> None:
-    base = make("class token", num_classes=0)
-    left, right = keras.Input((32, 32, 3)), keras.Input((32, 32, 3))
-    features = keras.layers.concatenate([base(left), base(right)])
-    model = keras.Model([left, right], keras.layers.Dense(1)(features))
-    loaded, both = reloaded(model, tmp_path), [IMAGES, IMAGES[::-1].copy()]
+    base, both = make("class token", num_classes=0), [keras.Input((32, 32, 3)) for _ in range(2)]
+    features = keras.layers.concatenate([base(images) for images in both])
+    model = keras.Model(both, keras.layers.Dense(1)(features))
+    loaded, images = reloaded(model, tmp_path), [IMAGES, IMAGES[::-1].copy()]
     for each in (model, loaded):
         assert len(each.trainable_variables) == len(base.trainable_variables) + 2
-    np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(m(both)) for m in (loaded, model)))
+    np.testing.assert_array_equal(predict(loaded, images), predict(model, images))
 
 
 def test_summary_layers_by_name_and_attributes_to_read(architecture: str) -> None:
@@ -431,20 +405,15 @@ def test_channels_first_is_the_default_where_keras_says_so(architecture: str) ->
     keras.config.set_image_data_format("channels_last")
     last = make(architecture, input_shape=(32, 24, 3))
     last.set_weights(first.get_weights())
-    images, middle = pixels(2, 32, 24, 3), {"bit": "stage_1"}.get(architecture, "block_0")
-    found, wanted = (
-        predict(model.feature_model(middle, format="grid"), x)
-        for model, x in ((first, images.transpose(0, 3, 1, 2)), (last, images))
-    )
-    np.testing.assert_allclose(found.transpose(0, 2, 3, 1), wanted, atol=1e-5)
+    images, middle = pixels(2, 32, 24, 3), "stage_1" if architecture == "bit" else "block_0"
+    first, last = (model.feature_model(middle, format="grid") for model in (first, last))
+    found = predict(first, images.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(found, predict(last, images), atol=1e-5)
 
 
-def test_a_loaded_model_is_called_before_keras_exports_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loaded_model_is_called_before_keras_exports_it(tmp_path: Path, monkeypatch: Any) -> None:
     """As `export(format="onnx")` wants it: "The model provided has never called." """
-    loaded = reloaded(make("class token"), tmp_path)
-    called = []
+    loaded, called = reloaded(make("class token"), tmp_path), []
     monkeypatch.setattr(keras.Model, "export", lambda self, *_, **__: called.append(self._called))
     loaded.export(tmp_path / "model.onnx", format="onnx")
     assert called == [True]
@@ -457,8 +426,7 @@ def test_export_to_tensorflow(architecture: str, tmp_path: Path) -> None:
 
     loaded = reloaded(make(architecture), tmp_path)
     loaded.export(tmp_path / "saved_model", format="tf_saved_model", verbose=False)
-    artifact = tf.saved_model.load(tmp_path / "saved_model")
-    served = artifact.serve(IMAGES.astype("float32"))
+    served = tf.saved_model.load(tmp_path / "saved_model").serve(IMAGES.astype("float32"))
     np.testing.assert_allclose(served.numpy(), outputs(loaded)[0], atol=1e-5)
 
 
@@ -469,5 +437,5 @@ def test_export_to_torch(architecture: str, tmp_path: Path) -> None:
     loaded = reloaded(make(architecture), tmp_path)
     loaded.export(tmp_path / "model.pt2", format="torch", verbose=False)
     program = torch.export.load(tmp_path / "model.pt2").module()
-    image = torch.from_numpy(IMAGES[:1].astype("float32"))
-    np.testing.assert_allclose(program(image).detach().numpy(), outputs(loaded)[0][:1], atol=1e-5)
+    found = program(torch.from_numpy(IMAGES[:1].astype("float32"))).detach().numpy()
+    np.testing.assert_allclose(found, outputs(loaded)[0][:1], atol=1e-5)
