@@ -15,25 +15,14 @@ from sklearn.model_selection import train_test_split
 
 from keras_vit.data import Augmentation, BadImageError, load, pipeline, read_image
 from keras_vit.data.sources.splits import FileReport
-from tests.data.image_fixtures import (
-    CLASSES,
-    IMAGE,
-    disorderly_folder,
-    encode,
-    flat_folder,
-    orientation,
-    plain,
-    write,
-)
+from tests.data import image_fixtures
+from tests.data.image_fixtures import IMAGE, encode, flat_folder, orientation, plain, write
 
 pytest.importorskip("tensorflow")
 
 
 def names(split) -> list[str]:
     return [f"{file.parent.name}/{file.name}" for file in split.files]
-
-
-# --- digits
 
 
 def sixteenths(images: np.ndarray) -> np.ndarray:
@@ -44,11 +33,9 @@ def sixteenths(images: np.ndarray) -> np.ndarray:
 def test_digits_are_those_of_scikit_learn() -> None:
     splits = load("digits")
     pixels = np.concatenate([splits[name].as_arrays()[0] for name in splits])
-    assert pixels.dtype == np.uint8
-    assert pixels.shape == (1797, 8, 8, 1)
+    assert (pixels.dtype, pixels.shape, pixels.max()) == (np.uint8, (1797, 8, 8, 1), 255)
     expected, labels = load_digits(return_X_y=True)
     assert sorted(map(tuple, sixteenths(pixels))) == sorted(map(tuple, expected))
-    assert pixels.max() == 255
     assert splits.class_names == tuple("0123456789")
     assert len(splits.val) == 360
     for digit, count in Counter(labels.tolist()).items():
@@ -68,9 +55,6 @@ def test_digits_split_is_reproducible() -> None:
         pixels, labels = splits[name].as_arrays()
         np.testing.assert_array_equal(sixteenths(pixels), images)
         np.testing.assert_array_equal(labels, expected)
-
-
-# --- the three layouts
 
 
 def test_real_photographs_with_listings(shared: Path) -> None:
@@ -143,22 +127,17 @@ def test_other_layouts(tmp_path: Path) -> None:
     assert len(splits.val) == 2
 
 
-def test_listing_with_test(tmp_path: Path) -> None:
-    lists = {"train": b"b/001.png\r\n\na/000.png\n", "val": b"a/002.png\n", "test": b"b/003.png"}
-    write(flat_folder(tmp_path), {f"{name}.txt": lines for name, lines in lists.items()})
-    splits = load(tmp_path)
-    assert names(splits.train) == ["b/001.png", "a/000.png"]
-    assert names(splits.val) == ["a/002.png"]
-    assert names(splits["test"]) == ["b/003.png"]
-    assert splits.train.labels().tolist() == [1, 0]
-
-
 def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
-    kinds = {"one.JPG": "JPEG", "two.jpeg": "JPEG", "three.WebP": "WEBP", "4.bmp": "BMP"}
+    kinds = {
+        "one.JPG": "JPEG",
+        "two.jpeg": "JPEG",
+        "3.WebP": "WEBP",
+        "4.bmp": "BMP",
+        "5.gif": "GIF",
+    }
     write(flat_folder(tmp_path), {f"a/{f}": encode(IMAGE, k) for f, k in kinds.items()})
     write(tmp_path, {f"a/{name}": b"" for name in (".hidden.jpg", "notes.txt", "../readme.md")})
-    write(tmp_path, {"a/five.gif": encode(IMAGE, "GIF"), "a/deeper/six.png": plain(6)})
-    write(tmp_path, {".cache/x.png": plain(1)})
+    write(tmp_path, {"a/deeper/six.png": plain(6), ".cache/x.png": plain(1)})
     (tmp_path / "a" / "link.png").symlink_to(tmp_path / "b" / "001.png")
     splits = load(tmp_path)
     assert splits.class_names == ("a", "b")
@@ -172,11 +151,15 @@ def split_lists(root: Path, train: bytes, val: bytes = b"b/001.png") -> Path:
     return write(flat_folder(root), {"train.txt": train, "val.txt": val})
 
 
-def test_lists_in_every_unicode_encoding(tmp_path: Path) -> None:
-    write(tmp_path, {"a/é 木.png": plain(1)})
+def test_lists_with_test_and_in_every_unicode_encoding(tmp_path: Path) -> None:
+    write(tmp_path, {"a/é 木.png": plain(1), "test.txt": b"b/003.png"})
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
-        train = "a/é 木.png\r\nb/003.png\r\n".encode(encoding)
-        assert names(load(split_lists(tmp_path, train)).train) == ["a/é 木.png", "b/003.png"]
+        train = "b/001.png\r\n\na/é 木.png\r\n".encode(encoding)
+        splits = load(split_lists(tmp_path, train, b"a/002.png\n"))
+        listed = {name: names(split) for name, split in splits.items()}
+        train, val, test = ["b/001.png", "a/é 木.png"], ["a/002.png"], ["b/003.png"]
+        assert listed == {"train": train, "val": val, "test": test}
+        assert splits.train.labels().tolist() == [1, 0]
 
 
 NOT_UTF_8 = "is not UTF-8 text. Save the list as UTF-8"
@@ -255,17 +238,13 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
 
 
-# --- files that are not images
-
+MOVING = encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)])
 BAD = {
     "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
     "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
     "a/empty.jpg": (b"", "the file is empty"),
     "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
-    "b/moving.webp": (
-        encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)]),
-        "an animated WebP file, which is not supported",
-    ),
+    "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
 }
 
 
@@ -294,9 +273,7 @@ def test_bad_files_are_skipped_and_reported_or_refused(bad_folder: Path) -> None
         load(bad_folder, on_bad_file="raise")
     assert all(name in str(error.value) for name in BAD)
     assert isinstance(error.value, ValueError)
-
-
-def test_a_long_list_of_files_is_cut_where_it_is_printed() -> None:
+    # A long list is cut where it is printed.
     files = tuple((Path(f"{i}.jpg"), "empty") for i in range(1000))
     lines = str(FileReport(files, files[:3])).splitlines()
     assert lines[0] == "1,000 unreadable, 3 ignored"
@@ -320,9 +297,6 @@ def test_classes_of_one_or_of_no_image(tmp_path: Path) -> None:
     assert splits.class_names == ("a", "b", "c")
     assert "c/1.png" in names(splits.train)
     assert set(splits.val.labels()) == {0, 1}
-
-
-# --- errors
 
 
 def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatch) -> None:
@@ -360,41 +334,30 @@ def test_a_class_folder_is_not_the_folder_of_classes(tmp_path: Path) -> None:
         load(alone / "images")
 
 
-AB = {"a/1.png": plain(1), "b/1.png": plain(1)}
+def images(names: str) -> dict[str, bytes]:
+    return {f"{name}.png": plain(1) for name in names.split()}
+
+
+AB = images("a/1 b/1")
 LISTED = {**AB, "train.txt": b"a/1.png"}
-
-
-def images(*names: str) -> dict[str, bytes]:
-    return {f"{name}.png": plain(1) for name in names}
-
-
+NOTES, VAL_NOTES = {"b/notes.txt": b""}, {"val/notes.txt": b""}
 TWO_CLASSES = "class folders and a classifier needs two"
 NO_IMAGE = "a class without an image to train on"
+NONE_IN_VAL = "val does not hold an image in a class folder"
+ONLY_IN_VAL = rf"val.c: {NO_IMAGE}, only 1 elsewhere\nAdd images"
 ONE_LEFT = "1 class with images to train on and 1 image to validate on; a classifier"
 UNKNOWN = r"train.txt, line 1: 'c/1.png' does not start with a class folder .*\(a, b\)"
 DISORDER: dict[str, tuple[dict[str, bytes], str]] = {
     "empty": ({"readme": b""}, f"0 {TWO_CLASSES}"),
     "one class": (images("a/1"), f"1 {TWO_CLASSES}"),
-    "empty class": (
-        {**images("a/1", "a/2", "c/1", "c/2"), "b/notes.txt": b""},
-        rf"1 class cannot be used:\n.*b: {NO_IMAGE}",
-    ),
-    "one class left": ({**images("a/1", "a/2"), "b/notes.txt": b""}, ONE_LEFT),
+    "no images": (images("a/1 a/2 c/1 c/2") | NOTES, rf"1 class cannot be used:\n.*b: {NO_IMAGE}"),
+    "one class left": (images("a/1 a/2") | NOTES, ONE_LEFT),
     "no val.txt": (LISTED, "has train.txt but no val.txt"),
-    "missing file": (
-        {**LISTED, "val.txt": b"\nb/7.png"},
-        "val.txt, line 2: .*7.png does not exist",
-    ),
+    "no file": ({**LISTED, "val.txt": b"\nb/7.png"}, "val.txt, line 2: .*7.png does not exist"),
     "unknown class": ({**AB, "train.txt": b"c/1.png", "val.txt": b"b/1.png"}, UNKNOWN),
     "empty listing": ({**LISTED, "val.txt": b"\n"}, "val.txt lists no file"),
-    "empty val": (
-        {**images("train/a/1", "train/b/1"), "val/notes.txt": b""},
-        "val does not hold an image in a class folder",
-    ),
-    "class only in val": (
-        images("train/a/1", "train/b/1", "val/a/1", "val/c/1"),
-        rf"val.c: {NO_IMAGE}, only 1 elsewhere\nAdd images",
-    ),
+    "empty val": (images("train/a/1 train/b/1") | VAL_NOTES, NONE_IN_VAL),
+    "only in val": (images("train/a/1 train/b/1 val/a/1 val/c/1"), ONLY_IN_VAL),
 }
 
 
@@ -405,12 +368,9 @@ def test_disorder_is_explained(tmp_path: Path, name: str) -> None:
         load(write(tmp_path, files), on_bad_file="raise")
 
 
-# --- a folder as people have them
-
-
 @pytest.fixture(scope="module")
 def disorder(tmp_path_factory) -> Path:
-    return disorderly_folder(tmp_path_factory.mktemp("wüst"))
+    return image_fixtures.disorderly_folder(tmp_path_factory.mktemp("wüst"))
 
 
 def test_faults_are_left_out_and_reported(disorder: Path) -> None:
@@ -419,23 +379,21 @@ def test_faults_are_left_out_and_reported(disorder: Path) -> None:
         pytest.warns(UserWarning, match="(?s)2 classes are left out:.*only here"),
     ):
         splits = load(disorder)
-    assert splits.class_names == CLASSES
+    assert splits.class_names == image_fixtures.CLASSES
     assert (len(splits.train), len(splits.val)) == (3 * 19 + 2, 8)
     assert set(splits.val.labels()) == {0, 1}
-    broken = {*(f"train/{name}/broken.jpg" for name in CLASSES), "val/лютик/text.jpg"}
+    broken = {f"train/{name}/broken.jpg" for name in splits.class_names} | {"val/лютик/text.jpg"}
     unreadable = {str(path.relative_to(disorder)): reason for path, reason in splits.report}
     assert set(unreadable) == broken
     assert all(unreadable.values())
     ignored = {str(path.relative_to(disorder)): reason for path, reason in splits.report.ignored}
-    suffix = "not one of .bmp .gif .jpeg .jpg .png .webp"
-    empty = "a class without an image to train on"
+    others = (f"train/лютик/{name}" for name in ("photo.jpgx", "without extension", "Thumbs.db"))
     assert ignored == {
-        **{f"train/лютик/{n}": suffix for n in ("photo.jpgx", "without extension", "Thumbs.db")},
-        "train/empty": empty,
-        "val/only here": f"{empty}, only 1 elsewhere",
+        **dict.fromkeys(others, "not one of .bmp .gif .jpeg .jpg .png .webp"),
+        "train/empty": NO_IMAGE,
+        "val/only here": f"{NO_IMAGE}, only 1 elsewhere",
     }
-    for name in (*unreadable, *ignored):
-        assert name in str(splits.report)
+    assert all(name in str(splits.report) for name in (*unreadable, *ignored))
 
 
 @pytest.mark.filterwarnings("ignore:4 of 72 files", "ignore:2 classes")
