@@ -58,11 +58,8 @@ def test_calibration_is_its_definition_and_scikit_learns() -> None:
 
 
 def test_mistakes_are_the_most_confident_errors() -> None:
-    files = [f"{i}.jpg" for i in range(400)]
-    mistakes, predictions = (
-        worst_mistakes(LABELS, PROBABILITIES, 10, files),
-        PROBABILITIES.argmax(1),
-    )
+    mistakes = worst_mistakes(LABELS, PROBABILITIES, 10, [f"{i}.jpg" for i in range(400)])
+    predictions = PROBABILITIES.argmax(1)
     wrong = np.flatnonzero(predictions != LABELS)
     assert {m.index for m in mistakes} == set(wrong[np.argsort(-PROBABILITIES.max(1)[wrong])[:10]])
     assert mistakes == tuple(sorted(mistakes, key=lambda m: -m.probability))
@@ -292,9 +289,10 @@ def test_commands_use_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) ->
 @pytest.mark.parametrize("name", one_quick(reversed(FILES)))
 def test_a_full_disk_leaves_the_last_report(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Of a model without mistakes, whose plot of them is there as well."""
-    split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
-    report = classification_report([0, 1], [0, 1], ("a", "b"))
-    results = results_of_classes(report, Outcomes.of_logits([0, 1], 9 * np.eye(2)), split)
+    names, labels = ("a", "b"), np.array([0, 1])
+    split = data.ArraySplit("val", names, np.zeros((2, 8, 8, 3), np.uint8), labels)
+    outcomes = Outcomes.of_logits(labels, 9 * np.eye(2))
+    results = results_of_classes(classification_report(labels, labels, names), outcomes, split)
     write_report(tmp_path, results, {}, history={"loss": [1.0]})
     assert (tmp_path / "mistakes.png").stat().st_size > 1000
     assert json.loads((tmp_path / "report.json").read_text())["mistakes"] == []
