@@ -75,15 +75,10 @@ def test_the_table_is_complete() -> None:
     [case(IN_THIS_PROCESS[b], k, quick=True) for b, kinds in QUICK.items() for k in kinds],
 )
 def test_writes_in_this_process(format: str, kind: str, tmp_path: Path) -> None:
-    """The graph of torch, and of TensorFlow ONNX: no second process to start.
-
-    (`test_serves_as_predict_does` has the SavedModel.)
-    """
-    model = made(kind, dtype="float32")
-    implementation = FORMATS[format].implementation()
-    path = tmp_path / PATHS[format]
+    """No second process to start. (`test_serves_as_predict_does` has the SavedModel.)"""
+    model, path = made(kind, dtype="float32"), tmp_path / PATHS[format]
+    implementation, task = FORMATS[format].implementation(), Classification(tuple("abcde"))
     sizes = {"image_size": model.image_size, "channels": model.channels, "top_k": 2}
-    task = Classification(tuple("abcde"))
     implementation.write(model, path, contract(task, format=format, max_pixels=10**6, **sizes))
     run = implementation.runner(path, ["probabilities"])
     assert_agrees(lambda images: run(images)[0], model)
@@ -104,22 +99,19 @@ def test_goes_through_every_format(format: str, kind: str, artifacts: Artifacts)
     assert_agrees(run, model.copy(dtype="float32"))
 
 
+FIRST = {"data_format": "channels_first", "input_shape": (3, 32, 32)}
+NORMALIZED = r"takes normalized pixels.*include_preprocessing=True"
+
+
 @pytest.mark.parametrize(
     ("base", "changes", "words"),
     [
-        ("token", {"include_preprocessing": False}, "takes normalized pixels"),
-        (
-            "token",
-            {"data_format": "channels_first", "input_shape": (3, 32, 32)},
-            "Rebuild it as channels_last",
-        ),
+        ("token", {"include_preprocessing": False}, NORMALIZED),
+        ("token", FIRST, "Rebuild it as channels_last"),
         ("gap", {"input_shape": (None, None, 3)}, "give image_size=224"),
     ],
-    ids=["normalized pixels", "channels first", "any size"],
 )
-def test_others_are_refused_at_once(
-    base: str, changes: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_others_are_refused_at_once(base: str, changes: Any, words: str, tmp_path: Path) -> None:
     model = build(base, **changes)
     for format in FORMATS:
         with pytest.raises(ValueError, match=words):
@@ -133,12 +125,9 @@ def test_torch_traces_models(kind: str) -> None:
     """`torch.jit.trace` checks that a second trace, without gradients, is the same graph."""
     import torch
 
-    model = made(kind)
-    images = torch.rand(2, 32, 32, 3) * 255
-    traced = torch.jit.trace(model, images)
-    np.testing.assert_allclose(
-        traced(images).detach().numpy(), model(images).detach().numpy(), atol=1e-6
-    )
+    model, images = made(kind), torch.rand(2, 32, 32, 3) * 255
+    found = torch.jit.trace(model, images)(images).detach().numpy()
+    np.testing.assert_allclose(found, model(images).detach().numpy(), atol=1e-6)
 
 
 @pytest.mark.backends("torch")

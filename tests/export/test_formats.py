@@ -37,18 +37,8 @@ from tests.export.artifacts import (
 )
 from tests.models.test_common import build
 
-BACKEND = keras.backend.backend()
 # Another backend's file is written by a new process, which takes seconds to start.
-EVERY_BACKEND = [
-    pytest.param(
-        name,
-        marks=[
-            pytest.mark.every_backend,
-            *([] if row.backend == BACKEND or name == "onnx" else [pytest.mark.thorough]),
-        ],
-    )
-    for name, row in FORMATS.items()
-]
+QUICK = [f for f, row in FORMATS.items() if f == "onnx" or row.backend == keras.backend.backend()]
 
 
 def of_names(artifacts: Artifacts, format: str) -> ExportedModel:
@@ -56,12 +46,15 @@ def of_names(artifacts: Artifacts, format: str) -> ExportedModel:
     return artifacts.file("sincos2d", format, class_names=NAMES, top_k=3)
 
 
-@pytest.mark.parametrize("format", EVERY_BACKEND)
+@pytest.mark.every_backend
+@pytest.mark.parametrize(
+    "format", [pytest.param(f, marks=[] if f in QUICK else pytest.mark.thorough) for f in FORMATS]
+)
 def test_predicts_as_the_model(format: str, artifacts: Artifacts) -> None:
     """Batches of 1 and 7 by the same file, pixels of both kinds, and what it says of itself."""
     file, model = of_names(artifacts, format), artifacts.model("sincos2d")
     expected = softmax(model.predict(IMAGES, verbose=0))
-    for rows in (slice(0, 1), slice(1, 8)):
+    for rows in (slice(1), slice(1, 8)):
         np.testing.assert_allclose(file.predict_on_batch(IMAGES[rows]), expected[rows], atol=1e-4)
     between = IMAGES + np.float32(0.2)  # levels, as prepared photographs are
     expected = probabilities(model, between)
@@ -114,13 +107,11 @@ def test_weights_stand_once(format: str, artifacts: Artifacts) -> None:
     assert size_of(artifacts.path("large", format)) < 1.25 * 4 * parameters
 
 
+INT8 = (("onnx", False), ("openvino", True), ("litert", False), ("openvino", False))
+
+
 @pytest.mark.parametrize(
-    ("format", "calibrated"),
-    [
-        case("onnx", False, quick=True),
-        *(case(*row, quick=False) for row in (("openvino", True), ("litert", False))),
-        case("openvino", False, quick=False),
-    ],
+    ("format", "calibrated"), [case(*row, quick=row[0] == "onnx") for row in INT8]
 )
 def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Path) -> None:
     model, calibration = artifacts.model("large"), IMAGES if calibrated else None
@@ -155,7 +146,7 @@ def test_a_hundred_photographs(format: str, kind: str, shared: Path, artifacts: 
 
 
 @pytest.mark.parametrize(
-    "format", formats("tf_saved_model", of=("tf_saved_model", "onnx", "torch"))
+    "format", formats("tf_saved_model", of=["tf_saved_model", "onnx", "torch"])
 )
 def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path) -> None:
     model = build("token", depth=1)
@@ -170,29 +161,21 @@ def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path
 
 def test_mixed_precision_is_written_in_float32(tmp_path: Path) -> None:
     model = build("token", dtype="mixed_bfloat16")
-    file = exported(tmp_path, model, "litert")
+    found = exported(tmp_path, model, "litert").predict(IMAGES)
     expected = probabilities(model.copy(dtype="float32"), IMAGES)
-    np.testing.assert_allclose(file.predict(IMAGES), expected, atol=1e-4)
-
-
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "truncated": lambda content: content[: len(content) // 2],
-    "empty": lambda content: b"",
-    "foreign": lambda content: b"this is no model" * 99,
-}
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("format", formats(*FORMATS))
 def test_damaged_files(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
     source = of_names(artifacts, format).path
-    name = FORMATS[format].files[0] if source.is_dir() else source.name
-    target = tmp_path / "model" / name if source.is_dir() else tmp_path / name
-    target.parent.mkdir(exist_ok=True)
-    content = (source / name if source.is_dir() else source).read_bytes()
-    for damage in DAMAGES.values():
-        target.write_bytes(damage(content))
+    target, part = tmp_path / source.name, FORMATS[format].files[0] if source.is_dir() else ""
+    (target / part).parent.mkdir(exist_ok=True)
+    content = (source / part).read_bytes()
+    for damaged in (content[: len(content) // 2], b"", b"this is no model" * 99):
+        (target / part).write_bytes(damaged)
         with pytest.raises(CheckpointError, match=r"damaged|not exported by this package"):
-            load_exported(target.parent if source.is_dir() else target)
+            load_exported(target)
 
 
 @pytest.mark.parametrize(
@@ -246,11 +229,16 @@ def test_a_torch_file_is_never_unpickled(artifacts: Artifacts, tmp_path: Path) -
     assert not ran.exists()
 
 
+FOLDER = {"format": "tf_saved_model"}
+
+
 @pytest.mark.parametrize(
     ("file", "options", "words"),
     [
         ("model.bin", {}, r"must end in \.onnx: give 'model\.onnx'"),
-        ("1", {"format": "tf_saved_model", "quantize": "int8"}, "not have int8 operators.*litert"),
+        ("1", {"format": "onyx"}, "tf_saved_model"),
+        ("name/1", {**FOLDER, "class_names": ["a", "b"]}, "2 class_names for classification of 5"),
+        ("name/1", {**FOLDER, "quantize": "int8"}, "not have int8 operators.*litert"),
         ("model.pt2", {"format": "torch", "quantize": "int8"}, "torchao"),
         ("model.onnx", {"quantize": "int4"}, "'int4' is not known"),
         ("m.onnx", {"calibration": IMAGES}, "calibration is for quantize='int8'"),
@@ -281,9 +269,8 @@ def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ValueError, match=r"quantized by Keras \(int8\).*quantize='int8'"):
         keras_vit.export_model(model, tmp_path / "q.onnx", "onnx")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        ImportError, match=r"tf2onnx.* is missing: pip install 'keras3-vit\[onnx\]'"
-    ):
+    words = r"tf2onnx.* is missing: pip install 'keras3-vit\[onnx\]'"
+    with pytest.raises(ImportError, match=words):
         keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
@@ -332,14 +319,14 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     """`export --quantize` on data, and `predict` and `evaluate` of what it wrote."""
     model = bank.tiny(patch_size=4, hidden_dim=32, num_classes=10, input_shape=(8, 8, 1))
     model.save(tmp_path / "model.keras")
-    file, images = tmp_path / "digits.tflite", tmp_path / "image.png"
+    file, images = str(tmp_path / "digits.tflite"), str(tmp_path / "image.png")
     keras.utils.save_img(images, IMAGES[0, :8, :8])
-    export = ["export", str(tmp_path / "model.keras"), "--format", "litert", "--out", str(file)]
-    evaluate = ["evaluate", str(file), "--data", "digits"]
+    export = ["export", str(tmp_path / "model.keras"), "--format", "litert", "--out", file]
+    evaluate = ["evaluate", file, "--data", "digits"]
     for words, status, output, printed in (
         ([*export, "--quantize", "int8", "--data", "digits"], 0, "out", "the same class"),
         (export, 2, "err", "--overwrite"),
-        (["predict", str(file), str(images), "--top", "2"], 0, "out", "%"),
+        (["predict", file, images, "--top", "2"], 0, "out", "%"),
         (evaluate, 0, "out", "macro average"),
         ([*evaluate, "--knn", "5"], 2, "err", "exported file"),
     ):
