@@ -10,24 +10,22 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.weights import save_weights
+from keras_vit.weights import CheckpointError, save_weights
 from keras_vit.weights.variables import canonical_values
 from tests.bank import small
 
 # As in `tests.bank.SIZES`, in the words of transformers.
-THEIR_SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "image_size": 32,
-    "patch_size": 8,
-}
+THEIR_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+THEIR_SIZES |= {"intermediate_size": 48, "image_size": 32, "patch_size": 8}
+
+
+def suffix(layout: str) -> str:
+    return ".npz" if layout in ("google", "big_vision") else ".safetensors"
 
 
 def saved(folder: Path, layout: str = "google", **changes: Any) -> Path:
     """A file of a small model in a layout."""
-    file = folder / ("model.npz" if layout in ("google", "big_vision") else "model.safetensors")
+    file = folder / f"model{suffix(layout)}"
     file.unlink(missing_ok=True)
     save_weights(small(**changes), file, layout=layout)
     return file
@@ -52,6 +50,14 @@ def assert_same_values(model: keras.Model, expected: dict[str, np.ndarray]) -> N
 def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
     assert model is not expected, "the bank gave one model twice: take a `fresh` one"
     assert_same_values(model, canonical_values(expected))
+
+
+def refused(
+    message: str, call: Any, *arguments: Any, error: Any = CheckpointError, **options: Any
+) -> None:
+    """Checks that a call raises an error, and what it says."""
+    with pytest.raises(error, match=message):
+        call(*arguments, **options)
 
 
 def their_vit(**changes: Any) -> Any:
