@@ -30,7 +30,7 @@ def sixteenths(images: np.ndarray) -> np.ndarray:
     return np.rint(images.reshape(-1, 64) / 255.0 * 16)
 
 
-def test_digits_are_those_of_scikit_learn() -> None:
+def test_digits_are_those_of_scikit_learn_and_split_reproducibly() -> None:
     splits = load("digits")
     pixels = np.concatenate([splits[name].as_arrays()[0] for name in splits])
     assert (pixels.dtype, pixels.shape, pixels.max()) == (np.uint8, (1797, 8, 8, 1), 255)
@@ -40,21 +40,17 @@ def test_digits_are_those_of_scikit_learn() -> None:
     assert len(splits.val) == 360
     for digit, count in Counter(labels.tolist()).items():
         assert (splits.val.labels() == digit).sum() == pytest.approx(count / 5, abs=1)
-
-
-def test_digits_split_is_reproducible() -> None:
-    first, again, other = load("digits"), load("digits"), load("digits", seed=1)
-    np.testing.assert_array_equal(first.train.as_arrays()[0], again.train.as_arrays()[0])
-    assert (first.val.as_arrays()[0] != other.val.as_arrays()[0]).any()
+    again, other = load("digits"), load("digits", seed=1)
+    np.testing.assert_array_equal(splits.train.as_arrays()[0], again.train.as_arrays()[0])
+    assert (splits.val.as_arrays()[0] != other.val.as_arrays()[0]).any()
     assert len(load("digits", val_fraction=0.5).val) == 899
     # scikit-learn's "Recognizing hand-written digits" splits in this way.
-    pixels, labels = load_digits(return_X_y=True)
-    parts = train_test_split(pixels, labels, test_size=0.5, shuffle=False)
-    splits = load("digits/half")
-    for name, images, expected in (("train", parts[0], parts[2]), ("val", parts[1], parts[3])):
-        pixels, labels = splits[name].as_arrays()
+    parts = train_test_split(expected, labels, test_size=0.5, shuffle=False)
+    halves = load("digits/half")
+    for name, images, digits in (("train", parts[0], parts[2]), ("val", parts[1], parts[3])):
+        pixels, classes = halves[name].as_arrays()
         np.testing.assert_array_equal(sixteenths(pixels), images)
-        np.testing.assert_array_equal(labels, expected)
+        np.testing.assert_array_equal(classes, digits)
 
 
 def test_real_photographs_with_listings(shared: Path) -> None:
@@ -128,13 +124,7 @@ def test_other_layouts(tmp_path: Path) -> None:
 
 
 def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
-    kinds = {
-        "one.JPG": "JPEG",
-        "two.jpeg": "JPEG",
-        "3.WebP": "WEBP",
-        "4.bmp": "BMP",
-        "5.gif": "GIF",
-    }
+    kinds = {"1.JPG": "JPEG", "2.jpeg": "JPEG", "3.WebP": "WEBP", "4.bmp": "BMP", "5.gif": "GIF"}
     write(flat_folder(tmp_path), {f"a/{f}": encode(IMAGE, k) for f, k in kinds.items()})
     write(tmp_path, {f"a/{name}": b"" for name in (".hidden.jpg", "notes.txt", "../readme.md")})
     write(tmp_path, {"a/deeper/six.png": plain(6), ".cache/x.png": plain(1)})
@@ -248,16 +238,12 @@ BAD = {
 }
 
 
-@pytest.fixture
-def bad_folder(tmp_path: Path) -> Path:
-    (flat_folder(tmp_path) / "b" / "broken link.png").symlink_to(tmp_path / "nowhere.png")
-    return write(tmp_path, {name: contents for name, (contents, _) in BAD.items()})
-
-
-def test_bad_files_are_skipped_and_reported_or_refused(bad_folder: Path) -> None:
+def test_bad_files_are_skipped_and_reported_or_refused(tmp_path: Path) -> None:
+    folder = write(flat_folder(tmp_path), {name: contents for name, (contents, _) in BAD.items()})
+    (folder / "b" / "broken link.png").symlink_to(folder / "nowhere.png")
     bad = "6 of 26 files cannot be decoded"
     with pytest.warns(UserWarning, match=f"{bad} and are skipped") as warned:
-        splits = load(bad_folder)
+        splits = load(folder)
     assert "see splits.report" in str(warned[0].message)
     assert warned[0].filename == __file__
     reasons = {f"{path.parent.name}/{path.name}": reason for path, reason in splits.report}
@@ -270,7 +256,7 @@ def test_bad_files_are_skipped_and_reported_or_refused(bad_folder: Path) -> None
     batches = pipeline(splits.train, 8, 4, training=True)
     assert sum(len(labels) for _, labels in batches) == len(splits.train)
     with pytest.raises(BadImageError, match=bad) as error:
-        load(bad_folder, on_bad_file="raise")
+        load(folder, on_bad_file="raise")
     assert all(name in str(error.value) for name in BAD)
     assert isinstance(error.value, ValueError)
     # A long list is cut where it is printed.
