@@ -19,7 +19,8 @@ from keras_vit.models.answers import answers_of
 from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.tasks import PredictionSets
 from tests import bank
-from tests.export.artifacts import PATHS, Artifacts, case, contract, formats
+from tests.data.image_fixtures import one_quick
+from tests.export.artifacts import PATHS, Artifacts, case, contract, exported, formats
 from tests.models.test_task import TASKS, images, vit
 
 PIXELS = images(8)
@@ -30,6 +31,7 @@ PAIRS = {
     ("tf_saved_model", "ordinal"),
     ("torch", "classification"),
 }
+NAMED = {"onnx": "multilabel", "torch": "ordinal"}  # the quick task of each
 
 
 def answers(model: Any) -> np.ndarray:
@@ -67,12 +69,7 @@ def test_a_file_answers_as_its_model(format: str, kind: str, artifacts: Artifact
 
 
 @pytest.mark.parametrize(
-    ("format", "kind"),
-    [
-        case(f, k, quick=(f, k) in {("onnx", "multilabel"), ("torch", "ordinal")})
-        for f in ("onnx", "torch")
-        for k in TASKS
-    ],
+    ("format", "kind"), [case(f, k, quick=NAMED[f] == k) for f in NAMED for k in TASKS]
 )
 def test_the_outputs_by_name(format: str, kind: str, artifacts: Artifacts) -> None:
     """In the engines themselves: as programs without this package see them."""
@@ -132,37 +129,28 @@ def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path)
     novelty = model.novelty.scores(rows)
     inside = sets.contains(answers(model))
     assert 8 < inside.sum() < 40
-    path = keras_vit.export_model(model, tmp_path / PATHS[format], format)
-    exported = load_exported(path)
-    assert exported.task.sets == sets
-    assert exported.contract.outputs[-2:] == ("in_set", "novelty")
-    run = FORMATS[format].implementation().runner(path, ["in_set", "novelty"])
+    file = exported(tmp_path, model, format)
+    assert file.task.sets == sets
+    assert file.contract.outputs[-2:] == ("in_set", "novelty")
+    run = FORMATS[format].implementation().runner(file.path, ["in_set", "novelty"])
     found, scores = run(PIXELS)
     np.testing.assert_allclose(scores, novelty, rtol=1e-3)
     if format == "tf_saved_model":
         found = found != b""
     np.testing.assert_array_equal(found.astype(bool), inside)
-    both = answer_rows(exported, scoring_model(exported).predict_on_batch(PIXELS))
+    both = answer_rows(file, scoring_model(file).predict_on_batch(PIXELS))
     np.testing.assert_allclose(both[:, :-1], answers(model), atol=1e-5)
     np.testing.assert_allclose(both[:, -1], novelty, rtol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("kind", "activation"),
-    [
-        ("classification", "softmax"),
-        pytest.param("multilabel", "sigmoid", marks=pytest.mark.thorough),
-        pytest.param("classification", "linear", marks=pytest.mark.thorough),
-    ],
-)
-def test_activations_are_applied_once(
-    kind: str, activation: str, artifacts: Artifacts, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("activation", one_quick(("softmax", "sigmoid", "linear")))
+def test_activation_is_applied_once(activation: str, artifacts: Artifacts, tmp_path: Path) -> None:
     """A head that returns answers by itself, and one whose "linear" returns logits."""
+    kind = "multilabel" if activation == "sigmoid" else "classification"
     model, plain = vit(task=TASKS[kind], classifier_activation=activation), artifacts.model(kind)
     model.set_weights(plain.get_weights())
-    file = load_exported(keras_vit.export_model(model, tmp_path / "1"))
-    np.testing.assert_allclose(file.predict(PIXELS), answers(plain), atol=1e-5)
+    found = exported(tmp_path, model).predict(PIXELS)
+    np.testing.assert_allclose(found, answers(plain), atol=1e-5)
 
 
 @pytest.mark.parametrize("format", formats("onnx", of=("onnx", "torch")))
@@ -186,18 +174,12 @@ def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
         assert [output.name for output in session.get_outputs()] == ["outputs"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_classes": 0},
-        pytest.param({"pooling": None, "num_classes": 0}, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize("options", one_quick([{}, {"pooling": None}]))
 def test_features_and_tokens_are_exported_without_a_warning(
     options: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    model = bank.small(**options)
-    file = load_exported(keras_vit.export_model(model, tmp_path / "m.tflite", "litert"))
+    model = bank.small(num_classes=0, **options)
+    file = exported(tmp_path, model, "litert")
     assert file.output_shape == model.output_shape
     expected = bank.outputs(model, PIXELS)
     np.testing.assert_allclose(file.predict(PIXELS), expected, atol=1e-4, rtol=1e-4)
@@ -221,14 +203,12 @@ def test_names_of_the_export_and_labels(artifacts: Artifacts) -> None:
         artifacts.path("regression", "litert", class_names=["a", "b"])
 
 
-@pytest.mark.parametrize("kind", TASKS)
-def test_contracts_as_text(kind: str) -> None:
-    of = contract(TASKS[kind])
-    assert Contract.from_text(of.to_text()) == of
-    assert "class_names" not in json.loads(of.to_text())
-
-
-def test_contracts_of_before_there_were_tasks() -> None:
+def test_contracts_as_text() -> None:
+    for task in TASKS.values():
+        of = contract(task)
+        assert Contract.from_text(of.to_text()) == of
+        assert "class_names" not in json.loads(of.to_text())
+    # Those of before there were tasks.
     values = json.loads(contract().to_text())
     del values["task"], values["raw_shape"]
     text = json.dumps({**values, "class_names": list("0123456789")})
