@@ -41,8 +41,9 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, an empty one."""
+    """The current folder, which is empty, and where downloads would be."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     return tmp_path
 
 

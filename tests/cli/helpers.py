@@ -25,13 +25,13 @@ def color_photos(folder: Path, count: int, size: tuple[int, int] = (20, 24)) -> 
     return folder
 
 
-def save_tiny(path: Path, **changes: Any) -> Path:
+def save_tiny(file: str | Path, **changes: Any) -> Path:
     """The file of a tiny ViT with weights that are not zero, by default of the two colors."""
     if "num_classes" not in changes:
         changes = {"task": Classification(COLORS), **changes}
         changes["num_classes"] = changes["task"].outputs
-    bank.tiny(**changes).save(path)
-    return path
+    bank.tiny(**changes).save(file)
+    return Path(file)
 
 
 def rows_of(file: str | Path) -> list[dict[str, str]]:
