@@ -31,7 +31,10 @@ class StopAt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step += 1
         if self.step == self.at:
-            raise self.error
+            self.stop()
+
+    def stop(self) -> None:
+        raise self.error
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self.step}
