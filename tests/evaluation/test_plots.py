@@ -29,7 +29,6 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("tensorflow")
 
 RANDOM = np.random.default_rng(0)
-
 NAMES = ("daisy", "rose $a$", "W" * 60)
 SHAPES = ((20, 90, 3), (90, 20, 3), (40, 40, 3), (8, 8, 1), (30, 60, 3), (60, 30, 3), (9, 9, 3))
 IMAGES = [np.full(shape, 60, np.uint8) for shape in SHAPES]
@@ -99,28 +98,22 @@ def test_labels_of_learning_rates_are_their_ticks(peak: float) -> None:
     assert [float(label) for label in labels] == pytest.approx(list(axis.get_ticklocs()))
 
 
-def calibrated(images: int) -> Any:
-    random = np.random.default_rng(0)
-    labels = random.integers(0, 3, images)
-    logits = 3 * random.normal(size=(images, 3)) + 2 * np.eye(3)[labels]
-    return calibration(labels, np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
-
-
 @pytest.mark.parametrize("images", [1, 30, 400, 200_000])
 def test_calibration_shows_how_few_images_there_are(images: int) -> None:
-    result = calibrated(images)
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, images)
+    powers = np.exp(3 * random.normal(size=(images, 3)) + 2 * np.eye(3)[labels])
+    result = calibration(labels, powers / powers.sum(1, keepdims=True))
     figure = draw_calibration(result)
     renderer = drawn(figure)
     diagram, histogram = figure.axes
     assert f"{images:,} images" in diagram.get_title()
-
     counts = result.counts[result.counts > 0]
     numbers = [text for text in histogram.texts if text.get_text()]
     assert len(numbers) == len(counts)
     if images < 10_000:
         assert sorted(int(text.get_text()) for text in numbers) == sorted(counts)
     check_boxes(figure, numbers, [])
-
     # Bars of few images are pale, and the legend explains them.
     pale = [bar for bars in histogram.containers for bar in bars if bar.get_alpha() < 1]
     assert len(pale) == (counts < 30).sum()
@@ -163,14 +156,19 @@ def test_titles_of_mistakes_stand_at_one_height(count: int) -> None:
     check_boxes(figure, [text for axes in shown for text in axes.texts], images)
 
 
-def test_mistakes_name_their_files() -> None:
+def test_mistakes_name_their_files_and_keep_their_shape_in_a_square() -> None:
     figure = draw_mistakes(mistakes(), IMAGES, NAMES)
+    renderer = drawn(figure)
+    for axes, image in zip(figure.axes, IMAGES, strict=False):
+        box, tile = axes.images[0].get_window_extent(renderer), axes.get_window_extent(renderer)
+        assert tile.width == pytest.approx(tile.height, rel=0.01)
+        assert box.width / box.height == pytest.approx(image.shape[1] / image.shape[0], rel=0.03)
+        assert max(box.width, box.height) == pytest.approx(tile.width, rel=0.03)
     lines = [texts(axes.texts) for axes in figure.axes if axes.texts]
     assert lines[0] == ["rose $a$ (90%)", "labeled daisy", "daisy/a.jpg"]
     assert "bold: prediction" in figure.get_suptitle()
-    assert lines[1][2] == "rose/$x$ & y.jpg"
+    assert (lines[1][2], lines[5][2]) == ("rose/$x$ & y.jpg", r"daisy/\x1b[31m.jpg")
     assert re.fullmatch(r"rose/IMG_.*….*_0042\.jpg", lines[3][2])
-    assert lines[5][2] == r"daisy/\x1b[31m.jpg"
     assert all(not text.get_parse_math() for axes in figure.axes for text in axes.texts)
     assert max(len(line) for part in lines for line in part) <= 40
     without = draw_mistakes(mistakes((None, None)), IMAGES[:2], NAMES)
@@ -179,16 +177,6 @@ def test_mistakes_name_their_files() -> None:
     figure = draw_mistakes(4 * mistakes(), 4 * IMAGES, NAMES)
     sizes = {text.get_fontsize() for axes in figure.axes for text in axes.texts}
     assert min(sizes) / 72 / figure.get_figwidth() * 358 >= 7
-
-
-def test_images_keep_their_shape_in_a_square() -> None:
-    figure = draw_mistakes(mistakes(), IMAGES, NAMES)
-    renderer = drawn(figure)
-    for axes, image in zip(figure.axes, IMAGES, strict=False):
-        box, tile = axes.images[0].get_window_extent(renderer), axes.get_window_extent(renderer)
-        assert tile.width == pytest.approx(tile.height, rel=0.01)
-        assert box.width / box.height == pytest.approx(image.shape[1] / image.shape[0], rel=0.03)
-        assert max(box.width, box.height) == pytest.approx(tile.width, rel=0.03)
 
 
 def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> None:
@@ -204,19 +192,18 @@ def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> No
             drawn(draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
             warnings.warn("of something else", stacklevel=1)
     assert not caplog.records
-    one, other = [str(warning.message) for warning in caught]
-    assert "Set font.family in a file matplotlibrc" in one
-    assert other == "of something else"
+    assert "Set font.family in a file matplotlibrc" in str(caught[0].message)
+    assert [str(warning.message) for warning in caught[1:]] == ["of something else"]
 
 
-MANY = [
-    (Multilabel(size=400), RANDOM.random((30, 400)) < 0.1),
-    (Regression(size=8), RANDOM.normal(size=(30, 8))),
-    (Ordinal(size=400), RANDOM.integers(0, 400, 30)),
-]
-
-
-@pytest.mark.parametrize(("task", "targets"), MANY)
+@pytest.mark.parametrize(
+    ("task", "targets"),
+    [
+        (Multilabel(size=400), RANDOM.random((30, 400)) < 0.1),
+        (Regression(size=8), RANDOM.normal(size=(30, 8))),
+        (Ordinal(size=400), RANDOM.integers(0, 400, 30)),
+    ],
+)
 def test_plots_of_very_many_names_are_bounded(task: Task, targets: np.ndarray) -> None:
     answers = task.answers(RANDOM.normal(size=(30, task.outputs)))
     checked = task.check_targets(targets)
@@ -240,8 +227,7 @@ def test_neighboring_grades_share_a_cell() -> None:
 
 
 def test_the_worst_answers_of_any_task_name_their_files() -> None:
-    task = Multilabel(("sun", "sea"))
-    targets = np.array([[1, 0], [1, 1], [0, 0]], np.float32)
+    task, targets = Multilabel(("sun", "sea")), np.array([[1, 0], [1, 1], [0, 0]], np.float32)
     answers = np.array([[0.9, 0.2], [0.1, 0.2], [0.4, 0.1]], np.float32)
     split = ArraySplit("val", task, np.zeros((3, 8, 8, 1), np.uint8), targets)
     report = task_report(task, targets, answers)
