@@ -12,7 +12,7 @@ import pytest
 
 from keras_vit.weights import CheckpointError, save_weights
 from keras_vit.weights.variables import canonical_values
-from tests.bank import small
+from tests.bank import outputs, small
 
 # As in `tests.bank.SIZES`, in the words of transformers.
 THEIR_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -67,10 +67,6 @@ def their_vit(**changes: Any) -> Any:
     return transformers.ViTForImageClassification(config).eval()
 
 
-def normal_images(height: int = 32, width: int = 32) -> np.ndarray:
-    return np.random.default_rng(0).normal(0, 1, (2, height, width, 3)).astype("float32")
-
-
 def of_torch(model: Any, images: np.ndarray, *names: str, **call: Any) -> np.ndarray:
     """What a model of another package computes of images whose channels come last.
 
@@ -84,6 +80,13 @@ def of_torch(model: Any, images: np.ndarray, *names: str, **call: Any) -> np.nda
         return found.numpy()
     values = (getattr(found, name, None) for name in names or ("logits",))
     return next(value for value in values if value is not None).numpy()
+
+
+def compare_logits(model: Any, theirs: Any, **call: Any) -> None:
+    """Ours and a model of transformers compute the same of images of the size of ours."""
+    shape = (2, *model.input_shape[1:])
+    images = np.random.default_rng(0).normal(0, 1, shape).astype("float32")
+    np.testing.assert_allclose(outputs(model, images), of_torch(theirs, images, **call), atol=1e-5)
 
 
 def flips(whole: bytes, places: Any, random: np.random.Generator) -> Iterator[bytes]:
