@@ -1,22 +1,24 @@
-"""Attention maps are the official code's, and those of the fused kernel."""
+"""Attention maps are the official code's, and those of the fused kernel; rollout and distances."""
 
+import math
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint
-from keras_vit.inspection import attention_maps, pooling_attention, readout_attention
+from keras_vit import inspection
+from keras_vit.inspection import attention_maps, pooling_attention
+from keras_vit.inspection.forward_pass import ForwardPass
 from keras_vit.ops import has_fused_attention
-from tests.golden_cases import golden_case
+from tests.backend import rows
 from tests.inspection.models import (
     KINDS,
     array,
-    everywhere,
     images_for,
     maps_of,
     model_of,
+    recorded,
     untrained,
 )
 from tests.weights.test_golden import CASES
@@ -27,22 +29,55 @@ RECORDED = [name for name in CASES if name.startswith("vit_")]
 RECORDED += ["bv_vit_tok", "bv_vit_gap_learn", WITH_PROBE]
 
 
+def distances(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> np.ndarray:
+    """As the ViT paper defines them (figure 11), number by number, in pixels per layer and head.
+
+    `maps` are of patches alone, `(images, depth, heads, patches, patches)`.
+    """
+    each = np.zeros(maps.shape[:-1])
+    for *which, query in np.ndindex(each.shape):
+        weights = maps[(*which, query)].astype("float64")
+        for key, weight in enumerate(weights):
+            down = (query // columns - key // columns) * patch[0]
+            right = (query % columns - key % columns) * patch[1]
+            each[(*which, query)] += weight / weights.sum() * math.hypot(down, right)
+    return each.mean(axis=(0, 3))
+
+
+def joint_attention(maps: np.ndarray) -> np.ndarray:
+    """As Abnar and Zuidema define it: `(depth, heads, tokens, tokens)` to `(tokens, tokens)`."""
+    joint = np.eye(maps.shape[-1])
+    for layer in maps.astype("float64"):
+        raw = sum(layer) / len(layer) + np.eye(maps.shape[-1])
+        joint = (raw / raw.sum(axis=1)[:, None]) @ joint
+    return joint
+
+
 @pytest.mark.filterwarnings("ignore:Patches of")
-@pytest.mark.parametrize("name", everywhere(RECORDED, "vit_token", WITH_PROBE))
+@pytest.mark.parametrize("name", rows(RECORDED, ["vit_token", WITH_PROBE]))
 def test_maps_equal_the_recorded_softmax_weights(name: str, shared: Path) -> None:
-    case = golden_case(name, shared)
-    model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
-    recorded = case.outputs()
-    maps = attention_maps(model, recorded["images"])
-    expected = np.stack([recorded[f"attn_{i}"] for i in range(model.depth)], axis=1)
+    case, model = recorded(name, shared)
+    outputs, prefix = case.outputs(), model.num_prefix_tokens
+    images = outputs["images"]
+    expected = np.stack([outputs[f"attn_{i}"] for i in range(model.depth)], axis=1)
+    maps = attention_maps(model, images)
     assert maps.shape == expected.shape
     assert np.abs(maps - expected).max() <= 1e-5
     if name == WITH_PROBE:
-        probe = pooling_attention(model, recorded["images"])
-        assert np.abs(probe - recorded["attn_map_head"][:, :, 0]).max() <= 1e-5
+        probe = pooling_attention(model, images)
+        assert np.abs(probe - outputs["attn_map_head"][:, :, 0]).max() <= 1e-5
+    if name == "vit_token":
+        rollout = inspection.attention_rollout(model, images)
+        its_rollout = np.load(case.folder / "rollout.npz")["cls_to_patches"]
+        assert rollout.shape == (2, 4, 4)
+        assert np.abs(rollout.reshape(2, 16) - its_rollout).max() <= 1e-5
+    if name == "vit_nonsquare_patch":
+        patch = model.patch_size
+        of_patches = distances(expected[..., prefix:, prefix:], 48 // patch[1], patch)
+        assert np.abs(inspection.attention_distance(model, images) - of_patches).max() < 1e-3
 
 
-@pytest.mark.parametrize("kind", everywhere(KINDS, "token", "map", "channels_first"))
+@pytest.mark.parametrize("kind", rows(KINDS, ["token", "map", "channels_first"]))
 def test_maps_equal_the_fused_kernel(kind: str) -> None:
     model, images, maps = model_of(kind), images_for(kind), maps_of(kind)
     assert np.abs(maps.sum(axis=-1) - 1).max() < 1e-5
@@ -82,19 +117,45 @@ def test_layers_and_batches() -> None:
     assert np.abs(some - np.concatenate([expected, expected[::-1]])).max() < 1e-6
 
 
-@pytest.mark.parametrize("kind", everywhere(KINDS, "map"))
-def test_the_readout_is_the_row_of_the_prediction(kind: str) -> None:
-    model, images = model_of(kind), images_for(kind)
-    maps, prefix = maps_of(kind), model.num_prefix_tokens
+@pytest.mark.parametrize("kind", rows(KINDS, ["token", "map"]))
+def test_readout_and_rollout_are_of_the_row_of_the_prediction(kind: str) -> None:
+    model, images, maps = model_of(kind), images_for(kind), maps_of(kind)
+    prefix, tokens = model.num_prefix_tokens, maps.shape[-1]
+    row = np.zeros((3, tokens))  # how much the prediction is made from each token
     if kind == "map":
-        probe = pooling_attention(model, images).mean(axis=1)
-        rows = (probe[:, None, None, :, None] * maps).sum(axis=3)
-    elif model.class_token and kind != "gap_registers":
-        rows = maps[..., 0, :]
+        row += pooling_attention(model, images).mean(axis=1)
+    elif kind in ("gap", "gap_registers", "all_tokens"):
+        row[:, prefix:] = 1 / (tokens - prefix)
     else:
-        rows = maps[..., prefix:, :].mean(axis=3)
-    expected = rows[..., prefix:].reshape(3, 2, 2, 4, 3)
-    assert np.abs(readout_attention(model, images) - expected).max() < 1e-6
+        row[:, 0] = 1
+    read = np.einsum("iq,idhqk->idhk", row, maps)[..., prefix:].reshape(3, 2, 2, 4, 3)
+    assert np.abs(inspection.readout_attention(model, images) - read).max() < 1e-6
+    rollout = inspection.attention_rollout(model, images)
+    assert rollout.shape == (3, 4, 3)
+    for its_rollout, its_row, its_maps in zip(rollout, row, maps, strict=True):
+        expected = its_row @ joint_attention(its_maps)
+        assert np.abs(its_rollout.ravel() - expected[prefix:]).max() < 1e-6
+        assert abs(expected.sum() - 1) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["token", "registers", "map", "any_size"])
+def test_distance_equals_the_definition(kind: str) -> None:
+    prefix = model_of(kind).num_prefix_tokens
+    expected = distances(maps_of(kind)[..., prefix:, prefix:], 3, (8, 4))
+    found = inspection.attention_distance(model_of(kind), images_for(kind))
+    assert np.abs(found - expected).max() < 1e-4
+
+
+def test_distances_of_patches_without_attention_are_not_nan() -> None:
+    class Nothing:
+        """A forward pass whose attention is all on the class token."""
+
+        patch_pixels, grid, prefix, blocks = (8, 4), (2, 2), 1, [None]
+
+        def attention(self, layer: int) -> np.ndarray:
+            return np.eye(5, dtype="float32")[np.zeros((1, 2, 5), int)]
+
+    assert not ForwardPass.distances(Nothing()).any()
 
 
 @pytest.mark.every_backend
