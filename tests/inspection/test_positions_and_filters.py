@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from keras_vit import from_checkpoint
 from keras_vit.inspection import embedding_filters, position_similarity
-from tests.golden_cases import golden_case
-from tests.inspection.models import array, model_of, untrained
-from tests.weights.test_golden import CASES
+from tests.inspection.models import array, model_of, recorded, untrained
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
@@ -25,14 +22,12 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 
 
 def test_similarity_of_a_released_file(shared: Path) -> None:
-    case = golden_case("vit_nonsquare", shared)
-    model = from_checkpoint(case.file, include_preprocessing=False, **CASES["vit_nonsquare"])
-    weights = np.load(case.file)
-    table = weights["Transformer/posembed_input/pos_embedding"]
-    rows, columns = model.position_grid
-    vectors = table[0, model.num_prefix_tokens :].reshape(rows, columns, -1)
+    case, model = recorded("vit_nonsquare", shared)
+    table = np.load(case.file)["Transformer/posembed_input/pos_embedding"]
+    grid = model.position_grid
+    vectors = table[0, model.num_prefix_tokens :].reshape(*grid, -1)
     similarity = position_similarity(model)
-    assert similarity.shape == (rows, columns, rows, columns)
+    assert similarity.shape == (*grid, *grid)
     assert np.abs(similarity - cosines(vectors)).max() < 1e-6
 
 
@@ -46,19 +41,13 @@ def test_similarity_of_other_kinds() -> None:
     fixed = position_similarity(model_of("gap"))
     assert np.abs(fixed[0, 0, 2, 1] - fixed[1, 1, 3, 2]) < 1e-6
     assert position_similarity(model_of("any_size")).shape == (3, 2, 3, 2)
-
-
-def test_similarity_of_zeros_is_not_nan() -> None:
-    model = untrained()
-    embedding = model.get_layer("position_embedding").embedding
+    zeros = untrained()
+    embedding = zeros.get_layer("position_embedding").embedding
     embedding.assign(np.zeros(embedding.shape))
-    assert not position_similarity(model).any()
-
-
-@pytest.mark.parametrize("kind", ["registers", "gap_registers"])
-def test_models_without_position_embeddings(kind: str) -> None:
-    with pytest.raises(ValueError, match="'learned', 'learned_2d', 'sincos2d'"):
-        position_similarity(model_of(kind))
+    assert not position_similarity(zeros).any()  # and not NaN
+    for kind in ("registers", "gap_registers"):
+        with pytest.raises(ValueError, match="'learned', 'learned_2d', 'sincos2d'"):
+            position_similarity(model_of(kind))
 
 
 def test_filters_are_principal_components() -> None:
@@ -72,10 +61,7 @@ def test_filters_are_principal_components() -> None:
     assert np.abs(flat - signs[:, None] * expected).max() < 1e-5
     assert (flat[np.arange(15), np.abs(flat).argmax(axis=1)] > 0).all()
     assert np.abs(embedding_filters(model, 4) - filters[:4]).max() == 0
-
-
-def test_more_filters_than_there_are() -> None:
     with pytest.raises(ValueError, match=r"components=28.*Give 15 or fewer"):
-        embedding_filters(model_of("token"))
+        embedding_filters(model)
     with pytest.raises(ValueError, match="without a patch embedding"):
         embedding_filters(keras.Sequential([keras.layers.Dense(1)]))
