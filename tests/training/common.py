@@ -1,6 +1,6 @@
 """What tests of training share: sources of batches, a stop within a run, arrays compared."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,12 +55,6 @@ def assert_equal(actual: Any, expected: Any, **tolerance: float) -> None:
         check(one, other, **tolerance)
 
 
-def everywhere(cases: Iterable[Any], *chosen: Any) -> list[Any]:
-    """Cases of which the chosen ones run on every backend."""
-    mark = pytest.mark.every_backend
-    return [pytest.param(case, marks=mark) if case in chosen else case for case in cases]
-
-
 @contextmanager
 def refused(*words: str) -> Iterator[Any]:
     """An error of values has all these words."""
@@ -79,11 +73,6 @@ def tensorflow_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]
     return {"x": tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)}
 
 
-def generator(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    batches = Batches(images, labels)
-    return {"x": (batches[i] for i in range(len(batches)))}
-
-
 class Batches(keras.utils.PyDataset):
     """Of four images each."""
 
@@ -97,6 +86,11 @@ class Batches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> Any:
         part = slice(4 * index, 4 * index + 4)
         return self.images[part], self.labels[part]
+
+
+def generator(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    batches = Batches(images, labels)
+    return {"x": (batches[i] for i in range(len(batches)))}
 
 
 def py_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:

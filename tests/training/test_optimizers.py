@@ -10,7 +10,8 @@ import pytest
 from keras_vit.training.optimizers import OPTIMIZERS, DecoupledAdam, MomentumSGD
 from keras_vit.training.parameter_groups import ParameterGroup
 from keras_vit.training.schedules import WarmupDecay
-from tests.training.common import BACKEND, POLICIES, assert_equal, everywhere
+from tests.backend import rows
+from tests.training.common import BACKEND, POLICIES, assert_equal
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype("float32")
@@ -124,7 +125,7 @@ def test_a_saved_training_goes_on_as_if_it_had_not_stopped(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("policy", everywhere(POLICIES, "mixed_bfloat16"))
+@pytest.mark.parametrize("policy", rows(POLICIES, ["mixed_bfloat16"]))
 def test_mixed_precision(name: str, policy: str) -> None:
     keras.config.set_dtype_policy(policy)
     model = regression(OPTIMIZERS[name](0.05, global_clipnorm=1.0, state_dtype="bfloat16"))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit.training.sam import gsam_rho, sharpness_aware
-from tests.training.common import BACKEND, POLICIES, assert_equal, everywhere
+from tests.backend import rows
+from tests.training.common import BACKEND, POLICIES, assert_equal
 from tests.training.test_optimizers import X, Y, clipped, gradients, regression, weights
 
 
@@ -86,7 +87,7 @@ def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
     assert max(np.abs(np.array(a) - np.array(b)).max() for a, b in pairs) > 1e-3
 
 
-@pytest.mark.parametrize("policy", everywhere(POLICIES, "mixed_bfloat16"))
+@pytest.mark.parametrize("policy", rows(POLICIES, ["mixed_bfloat16"]))
 def test_mixed_precision(policy: str) -> None:
     keras.config.set_dtype_policy(policy)
     model = regression(keras.optimizers.Adam(0.05))
