@@ -1,7 +1,6 @@
 """Of a linear probe and the weights fine-tuned from it, a run keeps the better ones."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,7 +66,9 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
     return [*words, "--augment", "none", *options]
 
 
-def facts_of(out: Path) -> dict[str, Any]:
+def run(folder: Path, weights: Path, out: Path, *options: str) -> dict[str, Any]:
+    """What the report of the command says."""
+    assert cli.main(words_of(folder, weights, out, *options)) == 0
     return json.loads((out / "report.json").read_text("utf-8"))
 
 
@@ -75,13 +76,10 @@ RUINING = ("--epochs", "1", "--learning-rate", str(RUINOUS))
 
 
 @pytest.mark.slow
-def test_the_probe_is_kept_where_fine_tuning_is_worse(
-    folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_better_probe_is_kept(folder: Path, weights: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "run"
-    assert cli.main(words_of(folder, weights, out, *RUINING)) == 0
-    printed, facts = capsys.readouterr().out, facts_of(out)
-    choice = facts["choice"]
+    facts = run(folder, weights, out, *RUINING)
+    printed, choice = capsys.readouterr().out, facts["choice"]
     assert choice["selected"] == "linear probe"
     assert choice["images"] == 5  # a fifth of 24
     assert choice["fine_tuned"] < choice["linear_probe"]
@@ -93,8 +91,8 @@ def test_the_probe_is_kept_where_fine_tuning_is_worse(
     assert line in printed
     assert "1 epoch of 2 steps of 16 images" in printed
     assert facts["accuracy"] >= 0.75
-    card = (out / "report.md").read_text("utf-8")
-    assert "Kept: the linear probe, as fine-tuning made it worse" in card
+    kept = "Kept: the linear probe, as fine-tuning made it worse"
+    assert kept in (out / "report.md").read_text("utf-8")
     kept, start = (keras.saving.load_model(path) for path in (out / "model.keras", weights))
     for layer in start.layers:
         if layer.name != "head":
@@ -146,8 +144,7 @@ def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
 
 def test_classes_that_gave_no_image_take_no_part(parts: dict[str, Any]) -> None:
     """They have more images to train on than those that gave one: a prior, and not a skill."""
-    model, part = parts["model"], parts["part"]
-    labels = part.labels()
+    model, part, labels = parts["model"], parts["part"], parts["part"].labels()
     absent = labels[0]
     others = part.take(np.flatnonzero(labels != absent))
     before = accuracy(model, others, 16)
@@ -188,14 +185,11 @@ def test_a_run_below_a_probe_says_so() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("held_out", ["0", "0.45"])
-def test_held_out_is_followed(
-    held_out: str, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_held_out_is_followed(held_out: str, weights: Path, tmp_path: Path, capsys: Any) -> None:
     """0 trains on all images, and compares nothing; a fraction sets the temperature as well."""
-    out = tmp_path / "run"
     folder = photographs(tmp_path / "photographs", classes=3, count=20)  # 48 to train on
-    assert cli.main(words_of(folder, weights, out, *RUINING, "--held-out", held_out)) == 0
-    printed, facts = capsys.readouterr().out, facts_of(out)
+    facts = run(folder, weights, tmp_path / "run", *RUINING, "--held-out", held_out)
+    printed = capsys.readouterr().out
     if held_out == "0":
         assert "no held-out training images to compare them with the linear probe" in printed
         assert facts["choice"]["images"] == 0
@@ -208,25 +202,17 @@ def test_held_out_is_followed(
 
 
 @pytest.mark.slow
-def test_a_resumed_run_chooses_alike(
-    folder: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_chooses_alike(folder: Path, weights: Path, tmp_path: Path) -> None:
     def interrupted(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    models = []
-    for name in ("whole", "resumed"):
-        out = tmp_path / name
-        words = words_of(folder, weights, out, "--epochs", "2")
-        if name == "resumed":
-            with monkeypatch.context() as patch:
-                patch.setattr("keras_vit_cli.train.run.choose", interrupted)
-                assert cli.main(words) == 130
-            words.append("--resume")
-        assert cli.main(words) == 0
-        models.append((keras.saving.load_model(out / "model.keras"), facts_of(out)["choice"]))
-    assert models[0][1] == models[1][1]
-    assert_equal(models[1][0], models[0][0])
+    whole, cut, epochs = tmp_path / "whole", tmp_path / "cut", ("--epochs", "2")
+    expected = run(folder, weights, whole, *epochs)["choice"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keras_vit_cli.train.run.choose", interrupted)
+        assert cli.main(words_of(folder, weights, cut, *epochs)) == 130
+    assert run(folder, weights, cut, *epochs, "--resume")["choice"] == expected
+    assert_equal(*(keras.saving.load_model(out / "model.keras") for out in (cut, whole)))
 
 
 def arrays(counts: list[int]) -> data.Splits:
@@ -237,25 +223,16 @@ def arrays(counts: list[int]) -> data.Splits:
     return data.Splits("arrays", names, {"train": train, "val": train})
 
 
-@pytest.mark.parametrize(
-    ("counts", "held"),
-    [
-        ([50, 50], 20),
-        ([10] * 5, 10),
-        ([2] * 200, 80),  # three images of each, one of them to validate on
-        ([8, 8], 3),
-        ([45, 1], 9),
-        ([4000] * 3, 500),
-    ],
-)
+TO_HOLD_OUT = [([50, 50], 20), ([10] * 5, 10), ([8, 8], 3), ([45, 1], 9), ([4000] * 3, 500)]
+
+
+# The last one is three images of each class, one of them to validate on.
+@pytest.mark.parametrize(("counts", "held"), [*TO_HOLD_OUT, ([2] * 200, 80)])
 def test_what_is_held_out_leaves_enough(counts: list[int], held: int) -> None:
     splits = arrays(counts)
     rest, part = hold_out_to_choose(splits, seed=3)
-    assert part is not None
-    assert len(part) == held
-    assert len(rest.train) == sum(counts) - held
-    kept = np.bincount(rest.train.labels(), minlength=len(counts))
-    given = np.bincount(part.labels(), minlength=len(counts))
+    assert (len(part), len(rest.train)) == (held, sum(counts) - held)
+    kept, given = (np.bincount(p.labels(), minlength=len(counts)) for p in (rest.train, part))
     assert kept.min() >= 1
     assert (kept > 1).sum() >= 2 or min(counts) == 1  # of two classes a probe needs two images
     assert (given <= np.ceil(0.2 * np.array(counts))).all()
@@ -287,7 +264,7 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
         # Without augmentation, fine-tuning does not average over mirrored views.
         words += [*options, "--learning-rate", "0.02", "--views", "one"]
         assert cli.main(words) == 0
-        facts = facts_of(tmp_path / name)
+        facts = json.loads((tmp_path / name / "report.json").read_text("utf-8"))
         accuracies[name] = facts["accuracy"]
     assert facts["choice"]["images"] == 80
     assert facts["choice"]["selected"] == "linear probe"
@@ -296,22 +273,19 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_700_classes_of_three_images_take_less_than_4_gib(
-    tmp_path: Path, run_python: Callable[..., str]
-) -> None:
+def test_700_classes_of_three_images_take_less_than_4_gib(tmp_path: Path, run_python: Any) -> None:
     """From scratch, at 32 pixels, with every file that a run leaves."""
     pytest.importorskip("matplotlib")
     folder = photographs(tmp_path / "photographs", classes=700, count=3)
     code = """
 import resource, sys
 from keras_vit_cli import commands as cli
-assert cli.main(["train", "--data", sys.argv[1], "--out", sys.argv[2], "--epochs", "1",
-    "--image-size", "32"]) == 0
+words = ["--data", sys.argv[1], "--out", sys.argv[2], "--epochs", "1", "--image-size", "32"]
+assert cli.main(["train", *words]) == 0
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
     printed = run_python(code, None, str(folder), str(tmp_path / "run"))
     assert float(printed.split()[-1]) < 4
     assert "the 40 classes with most mistakes of 700" in printed
     assert "1 epoch of" in printed
-    sizes = image.open(tmp_path / "run" / "confusion.png").size
-    assert max(sizes) < 4000
+    assert max(image.open(tmp_path / "run" / "confusion.png").size) < 4000
