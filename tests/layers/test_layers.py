@@ -1,6 +1,7 @@
 """What layers compute is their definition, written down here once more in NumPy."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +12,7 @@ from keras_vit import layers
 from keras_vit.layers.activations import gelu, gelu_tanh
 from keras_vit.layers.attention import attention
 from keras_vit.ops import DropoutStrategy
-from tests.backend import gradients
+from tests.backend import gradients, numpy
 
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
 BLOCK = layers.BlockConfig(num_heads=4, mlp_dim=64)
@@ -22,9 +23,6 @@ def values(*shape: int) -> np.ndarray:
     return np.random.default_rng(1).normal(size=shape).astype("float32")
 
 
-numpy = ops.convert_to_numpy
-
-
 @pytest.mark.parametrize("patch", [(8, 8), (16, 8), (5, 7)])
 def test_patches_are_slices_of_the_image(patch: tuple[int, int]) -> None:
     height, width = patch
@@ -33,10 +31,9 @@ def test_patches_are_slices_of_the_image(patch: tuple[int, int]) -> None:
         found = numpy(layers.Patches(patch)(images))
         first = numpy(layers.Patches(patch, "channels_first")(images.transpose(0, 3, 1, 2)))
         np.testing.assert_array_equal(first, found)
-        for row in range(35 // height):
-            for column in range(26 // width):
-                cut = images[:, row * height :, column * width :][:, :height, :width]
-                np.testing.assert_array_equal(found[:, row, column], cut.reshape(2, -1))
+        for row, column in np.ndindex(35 // height, 26 // width):
+            cut = images[:, row * height :, column * width :][:, :height, :width]
+            np.testing.assert_array_equal(found[:, row, column], cut.reshape(2, -1))
 
 
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
@@ -69,10 +66,9 @@ def test_relative_bias_is_its_definition() -> None:
     """Logit (q, k) gains query q times the embedding of the offset k - q."""
     queries, layer = values(2, 6, 3, 8), layers.RelativePositionBias(6)
     found, table = numpy(layer(queries)), numpy(layer.embedding)
-    for q in range(6):
-        for k in range(6):
-            wanted = queries[:, q] @ table[k - q + 5] / np.sqrt(8)
-            np.testing.assert_allclose(found[:, :, q, k], wanted, atol=1e-6)
+    for q, k in np.ndindex(6, 6):
+        wanted = queries[:, q] @ table[k - q + 5] / np.sqrt(8)
+        np.testing.assert_allclose(found[:, :, q, k], wanted, atol=1e-6)
 
 
 def test_gelu_is_its_definition() -> None:
@@ -109,13 +105,10 @@ def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, lengt
     for dtype in ("float32", "mixed_bfloat16"):
         attend = layers.MultiHeadSelfAttention(2, **relative, dtype=dtype)
         exactly = keras.layers.Activation("linear", dtype="float32")
-        inputs = keras.Input(tokens.shape[1:])
-        models.append(keras.Sequential([inputs, attend, exactly], name="model"))
+        models.append(keras.Sequential([keras.Input(tokens.shape[1:]), attend, exactly]))
     models[1].set_weights(models[0].get_weights())
-    exact, rounded = (
-        np.concatenate([x.ravel() for x in gradients(model, tokens, True, tokens).values()])
-        for model in models
-    )
+    found = [gradients(model, tokens, True, tokens).values() for model in models]
+    exact, rounded = (np.concatenate([x.ravel() for x in each]) for each in found)
     error = np.linalg.norm(rounded - exact) / np.linalg.norm(exact)
     assert error < 2**-6  # bfloat16 rounds to 2**-9, at each of a few steps
 
@@ -125,13 +118,10 @@ STRATEGIES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["rem
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_attention_dropout_preserves_the_mean(
-    strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_dropout_preserves_the_mean(strategy: str, monkeypatch: Any) -> None:
     """The explicit probabilities of training agree with the fused kernel on average."""
-    for module in ("attention", "_dropout"):
-        name = f"keras_vit.layers.{module}.dropout_strategy"
-        monkeypatch.setattr(name, lambda: DropoutStrategy(strategy))
+    for name in ("attention.dropout_strategy", "_dropout.dropout_strategy"):
+        monkeypatch.setattr(f"keras_vit.layers.{name}", lambda: DropoutStrategy(strategy))
     tokens = values(1, 9, 16).repeat(300, axis=0)
     layer = layers.MultiHeadSelfAttention(2, attention_dropout=0.3)
     exact = numpy(layer(tokens))[0]
@@ -159,11 +149,10 @@ def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float,
     kernel -= kernel.mean(axis=(0, 1, 2))
     kernel /= np.sqrt(kernel.var(axis=(0, 1, 2)) + epsilons[0]) + epsilons[1]
     padded = np.pad(images, ((0, 0), (1, 1), (0, 1), (0, 0)))  # what is odd goes to the end
-    for row in range(5):
-        for column in range(4):
-            cut = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
-            wanted = np.einsum("bhwc,hwcf->bf", cut, kernel)
-            np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
+    for row, column in np.ndindex(5, 4):
+        cut = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
+        wanted = np.einsum("bhwc,hwcf->bf", cut, kernel)
+        np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
 
 
 def test_padded_patches_see_zeros_around_the_image() -> None:
