@@ -1,6 +1,5 @@
 """Token merging and patch dropout as options of the model: what they cost, and what they keep."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.inspection import attention_maps, attention_rollout, pooling_attention
-from tests.backend import gradients, rows
+from tests.backend import gradients, numpy, reloaded, rows
 from tests.bank import fresh_kind, pixels
 from tests.bank import outputs as predict
 from tests.models.test_common import IMAGES, JIT, compiled
@@ -26,21 +25,14 @@ def build(**changes: Any) -> Any:
 
 def features(model: Any, *names: str, **options: Any) -> Any:
     found = model.feature_model(names, **options)(IMAGES)
-    return [keras.ops.convert_to_numpy(found[name]) for name in names]
+    return [numpy(found[name]) for name in names]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    rows(
-        [
-            {},
-            {"remat": True, "layer_scale": 0.5},
-            {"position_embedding": "relative", "num_registers": 2},
-            {"token_merging": 3},
-        ],
-        [{}],
-    ),
-)
+OPTIONS: list[dict[str, Any]] = [{}, {"remat": True, "layer_scale": 0.5}, {"token_merging": 3}]
+OPTIONS += [{"position_embedding": "relative", "num_registers": 2}]
+
+
+@pytest.mark.parametrize("arguments", rows(OPTIONS, [{}]))
 def test_the_last_block_encodes_what_is_read_alone(arguments: dict[str, Any]) -> None:
     """The same logits and gradients as when every patch goes through the last block."""
     model = build(**arguments)
@@ -90,14 +82,11 @@ def test_equal_patches_are_merged_without_a_trace(kind: str) -> None:
     """Every patch has an equal neighbor: answer, grid, and attention stay the plain model's."""
     plain = fresh_kind(kind, position_embedding="none")
     images = np.repeat(pixels(2, 4, 8, 16, 3).reshape(2, 32, 2, 8, 3), 2, axis=2)
-    images = images.reshape(2, 32, 32, 3)
-    merging = plain.with_token_merging((8, 0))
-    close = {"atol": 3e-5, "rtol": 1e-4}
+    images, merging = images.reshape(2, 32, 32, 3), plain.with_token_merging((8, 0))
+    close, names = {"atol": 3e-5, "rtol": 1e-4}, ["block_0", "encoder_norm"]
     np.testing.assert_allclose(answer(merging, images), answer(plain, images), **close)
-    names = ["block_0", "encoder_norm"]
-    found, wanted = (
-        m.feature_model(names, format="grid").predict(images, verbose=0) for m in (merging, plain)
-    )
+    grids = [model.feature_model(names, format="grid") for model in (merging, plain)]
+    found, wanted = (grid.predict(images, verbose=0) for grid in grids)
     for name in names:
         np.testing.assert_allclose(found[name], wanted[name], **close)
     looks = {"token": [attention_maps, attention_rollout], "map": [pooling_attention]}
@@ -138,7 +127,7 @@ def test_patch_dropout_works_in_training_only_and_repeats_by_seed() -> None:
         np.testing.assert_array_equal(answer(model, IMAGES), expected)
         found = model.feature_model(["tokens", "logits"])(IMAGES, training=True)
         assert tuple(found["tokens"].shape) == (2, 1 + 8, 32)
-        logits.append(keras.ops.convert_to_numpy(found["logits"]))
+        logits.append(numpy(found["logits"]))
     np.testing.assert_array_equal(logits[0], logits[1])
     assert np.abs(logits[0] - expected).max() > 1e-4
     with pytest.raises(ValueError, match="8 patches do not fill a grid of 4 x 4"):
@@ -167,12 +156,9 @@ def test_mixed_precision_trains_and_a_file_keeps_it(tmp_path: Path) -> None:
     losses = losses_of(model, 4)
     assert losses[-1] < losses[0]
     assert model.predict(IMAGES, verbose=0).dtype == np.float32
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(model)))
-    clone = keras.saving.deserialize_keras_object(config)
-    assert clone.get_config() == model.get_config()
-    assert clone.token_merging == (3, 0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = reloaded(model, tmp_path)
+    assert loaded.get_config() == model.get_config()
+    assert loaded.token_merging == (3, 0)
     np.testing.assert_array_equal(answer(loaded, IMAGES), answer(model, IMAGES))
     assert loaded.feature_model("block_1").output_shape == (None, 14, 32)
 
