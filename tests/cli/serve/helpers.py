@@ -58,8 +58,16 @@ def request(
     return answer.status, content, {k.lower(): v for k, v in answer.headers.items()}
 
 
-def probabilities(content: dict[str, Any]) -> dict[str, float]:
-    return {entry["class"]: entry["probability"] for entry in content["predictions"]}
+FORM = {"Content_Type": "multipart/form-data; boundary=x"}
+
+
+def form(files: dict[str, bytes], field: str = "image") -> tuple[bytes, dict[str, str]]:
+    """The body and the headers of a form with these files."""
+    body = b""
+    for name, contents in files.items():
+        head = f'--x\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n\r\n'
+        body += head.encode() + contents + b"\r\n"
+    return body + b"--x--\r\n", FORM
 
 
 def save(model: Any, path: Path) -> Path:
