@@ -27,6 +27,7 @@ def check_stopped_run(split: Any, batch: int, steps: int, starts: Any, **options
 
     def stream(start: int) -> np.ndarray:
         batches = pipeline(split, 8, batch, True, repeat=True, start_step=start, **options)
+        assert batches.cardinality() == -1  # it never ends
         return passes(batches.take(steps - start))[0]
 
     whole = stream(0)
