@@ -66,8 +66,7 @@ def without_values(name: str, **arguments: Any) -> Any:
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_published_parameter_counts(name: str) -> None:
     count = without_values(name).count_params()
-    assert model_cost(name).parameters == count
-    assert PARAMETERS[name] in (None, count)
+    assert model_cost(name).parameters == count == (PARAMETERS[name] or count)
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_384", "facebook/deit-tiny-patch16-384"])
@@ -118,22 +117,17 @@ def test_arguments_come_before_the_name_and_the_model_runs() -> None:
     assert model(keras.ops.zeros((1, 32, 32, 3))).shape == (1, 21_843)
 
 
-def test_origins_of_released_weights_are_names() -> None:
-    """A row's repository gives the model, image size and head that the row has."""
+def test_origins_of_released_weights_name_their_model_image_size_and_head() -> None:
     for row in keras_vit.list_weights():
         if "huggingface.co" in row.url:
-            owner, repository = row.url.split("/")[3:5]
-            named = named_model(f"{owner}/{repository}")
-            classes = named.arguments.get("num_classes", 1000)
-            assert (named.variant, named.image_size, classes) == (
-                row.model, row.pixels, row.num_classes,
-            )  # fmt: skip
+            named = named_model("/".join(row.url.split("/")[3:5]))  # owner and repository
+            found = named.variant, named.image_size, named.arguments.get("num_classes", 1000)
+            assert found == (row.model, row.pixels, row.num_classes)
 
 
 def test_names_to_propose_are_accepted() -> None:
     assert len(set(OTHER_NAMES)) == len(OTHER_NAMES)
-    for name in OTHER_NAMES[::5]:
-        assert model_cost(name).parameters > 5e6
+    assert all(model_cost(name).parameters > 5e6 for name in OTHER_NAMES[::5])
 
 
 @pytest.mark.parametrize(
@@ -177,12 +171,11 @@ def test_plan_and_train_take_the_names(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_training_has_the_image_size_and_rho_of_the_name(tmp_path: Any) -> None:
-    job = Job(data="digits", out=tmp_path, model="vit_small_patch16_384", sam=True)
-    recipe = recipe_of(job)
+    recipe = recipe_of(Job(data="digits", out=tmp_path, model="vit_small_patch16_384", sam=True))
     assert (recipe.image_size, recipe.rho) == (384, 0.1)
-    smaller = Job(data="digits", out=tmp_path, model="vit_tiny_patch16_384", image_size=32)
-    recipe = recipe_of(smaller)
+    job = Job(data="digits", out=tmp_path, model="vit_tiny_patch16_384", image_size=32)
+    recipe = recipe_of(job)
     assert recipe.image_size == 32
-    model = jobs.build(smaller, recipe, Classification(size=10), 1)
+    model = jobs.build(job, recipe, Classification(size=10), 1)
     assert (model.input_shape, model.num_classes) == ((None, 32, 32, 1), 10)
     assert (model.activation, model.hidden_dim) == ("gelu", 192)
