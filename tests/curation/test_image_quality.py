@@ -11,13 +11,8 @@ from PIL import Image
 from scipy.ndimage import laplace
 from sklearn.neighbors import NearestNeighbors
 
-from keras_vit.curation import (
-    find_outliers,
-    image_quality,
-    measure_image,
-    measure_photos,
-    outlier_distances,
-)
+from keras_vit.curation import find_outliers, image_quality, measure_image, measure_photos
+from keras_vit.curation.image_quality import outlier_distances
 from tests.curation.photos import blurred, grainy, index_of, picture
 
 
@@ -29,9 +24,7 @@ def test_sharpness_is_the_variance_of_scipys_laplacian() -> None:
     assert measured.sharpness == pytest.approx(laplace(gray, mode="mirror").var())
     assert measured.brightness == pytest.approx(np.percentile(gray, 95))
     assert (measured.height, measured.width) == (64, 85)
-
-
-def test_large_images_are_measured_small() -> None:
+    # Large images are measured small.
     large = Image.fromarray(np.random.default_rng(0).integers(0, 256, (900, 600)).astype("uint8"))
     small = large.copy()
     small.thumbnail((256, 256), Image.Resampling.BILINEAR)
@@ -40,17 +33,14 @@ def test_large_images_are_measured_small() -> None:
 
 
 def test_the_bad_ones_are_found_the_worst_first(tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    good = grainy(picture(0, side=96))
-    for i in range(3):
-        grainy(picture(i, side=96)).save(photos / f"good{i}.png")
-    for name, factor in (("dark", 0.1), ("darker", 0.02)):
-        good.point(lambda level, f=factor: int(level * f)).save(photos / f"{name}.png")
-    blurred(good).save(photos / "blurred.png")
-    good.resize((30, 20)).save(photos / "tiny.png")
-    Image.new("RGB", (1, 40), "white").save(photos / "line.png")
-    index = index_of(photos)
+    images = {f"good{i}": grainy(picture(i, side=96)) for i in range(3)}
+    good = images["good0"]
+    images |= {"dark": good.point(lambda level: int(level * 0.1)), "tiny": good.resize((30, 20))}
+    images |= {"darker": good.point(lambda level: int(level * 0.02)), "blurred": blurred(good)}
+    images["line"] = Image.new("RGB", (1, 40), "white")
+    for name, image in images.items():
+        image.save(tmp_path / f"{name}.png")
+    index = index_of(tmp_path)
     measures = measure_photos(index)
 
     def names(rows: np.ndarray) -> list[str]:
@@ -75,17 +65,15 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     index = index_of(photos)
     info = {**index.info, "photos": "../photos"}
     index = replace(index, folder=folder, info=info, unreadable={"3a.png": ""})
-    decoded: list[Any] = []
-    read: list[Any] = []
+    read, decoded = [], []
 
     def measured() -> tuple[int, int]:
         """How many files are read and decoded; the measures are right, kept or not."""
         read.clear()
         decoded.clear()
-        kept = measure_photos(index, keep=True)
+        kept = vars(measure_photos(index, keep=True))
         counts = len(read), len(decoded)
-        for name, values in vars(measure_photos(index)).items():
-            np.testing.assert_equal(getattr(kept, name), values)
+        np.testing.assert_equal(kept, vars(measure_photos(index)))
         return counts
 
     for name, calls in (("read_contents", read), ("decode_with_pillow", decoded)):
