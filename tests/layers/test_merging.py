@@ -31,26 +31,19 @@ def merged_by_the_paper(
     its most similar of B. 3. Keep the r most similar edges. 4. Merge tokens still connected.
     5. Concatenate the sets.
     """
-    places = [i for i in range(len(metric)) if i >= prefix]
+    places = range(prefix, len(metric))
     a, b = [i for i in places if i % 2 == 0], [i for i in places if i % 2 == 1]
-    edges = []
-    for i in a:
-        cosines = [
-            metric[i] @ metric[j] / np.linalg.norm(metric[i]) / np.linalg.norm(metric[j]) for j in b
-        ]
-        edges.append((max(cosines), i, b[int(np.argmax(cosines))]))
-    kept = sorted(edges, reverse=True)[: min(r, len(places) // 2)]
+    unit = metric / np.linalg.norm(metric, axis=1, keepdims=True)
+    edges = [max((unit[i] @ unit[j], i, j) for j in b) for i in a]
     groups = {j: [j] for j in [*range(prefix), *a, *b]}
-    for _, i, j in kept:
+    for _, i, j in sorted(edges, reverse=True)[: min(r, len(places) // 2)]:
         groups[j] += groups.pop(i)
-    merged, merged_sizes = [], []
+    merged_sizes = np.array([sizes[members].sum() for members in groups.values()])
+    merged = [sizes[members] @ tokens[members] for members in groups.values()]
     where = np.zeros(len(metric), int)
     for place, members in enumerate(groups.values()):
-        total = sum(sizes[m] for m in members)
-        merged.append(sum(tokens[m] * sizes[m] for m in members) / total)
-        merged_sizes.append(total)
         where[members] = place
-    return np.array(merged), np.array(merged_sizes), where
+    return np.array(merged) / merged_sizes[:, None], merged_sizes, where
 
 
 @pytest.mark.parametrize(("r", "prefix"), [(1, 0), (5, 0), (5, 1), (100, 1), (5, 3), (100, 3)])
@@ -84,11 +77,9 @@ def test_merging_twice_keeps_account_of_every_token() -> None:
     where = np.tile(np.arange(13), (2, 1))
     originals = numpy(tokens)
     for r in (4, 3):
-        step = [
-            merged_by_the_paper(t, t, np.bincount(w), r, 1)[2]
-            for t, w in zip(numpy(tokens), where, strict=True)
-        ]
-        where = np.stack([s[w] for s, w in zip(step, where, strict=True)])
+        for i, each in enumerate(numpy(tokens)):
+            step = merged_by_the_paper(each, each, np.bincount(where[i]), r, 1)[2]
+            where[i] = step[where[i]]
         tokens, sizes, token_index = at_once(partial(merged, r))(tokens, sizes, token_index)
     np.testing.assert_array_equal(numpy(token_index), where)
     for i in range(2):
@@ -104,8 +95,7 @@ def test_nothing_to_merge_changes_nothing() -> None:
     tokens = values(2, 2, 8)
     for matching in (bipartite_soft_matching(tokens, 0), bipartite_soft_matching(tokens, 8, 1)):
         assert isinstance(matching, Matching)
-        assert matching.merge(tokens) is tokens
-        assert matching.unmerge(tokens) is tokens
+        assert matching.merge(tokens) is matching.unmerge(tokens) is tokens
 
 
 def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
@@ -122,10 +112,8 @@ def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
 
 def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.EncoderBlock]:
     """A merging block and a plain one of the same weights, of which none is trivial."""
-    blocks = (
-        layers.MergingEncoderBlock(BLOCK, **{"merge": 4, **changes}),
-        layers.EncoderBlock(BLOCK),
-    )
+    merging = layers.MergingEncoderBlock(BLOCK, **{"merge": 4, **changes})
+    blocks = merging, layers.EncoderBlock(BLOCK)
     for block in blocks:
         block.build((None, 17, 32))
         block.set_weights([values(*w.shape) * 0.3 for w in block.weights])
@@ -135,14 +123,12 @@ def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.Encode
 def test_a_block_alone() -> None:
     block, _ = block_and()
     tokens, token_index = at_once(block)(values(2, 17, 32))
-    assert tuple(tokens.shape) == (2, 13, 32)
-    assert tuple(token_index.shape) == (2, 17)
+    assert (tuple(tokens.shape), tuple(token_index.shape)) == ((2, 13, 32), (2, 17))
     assert block.compute_output_shape((2, 17, 32)) == ((2, 13, 32), (2, 17))
     symbolic = block(keras.Input((17, 32)))
     assert [s.shape for s in symbolic] == [(None, 13, 32), (None, 17)]
     assert [s.dtype for s in symbolic] == ["float32", "int32"]
-    half = layers.MergingEncoderBlock(BLOCK, merge=4, dtype="mixed_bfloat16")
-    half.build((None, 17, 32))
+    half, _ = block_and(dtype="mixed_bfloat16")
     half = at_once(half)(values(2, 17, 32))
     assert [keras.backend.standardize_dtype(x.dtype) for x in half] == ["bfloat16", "int32"]
 
