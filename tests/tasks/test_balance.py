@@ -8,15 +8,8 @@ import pytest
 from scipy.special import expit, softmax
 from sklearn.utils.class_weight import compute_class_weight
 
-from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression
-from keras_vit.tasks.balance import (
-    class_weights,
-    describe_counts,
-    differs_much,
-    effective_number,
-    positive_weights,
-    sampling_rates,
-)
+from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, balance
+from keras_vit.tasks.balance import class_weights, describe_counts, positive_weights
 from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy, SoftmaxCrossentropy
 from tests.tasks.test_losses import of_logits, restore, value_and_gradient
 
@@ -38,9 +31,9 @@ def test_weights_are_those_of_the_paper_and_of_scikit_learn() -> None:
     labels = np.repeat(range(4), COUNTS)
     balanced = compute_class_weight("balanced", classes=np.arange(4), y=labels)
     np.testing.assert_allclose(class_weights(COUNTS, 1.0), balanced)
-    np.testing.assert_allclose(sampling_rates(COUNTS), balanced)
+    np.testing.assert_allclose(balance.sampling_rates(COUNTS), balanced)
     np.testing.assert_array_equal(class_weights(COUNTS, 0.0), np.ones(4))
-    assert effective_number(1) == pytest.approx(1)
+    assert balance.effective_number(1) == pytest.approx(1)
     assert class_weights([5, 0, 1])[1] == class_weights([5, 0, 1])[2]  # counts as one
 
 
@@ -143,6 +136,6 @@ def test_the_printed_counts_are_bounded() -> None:
     many = describe_counts([f"c{i}" for i in range(1000)], np.arange(1000) + 1)
     assert many == f"c999 1,000, c998 999, c997 998, ..., c2 3, c1 2, c0 1: 1,000 {than}"
     assert describe_counts(["a", "b", "c"], [3, 0, 1]).startswith("a 3, c 1: 3 times")
-    assert differs_much([100, 10])
-    assert not differs_much([100, 11])
-    assert not differs_much([100, 0])  # not tested, rather than rare
+    assert balance.differs_much([100, 10])
+    assert not balance.differs_much([100, 11])
+    assert not balance.differs_much([100, 0])  # not tested, rather than rare
