@@ -4,6 +4,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.every_backend  # variables and locks are the backend's
 THREADS, CALLS = 8, 60
 IMAGES, LABELS = pixels(4, 16, 16, 3), np.arange(4)
 IS_JAX = keras.backend.backend() == "jax"
+WRONG = (ValueError, TypeError, RuntimeError)
 
 
 def compiled() -> Any:
@@ -38,9 +40,6 @@ def logits(model: keras.Model) -> np.ndarray:
 
 def is_finite(fit: Any) -> bool:
     return np.isfinite(fit.history["loss"]).all()
-
-
-WRONG = (ValueError, TypeError, RuntimeError)
 
 
 def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: Path) -> None:
@@ -66,8 +65,7 @@ def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: 
             np.testing.assert_allclose(ways[which](), expected[which], rtol=1e-5, atol=1e-6)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for future in [pool.submit(work, thread) for thread in range(THREADS)]:
-            future.result()
+        list(pool.map(work, range(THREADS)))
     model.save(tmp_path / "model.keras")
     assert is_finite(model.fit(IMAGES, LABELS, verbose=0))
 
@@ -85,38 +83,33 @@ class Held(keras.callbacks.Callback):
 
 
 def test_beside_fit_a_call_is_safe_or_refused_at_once(model: Any) -> None:
-    features, held = model.feature_model("pre_logits"), Held()
-    reading = {
-        "predict": lambda: model.predict(IMAGES, verbose=0),
-        "predict_on_batch": lambda: model.predict_on_batch(IMAGES),
-        "__call__": lambda: logits(model),
-        "get_weights": model.get_weights,
-        "features": lambda: features.predict(IMAGES, verbose=0),
-    }
-    changing = {
-        "evaluate": lambda: model.evaluate(IMAGES, LABELS, verbose=0),
-        "test_on_batch": lambda: model.test_on_batch(IMAGES, LABELS),
-        "train_on_batch": lambda: model.train_on_batch(IMAGES, LABELS),
-        "fit": lambda: model.fit(IMAGES, LABELS, verbose=0),
-        "set_weights": lambda: model.set_weights(before),
-    }
-    before = model.get_weights()
-    for call in reading.values():
+    features, held, before = model.feature_model("pre_logits"), Held(), model.get_weights()
+    reading: list[Callable[[], Any]] = [
+        *(partial(each.predict, IMAGES, verbose=0) for each in (model, features)),
+        *(partial(way, IMAGES) for way in (model.predict_on_batch, model)),
+        model.get_weights,
+    ]
+    changing: list[Callable[[], Any]] = [
+        *(partial(way, IMAGES, LABELS) for way in (model.test_on_batch, model.train_on_batch)),
+        *(partial(way, IMAGES, LABELS, verbose=0) for way in (model.evaluate, model.fit)),
+        partial(model.set_weights, before),
+    ]
+    for call in reading:
         call()
     with ThreadPoolExecutor(1) as pool:
         fit = pool.submit(model.fit, IMAGES, LABELS, epochs=2, verbose=0, callbacks=[held])
         try:
             assert held.is_in_fit.wait(120)
-            for call in (changing | reading if IS_JAX else changing).values():
+            for call in changing + reading * IS_JAX:
                 with pytest.raises(RuntimeError, match=r"while `fit` trains.*model\.copy\(\)"):
                     call()
             if not IS_JAX:  # where variables stay: with the weights of the moment
-                for call in reading.values():
+                for call in reading:
                     call()
         finally:
             held.may_go_on.set()
         assert is_finite(fit.result())
-    for call in (reading | changing).values():
+    for call in reading + changing:
         call()
     assert np.isfinite(np.concatenate([w.ravel() for w in model.get_weights()])).all()
 
