@@ -9,8 +9,8 @@ import pytest
 
 from keras_vit import DataRangeWarning
 from keras_vit.trainer.pixel_ranges import NOT_PIXELS, check_label_rows, check_pixels
+from tests.bank import pixels
 from tests.conftest import REPOSITORY
-from tests.models.test_common import pixels
 
 PIXELS = pixels(8, 16, 16, 3).astype("float32")
 UNIT = PIXELS / 255
@@ -22,8 +22,8 @@ def warnings_of(images: Any, **options: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check_pixels(images, "vit", **options)
-    assert all(one.category is DataRangeWarning for one in caught)
-    assert all(one.filename == __file__ for one in caught)  # the line of the caller
+    # At the line of the caller.
+    assert {(one.category, one.filename) for one in caught} <= {(DataRangeWarning, __file__)}
     return [str(one.message) for one in caught]
 
 
@@ -102,9 +102,8 @@ def test_what_is_not_finite_is_an_error(value: float) -> None:
 
 
 def test_a_batch_shows_its_range_or_not_and_is_warned_of_once() -> None:
-    assert check_pixels(PIXELS, "vit")
-    assert not check_pixels(np.zeros_like(PIXELS), "vit")
-    assert not check_pixels(PIXELS[:0], "vit")
+    batches = (PIXELS, np.zeros_like(PIXELS), PIXELS[:0])
+    assert [bool(check_pixels(images, "vit")) for images in batches] == [True, False, False]
     warned: set[str] = set()
     shares = (UNIT, UNIT * 0.9, UNIT * 65535)
     assert [len(warnings_of(images, warned=warned)) for images in shares] == [1, 0, 1]
@@ -127,9 +126,8 @@ def test_rows_of_labels() -> None:
 
 def test_the_page_has_the_table() -> None:
     page = (REPOSITORY / "docs" / "pixels.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("|")][2:]
-    assert len(rows) == len(NOT_PIXELS)
-    for line, row in zip(rows, NOT_PIXELS, strict=True):
+    lines = [line for line in page.splitlines() if line.startswith("|")][2:]
+    for line, row in zip(lines, NOT_PIXELS, strict=True):
         assert f"| {row.name.split(':')[0].split(' (')[0]}" in line
         if row.high < inf == row.widest:
             assert f"| {row.low}..{row.high} |" in line
