@@ -1,6 +1,7 @@
 """The studies of features: wrong labels, duplicates, prediction sets and novelty."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -33,9 +34,9 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_labels_are_changed_to_any_class_or_the_similar_one() -> None:
-    script = load_example("wrong_labels")
-    features, labels = labeled()
+def test_wrong_labels_are_of_any_class_or_the_similar_one() -> None:
+    """And the table has a row per score."""
+    script, (features, labels) = load_example("wrong_labels"), labeled()
     for kind in script.KINDS:
         new = script.changed(features, labels, kind, 0.2, seed=1)
         assert (new != labels).sum() == 24
@@ -43,13 +44,8 @@ def test_labels_are_changed_to_any_class_or_the_similar_one() -> None:
     rows = new != labels
     pairs = {*zip(labels[rows].tolist(), new[rows].tolist(), strict=True)}
     assert pairs == {(0, 1), (1, 0), (2, 0)}
-
-
-def test_the_table_has_a_row_per_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = load_example("wrong_labels")
-    monkeypatch.setattr(script, "KINDS", ("symmetric",))
-    monkeypatch.setattr(script, "RATES", (0.2,))
-    lines = script.study(*labeled(), seeds=2).splitlines()
+    with patch.multiple(script, KINDS=("symmetric",), RATES=(0.2,)):
+        lines = script.study(features, labels, seeds=2).splitlines()
     assert lines[0] == "| score | symmetric 20% AP | symmetric 20% AUROC |"
     assert len(lines) == 2 + 5
     assert lines[2].startswith(f"| {script.OURS} | ")
@@ -57,46 +53,34 @@ def test_the_table_has_a_row_per_score(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_planted_photographs_are_what_their_kind_says(tmp_path: Path) -> None:
-    script = load_example("planted_duplicates")
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    grainy(picture(0, side=60)).save(photos / "a.png")
-    sizes = {}
+    script, sizes = load_example("planted_duplicates"), []
+    grainy(picture(0, side=60)).save(tmp_path / "a.png")
     for kind in script.KINDS:
-        contents = script.planted(photos / "a.png", kind, np.random.default_rng(0))
-        (photos / "copy.jpg").write_bytes(contents)
-        with Image.open(photos / "copy.jpg") as copy:
-            sizes[kind] = copy.size
+        contents = script.planted(tmp_path / "a.png", kind, np.random.default_rng(0))
+        (tmp_path / "copy.jpg").write_bytes(contents)
+        with Image.open(tmp_path / "copy.jpg") as copy:
+            sizes.append(copy.size)
         if kind == "mirrored":
-            measures = measure_photos(index_of(photos))
+            measures = measure_photos(index_of(tmp_path))
             assert int(measures.hash[0] ^ measures.mirrored[1]).bit_count() <= 4
-    assert list(sizes.values()) == [(40, 30), (80, 60), (80, 60), (72, 54), (60, 45)]
+    assert sizes == [(40, 30), (80, 60), (80, 60), (72, 54), (60, 45)]
 
 
-def test_the_table_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coverage_and_novelty() -> None:
+    """The tables of sets and of novelty; the distance to a class is PyTorch-OOD's."""
     script = load_example("coverage_and_novelty")
-    monkeypatch.setattr(script, "PROBED", 150)
-    monkeypatch.setattr(script, "HALVES", 5)
-    lines = script.table_of_sets(*flowers()).splitlines()
+    with patch.multiple(script, PROBED=150, HALVES=5):
+        lines = script.table_of_sets(*flowers()).splitlines()
     assert len(lines) == 2 + 2 * len(script.METHODS)
     for line in lines[2:]:
         promised, covered = (float(cells(line)[i].rstrip("%")) for i in (0, 2))
         assert covered > promised - 5
-
-
-def test_the_table_of_novelty(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = load_example("coverage_and_novelty")
-    for name, value in {"FITTED": 250, "THRESHOLD": 100, "DRAWS": 2}.items():
-        monkeypatch.setattr(script, name, value)
-    lines = script.table_of_novelty(*flowers(), {"far": -4 * np.ones((50, 6))}).splitlines()
+    with patch.multiple(script, FITTED=250, THRESHOLD=100, DRAWS=2):
+        lines = script.table_of_novelty(*flowers(), {"far": -4 * np.ones((50, 6))}).splitlines()
     assert cells(lines[0]) == ["score", "false alarms", "far"]
     assert len(lines) == 2 + 5
     for line in lines[2:5]:  # the last two are of a probe, which may be sure of anything
         assert cells(line)[2] == "1.000, 100%"
-
-
-def test_the_distance_to_a_class_is_pytorch_oods() -> None:
-    script = load_example("coverage_and_novelty")
     train, new = unit_rows(GOLDEN["train"]), unit_rows(GOLDEN["new"])
     score = script.mahalanobis_per_class(train, np.zeros(len(train), int))
     np.testing.assert_allclose(score(new) / 2, GOLDEN["mahalanobis"], rtol=1e-5)

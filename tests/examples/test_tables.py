@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -14,16 +15,10 @@ import keras_vit
 from keras_vit import data
 from tests import bank
 from tests.conftest import REPOSITORY
-from tests.examples import load_example, recorded_train
+from tests.data.image_fixtures import plain, write
+from tests.examples import Run, load_example
 
 pytest.importorskip("tensorflow")
-Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def digits() -> data.Splits:
-    return data.load("digits")
-
 
 # Accuracy and calibration error of the ViT by seed, as trained for the README.
 STRATIFIED = [(0.99722, 0.02119), (0.98889, 0.02275), (0.99722, 0.02193), (0.98889, 0.0174)]
@@ -33,15 +28,28 @@ HALVES += [(0.96774, 0.02232)]
 RESULTS = {"digits": STRATIFIED, "digits/half": HALVES}
 
 
+def recorded_train(jobs: list[Any], result: Callable[[Any], tuple[float, float]]) -> Any:
+    """A `train` that keeps its job, and writes the report of the job's accuracy and error."""
+
+    def train(job: Any) -> Any:
+        jobs.append(job)
+        accuracy, error = result(job)
+        job.out.mkdir(parents=True, exist_ok=True)
+        calibration = {"calibration": {"expected_calibration_error": error}}
+        (job.out / "report.json").write_text(json.dumps(calibration))
+        return SimpleNamespace(accuracy=accuracy)
+
+    return train
+
+
 def test_digits_prints_the_lines_of_the_readme(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
+    tmp_path: Path, run_example: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The accuracies of scikit-learn are computed; those of the ViT take its training."""
     script, jobs = load_example("digits"), []
     train = recorded_train(jobs, lambda job: RESULTS[job.data][job.seed])
-    monkeypatch.setattr(script, "train", train)
-    out = run_example(script, "--out", tmp_path / "runs", "--overwrite", "--seeds", 5)
-    *printed, last = out.strip().splitlines()
+    words = ["--out", tmp_path / "runs", "--overwrite", "--seeds", 5]
+    *printed, last = run_example(script, *words, train=train).strip().splitlines()
     readme = (REPOSITORY / "README.md").read_text("utf-8")
     assert [line.split(": ")[0] for line in printed] == ["stratified 80/20", "first/second half"]
     for line in printed:
@@ -51,10 +59,7 @@ def test_digits_prints_the_lines_of_the_readme(
         (name, seed, True) for name in RESULTS for seed in range(5)
     ]
     assert len({job.out for job in jobs}) == 10
-
-
-def test_one_seed_of_digits_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
-    script = load_example("digits")
+    # One seed has no spread, and there is at least one.
     assert script.mean_and_spread([0.9906]) == "99.06%"
     assert script.mean_and_spread([0.98, 1.0]) == "99.00% ± 1.41"
     with pytest.raises(SystemExit):
@@ -62,14 +67,11 @@ def test_one_seed_of_digits_has_no_spread(capsys: pytest.CaptureFixture[str]) ->
     assert "--seeds 0 must be at least 1" in capsys.readouterr().err
 
 
-def test_finetune_flowers_has_a_run_per_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
-) -> None:
+def test_finetune_flowers_has_a_run_per_seed(tmp_path: Path, run_example: Run) -> None:
     script, jobs = load_example("finetune_flowers"), []
     train = recorded_train(jobs, lambda job: (0.95 + 0.02 * job.seed, 0.02 + 0.01 * job.seed))
-    monkeypatch.setattr(script, "train", train)
     words = ["--data", "photos", "--image-size", 64, "--out", tmp_path / "runs"]
-    out = run_example(script, *words, "--seeds", 2)
+    out = run_example(script, *words, "--seeds", 2, train=train)
     assert "accuracy 96.00% ± 1.41, calibration error 2.50% ± 0.71; seeds 0 to 1\n" in out
     assert "seed 1: 97.00%\n" in out
     runs = [(job.out.name, job.seed, job.image_size) for job in jobs]
@@ -103,19 +105,16 @@ def test_a_choice_of_few_photographs_never_sees_the_validation_split(digits: dat
         script.subset(digits, 500, seed=0, final=False)
 
 
-def test_the_table_of_few_photographs_has_means_and_what_auto_chooses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
-) -> None:
+def test_few_photographs_have_means_and_what_auto_chooses(tmp_path: Path, run_example: Run) -> None:
     script, calls = load_example("few_photographs"), []
 
     def run(options: Any, splits: Any, name: str, seed: int, folder: Path) -> dict[str, float]:
         calls.append((name, seed))
         return {"accuracy": 0.9 + 0.02 * seed, "error": 0.01, "minutes": 2.0}
 
-    monkeypatch.setattr(script, "run", run)
     words = ["--data", "digits", "--shots", 8, "--seeds", 2, "--out", tmp_path]
     words += ["--recipes", "probe", "finetune_few"]
-    out = run_example(script, *words)
+    out = run_example(script, *words, run=run)
     text = (tmp_path / "table.md").read_text()
     assert "| 8 | finetune_few | 91.00% ± 1.41 | 1.00% ± 0.00 | 2.0 | chosen |" in text
     assert "| 8 | probe | 91.00% ± 1.41 | 1.00% ± 0.00 | 2.0 |  |" in text
@@ -127,8 +126,8 @@ def test_the_table_of_few_photographs_has_means_and_what_auto_chooses(
     assert row["accuracy"] == 0.92
 
 
-def test_a_long_tail_falls_by_the_ratio() -> None:
-    script = load_example("imbalance")
+def test_a_long_tail_falls_by_the_ratio_and_the_interval_is_scipys() -> None:
+    script, stats = load_example("imbalance"), pytest.importorskip("scipy.stats")
     labels = np.random.default_rng(0).permutation(np.repeat(range(10), 400))
     tail = script.long_tail(labels, 100, seed=0)
     counts = np.bincount(labels[tail])
@@ -137,18 +136,14 @@ def test_a_long_tail_falls_by_the_ratio() -> None:
     assert len(set(tail)) == len(tail)
     np.testing.assert_array_equal(tail, script.long_tail(labels, 100, seed=0))
     assert (np.bincount(labels[script.long_tail(labels, 100, seed=1)]) != counts).any()
-
-
-def test_the_interval_is_scipys() -> None:
-    stats = pytest.importorskip("scipy.stats")
     differences = [0.01, 0.03, 0.02, 0.05, 0.02]
-    mean, low, high = load_example("imbalance").interval(differences)
+    mean, low, high = script.interval(differences)
     theirs = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
     np.testing.assert_allclose([mean, low, high], [0.026, theirs.low, theirs.high])
 
 
 def test_the_page_of_imbalance_begins_with_what_does_not_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
+    tmp_path: Path, run_example: Run
 ) -> None:
     script, calls = load_example("imbalance"), []
     gains = {"none": 0.0, "weights": 0.2, "logits": 0.1, "sampling": 0.0}
@@ -158,10 +153,8 @@ def test_the_page_of_imbalance_begins_with_what_does_not_help(
         noise = 0.01 * seed * (way == "sampling")
         return [0.5 + gains[way] + 0.05 * seed - noise] * 10
 
-    monkeypatch.setattr(script, "frozen", train)
-    monkeypatch.setattr(script, "fine_tuned", train)
     words = ["--data", "digits", "--seeds", 3, "--out", tmp_path, "--modes", "frozen"]
-    out = run_example(script, *words)
+    out = run_example(script, *words, frozen=train, fine_tuned=train)
     text = (tmp_path / "table.md").read_text()
     assert text in out
     first = text.split("\n\n")[1]
@@ -196,26 +189,18 @@ def test_both_trainings_of_imbalance_run(
 def vit_and_photographs(tmp_path: Path) -> list[Any]:
     """Options: a tiny ViT to start from, and two classes, dark and bright, of four images each."""
     bank.tiny(patch_size=16, num_classes=0, input_shape=(224, 224, 3)).save(tmp_path / "a.keras")
-    random = np.random.default_rng(0)
-    for name, level in (("dark", 0), ("bright", 200)):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for i in range(4):
-            pixels = random.integers(level, level + 50, (32, 32, 3)).astype("uint8")
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
-    words = ["--data", tmp_path / "photos", "--weights", tmp_path / "a.keras", "--image-size", 32]
-    return [*words, "--out", tmp_path / "out"]
+    levels = {"dark": range(0, 40, 10), "bright": range(200, 240, 10)}
+    files = {f"{name}/{n}.png": plain(n, (32, 32)) for name, own in levels.items() for n in own}
+    words = ["--data", write(tmp_path / "photos", files), "--weights", tmp_path / "a.keras"]
+    return [*words, "--image-size", 32, "--out", tmp_path / "out"]
 
 
 def test_vit_and_resnet_have_the_mean_and_spread_of_the_seeds(
-    vit_and_photographs: list[Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run_example: Run,
+    vit_and_photographs: list[Any], tmp_path: Path, run_example: Run
 ) -> None:
     script = load_example("flowers_vit_vs_resnet")
-    images = keras.Input((32, 32, 3))
-    outputs = keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(images))
-    monkeypatch.setattr(script, "resnet", lambda *_: keras.Model(images, outputs, name="resnet"))
+    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
+    resnet = keras.Sequential([keras.Input((32, 32, 3)), *layers], name="resnet")
     calls: list[tuple[str, int, Any]] = []
     # Each of the two seeds gets another number of the two validation images right.
     levels = iter([[1, 1], [0, 0], [0, 1], [0, 1]])
@@ -227,10 +212,11 @@ def test_vit_and_resnet_have_the_mean_and_spread_of_the_seeds(
     def predict(model: Any, split: Any) -> tuple[np.ndarray, np.ndarray]:
         return np.array([0, 1]), np.eye(2)[next(levels)]
 
-    monkeypatch.setattr(script, "fit", fit)
-    monkeypatch.setattr(script.evaluation, "predict_split", predict)
     words = [*vit_and_photographs, "--epochs", 2, "--resnet-weights", "some", "--seeds", 2]
-    out = run_example(script, *words, "--markdown", tmp_path / "page.md")
+    words += ["--markdown", tmp_path / "page.md"]
+    report = script.evaluation.classification_report
+    evaluation = SimpleNamespace(predict_split=predict, classification_report=report)
+    out = run_example(script, *words, fit=fit, resnet=lambda *_: resnet, evaluation=evaluation)
     assert calls == [("ViT-0", 0, 2), ("ViT-1", 1, 2), ("ResNet-0", 0, 2), ("ResNet-1", 1, 2)]
     text = (tmp_path / "page.md").read_text("utf-8")
     # The ViT has one of two right, twice.
@@ -252,9 +238,8 @@ def test_vit_and_resnet_are_trained(
     assert "| ResNet from scratch | 23," in text
 
 
-def test_each_augmentation_makes_batches(monkeypatch: pytest.MonkeyPatch, run_example: Run) -> None:
+def test_each_augmentation_makes_batches(run_example: Run) -> None:
     """Layers in place of the recipe's augmentation."""
-    example = load_example("augment_layers")
 
     def accuracy(splits: data.Splits, augment: Any, epochs: int) -> float:
         options = {"training": True, "channels": 1, "num_classes": 10, "augment": augment}
@@ -262,16 +247,15 @@ def test_each_augmentation_makes_batches(monkeypatch: pytest.MonkeyPatch, run_ex
         assert (images.shape, labels.shape) == ((4, 8, 8, 1), (4, 10))
         return epochs / 100
 
-    monkeypatch.setattr(example, "accuracy", accuracy)
-    assert run_example(example, "--epochs", 2).split()[:4] == ["recipe", "2.00%", "keras", "2.00%"]
+    printed = run_example(load_example("augment_layers"), "--epochs", 2, accuracy=accuracy)
+    assert printed.split()[:4] == ["recipe", "2.00%", "keras", "2.00%"]
 
 
 def test_the_five_panels_of_what_it_sees(tmp_path: Path, run_example: Run) -> None:
     """The first image of the README, of a small model."""
     script = load_example("what_it_sees")
-    model = bank.fresh(
-        **{**bank.TINY, "patch_size": 16, "depth": 2, "num_classes": 6, "input_shape": (48, 32, 3)}
-    )
+    sizes = {"patch_size": 16, "depth": 2, "num_classes": 6, "input_shape": (48, 32, 3)}
+    model = bank.fresh(**{**bank.TINY, **sizes})
     model.class_names = ("a", "b", "c", "d", "e", "f")
     model.save(tmp_path / "model.keras")
     Image.fromarray(bank.pixels(60, 60, 3)).save(tmp_path / "photo.png")
