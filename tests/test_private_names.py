@@ -160,7 +160,7 @@ def where_it_exists(name: str) -> Any:
     return pytest.param(name, marks=mark)
 
 
-@pytest.mark.parametrize("name", map(where_it_exists, PRIVATE))
+@pytest.mark.parametrize("name", [where_it_exists(name) for name in PRIVATE])
 def test_it_exists(name: str) -> None:
     where, _ = PRIVATE[name]
     if where == "keras":

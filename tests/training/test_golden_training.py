@@ -18,10 +18,11 @@ from keras_vit.training.sam import gsam_rho, sharpness_aware
 from keras_vit.training.schedules import make_schedule
 
 # Each optimizer and switch once; the rest, in which nothing is new, on request.
-CASES = ["train_sgd_accum4", "train_adam_bv_map", "train_gsam_adam"]
-OF_SGD = ["train_sgd", "train_sgd_f32mom", "train_sgd_linear", "train_sgd_mixer"]
-OF_BIG_VISION = ["train_momentum_bv", "train_adam_bv", "train_adam_bv_softmax_gap"]
-SLOW_CASES = [*OF_SGD, *OF_BIG_VISION, "train_sam_sgd", "train_sam_adam"]
+CASES: list[Any] = ["train_sgd_accum4", "train_adam_bv_map", "train_gsam_adam"]
+SLOW = (
+    "sgd sgd_f32mom sgd_linear sgd_mixer momentum_bv adam_bv adam_bv_softmax_gap sam_sgd sam_adam"
+)
+CASES += [pytest.param(f"train_{name}", marks=pytest.mark.slow) for name in SLOW.split()]
 OPTIMIZERS = {"big_vision.momentum_hp": MomentumSGD, "scale_by_adam": DecoupledAdam}
 # The recorded wd_mults and lr_mults of `train_adam_bv_map`, as one table over our names.
 MAP_GROUPS = (
@@ -83,12 +84,9 @@ class TrainingCase:
         recorded = self.meta["optim_config"]
         if "mu_dtype" in recorded["optax"]:
             options["state_dtype"] = recorded["optax"]["mu_dtype"]
-        return OPTIMIZERS[recorded["optax_name"]](
-            weight_decay=recorded["wd"],
-            schedule_peak=self.peak,
-            groups=MAP_GROUPS if "wd_mults" in recorded else KERNELS_DECAY,
-            **options,
-        )
+        options["groups"] = MAP_GROUPS if "wd_mults" in recorded else KERNELS_DECAY
+        kind, decay = OPTIMIZERS[recorded["optax_name"]], recorded["wd"]
+        return kind(weight_decay=decay, schedule_peak=self.peak, **options)
 
     def loss(self) -> keras.losses.Loss:
         default = "softmax_xent" if self.meta["trainer"] in ("vit_jax", "sam_sgd") else ""
@@ -108,8 +106,8 @@ class TrainingCase:
 class WithoutTokenPosition:
     """big_vision's class token has no position of its own; the ViT's has one more vector.
 
-    Both are the same function, but do not train alike. So the recorded model is put together from
-    the package's layers, and what it learned is written through the ViT that was loaded.
+    Both are the same function, but do not train alike: the recorded model is put together from the
+    package's layers, and what it learned is written through the ViT that was loaded.
     """
 
     def __init__(self, vit: keras.Model) -> None:
@@ -118,14 +116,10 @@ class WithoutTokenPosition:
         width = vit.hidden_dim
         patches = layers.PatchEmbedding(width, vit.patch_size, name="patch_embedding")(images)
         tokens = keras.layers.Reshape((-1, width))(patches)
-        grid = vit.position_grid
-        tokens = layers.PositionEmbedding(grid, "learned", 0, name="position_embedding")(
-            tokens, patches
-        )
-        tokens = layers.ClassToken(name="class_token")(tokens)
+        place = layers.PositionEmbedding(vit.position_grid, "learned", 0, name="position_embedding")
+        tokens = layers.ClassToken(name="class_token")(place(tokens, patches))
         for i in range(vit.depth):
-            block = layers.EncoderBlock(vit._config.block(i), name=f"block_{i}")
-            tokens = block(tokens)
+            tokens = layers.EncoderBlock(vit._config.block(i), name=f"block_{i}")(tokens)
         norm = keras.layers.LayerNormalization(epsilon=vit.norm_epsilon, name="encoder_norm")
         pooled = layers.TokenPooling()(norm(tokens))
         logits = keras.layers.Dense(vit.num_classes, name="head")(pooled)
@@ -145,18 +139,15 @@ class WithoutTokenPosition:
         for layer in self._layers():
             self.vit.get_layer(layer.name).set_weights(layer.get_weights())
         positions = self.model.get_layer("position_embedding").get_weights()[0]
-        self.vit.get_layer("position_embedding").set_weights(
-            [np.pad(positions, ((0, 0), (1, 0), (0, 0)))]
-        )
+        positions = np.pad(positions, ((0, 0), (1, 0), (0, 0)))
+        self.vit.get_layer("position_embedding").set_weights([positions])
         token = self.model.get_layer("class_token").get_weights()
         self.vit.get_layer("class_token").set_weights(token)
         return self.vit
 
 
 @pytest.mark.every_backend
-@pytest.mark.parametrize(
-    "name", [*CASES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES)]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_fit_follows_the_official_training(name: str, shared: Path, tmp_path: Path) -> None:
     case = TrainingCase(shared / "golden" / name)
     model = loaded = case.model()
@@ -170,21 +161,15 @@ def test_fit_follows_the_official_training(name: str, shared: Path, tmp_path: Pa
     case.make_sharpness_aware(model)
 
     layout = "big_vision" if case.big_vision else "google"
-    save = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: (
+
+    def save(epoch: int, logs: Any) -> None:
+        if epoch + 1 in STEPS:
             keras_vit.save_weights(learned(), tmp_path / f"{epoch + 1}.npz", layout)
-            if epoch + 1 in STEPS
-            else None
-        )
-    )
-    history = model.fit(
-        case.batches(),
-        epochs=case.meta["steps"],
-        steps_per_epoch=case.accumulation,  # an epoch an update: its loss is in the history
-        shuffle=False,
-        callbacks=[save],
-        verbose=0,
-    ).history
+
+    # An epoch an update: its loss is in the history.
+    options = {"epochs": case.meta["steps"], "steps_per_epoch": case.accumulation, "shuffle": False}
+    options["callbacks"] = [keras.callbacks.LambdaCallback(on_epoch_end=save)]
+    history = model.fit(case.batches(), verbose=0, **options).history
 
     recorded, exact = np.array(case.curve["loss"]), np.array(case.curve["loss_f64"])
     tolerance = 1e-4 * recorded

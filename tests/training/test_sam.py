@@ -17,9 +17,7 @@ def unit(values: list[np.ndarray]) -> list[np.ndarray]:
     return [gradient / length for gradient in values]
 
 
-def sam_gradient(
-    values: list[np.ndarray], x: np.ndarray, y: np.ndarray, rho: float, alpha: float
-) -> list[np.ndarray]:
+def sam_gradient(values: Any, x: np.ndarray, y: np.ndarray, rho: float, alpha: float) -> Any:
     """Foret et al., equation 3; Zhuang et al., algorithm 1."""
     clean = gradients(values, x, y)
     perturbed = [value + rho * u for value, u in zip(values, unit(clean), strict=True)]
@@ -34,10 +32,9 @@ def sam_gradient(
 @pytest.mark.parametrize(("alpha", "accumulate"), [(0.0, None), (0.0, 2), (0.6, None), (0.6, 2)])
 def test_any_optimizer_steps_from_beside(alpha: float, accumulate: int | None) -> None:
     sgd = keras.optimizers.SGD(0.5, global_clipnorm=0.2, gradient_accumulation_steps=accumulate)
-    model = regression(sgd)
+    model, size = regression(sgd), 8 // (accumulate or 1)
     sharpness_aware(model, rho=0.3, alpha=alpha)
     expected = weights(model)
-    size = 8 // (accumulate or 1)
     loss = model.fit(X, Y, size, epochs=4, shuffle=False, verbose=0).history["loss"]
     for step in range(4):
         slices = [slice(i, i + size) for i in range(0, 8, size)]
@@ -144,18 +141,17 @@ def _products_in_torch(model: keras.Model) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     if model.jit_compile:
+        from torch._dynamo.backends.common import aot_autograd
+
         graphs: list[Any] = []
 
         def counting(graph: Any, inputs: Any) -> Any:
             graphs.append(graph)
             return graph.forward
 
-        from torch._dynamo.backends.common import aot_autograd
-
         backend = aot_autograd(fw_compiler=counting, bw_compiler=counting)
-        model.train_function = torch.compile(
-            lambda data: model.train_step(data[0]), backend=backend
-        )
+        step = lambda data: model.train_step(data[0])  # noqa: E731
+        model.train_function = torch.compile(step, backend=backend)
         model.fit(X, Y, 8, verbose=0)
         nodes = [node for graph in graphs for node in graph.graph.nodes]
         products = ("mm", "addmm", "bmm")
