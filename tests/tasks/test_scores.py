@@ -34,8 +34,7 @@ def test_classification() -> None:
         "macro_f1": metrics.f1_score(*both, labels=range(5), **macro),
     }
     for labels in (targets, np.eye(5)[targets]):
-        values = values_of(Classification(size=5), labels, answers)
-        assert values == pytest.approx(expected)
+        assert values_of(Classification(size=5), labels, answers) == pytest.approx(expected)
 
 
 def multilabel() -> tuple[np.ndarray, np.ndarray]:
@@ -54,8 +53,7 @@ def test_multilabel() -> None:
     }
     assert values_of(task, targets, answers) == pytest.approx(expected)
     targets[:, 2] = False  # does not count
-    keep = [0, 1, 3]
-    expected = metrics.average_precision_score(targets[:, keep], answers[:, keep])
+    expected = metrics.average_precision_score(targets[:, [0, 1, 3]], answers[:, [0, 1, 3]])
     assert values_of(task, targets, answers)["mean_average_precision"] == pytest.approx(expected)
 
 
@@ -70,17 +68,15 @@ def test_regression(size: int) -> None:
     targets = rng().normal(10, 3, (EXAMPLES, size))
     answers = np.round(targets + rng(1).normal(size=(EXAMPLES, size)), 1)
     task = Regression([f"x{i}" for i in range(size)], scale=[5] * size)
-    actual = values_of(task, targets, answers)
+    expected = {}
     for i in range(size):
-        end = f"_x{i}" if size > 1 else ""
-        ours = [actual[name + end] for name in ("mae", "rmse", "r2", "spearman")]
-        assert ours == pytest.approx(of_numbers(targets[:, i], answers[:, i]))
-    assert len(actual) == 4 * size
+        names = [name + f"_x{i}" * (size > 1) for name in ("mae", "rmse", "r2", "spearman")]
+        expected |= zip(names, of_numbers(targets[:, i], answers[:, i]), strict=True)
+    assert values_of(task, targets, answers) == pytest.approx(expected)
 
 
 def test_ordinal() -> None:
-    task = Ordinal(size=5)
-    targets = rng().integers(0, 5, EXAMPLES)
+    task, targets = Ordinal(size=5), rng().integers(0, 5, EXAMPLES)
     outputs = 2.0 * (targets[:, None] - np.arange(4)) - 1 + rng(1).normal(0, 2, (EXAMPLES, 4))
     grades = (outputs > 0).sum(axis=1)
     expected = {
@@ -95,9 +91,8 @@ def test_weights_are_numbers_of_copies() -> None:
     """What the bootstrap rests on."""
     targets, answers = multilabel()
     x = answers[:, 0].astype(float)
-    counts = rng(2).integers(0, 4, EXAMPLES)
-    many = np.repeat(np.arange(EXAMPLES), counts)
-    weights = counts.astype(float)
+    weights = rng(2).integers(0, 4, EXAMPLES).astype(float)
+    many = np.repeat(np.arange(EXAMPLES), weights.astype(int))
     expected = metrics.average_precision_score(targets[many], answers[many], average=None)
     np.testing.assert_allclose(AveragePrecision(targets, answers)(weights), expected)
     numbers = x + rng(3).normal(size=EXAMPLES).round(1)
@@ -120,8 +115,13 @@ def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:
         _, low, high = bootstrap(lambda w, s=sample: [w @ s / w.sum()], ["mean"], 80, 200)["mean"]
         inside += low <= 0 <= high
     assert 0.9 <= inside / 200 <= 0.99
-    again = bootstrap(lambda w: [w @ sample], ["sum"], 80, 10, seed=3)
-    assert bootstrap(lambda w: [w @ sample], ["sum"], 80, 10, seed=3) == again
+    one, same = (bootstrap(lambda w: [w @ sample], ["sum"], 80, 10, seed=3) for _ in range(2))
+    assert one == same
+    # That of an accuracy is Wilson's: the bootstrap's would be 1 to 1 where every answer is right.
+    answers = np.tile([0.9, 0.1], (30, 1))
+    score = Classification(size=2).scores(np.zeros(30, int), answers)["accuracy"]
+    expected = stats.binomtest(30, 30).proportion_ci(method="wilson")
+    np.testing.assert_allclose(score, (1, *expected), rtol=1e-4)
 
 
 def test_scores_that_are_not_defined() -> None:
@@ -131,17 +131,9 @@ def test_scores_that_are_not_defined() -> None:
         assert scores["mae"].value == pytest.approx(np.abs(np.arange(10) - constant).mean())
     none = Multilabel(size=2).scores(np.zeros((5, 2)), np.full((5, 2), 0.5), resamples=5)
     assert np.isnan(none["mean_average_precision"]).all()
-    without = Ordinal(size=2).scores([0, 1], [[1, 0], [0, 1]], resamples=0)
-    assert without["grade_mae"].value == 0
-    assert np.isnan(without["grade_mae"][1:]).all()
-
-
-def test_the_interval_of_an_accuracy_is_wilsons() -> None:
-    """That of the bootstrap would be 1 to 1 where every answer is right."""
-    answers = np.tile([0.9, 0.1], (30, 1))
-    score = Classification(size=2).scores(np.zeros(30, int), answers)["accuracy"]
-    expected = stats.binomtest(30, 30).proportion_ci(method="wilson")
-    np.testing.assert_allclose(score, (1, *expected), rtol=1e-4)
+    value, *interval = Ordinal(size=2).scores([0, 1], np.eye(2), resamples=0)["grade_mae"]
+    assert value == 0
+    assert np.isnan(interval).all()
 
 
 def test_thresholds_are_the_best_for_f1() -> None:
@@ -160,9 +152,8 @@ def test_thresholds_are_the_best_for_f1() -> None:
     # Of probabilities without a number between.
     low = np.float32(0.9999999)
     high = np.nextafter(low, np.float32(2))
-    answers = np.array([[low], [high], [high]])
-    task = Multilabel(size=1).calibrated([[0], [1], [1]], answers)
-    assert task.scores([[0], [1], [1]], answers, 0)["macro_f1"].value == 1
+    given = [[0], [1], [1]], np.array([[low], [high], [high]])
+    assert Multilabel(size=1).calibrated(*given).scores(*given, 0)["macro_f1"].value == 1
 
 
 @pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
