@@ -15,9 +15,7 @@ NAMES = ("low", "middle", "high")
 EVERY = {
     "classification": Classification(NAMES),
     "multilabel": Multilabel(NAMES, thresholds=(0.5, 0.25, 0.75)),
-    "regression": Regression(
-        NAMES, units=("kg", "m", ""), offset=(1.0, -2.0, 0.5), scale=(3, 0.1, 1)
-    ),
+    "regression": Regression(NAMES, units=("kg", "m", ""), offset=(1, -2, 0.5), scale=(3, 0.1, 1)),
     "ordinal": Ordinal(NAMES),
 }
 
@@ -31,12 +29,14 @@ def outputs_of(task: Task, examples: int = 40) -> np.ndarray:
     return np.random.default_rng(0).normal(0, 3, (examples, task.outputs)).astype("float32")
 
 
-def test_configuration(task: Task) -> None:
+def test_configuration_and_targets_can_be_turned_back(task: Task) -> None:
     assert set(EVERY) == set(TASKS)  # every kind is tested
+    targets = np.eye(3) if task.kind in ("regression", "multilabel") else [0, 2, 1]
+    checked = task.check_targets(targets)
+    np.testing.assert_allclose(task.check_targets(task.to_targets(checked)), checked, atol=1e-5)
     config = json.loads(json.dumps(task.get_config()))
-    assert get(config) == task
+    assert get(config) == get(task) == type(task).from_config(config) == task
     assert get(task) is task
-    assert type(task).from_config(config) == task
     saved = json.loads(json.dumps(keras.saving.serialize_keras_object(task)))
     assert keras.saving.deserialize_keras_object(saved) == task
     assert hash(task) == hash(get(config))
@@ -92,8 +92,7 @@ def test_answers_of_ordinal_outputs_in_any_order() -> None:
     np.testing.assert_allclose(answers.sum(axis=1), 1, rtol=1e-6)
     np.testing.assert_allclose(answers @ np.arange(5), expit(outputs).sum(axis=1), rtol=1e-5)
     np.testing.assert_array_equal(task.grades(answers), (outputs > 0).sum(axis=1))
-    ordered = -np.sort(-outputs, axis=1)
-    above = expit(ordered)
+    above = expit(-np.sort(-outputs, axis=1))
     np.testing.assert_allclose(answers[:, 0], 1 - above[:, 0], atol=1e-6)
     np.testing.assert_allclose(answers[:, 4], above[:, 3], atol=1e-6)
 
@@ -137,25 +136,22 @@ def test_texts() -> None:
     assert Classification(("a\n", "b")).to_text([0.9, 0.1], 1) == "a\\n 90.00%"
     assert Classification(("crane", "crane")).check_targets([1, 0]).tolist() == [1, 0]
     assert EVERY["classification"].to_text([0.1, 0.2, 0.7], 2) == "high 70.00%, middle 20.00%"
-    text = EVERY["multilabel"].to_text([0.1, 0.3, 0.7], 2)
-    assert text == "middle (high 70.00%, middle 30.00%)"
+    labels = EVERY["multilabel"]
+    assert labels.to_text([0.1, 0.3, 0.7], 2) == "middle (high 70.00%, middle 30.00%)"
     assert EVERY["regression"].to_text([1, 2, 3.14159]) == "low 1 kg, middle 2 m, high 3.142"
     assert EVERY["ordinal"].to_text([0.1, 0.2, 0.7], 1) == "high (high 70.00%)"
 
 
 def test_a_zero_head_with_the_initial_bias_predicts_the_mean(task: Task) -> None:
     rng = np.random.default_rng(0)
-    if task.kind in ("classification", "ordinal"):
-        targets = rng.choice(3, 50_000, p=[0.7, 0.2, 0.1])
-        mean = np.bincount(targets) / len(targets)
-    else:
-        targets = rng.random((50_000, 3)) < [0.7, 0.2, 0.01]
-        if task.kind == "regression":
-            targets = rng.normal(5, 2, (50_000, 3))
-        mean = targets.mean(axis=0)
+    targets = {
+        "multilabel": rng.random((50_000, 3)) < [0.7, 0.2, 0.01],
+        "regression": rng.normal(5, 2, (50_000, 3)),
+    }.get(task.kind, rng.choice(3, 50_000, p=[0.7, 0.2, 0.1]))
+    mean = (np.eye(3)[targets] if targets.ndim == 1 else targets).mean(axis=0)
     bias = task.initial_bias(targets)
     np.testing.assert_allclose(task.answers(bias[None])[0], mean, rtol=1e-2)
-    assert task.initial_bias(np.asarray(targets)[:1]).shape == (task.outputs,)
+    assert task.initial_bias(targets[:1]).shape == (task.outputs,)
 
 
 def test_scale_of_numbers() -> None:
@@ -165,9 +161,3 @@ def test_scale_of_numbers() -> None:
     np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(scaled.std(axis=0), 1, rtol=1e-5)
     np.testing.assert_allclose(task.answers(scaled), targets, rtol=1e-5)
-
-
-def test_what_batches_hold_can_be_turned_back(task: Task) -> None:
-    targets = np.eye(3) if task.kind in ("regression", "multilabel") else [0, 2, 1]
-    checked = task.check_targets(targets)
-    np.testing.assert_allclose(task.check_targets(task.to_targets(checked)), checked, atol=1e-5)
