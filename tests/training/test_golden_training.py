@@ -19,10 +19,10 @@ from keras_vit.training.schedules import make_schedule
 
 # Each optimizer and switch once; the rest, in which nothing is new, on request.
 CASES: list[Any] = ["train_sgd_accum4", "train_adam_bv_map", "train_gsam_adam"]
-SLOW = (
-    "sgd sgd_f32mom sgd_linear sgd_mixer momentum_bv adam_bv adam_bv_softmax_gap sam_sgd sam_adam"
-)
-CASES += [pytest.param(f"train_{name}", marks=pytest.mark.slow) for name in SLOW.split()]
+SLOW_CASES = ["train_sgd", "train_sgd_f32mom", "train_sgd_linear", "train_sgd_mixer"]
+SLOW_CASES += ["train_momentum_bv", "train_adam_bv", "train_adam_bv_softmax_gap"]
+SLOW_CASES += ["train_sam_sgd", "train_sam_adam"]
+CASES += [pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES]
 OPTIMIZERS = {"big_vision.momentum_hp": MomentumSGD, "scale_by_adam": DecoupledAdam}
 # The recorded wd_mults and lr_mults of `train_adam_bv_map`, as one table over our names.
 MAP_GROUPS = (
