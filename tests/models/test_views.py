@@ -13,10 +13,10 @@ from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import answers_of
 from keras_vit.models.views import VIEWS
-from tests.bank import TINY, fill, fresh, outputs
+from tests.backend import numpy
+from tests.bank import TINY, fill, fresh, outputs, pixels
 
-RNG = np.random.default_rng(0)
-IMAGES = RNG.uniform(0, 255, (2, 32, 24, 3)).astype("float32")
+IMAGES = pixels(2, 32, 24, 3).astype("float32")
 
 
 def build(**options: Any) -> Any:
@@ -27,23 +27,18 @@ def build(**options: Any) -> Any:
 
 def folder_of_noise(folder: Path) -> Path:
     """Two classes of eight images each."""
-    for name in ("a", "b"):
-        (folder / name).mkdir(parents=True)
-        for i in range(8):
-            pixels = RNG.integers(0, 256, (40, 30, 3)).astype("uint8")
-            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    for i, image in enumerate(pixels(16, 40, 30, 3)):
+        (folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / "ab"[i % 2] / f"{i // 2}.png")
     return folder
 
 
 def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
     """Channels last. Corners of 28 x 21 of 32 x 24 pixels, enlarged again."""
     seen = [images]
-    if views == "crops":
-        for top in (0, 4):
-            for left in (0, 3):
-                corner = images[:, top : top + 28, left : left + 21]
-                enlarged = keras.ops.image.resize(corner, (32, 24), data_format="channels_last")
-                seen.append(keras.ops.convert_to_numpy(enlarged))
+    for top, left in ((0, 0), (0, 3), (4, 0), (4, 3)) if views == "crops" else ():
+        corner = images[:, top : top + 28, left : left + 21]
+        seen.append(numpy(keras.ops.image.resize(corner, (32, 24), data_format="channels_last")))
     return [view for image in seen for view in (image, image[:, :, ::-1])]
 
 
