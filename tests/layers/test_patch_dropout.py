@@ -10,12 +10,16 @@ from tests.layers.test_layers import numpy, values
 pytestmark = pytest.mark.every_backend
 
 
+def numbered(batch: int, length: int, width: int) -> np.ndarray:
+    """Every token says where it stands."""
+    return np.tile(np.arange(length, dtype="float32")[None, :, None], (batch, 1, width))
+
+
 @pytest.mark.parametrize("prefix", [0, 2])
 def test_it_keeps_the_stated_number_of_patches_in_order(prefix: int) -> None:
     sizes = [(0.5, 16, 8), (0.5, 15, 7), (0.25, 16, 12), (0.9, 10, 1), (0.99, 16, 1), (0.0, 16, 16)]
     for rate, patches, kept in sizes:
-        # Every token says where it stood.
-        tokens = np.tile(np.arange(prefix + patches, dtype="float32")[None, :, None], (4, 1, 3))
+        tokens = numbered(4, prefix + patches, 3)
         found = numpy(layers.PatchDropout(rate, prefix, seed=1)(tokens, training=True))
         assert found.shape == (4, prefix + kept, 3)
         np.testing.assert_array_equal(found[:, :prefix], tokens[:, :prefix])
@@ -23,14 +27,16 @@ def test_it_keeps_the_stated_number_of_patches_in_order(prefix: int) -> None:
         assert set(found.ravel()) <= set(tokens.ravel())
 
 
-def test_it_is_the_identity_in_inference() -> None:
+def test_it_is_the_identity_in_inference_and_a_rate_is_a_rate() -> None:
     tokens, layer = values(2, 17, 8), layers.PatchDropout(0.5, 1)
     for arguments in ({}, {"training": False}):
         np.testing.assert_array_equal(numpy(layer(tokens, **arguments)), tokens)
+    with pytest.raises(ValueError, match=r"rate=1\.0"):
+        layers.PatchDropout(1.0)
 
 
 def test_draws_differ_by_example_and_step_and_repeat_by_seed() -> None:
-    tokens = np.tile(np.arange(64, dtype="float32")[None, :, None], (2, 1, 1))
+    tokens = numbered(2, 64, 1)
 
     def draws(seed: int | None) -> np.ndarray:
         keras.utils.set_random_seed(5)
@@ -46,12 +52,6 @@ def test_draws_differ_by_example_and_step_and_repeat_by_seed() -> None:
 
 
 def test_every_patch_is_kept_as_often_as_another() -> None:
-    tokens = np.tile(np.arange(8, dtype="float32")[None, :, None], (2000, 1, 1))
-    found = numpy(layers.PatchDropout(0.5, 0, seed=0)(tokens, training=True))
+    found = numpy(layers.PatchDropout(0.5, 0, seed=0)(numbered(2000, 8, 1), training=True))
     shares = np.bincount(found.astype(int).ravel(), minlength=8) / 2000
     np.testing.assert_allclose(shares, 0.5, atol=0.05)
-
-
-def test_a_rate_is_a_rate() -> None:
-    with pytest.raises(ValueError, match=r"rate=1\.0"):
-        layers.PatchDropout(1.0)
