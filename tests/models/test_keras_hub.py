@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests.bank import KIND_SIZES, KINDS, OTHERS, pixels
+from tests.backend import reloaded
+from tests.bank import KIND_SIZES, KINDS, OTHERS, outputs, pixels
 from tests.bank import fresh_kind as build
 from tests.models.test_common import JIT, ONE_BLOCK
 
@@ -82,9 +83,8 @@ def test_an_image_classifier_on_a_grid_of_features(kind: str, tmp_path: Path) ->
 
     model = build(kind, num_classes=0, **ONE_BLOCK.get(kind, {"depth": 1}))
     name, images = "pre_logits_2d" if kind == "bit" else "encoder_norm", pixels(4, 32, 32, 3)
-    classifier = keras_hub.models.ImageClassifier(
-        backbone=model.feature_model(name, format="grid"), num_classes=3
-    )
+    grid = model.feature_model(name, format="grid")
+    classifier = keras_hub.models.ImageClassifier(backbone=grid, num_classes=3)
     if kind == "token":  # what follows the grid is KerasHub's: one family is enough
         classifier.compile(jit_compile=JIT)
         before = model.get_weights()
@@ -92,8 +92,5 @@ def test_an_image_classifier_on_a_grid_of_features(kind: str, tmp_path: Path) ->
         assert np.isfinite(history["loss"]).all()
         # It has trained our variables, not copies of them.
         assert not all(map(np.array_equal, before, model.get_weights()))
-    classifier.save(tmp_path / "classifier.keras")
-    loaded = keras.saving.load_model(tmp_path / "classifier.keras")
-    np.testing.assert_array_equal(
-        *(keras.ops.convert_to_numpy(each(images)) for each in (loaded, classifier))
-    )
+    found = outputs(reloaded(classifier, tmp_path), images)
+    np.testing.assert_array_equal(found, outputs(classifier, images))
