@@ -47,6 +47,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder is the `home` of a module."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("KERAS_HOME", str(home / "cache"))
+
+
 @pytest.fixture(scope="module")
 def small_recipe() -> Iterator[None]:
     """One block instead of many: what is tested is what the commands make of their arguments."""

@@ -1,7 +1,6 @@
 """`keras-vit audit`: from photographs to a page, a table and lists that follow decisions."""
 
 import csv
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -17,10 +16,11 @@ from keras_vit_cli.audit import decisions as lists
 from keras_vit_cli.audit.audit_page import write_audit_page
 from keras_vit_cli.audit.findings import audit_photos
 from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of
+from tests.cli.helpers import rows_of, sums
 from tests.curation.photos import blurred, grainy, index_of, picture, tiny_model
 from tests.inspection.pages import NAME, Elements
 
+pytestmark = pytest.mark.usefixtures("inside")
 image = pytest.importorskip("PIL.Image")
 
 
@@ -48,11 +48,6 @@ def make_photos(folder: Path) -> None:
     (folder / "train.txt").write_text("\n".join(name for name in names if name not in val))
 
 
-def sums(folder: Path) -> dict[str, str]:
-    files = (p for p in sorted(folder.rglob("*")) if p.is_file())
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audit")
@@ -60,16 +55,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keras_vit.save_weights(tiny_model(), folder / "model.keras")
     before = sums(folder / "photos")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        words = "audit photos --model model.keras --out audit"
-        assert cli.main(words.split()) == 1  # a file is broken
+        patch.chdir(folder)  # a file is broken
+        assert cli.main(["audit", "photos", "--model", "model.keras", "--out", "audit"]) == 1
     assert sums(folder / "photos") == before
     return folder
-
-
-@pytest.fixture(autouse=True)
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(home)
 
 
 def decide(*rows: tuple[str, str, str]) -> None:
@@ -82,9 +71,8 @@ def test_the_table_has_what_was_planted() -> None:
     found: dict[str, list[dict[str, str]]] = {}
     for row in rows_of("audit/audit.csv"):
         found.setdefault(row["problem"].split(":")[0], []).append(row)
-    assert {row["file"]: row["suggestion"] for row in found["wrong label"]}["green/wrong.png"] == (
-        "red"
-    )
+    suggested = {row["file"]: row["suggestion"] for row in found["wrong label"]}
+    assert suggested["green/wrong.png"] == "red"
     copies = {(r["file"], r["other"], r["split"], r["other_split"]) for r in found["copy"]}
     assert copies == {
         ("red/1.png", "red/copy.png", "val", "train"),

@@ -1,17 +1,17 @@
 """`keras-vit choose`: from photographs and weights to a table and a plot."""
 
+import itertools
 from pathlib import Path
 
 import keras
-import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit.curation import embedding
 from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of
+from tests.cli.helpers import COLORS, color_photos, rows_of
 
-image = pytest.importorskip("PIL.Image")
+pytestmark = pytest.mark.usefixtures("inside")
 CHOOSE = "choose photos --out choice --among one.keras"
 
 
@@ -19,16 +19,11 @@ CHOOSE = "choose photos --out choice --among one.keras"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models, and photographs of two colors with a table of numbers and labels."""
     folder = tmp_path_factory.mktemp("home")
-    random = np.random.default_rng(0)
+    photos = color_photos(folder / "photos", 15, ".png", brighter=3)
     rows = ["file,weight,colors"]
-    for channel, name in enumerate(("red", "green")):
-        (folder / "photos" / name).mkdir(parents=True)
-        for i in range(15):
-            pixels = random.integers(0, 60, (20, 24, 3)).astype("uint8")
-            pixels[..., channel] += 100 + 5 * i
-            image.fromarray(pixels).save(folder / "photos" / name / f"{i}.png")
-            rows.append(f"{name}/{i}.png,{5 * i / 2},{name}{'|bright' if i > 7 else ''}")
-    (folder / "photos/labels.csv").write_text("\n".join(rows))
+    for name, i in itertools.product(COLORS, range(15)):
+        rows.append(f"{name}/{i}.png,{3 * i / 2},{name}{'|bright' if i > 7 else ''}")
+    (photos / "labels.csv").write_text("\n".join(rows))
     for seed, name in enumerate(("one", "other")):
         keras.utils.set_random_seed(seed)
         model = keras_vit.VisionTransformer(
@@ -36,12 +31,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         keras_vit.save_weights(model, folder / f"{name}.keras")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(home)
-    monkeypatch.setenv("KERAS_HOME", str(home / "cache"))
 
 
 def test_it_compares_weights_layers_and_sizes(

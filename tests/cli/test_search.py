@@ -3,17 +3,18 @@
 import json
 from pathlib import Path
 
-import keras
-import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit.curation import FeatureIndex
 from keras_vit_cli import commands as cli
+from tests import bank
 from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of
+from tests.cli.helpers import COLORS, color_photos, rows_of
+from tests.curation.photos import tiny_model
 from tests.inspection.pages import NAME, Elements
 
+pytestmark = pytest.mark.usefixtures("inside")
 image = pytest.importorskip("PIL.Image")
 EMBED = "embed photos --model model.keras --out index"
 
@@ -22,39 +23,24 @@ EMBED = "embed photos --model model.keras --out index"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, an index, and photographs of two colors, one of them with HTML in its name."""
     folder = tmp_path_factory.mktemp("home")
-    random = np.random.default_rng(0)
-    for channel, name in enumerate(("red", "green")):
-        (folder / "photos" / name).mkdir(parents=True)
-        for i in range(6):
-            pixels = random.integers(0, 60, (20, 24, 3)).astype("uint8")
-            pixels[..., channel] += 150
-            file = NAME if i == 5 else f"{i}.png"
-            image.fromarray(pixels).save(folder / "photos" / name / file)
-    (folder / "photos/red/broken.jpg").write_bytes(b"\xff\xd8 not much more")
-    keras.utils.set_random_seed(0)
-    model = keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), pooling="gap"
-    )
-    keras_vit.save_weights(model, folder / "model.keras")
-    new = np.full((20, 24, 3), (180, 30, 30), "uint8")
-    image.fromarray(new).save(folder / "new.png")
+    photos = color_photos(folder / "photos", 6, ".png")
+    for color in COLORS:
+        (photos / color / "5.png").rename(photos / color / NAME)
+    (photos / "red/broken.jpg").write_bytes(b"\xff\xd8 not much more")
+    keras_vit.save_weights(tiny_model(), folder / "model.keras")
+    image.new("RGB", (24, 20), (180, 30, 30)).save(folder / "new.png")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert cli.main(EMBED.split()) == 1
     return folder
 
 
-@pytest.fixture(autouse=True)
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(home)
-
-
 def test_embed_prints_what_it_did(command: Command) -> None:
     assert "12 images of 16 numbers, 0 read now, 1 cannot be read" in command(EMBED, status=1)
     assert "red/broken.jpg cannot be read" in command.error
     assert FeatureIndex.open("index").info["source"] == "../model.keras"
-    error = command(EMBED.replace("photos", "nowhere"), status=2)
-    assert "no folder or table nowhere" in error
+    nowhere = EMBED.replace("photos", "nowhere")
+    assert "no folder or table nowhere" in command(nowhere, status=2)
     error = command(f"{EMBED} --layer pooled --dtype float32", status=2)
     assert "made with another layer: 'pre_logits', and this is 'pooled'" in error
 
@@ -65,11 +51,8 @@ def test_search_writes_a_page_and_a_table(command: Command) -> None:
     assert "nowhere.jpg cannot be read" in command.error
     rows = rows_of("pages/similar.csv")
     assert [row["label"] for row in rows] == ["red"] * 5 + ["green"] * 5
-    assert (rows[5]["file"], rows[5]["rank"], float(rows[5]["similarity"])) == (
-        "green/0.png",
-        "1",
-        pytest.approx(1, abs=1e-4),
-    )
+    assert (rows[5]["file"], rows[5]["rank"]) == ("green/0.png", "1")
+    assert float(rows[5]["similarity"]) == pytest.approx(1, abs=1e-4)
     elements = Elements(Path("pages/similar.html").read_text("utf-8"))
     sources = [str(each["src"]) for each in elements.all("img")]
     assert len(sources) == 2 + 10
@@ -86,19 +69,14 @@ def test_search_prints_a_table(command: Command) -> None:
     assert "photos is not an index of features" in error
 
 
-def test_a_file_of_the_index_is_searched_without_the_model(
-    tmp_path: Path, command: Command
-) -> None:
+def test_a_file_of_the_index_needs_no_model(tmp_path: Path, command: Command) -> None:
     """Its features are there; another one's need the model, and that of the index."""
-    keras.utils.set_random_seed(1)
-    other = keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), pooling="gap"
-    )
+    other = tiny_model()
+    bank.fill(other, seed=1)
     keras_vit.save_weights(other, tmp_path / "other.keras")
     words = ["--top", "1", "--model", tmp_path / "other.keras"]
     command("search index photos/red/1.png", *words)
-    error = command("search index new.png", *words, status=2)
-    assert "made with other weights" in error
+    assert "made with other weights" in command("search index new.png", *words, status=2)
 
 
 def test_cluster_writes_a_page_and_a_table(command: Command) -> None:
