@@ -2,17 +2,15 @@
 
 import difflib
 import os
-from pathlib import Path
 
 import keras
 import pytest
 
 import keras_vit
+from keras_vit.distribution import create, layout_table
 from keras_vit.distribution.axes import fsdp_axes, tensor_parallel_axes
-from tests.models.test_common import KINDS, OTHERS
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "layouts"
-
+from tests.bank import KINDS, OTHERS
+from tests.golden_cases import COMMITTED
 
 # Of which FSDP keeps less than 14 % on each of eight devices.
 LARGE = ("ViT-Ti/16", "ViT-H/14", "ViT-G/14", "BiT-R152x4", "Mixer-L/16")
@@ -28,10 +26,10 @@ def test_layouts_of_named_models(name: str) -> None:
     with keras.StatelessScope(initialize_variables=False):
         model = keras_vit.create(name)
     kinds = {"fsdp": 8} if name.startswith(("BiT", "R")) else {"fsdp": 8, "tensor_parallel": 2}
-    tables = {k: keras_vit.distribution.layout_table(model, k, n) for k, n in kinds.items()}
+    tables = {kind: layout_table(model, kind, devices) for kind, devices in kinds.items()}
     assert name not in LARGE or percent_on_one_device(tables["fsdp"]) < 14
     text = "\n".join(f"{kind}\n{table}\n" for kind, table in tables.items())
-    path = GOLDEN / f"{name.replace('/', '-')}.txt"
+    path = COMMITTED / "layouts" / f"{name.replace('/', '-')}.txt"
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(text)
     expected, found = path.read_text().splitlines(), text.splitlines()
@@ -45,26 +43,15 @@ def test_layouts_of_every_kind_of_vit(kind: str) -> None:
     with keras.StatelessScope(initialize_variables=False):
         arguments = {**sizes, **KINDS[kind], "input_shape": (64, 64, 3)}
         model = keras_vit.VisionTransformer(**arguments)
-    assert percent_on_one_device(keras_vit.distribution.layout_table(model, "fsdp", 8)) < 16
-    table = keras_vit.distribution.layout_table(model, "tensor_parallel", 2)
-    assert "query_key_value/kernel" in table
+    assert percent_on_one_device(layout_table(model, "fsdp", 8)) < 16
+    assert "query_key_value/kernel" in layout_table(model, "tensor_parallel", 2)
 
 
-@pytest.mark.parametrize(
-    ("shape", "axes"),
-    [
-        ((768, 2304), (None, "batch")),
-        ((769, 2304), (None, "batch")),
-        ((2304, 769), ("batch", None)),
-        ((769, 767), (None, None)),
-        ((100, 8), (None, None)),  # small
-    ],
-)
-def test_the_largest_axis_that_divides_is_cut(shape: tuple[int, ...], axes: tuple) -> None:
-    assert fsdp_axes(shape, 8) == axes
-
-
-def test_what_the_devices_do_not_divide_is_refused() -> None:
+def test_the_largest_axis_that_divides_is_cut() -> None:
+    assert fsdp_axes((768, 2304), 8) == fsdp_axes((769, 2304), 8) == (None, "batch")
+    assert fsdp_axes((2304, 769), 8) == ("batch", None)
+    assert fsdp_axes((769, 767), 8) == (None, None)
+    assert fsdp_axes((100, 8), 8) == (None, None)  # small
     with pytest.raises(ValueError, match=r"block_0/mlp/dense_0/kernel.*5 parts.*divides 3072"):
         tensor_parallel_axes("block_0/mlp/dense_0/kernel", (768, 3072), 5)
 
@@ -72,10 +59,10 @@ def test_what_the_devices_do_not_divide_is_refused() -> None:
 @pytest.mark.backends("tensorflow", "torch")
 def test_other_backends_name_what_works() -> None:
     with pytest.raises(RuntimeError, match="'fsdp' works on JAX, and Keras runs on"):
-        keras_vit.distribution.create("fsdp")
+        create("fsdp")
 
 
 @pytest.mark.parametrize("kind", ["ddp", ""])
 def test_unknown_kinds(kind: str) -> None:
     with pytest.raises(ValueError, match="data_parallel"):
-        keras_vit.distribution.create(kind)
+        create(kind)
