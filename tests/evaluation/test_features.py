@@ -75,30 +75,24 @@ def test_images_are_prepared_by_eval_transform(model: Any) -> None:
 
 @pytest.mark.every_backend
 def test_channels_first() -> None:
-    split = split_of(5, 12, 20, 3)
-    last = build(input_shape=(8, 16, 3))
+    split, last = split_of(5, 12, 20, 3), build(input_shape=(8, 16, 3))
     first = build(input_shape=(3, 8, 16), data_format="channels_first")
     first.set_weights(last.get_weights())
     expected = features(last, split, batch_size=2)[0]
     np.testing.assert_allclose(features(first, split, batch_size=2)[0], expected, atol=2e-6)
 
 
-def test_features_are_cached(model: Any, tmp_path: Path, computed: list) -> None:
+def test_features_are_cached_until_a_change(model: Any, tmp_path: Path, computed: list) -> None:
     first = features(model, split_of(), tmp_path)
     second = features(model.with_classifier(7), split_of(), tmp_path)  # the head does not matter
     assert len(computed) == 1
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype
-    (file,) = tmp_path.iterdir()  # nothing temporary stays
-    assert file.suffix == ".npz"
-
-
-def test_every_change_is_computed_again(model: Any, tmp_path: Path, computed: list) -> None:
-    other_weights = model.copy()
+    assert [file.suffix for file in tmp_path.iterdir()] == [".npz"]  # nothing temporary stays
+    other_weights, other_evaluation = model.copy(), model.copy()
     kernel = other_weights.get_layer("patch_embedding").weights[0]
     kernel.assign(kernel + 1e-3)
-    other_evaluation = model.copy()
     other_evaluation.eval_transform = {"mode": "stretch"}
     variants = [
         (model, split_of()),
