@@ -14,21 +14,13 @@ from tests.backend import rows
 from tests.bank import TINY, fill, fresh, outputs, pixels
 
 RNG = np.random.default_rng(0)
-
-
 softmax = partial(scipy.special.softmax, axis=1)
-
-
-def sample(true_temperature: float, count: int = 4000) -> tuple[np.ndarray, np.ndarray]:
-    """Logits, and labels drawn from their softmax at a temperature."""
-    logits = RNG.normal(0, 3, (count, 5))
-    rows = softmax(logits / true_temperature)
-    return np.array([RNG.choice(5, p=row) for row in rows]), logits
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
 def test_the_temperature_that_labels_were_drawn_with_comes_back(temperature: float) -> None:
-    labels, logits = sample(temperature)
+    logits = RNG.normal(0, 3, (4000, 5))
+    labels = np.array([RNG.choice(5, p=row) for row in softmax(logits / temperature)])
     fitted = fit_temperature(labels, logits)
     assert fitted == pytest.approx(temperature, rel=0.1)
     losses = [log_loss(labels, softmax(logits / t)) for t in np.linspace(0.3, 4, 200)]
