@@ -18,9 +18,9 @@ pytest.importorskip("tensorflow")
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes that differ by their gray level."""
-    folder = tmp_path_factory.mktemp("images")
     files = {f"dark/{i}.png": plain(3 * i) for i in range(20)}
-    return write(folder, files | {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)})
+    files |= {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)}
+    return write(tmp_path_factory.mktemp("images"), files)
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def file(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "model.keras"
-    model.save(path)
+    model.save(path := tmp_path_factory.mktemp("models") / "model.keras")
     return path
 
 
@@ -45,9 +44,8 @@ def test_features(file: Path, images: Path, model: Any, tmp_path: Path, capsys: 
     options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", tmp_path]
     assert run(file, "--data", images, *options) == 0
     printed = capsys.readouterr().out
-    assert "2 classes: train 32, val 8" in printed
-    assert "linear probe" in printed
-    assert "3 nearest neighbors" in printed
+    for words in ("2 classes: train 32, val 8", "linear probe", "3 nearest neighbors"):
+        assert words in printed
     splits = data.load(images)
     # The cache also serves the model that was saved.
     four = (*features(model, splits.train, tmp_path), *features(model, splits.val, tmp_path))
@@ -74,12 +72,10 @@ def test_errors(file: Path, images: Path, tmp_path: Path, monkeypatch: Any, caps
     monkeypatch.delattr("keras_vit_cli.evaluate.tables.features")
     others = write(tmp_path, {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
     of_images = (file, "--data", images)
+    other_names = "predicts 2 classes (dark, light), and the data has 3 (a, b, c)"
     for arguments, words in (
         ((file,), "evaluate needs --data"),
-        (
-            (file, "--data", others),
-            "predicts 2 classes (dark, light), and the data has 3 (a, b, c)",
-        ),
+        ((file, "--data", others), other_names),
         ((*of_images, "--split", "test"), "split='test' is not known"),
         ((*of_images, "--knn", 99), "--knn: k=99 is more than the 32"),
         ((*of_images, "--fewshot", 1, 17), "--fewshot: shots=17 is more than any"),
