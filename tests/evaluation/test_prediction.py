@@ -44,32 +44,29 @@ def test_a_split(pair: list[keras.Model]) -> None:
 def test_files(pair: list[keras.Model], tmp_path: Path) -> None:
     write(tmp_path, {"1.png": encode(IMAGE, "PNG"), "2.jpg": b"\xff\xd8\xff"})
     files = [tmp_path / name for name in ("1.png", "2.jpg", "3.jpg")]
-    (expected, *reasons), (predictions, *_) = (list(predict_files(model, files)) for model in pair)
-    assert [reason for _, reason in reasons] == [
-        "the JPEG file is damaged or incomplete",
-        "No such file or directory",
-    ]
+    (expected, *rest), (predictions, *_) = (list(predict_files(model, files)) for model in pair)
+    reasons = ["the JPEG file is damaged or incomplete", "No such file or directory"]
+    assert [reason for _, reason in rest] == reasons
     np.testing.assert_allclose(predictions[1], expected[1], atol=1e-4)
 
 
-TASKS = [Multilabel(size=3), Regression(("kg",)), Ordinal(size=3)]
-
-
-@pytest.mark.parametrize("task", rows(TASKS, TASKS[2:]))
+@pytest.mark.parametrize(
+    "task", rows([Multilabel(size=3), Regression(("kg",)), Ordinal(size=3)], [Ordinal(size=3)])
+)
 def test_files_are_answered_by_the_task(task: Task, tmp_path: Path) -> None:
     sizes = {name: size for name, size in TINY.items() if name != "num_classes"}
     model = VisionTransformer(**sizes | {"input_shape": (24, 32, 3)}, task=task)
     model.get_layer("head").bias.assign(np.arange(1, 1 + task.outputs))
-    write(tmp_path, {"1.png": encode(IMAGE, "PNG")})
-    ((_, answer),) = predict_files(model, [tmp_path / "1.png"])
-    expected = task.answers(outputs(model, prepare_file(tmp_path / "1.png", (24, 32))[None]))
+    file = write(tmp_path, {"1.png": encode(IMAGE, "PNG")}) / "1.png"
+    ((_, answer),) = predict_files(model, [file])
+    expected = task.answers(outputs(model, prepare_file(file, (24, 32))[None]))
     np.testing.assert_allclose(answer, expected[0], atol=1e-5)
     assert answer.shape == (task.size,)
 
 
 @pytest.mark.every_backend
 def test_broken_files_leave_the_others_their_answers(pair: list, tmp_path: Path) -> None:
-    images = [Image.fromarray(image) for image in pixels(7, 24, 32, 3)]
+    images = map(Image.fromarray, pixels(7, 24, 32, 3))
     files = {f"{i}.png": encode(image, "PNG") for i, image in enumerate(images)}
     write(tmp_path, {**files, "2.png": b"broken", "5.png": b""})
     files = sorted(tmp_path.iterdir())
