@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,9 +45,8 @@ def test_a_part_of_every_class_is_kept_from_training() -> None:
     pixels = [split.as_arrays()[0].reshape(len(split), -1) for split in (rest.train, part)]
     both = {row.tobytes() for array in pixels for row in array}
     assert len(both) == 90  # none is in both, and none is lost
-    again = hold_out(splits, 1 / 3)[1]
+    again, other = hold_out(splits, 1 / 3)[1], hold_out(splits, 1 / 3, seed=1)[1]
     np.testing.assert_array_equal(again.as_arrays()[0], part.as_arrays()[0])
-    other = hold_out(splits, 1 / 3, seed=1)[1]
     assert (other.as_arrays()[0] != part.as_arrays()[0]).any()
     assert hold_out(splits, 0.0) == (splits, None)
     assert len(splits.val) == 90
@@ -64,13 +64,11 @@ def test_the_parts_of_a_folder_are_decoded(tmp_path: Path) -> None:
         assert folders == [splits.class_names[label] for label in labels]
 
 
-@pytest.mark.parametrize(
-    ("count", "fraction", "words"),
-    [(30, 0.1, ["held_out=0.1 of 30", "at least 20", "--held-out 0"]), (40, 0.97, ["0.97 of 40"])],
-)
-def test_too_few_images_are_refused(count: int, fraction: float, words: list[str]) -> None:
-    with refused(*words):
-        hold_out(splits_of(count), fraction)
+def test_too_few_images_are_refused() -> None:
+    with refused("held_out=0.1 of 30", "at least 20", "--held-out 0"):
+        hold_out(splits_of(30), 0.1)
+    with refused("0.97 of 40"):
+        hold_out(splits_of(40), 0.97)
 
 
 @pytest.mark.parametrize("distilled", [False, True])
@@ -106,33 +104,25 @@ def test_each_step_after_training() -> None:
     scaled, facts = refine(refined, RECIPE, None, splits.train)
     assert facts == {"temperature": evaluation.fit_temperature(labels, before), "held_out": 60}
     _, after = evaluation.predict_split(scaled, splits.train)
-
-    def loss(scores: np.ndarray) -> float:
-        chosen = answers_of(refined, scores)[np.arange(60), labels]
-        return float(-np.log(chosen).mean())
-
-    assert loss(after) < loss(before)
+    answers = [answers_of(refined, scores)[np.arange(60), labels] for scores in (after, before)]
+    crossentropy, of_before = (-np.log(chosen).mean() for chosen in answers)
+    assert crossentropy < of_before
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"tuned_share": 0.0}, ["tuned_share=0.0", "(0, 1]"]),
-        ({"tuned_share": 1.5}, ["tuned_share=1.5"]),
-        ({"eval_size": 8}, ["eval_size=8", "image_size=16"]),
-        ({"views": "mirror"}, ["views='mirror'", "'flip'"]),
-        ({"held_out": 1.0}, ["held_out=1.0"]),
-    ],
-)
-def test_recipes_check_them(changes: dict, words: list[str]) -> None:
-    with refused(*words):
-        replace(RECIPE, **changes)
+def test_recipes_check_them() -> None:
+    for changes, *words in (
+        ({"tuned_share": 0.0}, "tuned_share=0.0", "(0, 1]"),
+        ({"tuned_share": 1.5}, "tuned_share=1.5"),
+        ({"eval_size": 8}, "eval_size=8", "image_size=16"),
+        ({"views": "mirror"}, "views='mirror'", "'flip'"),
+        ({"held_out": 1.0}, "held_out=1.0"),
+    ):
+        with refused(*words):
+            replace(RECIPE, **changes)
 
 
 @pytest.mark.parametrize("mixup", [0.0, 0.2])
-def test_labels_are_rows_only_where_they_are_mixed(
-    mixup: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_are_rows_only_where_mixed(mixup: float, tmp_path: Path, monkeypatch: Any) -> None:
     """Of 21,843 classes, the rows of one batch of 4,096 images are 358 MB."""
     batches = {}
 
@@ -141,28 +131,25 @@ def test_labels_are_rows_only_where_they_are_mixed(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ResumableRun, "fit", capture)
-    model = build()
-    splits, recipe = splits_of(60), replace(RECIPE, mixup=mixup)
+    recipe = replace(RECIPE, mixup=mixup)
     with pytest.raises(KeyboardInterrupt):
-        fit(model, recipe, splits, tmp_path, print_fn=lambda line: None, monitor=None)
+        fit(build(), recipe, splits_of(60), tmp_path, print_fn=str, monitor=None)
     shapes = {name: dataset.element_spec[1].shape.as_list() for name, dataset in batches.items()}
     assert shapes["train"] == ([None, 3] if mixup else [None])
     assert shapes["val"] == [None]
 
 
-def test_one_epoch_is_singular(tmp_path: Path) -> None:
+def test_epochs_of_few_images(tmp_path: Path) -> None:
+    """One is singular; 32 images are not validated after each pass."""
     printed: list[str] = []
-    recipe = replace(RECIPE, batch_size=64)
-    fit(build(), recipe, splits_of(60), tmp_path, print_fn=printed.append, monitor=None)
+    options = {"print_fn": printed.append, "monitor": None}
+    fit(build(), replace(RECIPE, batch_size=64), splits_of(60), tmp_path / "one", **options)
     assert "1 epoch of 1 step of 60 images" in printed[0]
-
-
-def test_few_images_are_not_validated_after_each_pass(tmp_path: Path) -> None:
     splits = data.load("digits")
     part = replace(splits, splits={**splits.splits, "train": splits.train.take(range(32))})
     recipe = replace(keras_vit.recipes.get("digits"), epochs=24, batch_size=16)
+    printed.clear()
     model = build(num_classes=10, input_shape=(8, 8, 1))
-    printed: list[str] = []
-    history = fit(model, recipe, part, tmp_path, print_fn=printed.append, monitor=None)
+    history = fit(model, recipe, part, tmp_path / "few", **options)
     assert len(history["val_loss"]) == 2  # 24 passes over 32 images, 360 to validate on
     assert "2 epochs of 24 steps of 16 images" in printed[0]

@@ -57,30 +57,24 @@ def test_kerass_own_schedule_where_it_is_the_same() -> None:
         np.testing.assert_allclose(values_of(ours, steps), values_of(theirs, steps), atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_a_schedule_comes_back_from_its_configuration() -> None:
+    for options in (
         {"decay": "stair", "boundaries": [3, 6], "multipliers": [0.1, 0.01]},
         {"decay": "rsqrt", "timescale": 4, "shift": 2, "cooldown_steps": 3},
         {"decay": "polynomial", "power": 2, "end": 0.01},
-    ],
-)
-def test_a_schedule_comes_back_from_its_configuration(options: dict[str, Any]) -> None:
-    schedule = WarmupDecay(0.1, 10, warmup_steps=2, **options)
-    saved = json.loads(json.dumps(keras.saving.serialize_keras_object(schedule)))
-    again = keras.saving.deserialize_keras_object(saved)
-    steps = list(range(11))
-    np.testing.assert_array_equal(values_of(schedule, steps), values_of(again, steps))
+    ):
+        schedule = WarmupDecay(0.1, 10, warmup_steps=2, **options)
+        saved = json.loads(json.dumps(keras.saving.serialize_keras_object(schedule)))
+        again = keras.saving.deserialize_keras_object(saved)
+        steps = list(range(11))
+        np.testing.assert_array_equal(values_of(schedule, steps), values_of(again, steps))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"decay": "exponential"}, ["'exponential'", "'cosine'", "'stair'"]),
-        ({"warmup_steps": 10}, ["warmup_steps=10", "total_steps=10"]),
-        ({"decay": "stair", "boundaries": [3]}, ["1 boundaries", "0 multipliers"]),
-    ],
-)
-def test_errors_say_what_is_accepted(options: dict[str, Any], words: list[str]) -> None:
-    with refused(*words):
-        WarmupDecay(0.1, 10, **options)
+def test_errors_say_what_is_accepted() -> None:
+    for options, *words in (
+        ({"decay": "exponential"}, "'exponential'", "'cosine'", "'stair'"),
+        ({"warmup_steps": 10}, "warmup_steps=10", "total_steps=10"),
+        ({"decay": "stair", "boundaries": [3]}, "1 boundaries", "0 multipliers"),
+    ):
+        with refused(*words):
+            WarmupDecay(0.1, 10, **options)
