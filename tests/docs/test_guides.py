@@ -41,8 +41,7 @@ NEEDS_SHARED = {
 
 RUN = """
 import json, runpy, sys
-result = runpy.run_path(sys.argv[1])["result"]
-print("\\n" + json.dumps(result))
+print("\\n" + json.dumps(runpy.run_path(sys.argv[1])["result"]))
 """
 
 
@@ -69,6 +68,7 @@ def executed_guide(folder: Path, script: str, source: str, outputs: list[Any]) -
 
 
 def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> None:
+    """Blank lines around cells and pieces of printed text are mended, too."""
     nbformat = pytest.importorskip("nbformat")
     output = nbformat.v4.new_output("execute_result", {"text/plain": "2"})
     old = "# %% [markdown]\n# Old text.\n\n# %%\n1 + 1\n"
@@ -82,10 +82,6 @@ def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> Non
     script.write_text("# %%\n1 + 2\n")
     assert not guides.update_text(script)
     assert not guides.is_current(script)
-
-
-def test_blank_lines_around_cells_and_pieces_of_text_are_mended(tmp_path: Path) -> None:
-    nbformat = pytest.importorskip("nbformat")
     source = "def f():\n    return 1\n\n\nf()"
     streams = [("stdout", "a\n"), ("stdout", "\nb\n"), ("stderr", "c\n"), ("stdout", "d\n")]
     outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams]
