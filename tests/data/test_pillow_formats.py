@@ -41,8 +41,7 @@ def test_pixels_are_those_of_pillow(kind: Any, turn: int, tmp_path: Path) -> Non
     file = tmp_path / f"photo{kind.suffixes[-1]}"
     file.write_bytes(contents)
     # As every command reads a file, whatever the backend.
-    pixels = read_image(file, expected.shape[:2])
-    np.testing.assert_array_equal(pixels, expected)
+    np.testing.assert_array_equal(read_image(file, expected.shape[:2]), expected)
 
 
 def test_a_folder_of_them(tmp_path: Path) -> None:
