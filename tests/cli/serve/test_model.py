@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit._base.errors import printable
 from keras_vit.export import ExportedModel
 from keras_vit.inspection import attention_rollout, class_attribution
@@ -23,9 +22,8 @@ from tests.models.test_task import images as some_images
 @pytest.mark.every_backend
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
 def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Path) -> None:
-    options = {"data_format": data_format}
     if data_format == "channels_first":
-        model = bank.tiny(num_classes=3, input_shape=(3, 32, 24), **options)
+        model = bank.tiny(num_classes=3, input_shape=(3, 32, 24), data_format=data_format)
         kernel = np.random.default_rng(0).normal(size=(16, 3))
         model.get_layer("head").kernel.assign(kernel.astype("float32"))
     else:
@@ -55,11 +53,7 @@ def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Pa
 
 
 def test_a_model_without_attention_explains_nothing(tmp_path: Path) -> None:
-    model = keras_vit.MLPMixer(
-        num_classes=3, patch_size=8, hidden_dim=16, depth=1, tokens_mlp_dim=8,
-        channels_mlp_dim=8, input_shape=(32, 32, 3),
-    )  # fmt: skip
-    assert load_served(save(model, tmp_path / "mixer.keras")).explain is None
+    assert load_served(save(bank.small_kind("mixer"), tmp_path / "mixer.keras")).explain is None
 
 
 @pytest.mark.parametrize(
@@ -83,17 +77,16 @@ def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         task=Classification(("a\n", "b")), answer_shape=(2,), image_size=(8, 8), channels=1,
         evaluation={"mode": "stretch"}, top_k=2, format="onnx", novelty=False, statistics=None,
     )  # fmt: skip
-    (tmp_path / "model.onnx").write_bytes(b"")
-    exported = ExportedModel(
-        tmp_path / "model.onnx", contract, lambda x: [np.full((len(x), 2), 0.5)]
-    )
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"")
+    exported = ExportedModel(file, contract, lambda x: [np.full((len(x), 2), 0.5)])
     monkeypatch.setattr("keras_vit_cli.serve.model.load_classifier", lambda path: exported)
-    served = load_served(tmp_path / "model.onnx")
+    served = load_served(file)
     assert (served.class_names, served.explain) == (("a\\n", "b"), None)
     warm_up(served, 4)
     exported._run = lambda x: np.full((len(x), 3), 0.5)
     with pytest.raises(ValueError, match="not classification of 2"):
-        warm_up(load_served(tmp_path / "model.onnx"), 4)
+        warm_up(load_served(file), 4)
 
 
 def test_the_newest_version(tmp_path: Path) -> None:
