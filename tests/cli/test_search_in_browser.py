@@ -39,9 +39,7 @@ def test_it_fits_and_shows_its_images_and_names(browser: Any, page_file: Path, w
             image.scroll_into_view_if_needed()  # they are loaded when they are seen
         page.wait_for_function("[...document.images].every(image => image.complete)")
         assert page.evaluate("Math.min(...[...document.images].map(i => i.naturalWidth))") > 0
-        assert (
-            images.count() == 2 + 2 * 11
-        )  # the photographs searched for, and all but the gone one
+        assert images.count() == 2 + 2 * 11  # those searched for, and all but the gone one
         assert page.locator(".gone").count() == 2
         assert page.locator("b, i, main script").count() == 0
         text = page.inner_text("body")
