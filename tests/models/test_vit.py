@@ -7,68 +7,62 @@ import pytest
 
 import keras_vit
 from tests.backend import numpy
-from tests.bank import fresh_kind as build
-from tests.bank import outputs as predict
-from tests.bank import pixels
-from tests.bank import small_kind as built
-from tests.models.test_common import IMAGES, SIZES
+from tests.models.test_common import IMAGES, SIZES, build, built, pixels, predict
 from tests.training.common import refused
 
+ERRORS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"num_clases": 5}, ["num_clases", "'num_classes'"]),
+    ({"token_merging": -1}, ["token_merging=-1", "at least 0"]),
+    ({"token_merging": (1, 2, 3)}, ["(1, 2, 3)", "2 blocks"]),
+    ({"patch_dropout": 1.0}, ["patch_dropout=1.0", "[0, 1)"]),
+    ({"token_merging": 2, "position_embedding": "relative"}, ["relative", "token_merging=2"]),
+    ({"patch_dropout": 0.5, "position_embedding": "relative"}, ["patch_dropout=0.5"]),
+    ({"num_heads": 5}, ["num_heads=5", "hidden_dim=32", "1, 2, 4, 8, 16"]),
+    ({"input_shape": (4, 32, 3)}, ["4 x 32", "8 x 8", "smaller patch_size"]),
+    ({"input_shape": (32, 32)}, ["(32, 32)", "(height, width, channels)"]),
+    ({"input_shape": (32, 32, None)}, ["(32, 32, None)"]),
+    ({"pooling": "mean"}, ["'mean'", "'gap'"]),
+    ({"pooling": "token", "class_token": False}, ["class token"]),
+    ({"position_embedding": "rotary"}, ["'rotary'", "'sincos2d'"]),
+    ({"dropout": 1.5}, ["dropout=1.5", "[0, 1)"]),
+    ({"depth": 0}, ["depth=0"]),
+    ({"patch_size": (16, 16, 3)}, ["patch_size=(16, 16, 3)"]),
+    ({"hidden_dim": 30, "num_heads": 3, "position_embedding": "sincos2d"}, ["30", "4"]),
+    ({"activation": "gelu_tan"}, ["gelu_tan"]),
+    ({"input_shape": (32.0, 32, 3)}, ["(32.0, 32, 3)", "positive integers"]),
+    ({"input_shape": (-32, 32, 3)}, ["(-32, 32, 3)", "positive integers"]),
+    ({"input_shape": 32}, ["input_shape=32", "(height, width, channels)"]),
+    ({"data_format": "NCHW"}, ["'NCHW'", "'channels_first'"]),
+    ({"num_classes": -1}, ["num_classes=-1", "at least 0"]),
+    ({"num_classes": 5.0}, ["num_classes=5.0", "integer"]),
+    ({"num_registers": -1}, ["num_registers=-1", "at least 0"]),
+    ({"hidden_dim": 32.0}, ["hidden_dim=32.0"]),
+    ({"mlp_dim": 0}, ["mlp_dim=0"]),
+    ({"representation_size": 0}, ["representation_size=0"]),
+    ({"position_grid": (0, 4)}, ["position_grid=(0, 4)"]),
+    ({"resnet": (1, 0)}, ["resnet[1]=0"]),
+    ({"resnet": 3}, ["resnet=3", "(3, 4, 6, 3)"]),
+    ({"conv_stem": (32, 64)}, ["conv_stem=(32, 64)", "((32, 2), (64, 1))"]),
+    ({"conv_stem": ()}, ["conv_stem=()", "((32, 2), (64, 1))"]),
+    ({"conv_stem": ((32, 0),)}, ["stride of conv_stem[0]=0"]),
+    ({"conv_stem": ((8, 1),), "resnet": ()}, ["resnet=()", "conv_stem=((8, 1),)", "one"]),
+    ({"norm_epsilon": 0.0}, ["norm_epsilon=0.0", "above 0"]),
+    ({"norm_epsilon": float("nan")}, ["norm_epsilon=nan", "finite"]),
+    ({"layer_scale": float("inf")}, ["layer_scale=inf", "finite"]),
+    ({"dropout": "a lot"}, ["dropout='a lot'", "[0, 1)"]),
+    ({"patch_dropout": float("nan")}, ["patch_dropout=nan", "[0, 1)"]),
+    ({"stochastic_depth": -0.1}, ["stochastic_depth=-0.1", "[0, 1)"]),
+]
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"num_clases": 5}, ["num_clases", "'num_classes'"]),
-        ({"token_merging": -1}, ["token_merging=-1", "at least 0"]),
-        ({"token_merging": (1, 2, 3)}, ["(1, 2, 3)", "2 blocks"]),
-        ({"patch_dropout": 1.0}, ["patch_dropout=1.0", "[0, 1)"]),
-        ({"token_merging": 2, "position_embedding": "relative"}, ["relative", "token_merging=2"]),
-        ({"patch_dropout": 0.5, "position_embedding": "relative"}, ["patch_dropout=0.5"]),
-        ({"num_heads": 5}, ["num_heads=5", "hidden_dim=32", "1, 2, 4, 8, 16"]),
-        ({"input_shape": (4, 32, 3)}, ["4 x 32", "8 x 8", "smaller patch_size"]),
-        ({"input_shape": (32, 32)}, ["(32, 32)", "(height, width, channels)"]),
-        ({"input_shape": (32, 32, None)}, ["(32, 32, None)"]),
-        ({"pooling": "mean"}, ["'mean'", "'gap'"]),
-        ({"pooling": "token", "class_token": False}, ["class token"]),
-        ({"position_embedding": "rotary"}, ["'rotary'", "'sincos2d'"]),
-        ({"dropout": 1.5}, ["dropout=1.5", "[0, 1)"]),
-        ({"depth": 0}, ["depth=0"]),
-        ({"patch_size": (16, 16, 3)}, ["patch_size=(16, 16, 3)"]),
-        ({"hidden_dim": 30, "num_heads": 3, "position_embedding": "sincos2d"}, ["30", "4"]),
-        ({"activation": "gelu_tan"}, ["gelu_tan"]),
-        ({"input_shape": (32.0, 32, 3)}, ["(32.0, 32, 3)", "positive integers"]),
-        ({"input_shape": (-32, 32, 3)}, ["(-32, 32, 3)", "positive integers"]),
-        ({"input_shape": 32}, ["input_shape=32", "(height, width, channels)"]),
-        ({"data_format": "NCHW"}, ["'NCHW'", "'channels_first'"]),
-        ({"num_classes": -1}, ["num_classes=-1", "at least 0"]),
-        ({"num_classes": 5.0}, ["num_classes=5.0", "integer"]),
-        ({"num_registers": -1}, ["num_registers=-1", "at least 0"]),
-        ({"hidden_dim": 32.0}, ["hidden_dim=32.0"]),
-        ({"mlp_dim": 0}, ["mlp_dim=0"]),
-        ({"representation_size": 0}, ["representation_size=0"]),
-        ({"position_grid": (0, 4)}, ["position_grid=(0, 4)"]),
-        ({"resnet": (1, 0)}, ["resnet[1]=0"]),
-        ({"resnet": 3}, ["resnet=3", "(3, 4, 6, 3)"]),
-        ({"conv_stem": (32, 64)}, ["conv_stem=(32, 64)", "((32, 2), (64, 1))"]),
-        ({"conv_stem": ()}, ["conv_stem=()", "((32, 2), (64, 1))"]),
-        ({"conv_stem": ((32, 0),)}, ["stride of conv_stem[0]=0"]),
-        ({"conv_stem": ((8, 1),), "resnet": ()}, ["resnet=()", "conv_stem=((8, 1),)", "one"]),
-        ({"norm_epsilon": 0.0}, ["norm_epsilon=0.0", "above 0"]),
-        ({"norm_epsilon": float("nan")}, ["norm_epsilon=nan", "finite"]),
-        ({"layer_scale": float("inf")}, ["layer_scale=inf", "finite"]),
-        ({"dropout": "a lot"}, ["dropout='a lot'", "[0, 1)"]),
-        ({"patch_dropout": float("nan")}, ["patch_dropout=nan", "[0, 1)"]),
-        ({"stochastic_depth": -0.1}, ["stochastic_depth=-0.1", "[0, 1)"]),
-    ],
-)
+
+@pytest.mark.parametrize(("arguments", "words"), ERRORS)
 def test_errors_say_what_was_given_and_what_is_accepted(arguments: dict, words: list[str]) -> None:
     with refused(*words):
         keras_vit.VisionTransformer(**{**SIZES, **arguments})
 
 
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
+def test_names_features_and_images_that_it_does_not_have() -> None:
+    for make, match in (
         (lambda: keras_vit.create("vit-b16"), "'ViT-B/16'"),
         (lambda: keras_vit.ViTTi16(classes=3), "'num_classes'"),
         (lambda: keras_vit.ViTB16(weights="augreg_in21"), "'augreg_in21k'"),
@@ -79,14 +73,9 @@ def test_errors_say_what_was_given_and_what_is_accepted(arguments: dict, words: 
         (lambda: built("token")(pixels(32, 32, 3)), ""),
         (lambda: built("token").with_input_shape((32, 32, 4)), r"4 channels.*for 3\."),
         (lambda: build("token", normalization="imagenet", input_shape=(32, 32, 5)), "5"),
-    ],
-)
-def test_names_features_and_images_that_it_does_not_have(make: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        make()
-
-
-def test_a_missing_weights_file() -> None:
+    ):
+        with pytest.raises(ValueError, match=match):
+            make()
     with pytest.raises(FileNotFoundError, match=r"nowhere\.keras"):
         keras_vit.ViTTi16(weights="nowhere.keras")
 
