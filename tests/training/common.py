@@ -78,14 +78,13 @@ class Batches(keras.utils.PyDataset):
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         super().__init__()
-        self.images, self.labels = images, labels
+        self.arrays = images, labels
 
     def __len__(self) -> int:
-        return len(self.images) // 4
+        return len(self.arrays[0]) // 4
 
     def __getitem__(self, index: int) -> Any:
-        part = slice(4 * index, 4 * index + 4)
-        return self.images[part], self.labels[part]
+        return tuple(values[4 * index : 4 * index + 4] for values in self.arrays)
 
 
 def generator(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
