@@ -93,27 +93,21 @@ def test_mocked_records(name: str) -> None:
         assert 0 <= values.min() <= values.max() < task(name).classes
 
 
-def test_two_valued_pixels_become_black_and_white() -> None:
-    stored = np.arange(16, dtype=np.uint8).reshape(4, 4, 1) % 2
-    image = mocked("dsprites_location")[0].decode(tf.io.encode_png(stored))
-    np.testing.assert_array_equal(image, np.repeat(stored * 255, 3, axis=-1))
-
-
-def test_mocked_records_of_many_objects() -> None:
+def test_mocked_records_of_many_objects_and_of_two_valued_pixels() -> None:
     objects = {
         "size": tf.zeros(5, tf.int64),
         "pixel_coords": tf.constant([[0.0, 0.0, z] for z in (9.7, 12, 11, 13, 14)]),
         "type": tf.constant([0, 4, 7, 2, 1], tf.int64),
         "location": tf.constant([[0.0, 0.0, z] for z in (30.0, 3, 2, 19, 40)]),
     }
-
-    def as_dataset(builder: Any, split: str, decoders: Any, **_: Any) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensors({"image": plain(7), "objects": objects}).repeat(2)
-
+    records = tf.data.Dataset.from_tensors({"image": plain(7), "objects": objects}).repeat(2)
     for name, expected in {"clevr_count": 2, "clevr_distance": 4, "kitti_distance": 1}.items():
-        split, labels = mocked(name, 2, as_dataset_fn=as_dataset)
+        split, labels = mocked(name, 2, as_dataset_fn=lambda *_, **__: records)
         assert labels.tolist() == [expected, expected]
         assert split.class_names == tuple(map(str, range(task(name).classes)))
+    stored = np.arange(16, dtype=np.uint8).reshape(4, 4, 1) % 2
+    image = mocked("dsprites_location")[0].decode(tf.io.encode_png(stored))
+    np.testing.assert_array_equal(image, np.repeat(stored * 255, 3, axis=-1))
 
 
 class KvVtab(tfds.core.GeneratorBasedBuilder):
@@ -246,7 +240,7 @@ def test_missing_data_leave_their_group_without_a_mean(calls: list, tmp_path: Pa
         run_vtab(trainer(calls), tmp_path / "b", data_dir=everything, log=lines.append)
 
 
-def test_results_of_another_model_are_refused(calls: list, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(calls: list, tmp_path: Path) -> None:
     run_vtab(trainer(calls), tmp_path, identity="a", **ONE)
     file = tmp_path / "caltech101.json"
     written, another = file.read_text(), "holds results of another model or sweep"
@@ -260,6 +254,18 @@ def test_results_of_another_model_are_refused(calls: list, tmp_path: Path) -> No
         file.write_text(record)
         with pytest.raises(ValueError, match=words):
             run_vtab(trainer(calls), tmp_path, **(ONE | {"identity": "a"} | changes))
+    words = r"VTAB does not have a task 'cifar10'\. Did you mean 'cifar100'"
+    with pytest.raises(ValueError, match=words):
+        task("cifar10")
+    out_of_range = {"learning_rate": 0.0, "steps": 0, "batch_size": -1, "image_size": 0}
+    out_of_range |= {"warmup": -1, "accumulate": 0, "seed": -1}
+    for name, value in (*out_of_range.items(), ("learning_rate", np.nan), ("accumulate", 3)):
+        with pytest.raises(ValueError, match=f"{name}="):
+            replace(Setting(), **{name: value})
+    for accuracy in (np.nan, 1.5):
+        with pytest.raises(ValueError, match=f"train returned {accuracy} for caltech101"):
+            run_vtab(lambda *_, a=accuracy: a, tmp_path / "new", **ONE)
+    assert not list((tmp_path / "new").iterdir())
     # Another program's table is not replaced.
     (foreign := tmp_path / "b/vtab.md").parent.mkdir()
     foreign.write_text("mine")
@@ -282,23 +288,7 @@ def test_finetuning_learns(data_format: str) -> None:
     setting = Setting(0.1, steps=40, batch_size=32, image_size=8, warmup=5, accumulate=2)
     accuracy = finetuning(model, verbose=0)(task("camelyon"), split, split, setting)
     assert accuracy >= 0.95  # chance: 0.5
-    for one, other in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)  # a copy was trained
-
-
-def test_errors_in_arguments(calls: list, tmp_path: Path) -> None:
-    words = r"VTAB does not have a task 'cifar10'\. Did you mean 'cifar100'"
-    with pytest.raises(ValueError, match=words):
-        task("cifar10")
-    out_of_range = {"learning_rate": 0.0, "steps": 0, "batch_size": -1, "image_size": 0}
-    out_of_range |= {"warmup": -1, "accumulate": 0, "seed": -1}
-    for name, value in (*out_of_range.items(), ("learning_rate", np.nan), ("accumulate", 3)):
-        with pytest.raises(ValueError, match=f"{name}="):
-            replace(Setting(), **{name: value})
-    for accuracy in (np.nan, 1.5):
-        with pytest.raises(ValueError, match=f"train returned {accuracy} for caltech101"):
-            run_vtab(lambda *_, a=accuracy: a, tmp_path, **ONE)
-    assert not list(tmp_path.iterdir())
+    np.testing.assert_equal(model.get_weights(), before)  # a copy was trained
 
 
 def test_command_line(data_dir: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
