@@ -11,31 +11,29 @@ from tests.bank import small_kind as built
 from tests.training.common import refused
 
 MIXER = {"patch_size": 8, "hidden_dim": 32, "depth": 3, "input_shape": (32, 32, 3)}
+ERRORS = [
+    (lambda: keras_vit.MLPMixer(input_shape=(None, None, 3)), ["(None, None, 3)", "height"]),
+    (lambda: keras_vit.MLPMixer(pooling="gap"), ["'pooling'", "patch_size"]),
+    (lambda: keras_vit.MLPMixer(stochastic_depth=1), ["stochastic_depth=1"]),
+    (lambda: built("mixer").with_input_shape((48, 32, 3)), ["6 x 4", "4 x 4", "32 x 32"]),
+    (lambda: keras_vit.BiTResNet(depths=()), ["depths=()", "(3, 4, 6, 3)"]),
+    (lambda: keras_vit.BiTResNet(depths=(1, 0)), ["depths[1]=0"]),
+    (lambda: keras_vit.BiTResNet(depths=3), ["depths=3", "(3, 4, 6, 3)"]),
+    (lambda: keras_vit.BiTResNet(num_classes=-1), ["num_classes=-1", "at least 0"]),
+    (lambda: keras_vit.MLPMixer(norm_epsilon=-1e-6), ["norm_epsilon=-1e-06", "above 0"]),
+    (lambda: keras_vit.MLPMixer(tokens_mlp_dim=0), ["mlp_dim=0"]),
+    (lambda: keras_vit.BiTResNet(width=40), ["width=40", "64"]),
+    (lambda: keras_vit.BiTResNet(version=3), ["version=3", "1, 2"]),
+    (lambda: keras_vit.create("BiT-50x1"), ["'BiT-R50x1'"]),
+    (lambda: keras_vit.MixerB16(weights="in22k"), ["'in22k'", "'in21k'"]),
+    # The ViT of these sizes has such weights, the Mixer and the hybrid have not.
+    (lambda: keras_vit.MixerB16(weights="augreg_in21k"), ["released for", "sam_in1k"]),
+    (lambda: keras_vit.RViTTi16(weights="deit_in1k"), ["released for", "augreg_in21k"]),
+    (lambda: build("hybrid", input_shape=(4, 32, 3)), ["4 x 32", "8 x 8"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: keras_vit.MLPMixer(input_shape=(None, None, 3)), ["(None, None, 3)", "height"]),
-        (lambda: keras_vit.MLPMixer(pooling="gap"), ["'pooling'", "patch_size"]),
-        (lambda: keras_vit.MLPMixer(stochastic_depth=1), ["stochastic_depth=1"]),
-        (lambda: built("mixer").with_input_shape((48, 32, 3)), ["6 x 4", "4 x 4", "32 x 32"]),
-        (lambda: keras_vit.BiTResNet(depths=()), ["depths=()", "(3, 4, 6, 3)"]),
-        (lambda: keras_vit.BiTResNet(depths=(1, 0)), ["depths[1]=0"]),
-        (lambda: keras_vit.BiTResNet(depths=3), ["depths=3", "(3, 4, 6, 3)"]),
-        (lambda: keras_vit.BiTResNet(num_classes=-1), ["num_classes=-1", "at least 0"]),
-        (lambda: keras_vit.MLPMixer(norm_epsilon=-1e-6), ["norm_epsilon=-1e-06", "above 0"]),
-        (lambda: keras_vit.MLPMixer(tokens_mlp_dim=0), ["mlp_dim=0"]),
-        (lambda: keras_vit.BiTResNet(width=40), ["width=40", "64"]),
-        (lambda: keras_vit.BiTResNet(version=3), ["version=3", "1, 2"]),
-        (lambda: keras_vit.create("BiT-50x1"), ["'BiT-R50x1'"]),
-        (lambda: keras_vit.MixerB16(weights="in22k"), ["'in22k'", "'in21k'"]),
-        # The ViT of these sizes has such weights, the Mixer and the hybrid have not.
-        (lambda: keras_vit.MixerB16(weights="augreg_in21k"), ["released for", "sam_in1k"]),
-        (lambda: keras_vit.RViTTi16(weights="deit_in1k"), ["released for", "augreg_in21k"]),
-        (lambda: build("hybrid", input_shape=(4, 32, 3)), ["4 x 32", "8 x 8"]),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), ERRORS)
 def test_errors_say_what_was_given_and_what_is_accepted(make: Any, words: list[str]) -> None:
     with refused(*words):
         make()
