@@ -1,6 +1,7 @@
 """The range of images and of labels, judged by a batch of them alone."""
 
 import warnings
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -77,11 +78,8 @@ RIGHT: dict[str, np.ndarray] = {
 }
 
 
-def test_no_false_alarm() -> None:
+def test_no_false_alarm_and_one_of_normalized_images() -> None:
     assert {case: warnings_of(images) for case, images in RIGHT.items()} == {k: [] for k in RIGHT}
-
-
-def test_a_model_of_normalized_images() -> None:
     for images in (PIXELS, PIXELS.astype("uint8"), PIXELS[:1]):
         (message,) = warnings_of(images, normalized=True)
         assert "range from 0 to 255, and vit takes normalized images, about -3 to 3" in message
@@ -92,16 +90,12 @@ def test_a_model_of_normalized_images() -> None:
         assert warnings_of(images, normalized=True) == []
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_an_error(value: float) -> None:
+def test_what_is_not_finite_is_an_error_and_a_batch_is_warned_of_once() -> None:
     images = UNIT.copy()
-    images[3, 2, 1, 0] = value
-    for normalized in (True, False):
+    for value, normalized in product((np.nan, np.inf, -np.inf), (True, False)):
+        images[3, 2, 1, 0] = value
         with pytest.raises(ValueError, match=rf"hold {value}, first in image 3.*np\.nan_to_num"):
             check_pixels(images, "vit", normalized)
-
-
-def test_a_batch_shows_its_range_or_not_and_is_warned_of_once() -> None:
     batches = (PIXELS, np.zeros_like(PIXELS), PIXELS[:0])
     assert [bool(check_pixels(images, "vit")) for images in batches] == [True, False, False]
     warned: set[str] = set()
