@@ -157,27 +157,34 @@ def test_killed_anywhere_and_resumed_it_ends_with_the_same_bytes(
         assert contents(embed(model, photos, out, batch_size=4).folder) == expected
 
 
-def test_another_model_layer_or_preparation_is_refused(model: Any, photos: Path) -> None:
-    out = photos.parent / "index"
-    embed(model, photos, out)
-    before = contents(out)
-    other, stretched = build(), build()
+def test_what_is_not_of_the_index_is_refused_and_stays(model: Any, photos: Path) -> None:
+    out, foreign = photos.parent / "index", photos.parent / "foreign"
+    before = contents(embed(model, photos, out).folder)
+    write(foreign, {"index.json": b"{}"})
+    other, stretched, mismatch = build(), build(), IndexMismatchError
     other.set_weights([1.5 * values for values in model.get_weights()])
     stretched.set_weights(model.get_weights())
     stretched.eval_transform = "stretch"
-    for words, call in (
-        ("other weights", lambda: embed(other, photos, out)),
-        ("other weights", lambda: index_of(other, out)),
-        ("mode='crop'.*mode='stretch'", lambda: embed(stretched, photos, out)),
-        ("'pre_logits'.*'logits'", lambda: embed(model, photos, out, layer="logits")),
-        ("'float16'.*'float32'", lambda: embed(model, photos, out, dtype="float32")),
-        ("photographs in", lambda: embed(model, photos / "rose", out)),
+    for error, words, call in (
+        (mismatch, "other weights", lambda: embed(other, photos, out)),
+        (mismatch, "other weights", lambda: index_of(other, out)),
+        (mismatch, "mode='crop'.*mode='stretch'", lambda: embed(stretched, photos, out)),
+        (mismatch, "'pre_logits'.*'logits'", lambda: embed(model, photos, out, layer="logits")),
+        (mismatch, "'float16'.*'float32'", lambda: embed(model, photos, out, dtype="float32")),
+        (mismatch, "photographs in", lambda: embed(model, photos / "rose", out)),
+        (FileExistsError, "did not write", lambda: embed(model, photos, foreign)),
+        (DamagedIndexError, "is not an index of features", lambda: FeatureIndex.open(foreign)),
+        (ValueError, "which is read", lambda: embed(model, photos, photos / "index")),
     ):
-        with pytest.raises(IndexMismatchError, match=words):
+        with pytest.raises(error, match=words):
             call()
     assert contents(out) == before
     head = model.with_classifier(7)  # another head has the same features
     assert index_of(head, out).files == embed(head, photos, out).files
+    (out / "note.txt").write_text("mine")  # as are the measures of an audit
+    (photos / "rose/00.png").unlink()
+    embed(model, photos, out)
+    assert (out / "note.txt").read_text() == "mine"
 
 
 def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> None:
@@ -193,21 +200,6 @@ def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> N
         with pytest.raises(DamagedIndexError, match=name):
             FeatureIndex.open(folder, verify=True)
         (folder / name).write_bytes(content)
-
-
-def test_what_it_did_not_write_stays(model: Any, photos: Path) -> None:
-    foreign = write(photos.parent / "foreign", {"index.json": b"{}"})
-    with pytest.raises(FileExistsError, match="did not write"):
-        embed(model, photos, foreign)
-    with pytest.raises(DamagedIndexError, match="is not an index of features"):
-        FeatureIndex.open(foreign)
-    with pytest.raises(ValueError, match="which is read"):
-        embed(model, photos, photos / "index")
-    index = embed(model, photos, photos.parent / "index")
-    (index.folder / "note.txt").write_text("mine")  # as are the measures of an audit
-    (photos / "rose/00.png").unlink()
-    embed(model, photos, index.folder)
-    assert (index.folder / "note.txt").read_text() == "mine"
 
 
 def test_splits_and_labels_of_folders_tables_and_lists(model: Any, photos: Path) -> None:
