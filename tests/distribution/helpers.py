@@ -80,12 +80,7 @@ def on(kind: str | None, job: Job, seed: int = 1, **options: Any) -> Any:
         keras.distribution.set_distribution(None)
 
 
-def whole_training(
-    vit: Callable[..., keras.Model],
-    sgd: Callable[..., keras.optimizers.Optimizer],
-    images: np.ndarray,
-    labels: np.ndarray,
-) -> Training:
+def whole_training(vit: Any, sgd: Any, images: np.ndarray, labels: np.ndarray) -> Training:
     """All that random numbers and averages go into: 21 steps, of 16, 16 and 3 of 35 images.
 
     Returns the model, its history, its scores on the other images, and its logits of all images.

@@ -104,11 +104,16 @@ def test_a_process_without_a_distribution_waits_for_no_other() -> None:
     assert together(lambda: from_all_processes(RANK)) == [0, 1]
 
 
-def sharpness_aware() -> keras.Model:
-    model = compiled(vit(dropout=0.1))
-    keras_vit.sharpness_aware(model, rho=0.05, alpha=0.3)
-    model.fit(IMAGES[:19], LABELS[:19], batch_size=8, epochs=2, verbose=0)
+def trained(model: keras.Model, rows: int = 11, batch_size: int = 8, epochs: int = 1) -> Any:
+    images, labels = IMAGES[:rows], LABELS[:rows]
+    compiled(model).fit(images, labels, batch_size=batch_size, epochs=epochs, verbose=0)
     return model
+
+
+def sharpness_aware() -> keras.Model:
+    model = vit(dropout=0.1)
+    keras_vit.sharpness_aware(model, rho=0.05, alpha=0.3)
+    return trained(model, 19, epochs=2)
 
 
 def smaller_than_all_processes(rows: int) -> Any:
@@ -116,11 +121,6 @@ def smaller_than_all_processes(rows: int) -> Any:
     model = compiled(vit(stochastic_depth=0.5))
     history = model.fit(IMAGES[:rows], LABELS[:rows], epochs=3, verbose=0).history
     return model, history, model.predict_on_batch(IMAGES[:rows])
-
-
-def trained(model: keras.Model) -> keras.Model:
-    compiled(model).fit(IMAGES[:11], LABELS[:11], batch_size=8, verbose=0)
-    return model
 
 
 def masked_patch_prediction() -> Any:
@@ -242,21 +242,26 @@ def test_processes_start_from_the_first_one() -> None:
     """With other seeds, and so other weights, masks and orders, they follow process 0."""
 
     def job() -> keras.Model:
-        model = compiled(vit(dropout=0.1))
-        model.fit(IMAGES, LABELS, batch_size=16, epochs=2, verbose=0)
-        return model
+        return trained(vit(dropout=0.1), len(IMAGES), 16, epochs=2)
 
     assert_same_weights(together(job, seed=7 + RANK), on(None, job, seed=7), 1e-6)
 
 
-def test_the_same_data_in_every_process() -> None:
-    def job() -> None:
+def test_the_same_data_and_one_folder_in_every_process() -> None:
+    def other_data() -> None:
         model = compiled(vit())
         with pytest.raises(ValueError, match="does not have the same batch as the others"):
             model.fit(IMAGES[RANK:], LABELS[RANK:], shuffle=False, verbose=0)
         model.fit(IMAGES, LABELS, verbose=0)
 
-    together(job)
+    def other_folders() -> None:
+        run = helpers.resumable(FOLDER / f"of-{RANK}")
+        run.fit(compiled(vit()), endless, 1, 2, verbose=0)
+        with pytest.raises(ValueError, match="one folder that every machine sees"):
+            run.fit(compiled(vit()), endless, 1, 2, verbose=0)
+
+    together(other_data)
+    together(other_folders)
 
 
 @of_torch
@@ -301,16 +306,6 @@ def test_the_first_process_writes() -> None:
     if RANK == 0:
         saved = keras.models.load_model(FOLDER / "together.keras")
         assert_same(saved.predict(IMAGES, verbose=0), one.predict(IMAGES, verbose=0), 1e-5)
-
-
-def test_folders_that_differ() -> None:
-    def job() -> None:
-        run = helpers.resumable(FOLDER / f"of-{RANK}")
-        run.fit(compiled(vit()), endless, 1, 2, verbose=0)
-        with pytest.raises(ValueError, match="one folder that every machine sees"):
-            run.fit(compiled(vit()), endless, 1, 2, verbose=0)
-
-    together(job)
 
 
 def test_a_run_whose_process_died_continues() -> None:
