@@ -198,7 +198,7 @@ def test_a_failed_step_leaves_the_model_usable() -> None:
     on("fsdp", job)
 
 
-def test_a_model_of_other_devices_is_refused() -> None:
+def test_a_model_of_other_devices_and_what_cuts_nothing_are_refused() -> None:
     model = compiled(vit(), sgd())
 
     def job() -> None:
@@ -208,9 +208,6 @@ def test_a_model_of_other_devices_is_refused() -> None:
 
     on("fsdp", job)
     model.predict(IMAGES, verbose=0)
-
-
-def test_what_cuts_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="cuts no weight"):
         on("fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
     with pytest.raises(ValueError, match="cuts no weight"):
