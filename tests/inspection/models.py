@@ -4,7 +4,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vit import from_checkpoint
@@ -60,7 +59,3 @@ def recorded(name: str, shared: Path) -> tuple[GoldenCase, ImageModel]:
     """A run of the official code, and the model of its weights."""
     case = golden_case(name, shared)
     return case, from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
-
-
-def array(tensor: Any) -> np.ndarray:
-    return np.asarray(keras.ops.convert_to_numpy(tensor))

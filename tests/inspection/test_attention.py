@@ -11,16 +11,8 @@ from keras_vit import inspection
 from keras_vit.inspection import attention_maps, pooling_attention
 from keras_vit.inspection.forward_pass import ForwardPass
 from keras_vit.ops import has_fused_attention
-from tests.backend import rows
-from tests.inspection.models import (
-    KINDS,
-    array,
-    images_for,
-    maps_of,
-    model_of,
-    recorded,
-    untrained,
-)
+from tests.backend import numpy, rows
+from tests.inspection.models import KINDS, images_for, maps_of, model_of, recorded, untrained
 from tests.weights.test_golden import CASES
 
 # big_vision ran the bfloat16 file in bfloat16.
@@ -85,11 +77,11 @@ def test_maps_equal_the_fused_kernel(kind: str) -> None:
         block = model.get_layer(f"block_{i}")
         before = model.feature_model("tokens" if i == 0 else f"block_{i - 1}")(images)
         normed = block.norm_0(before)
-        kernel, bias = map(array, block.attention.query_key_value.weights)
-        value = (array(normed) @ kernel + bias)[..., -16:].reshape(len(images), -1, 2, 8)
+        kernel, bias = map(numpy, block.attention.query_key_value.weights)
+        value = (numpy(normed) @ kernel + bias)[..., -16:].reshape(len(images), -1, 2, 8)
         heads = np.einsum("bhqk,bkhd->bqhd", maps[:, i], value).reshape(*value.shape[:2], 16)
-        kernel, bias = map(array, block.attention.output_projection.weights)
-        assert np.abs(heads @ kernel + bias - array(block.attention(normed))).max() < 1e-4
+        kernel, bias = map(numpy, block.attention.output_projection.weights)
+        assert np.abs(heads @ kernel + bias - numpy(block.attention(normed))).max() < 1e-4
 
 
 @pytest.mark.backends("torch", "jax")
@@ -142,8 +134,8 @@ def test_readout_and_rollout_are_of_the_row_of_the_prediction(kind: str) -> None
 def test_distance_equals_the_definition(kind: str) -> None:
     prefix = model_of(kind).num_prefix_tokens
     expected = distances(maps_of(kind)[..., prefix:, prefix:], 3, (8, 4))
-    found = inspection.attention_distance(model_of(kind), images_for(kind))
-    assert np.abs(found - expected).max() < 1e-4
+    by_heads = inspection.attention_distance(model_of(kind), images_for(kind))
+    assert np.abs(by_heads - expected).max() < 1e-4
 
 
 def test_distances_of_patches_without_attention_are_not_nan() -> None:

@@ -13,8 +13,8 @@ from keras_vit.layers.observation import Observer, observed_by
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests import bank
-from tests.backend import rows
-from tests.inspection.models import KINDS, array, images_for, model_of, randomized, untrained
+from tests.backend import numpy, rows
+from tests.inspection.models import KINDS, images_for, model_of, randomized, untrained
 
 WITH_CLASSES = [kind for kind in KINDS if kind != "all_tokens"]
 IMAGES = images_for("token")
@@ -60,7 +60,7 @@ def test_gradients_equal_finite_differences(name: str) -> None:
 
     def score(block: int, added: np.ndarray) -> float:
         with observed_by(Moved(block, added.astype("float32"))):
-            return float(array(model(images))[:, 1].astype("float64").sum())
+            return float(numpy(model(images))[:, 1].astype("float64").sum())
 
     for block, gradient in enumerate(each.gradients):
         assert np.abs(gradient).max() > 1e-4
@@ -98,9 +98,9 @@ def test_it_equals_the_definition(kind: str) -> None:
 def test_a_mean_is_read_as_an_attention_with_equal_weights() -> None:
     model, images = model_of("gap"), images_for("gap")
     (each,) = run_gradients(model, images, classes=2, batch_size=3)
-    tokens = array(model.feature_model("encoder_norm")(images))
+    tokens = numpy(model.feature_model("encoder_norm")(images))
     # The head is linear: the score's gradient by the pooled features is its kernel's column.
-    speaks = np.maximum(tokens @ array(model.get_layer("head").kernel)[:, 2], 0)
+    speaks = np.maximum(tokens @ numpy(model.get_layer("head").kernel)[:, 2], 0)
     expected = speaks / speaks.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(each.readout, expected, atol=1e-5)
 
@@ -108,7 +108,7 @@ def test_a_mean_is_read_as_an_attention_with_equal_weights() -> None:
 def test_classes() -> None:
     model = model_of("token").copy()
     model.class_names = tuple("abcde")
-    predicted = array(model(IMAGES)).argmax(axis=1)
+    predicted = numpy(model(IMAGES)).argmax(axis=1)
     default = class_attribution(model, IMAGES)
     np.testing.assert_array_equal(default, class_attribution(model, IMAGES, list(predicted)))
     both = np.stack([class_attribution(model, IMAGES, "b"), class_attribution(model, IMAGES, 3)])
@@ -134,7 +134,7 @@ def test_probabilities_give_what_their_logits_give() -> None:
     center = (np.eye(3) * 3 - 1) / 2  # a score less the mean of the two others
     less_others = keras.Model(vit.input, centered(logits.output))
     centered.set_weights([center.astype("float32")])
-    assert array(softmax(IMAGES)).max() > 1 - 1e-7
+    assert numpy(softmax(IMAGES)).max() > 1 - 1e-7
     for number in range(3):
         expected = class_attribution(less_others, IMAGES, number)
         np.testing.assert_allclose(class_attribution(softmax, IMAGES, number), expected, atol=2e-4)
@@ -155,9 +155,9 @@ def test_merged_twins_are_explained_as_the_patches_that_they_are() -> None:
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16", "int8"])
 def test_other_precisions(precision: str) -> None:
     model = model_of("token")
-    before = array(model(IMAGES))
+    before = numpy(model(IMAGES))
     expected = class_attribution(model, IMAGES, 1)
-    np.testing.assert_array_equal(array(model(IMAGES)), before)  # the model stays as it is
+    np.testing.assert_array_equal(numpy(model(IMAGES)), before)  # the model stays as it is
     if precision == "int8":
         other = model.copy()
         other.quantize("int8")

@@ -93,8 +93,8 @@ def test_blocks_up_to_the_third_and_of_a_hybrid() -> None:
     hybrid = bank.small(resnet=(1,), resnet_width=32, patch_size=1, input_shape=(32, 24, 3))
     pixels = bank.pixels(1, 32, 24, 3)
     expected = inspection.attention_distance(hybrid, pixels)
-    found = inspection.attention_distance(classified(hybrid.input, hybrid.output), pixels)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    distances = inspection.attention_distance(classified(hybrid.input, hybrid.output), pixels)
+    np.testing.assert_allclose(distances, expected, atol=1e-4)
     assert 4 < expected.mean() < 40  # patches are of 4 pixels, not 1
 
 

@@ -8,7 +8,8 @@ import pytest
 from sklearn.decomposition import PCA
 
 from keras_vit.inspection import embedding_filters, position_similarity
-from tests.inspection.models import array, model_of, recorded, untrained
+from tests.backend import numpy
+from tests.inspection.models import model_of, recorded, untrained
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
@@ -34,7 +35,7 @@ def test_similarity_of_a_released_file(shared: Path) -> None:
 def test_similarity_of_other_kinds() -> None:
     model = model_of("map")
     layer = model.get_layer("position_embedding")
-    rows, columns = array(layer.rows), array(layer.columns)
+    rows, columns = numpy(layer.rows), numpy(layer.columns)
     vectors = np.array([[np.concatenate([row, column]) for column in columns] for row in rows])
     assert np.abs(position_similarity(model) - cosines(vectors)).max() < 1e-6
     # Sines and cosines know nothing but the offset: the same at every place with this offset.
@@ -52,7 +53,7 @@ def test_similarity_of_other_kinds() -> None:
 
 def test_filters_are_principal_components() -> None:
     model = model_of("token")
-    kernel = array(model.get_layer("patch_embedding").kernel).astype("float64")
+    kernel = numpy(model.get_layer("patch_embedding").kernel).astype("float64")
     expected = PCA(15, svd_solver="full").fit(kernel.reshape(-1, 16).T).components_
     filters = embedding_filters(model, components=15)
     assert filters.shape == (15, 8, 4, 3)
