@@ -78,8 +78,8 @@ def test_the_overlays_are_the_attention(written: Path, files: list[Path]) -> Non
     assert [image["name"] for image in data["images"]] == [file.name for file in files[:3]]
     for image, (one, two), of_class in zip(data["images"], heads, whole, strict=True):
         expected = [one.mean(0), *one, two.mean(0), *two, of_class]
-        found = zip(image["maps"], image["ranges"], expected, strict=True)
-        for levels, (low, high), values in found:
+        overlays = zip(image["maps"], image["ranges"], expected, strict=True)
+        for levels, (low, high), values in overlays:
             assert (low, high) == pytest.approx((values.min(), values.max()), rel=6e-3)
             restored = low + levels / 255 * (high - low)
             assert np.abs(restored - values).max() < 0.01 * high
@@ -121,7 +121,7 @@ def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
     file, missing = tmp_path / "p\udcff\n.png", tmp_path / "missing\udcfe.png"
     out = tmp_path / "out"
     shutil.copy(files[2], file)
-    # Features without a head, which have no predictions.
+    # Features without a head: no class is predicted.
     assert list(inspect_files(model_of("all_tokens"), [file, missing], out)) == [missing]
     assert page_data(page_in(out))["images"][0]["name"] == r"p\xff\n.png"
     elements = Elements(page_in(out))
@@ -132,9 +132,16 @@ def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
 def test_errors(files: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"No photograph could be read.*broken\.jpg"):
         inspect_files(model_of("token"), files[3:], tmp_path)
+    plain = untrained(include_preprocessing=False)
     with pytest.raises(ValueError, match="include_preprocessing=True"):
-        inspect_files(untrained(include_preprocessing=False), files, tmp_path)
+        inspect_files(plain, files, tmp_path)
     assert not list(tmp_path.iterdir())
+    # Pixels of files are a hundred times too large where nothing normalizes them.
+    around = [keras.Input(SHAPE), plain, keras.layers.Dense(3)]
+    with pytest.raises(ValueError, match=r"values up to 2\d\d.*Rescaling\(1 / 127\.5, -1\)"):
+        inspect_files(keras.Sequential(around), files, tmp_path)
+    around.insert(1, keras.layers.Rescaling(1 / 127.5, -1))
+    inspect_files(keras.Sequential(around), files, tmp_path)
 
 
 def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,16 +185,6 @@ def test_the_page_of_a_model_around_a_transformer(files: list[Path], tmp_path: P
     assert "width:100.000%;height:100.000%" in page
     shown = re.findall(r"class=probability>([\d.]+)%", page)
     assert sum(map(float, shown[:3])) == pytest.approx(100, abs=0.3)
-
-
-def test_pixels_that_nothing_normalizes(files: list[Path], tmp_path: Path) -> None:
-    """Around a model without preprocessing: those of files are a hundred times too large."""
-    plain = untrained(include_preprocessing=False)
-    around = [keras.Input(SHAPE), plain, keras.layers.Dense(3)]
-    with pytest.raises(ValueError, match=r"values up to 2\d\d.*Rescaling\(1 / 127\.5, -1\)"):
-        inspect_files(keras.Sequential(around), files, tmp_path)
-    around.insert(1, keras.layers.Rescaling(1 / 127.5, -1))
-    inspect_files(keras.Sequential(around), files, tmp_path)
 
 
 @pytest.fixture
