@@ -15,11 +15,9 @@ import pytest
 import keras_vit
 from keras_vit.models import ImageModel
 from tests.backend import numpy, reloaded, rows
-from tests.bank import KIND_SIZES, pixels
-from tests.bank import fresh_kind as build
-from tests.bank import outputs as predict
+from tests.bank import KIND_SIZES
 from tests.layers.cases import quantizer
-from tests.models.test_common import JIT, ONE_BLOCK
+from tests.models.test_common import JIT, ONE_BLOCK, build, pixels, predict
 
 # Every layer that the package has, in small models.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -43,7 +41,7 @@ ONE_IS_QUICK = [ARCHITECTURES[0], *THOROUGH]
 IMAGES = pixels(4, 32, 32, 3)
 
 
-def make(family: str, **changes: Any) -> ImageModel:
+def make(family: str = "class token", **changes: Any) -> ImageModel:
     kind, arguments = FAMILIES[family]
     return build(kind, **{**ONE_BLOCK.get(kind, {"depth": 1}), **arguments, **changes})
 
@@ -176,7 +174,7 @@ def test_freezing_inside_a_block_is_kept(architecture: str, frozen: str, tmp_pat
 
 
 def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze(tmp_path: Path) -> None:
-    model = make("class token")
+    model = make()
     everything = trainable(model)
     model.trainable = False
     loaded = reloaded(model, tmp_path)
@@ -184,7 +182,7 @@ def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze(tmp_pat
     assert not loaded.trainable_variables
     loaded.trainable = True
     assert trainable(loaded) == everything
-    model = make("class token")
+    model = make()
     model.get_layer("head").set_weights([np.ones((32, 5)) * np.arange(5), np.zeros(5)])
     for layer in model.layers[:-1]:
         layer.trainable = False
@@ -200,7 +198,7 @@ def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze(tmp_pat
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_a_block_a_base_and_a_feature_model_thaw_as_a_whole() -> None:
-    model = make("class token")
+    model = make()
     everything = trainable(model)
     block = model.get_layer("block_0")
     block.attention.trainable = False
@@ -257,7 +255,7 @@ def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
 def test_layers_that_a_filter_leaves_out_are_not_quantized(whose: str) -> None:
     if "filters" not in inspect.signature(keras.Model.quantize).parameters:
         pytest.skip("not in this version of Keras")
-    model = make("class token")
+    model = make()
     if whose != "ours":
         model = keras.Model(model.input, model.output)
     quantized(model, "int8", filters=lambda layer: layer.name not in ("dense_1", "head"))
@@ -267,49 +265,41 @@ def test_layers_that_a_filter_leaves_out_are_not_quantized(whose: str) -> None:
     assert model.get_layer("head").quantization_mode == "int8"
 
 
-def test_quantizers_of_ones_own_are_saved(tmp_path: Path) -> None:
+def test_quantizers_of_ones_own_are_saved_and_those_of_text_refused(tmp_path: Path) -> None:
     weights_only = quantizer("Int8QuantizationConfig", activation_quantizer=None)
-    model = quantized(make("class token"), config=weights_only)
-    plain = quantized(make("class token"), "int8")
+    model, plain = quantized(make(), config=weights_only), quantized(make(), "int8")
     assert (outputs(plain)[0] != outputs(model)[0]).any()
     for other in (reloaded(model, tmp_path), model.copy()):
         assert_equal_outputs(other, model)
+    for name in ("GPTQConfig", "AWQConfig"):
+        model, config = make(), quantizer(name, dataset=list(IMAGES), tokenizer=str)
+        with pytest.raises(ValueError, match=r'token ids.*Give "int8", "int4" or "float8"'):
+            model.quantize(config=config)
+        assert model.get_layer("head").quantization_mode is None
 
 
-@pytest.mark.parametrize("mode", ["gptq", "awq"])
-def test_calibration_on_text_is_refused(mode: str) -> None:
-    config = quantizer(f"{mode.upper()}Config", dataset=list(IMAGES), tokenizer=str)
-    model = make("class token")
-    with pytest.raises(ValueError, match=r'token ids.*Give "int8", "int4" or "float8"'):
-        model.quantize(config=config)
-    assert model.get_layer("head").quantization_mode is None
-
-
-def test_a_map_of_policies_is_honored_by_the_head_as_well(tmp_path: Path) -> None:
+def test_policies_of_the_program_and_maps_of_them_are_honored_by_all_layers(tmp_path: Path) -> None:
     map_of = keras.dtype_policies.DTypePolicyMap
     policies = {"block_0/mlp/.*": "bfloat16", "head": "mixed_bfloat16"}
     wanted = {path: keras.DTypePolicy(policy) for path, policy in policies.items()}
-    model = make("class token", dtype=map_of("float32", wanted))
+    model = make(dtype=map_of("float32", wanted))
     assert policies == {path: policy.name for path, policy in wanted.items()}
     for one in (model, reloaded(model, tmp_path), model.copy()):
         assert one.get_layer("head").compute_dtype == "bfloat16"
         assert one.get_layer("head").variable_dtype == "float32"
         assert one.get_layer("block_0").mlp.dense_1.variable_dtype == "bfloat16"
         assert one.get_layer("block_0").norm_1.variable_dtype == "float32"
-    unnamed = make("class token", dtype=map_of("mixed_bfloat16", {"block_0": wanted["head"]}))
+    unnamed = make(dtype=map_of("mixed_bfloat16", {"block_0": wanted["head"]}))
     assert unnamed.get_layer("head").compute_dtype == "float32"
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "float64"])
-def test_the_policy_of_the_program_is_that_of_the_model(policy: str) -> None:
-    keras.config.set_dtype_policy(policy)
-    model = make("class token")
-    assert model.get_layer("block_0").dtype_policy.name == policy
-    assert keras.backend.standardize_dtype(model(IMAGES).dtype) == "float32"
+    for policy in ("mixed_bfloat16", "bfloat16", "float64"):
+        keras.config.set_dtype_policy(policy)
+        model = make()
+        assert model.get_layer("block_0").dtype_policy.name == policy
+        assert keras.backend.standardize_dtype(model(IMAGES).dtype) == "float32"
 
 
 def test_files_of_others_are_sent_to_the_function_that_reads_them(tmp_path: Path) -> None:
-    model = make("class token")
+    model = make()
     keras_vit.save_weights(model, tmp_path / "m.safetensors", layout="timm")
     with pytest.raises(ValueError, match=r"keras_vit\.load_weights\(model, '.*m\.safetensors'\)"):
         model.load_weights(tmp_path / "m.safetensors")
@@ -348,29 +338,14 @@ def test_a_subclass_with_arguments_of_its_own(tmp_path: Path) -> None:
         Scaled(scal=3.0)
 
 
-def test_a_layer_as_an_attribute(architecture: str) -> None:
-    images = keras.Input((4,))
-    plain = keras.Model(images, keras.layers.Dense(1)(images))
-    plain.probe = keras.layers.Dense(2)
-    plain.probe.build((None, 5))
-    if len(plain.variables) != 4:
-        pytest.skip(f"Keras {keras.__version__} does not track the attributes of Functional models")
-    model = make(architecture)
-    variables = len(model.variables)
-    model.probe = keras.layers.Dense(2)
-    model.probe.build((None, 5))
-    assert tuple(model.probe(model(IMAGES)).shape) == (4, 2)
-    assert len(model.variables) == variables + 2
-
-
 def test_over_the_frames_of_a_video_and_in_two_towers(tmp_path: Path) -> None:
-    base, videos = make("class token"), keras.Input((2, 32, 32, 3))
+    base, videos = make(), keras.Input((2, 32, 32, 3))
     model = keras.Model(videos, keras.layers.TimeDistributed(base)(videos))
     frames = IMAGES.reshape(2, 2, 32, 32, 3)
     found = predict(model, frames).reshape(4, 5)
     np.testing.assert_allclose(found, outputs(base)[0], atol=1e-5)
     np.testing.assert_array_equal(predict(reloaded(model, tmp_path), frames).reshape(4, 5), found)
-    base, both = make("class token", num_classes=0), [keras.Input((32, 32, 3)) for _ in range(2)]
+    base, both = make(num_classes=0), [keras.Input((32, 32, 3)) for _ in range(2)]
     features = keras.layers.concatenate([base(images) for images in both])
     model = keras.Model(both, keras.layers.Dense(1)(features))
     loaded, images = reloaded(model, tmp_path), [IMAGES, IMAGES[::-1].copy()]
@@ -393,6 +368,15 @@ def test_summary_layers_by_name_and_attributes_to_read(architecture: str) -> Non
     with pytest.raises(AttributeError):
         model.data_format = "channels_first"
     assert not hasattr(model, "nothing_of_this_name")
+    images, variables = keras.Input((4,)), len(model.variables)
+    plain = keras.Model(images, keras.layers.Dense(1)(images))
+    for each, size in ((plain, 1), (model, 5)):
+        each.probe = keras.layers.Dense(2)
+        each.probe.build((None, size))
+    if len(plain.variables) != 4:
+        pytest.skip(f"Keras {keras.__version__} does not track the attributes of Functional models")
+    assert tuple(model.probe(model(IMAGES)).shape) == (4, 2)
+    assert len(model.variables) == variables + 2
 
 
 def test_channels_first_is_the_default_where_keras_says_so(architecture: str) -> None:
@@ -413,7 +397,7 @@ def test_channels_first_is_the_default_where_keras_says_so(architecture: str) ->
 
 def test_a_loaded_model_is_called_before_keras_exports_it(tmp_path: Path, monkeypatch: Any) -> None:
     """As `export(format="onnx")` wants it: "The model provided has never called." """
-    loaded, called = reloaded(make("class token"), tmp_path), []
+    loaded, called = reloaded(make(), tmp_path), []
     monkeypatch.setattr(keras.Model, "export", lambda self, *_, **__: called.append(self._called))
     loaded.export(tmp_path / "model.onnx", format="onnx")
     assert called == [True]
