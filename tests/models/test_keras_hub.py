@@ -9,9 +9,8 @@ import pytest
 
 import keras_vit
 from tests.backend import reloaded
-from tests.bank import KIND_SIZES, KINDS, OTHERS, outputs, pixels
-from tests.bank import fresh_kind as build
-from tests.models.test_common import JIT, ONE_BLOCK
+from tests.bank import KIND_SIZES, outputs
+from tests.models.test_common import JIT, KINDS, ONE_BLOCK, OTHERS, build, pixels
 
 harness = pytest.importorskip(
     "keras_hub.src.tests.test_case",
@@ -21,32 +20,17 @@ harness = pytest.importorskip(
 )
 
 
-class Backbone:
-    """What KerasHub asks of a backbone and an image model does not have."""
-
-    token_embedding = None
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class VisionTransformerBackbone(Backbone, keras_vit.VisionTransformer):
-    pass
+def backbone(model: type) -> type:
+    """With what KerasHub asks of a backbone and an image model does not have."""
+    cls = type(f"{model.__name__}Backbone", (model,), {"token_embedding": None})
+    return keras.saving.register_keras_serializable(package="tests")(cls)
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class MLPMixerBackbone(Backbone, keras_vit.MLPMixer):
-    pass
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class BiTResNetBackbone(Backbone, keras_vit.BiTResNet):
-    pass
-
-
+VIT = backbone(keras_vit.VisionTransformer)
 BACKBONES: dict[str, tuple[type, dict[str, Any]]] = {
-    "token": (VisionTransformerBackbone, KIND_SIZES),
-    "hybrid": (VisionTransformerBackbone, {**KIND_SIZES, **KINDS["hybrid"]}),
-    "mixer": (MLPMixerBackbone, OTHERS["mixer"][1]),
-    "bit": (BiTResNetBackbone, OTHERS["bit"][1]),
+    "token": (VIT, KIND_SIZES),
+    "hybrid": (VIT, {**KIND_SIZES, **KINDS["hybrid"]}),
+    **{kind: (backbone(model), sizes) for kind, (model, sizes) in OTHERS.items()},
 }
 
 
@@ -69,12 +53,12 @@ def hub() -> Any:
 
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_backbones(kind: str, hub: Any) -> None:
-    backbone, sizes = BACKBONES[kind]
+    cls, sizes = BACKBONES[kind]
     sizes, images = {**sizes, **ONE_BLOCK.get(kind, {"depth": 1})}, pixels(2, 32, 32, 3)
     # It wants all layers in one precision; our normalization and head are in float32.
     options = {"run_mixed_precision_check": False}
-    hub.run_backbone_test(backbone, {**sizes, "num_classes": 5}, images, (2, 5), **options)
-    hub.run_model_saving_test(backbone, {**sizes, "num_classes": 0}, images)
+    hub.run_backbone_test(cls, {**sizes, "num_classes": 5}, images, (2, 5), **options)
+    hub.run_model_saving_test(cls, {**sizes, "num_classes": 0}, images)
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
