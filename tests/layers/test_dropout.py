@@ -34,10 +34,8 @@ def test_other_draws_at_every_call_and_the_same_of_the_same_seed() -> None:
     first, second = (numpy(layer(ops.ones((4, 50)), training=True)) for _ in "ab")
     assert (first != second).any()
     np.testing.assert_array_equal(first > 0, kept(0.5, (4, 50), seed=3))
-
-
-def test_nothing_and_all_and_nothing_outside_of_training() -> None:
     inputs = np.arange(12.0, dtype="float32").reshape(3, 4)
+    # Nothing, all, and nothing outside of training.
     for rate, training, share in ((0.0, True, 1), (1.0, True, 0), (0.5, False, 1)):
         values = numpy(Dropout(rate)(inputs, training=training))
         np.testing.assert_array_equal(values, inputs * share)
@@ -45,9 +43,8 @@ def test_nothing_and_all_and_nothing_outside_of_training() -> None:
 
 def test_any_number_of_images_in_any_precision() -> None:
     inputs = keras.Input((3, 5), dtype="bfloat16")
-    outputs = Dropout(0.5, dtype="bfloat16")(inputs)
-    model = keras.Model(inputs, outputs)
-    assert outputs.dtype == "bfloat16"
+    model = keras.Model(inputs, Dropout(0.5, dtype="bfloat16")(inputs))
+    assert model.output.dtype == "bfloat16"
     assert tuple(model(ops.ones((7, 3, 5), "bfloat16"), training=True).shape) == (7, 3, 5)
     model.compile("sgd", "mse")
     for count in (4, 3):
