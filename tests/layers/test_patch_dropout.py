@@ -27,12 +27,16 @@ def test_it_keeps_the_stated_number_of_patches_in_order(prefix: int) -> None:
         assert set(found.ravel()) <= set(tokens.ravel())
 
 
-def test_it_is_the_identity_in_inference_and_a_rate_is_a_rate() -> None:
+def test_it_is_the_identity_in_inference_and_fair_in_training() -> None:
     tokens, layer = values(2, 17, 8), layers.PatchDropout(0.5, 1)
     for arguments in ({}, {"training": False}):
         np.testing.assert_array_equal(numpy(layer(tokens, **arguments)), tokens)
     with pytest.raises(ValueError, match=r"rate=1\.0"):
         layers.PatchDropout(1.0)
+    # Every patch is kept as often as another.
+    found = numpy(layers.PatchDropout(0.5, 0, seed=0)(numbered(2000, 8, 1), training=True))
+    shares = np.bincount(found.astype(int).ravel(), minlength=8) / 2000
+    np.testing.assert_allclose(shares, 0.5, atol=0.05)
 
 
 def test_draws_differ_by_example_and_step_and_repeat_by_seed() -> None:
@@ -49,9 +53,3 @@ def test_draws_differ_by_example_and_step_and_repeat_by_seed() -> None:
     np.testing.assert_array_equal(draws(7), first)
     assert not (draws(8) == first).all()
     np.testing.assert_array_equal(draws(None), draws(None))  # by the seed of the program
-
-
-def test_every_patch_is_kept_as_often_as_another() -> None:
-    found = numpy(layers.PatchDropout(0.5, 0, seed=0)(numbered(2000, 8, 1), training=True))
-    shares = np.bincount(found.astype(int).ravel(), minlength=8) / 2000
-    np.testing.assert_allclose(shares, 0.5, atol=0.05)
