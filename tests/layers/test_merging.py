@@ -91,11 +91,17 @@ def test_merging_twice_keeps_account_of_every_token() -> None:
     np.testing.assert_array_equal(numpy(laid_out)[1], numpy(tokens)[1, where[1]])
 
 
-def test_nothing_to_merge_changes_nothing() -> None:
+def test_nothing_to_merge_changes_nothing_and_wrong_schedules_are_refused() -> None:
     tokens = values(2, 2, 8)
     for matching in (bipartite_soft_matching(tokens, 0), bipartite_soft_matching(tokens, 8, 1)):
         assert isinstance(matching, Matching)
         assert matching.merge(tokens) is matching.unmerge(tokens) is tokens
+    assert merging_schedule([4, 0, 2], 3) == (4, 0, 2)
+    for wrong in (-1, 2.5, True, [1, 2], [1, 2, "3"]):
+        with pytest.raises(ValueError, match="token_merging="):
+            merging_schedule(wrong, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="relative_length=17"):
+        layers.MergingEncoderBlock(dataclasses.replace(BLOCK, relative_length=17), merge=2)
 
 
 def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
@@ -153,12 +159,3 @@ def test_pooling_counts_a_merged_token_as_its_members(pooling: keras.layers.Laye
     few, token_index = values(2, 5, 32), np.array([[0, 1, 1, 2, 3, 4, 3, 3]] * 2, "int32")
     many = np.take_along_axis(few, token_index[:, :, None], axis=1)
     np.testing.assert_allclose(numpy(pooling(few, token_index)), numpy(pooling(many)), atol=1e-5)
-
-
-def test_errors() -> None:
-    assert merging_schedule([4, 0, 2], 3) == (4, 0, 2)
-    for wrong in (-1, 2.5, True, [1, 2], [1, 2, "3"]):
-        with pytest.raises(ValueError, match="token_merging="):
-            merging_schedule(wrong, 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="relative_length=17"):
-        layers.MergingEncoderBlock(dataclasses.replace(BLOCK, relative_length=17), merge=2)
