@@ -13,8 +13,7 @@ from keras_vit.layers import StandardizedConv2D
 from keras_vit.models import model_cost
 from keras_vit.models.cost import cost_of
 from keras_vit.models.skeleton import without_values
-from tests.bank import KINDS
-from tests.bank import fresh_kind as build
+from tests.models.test_common import KINDS, build
 from tests.models.test_variants import PARAMETERS
 
 # GMACs at 224 px as timm publishes them; it counts norms and softmax too, so ours are just below.
