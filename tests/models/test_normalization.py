@@ -74,22 +74,18 @@ def test_folders_are_those_of_the_rgb_model(layout: str, tmp_path: Path) -> None
     np.testing.assert_allclose(outputs(opened, RGB), outputs(rgb, RGB), atol=1e-5)
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused_and_the_spelling_of_earlier_files() -> None:
+    """The text was in `include_preprocessing`: in configurations, headers and users' programs."""
     four = r"or 1 for gray, not 4\. Give include_preprocessing=False"
     with pytest.raises(ValueError, match=four):
         fresh_kind("token", input_shape=(32, 32, 4), normalization="imagenet")
     for value in (0, None, 1):
         with pytest.raises(ValueError, match=f"include_preprocessing={value} must be True"):
             fresh_kind("token", include_preprocessing=value)
-
-
-def test_the_spelling_of_earlier_files() -> None:
-    """The text was in `include_preprocessing`: in configurations, headers and users' programs."""
     with pytest.warns(DeprecationWarning, match=r"is now normalization='clip'"):
         model = fresh_kind("token", include_preprocessing="clip")
     assert (model.include_preprocessing, model.normalization) == (True, "clip")
-    config = model.get_config()
-    del config["normalization"]
+    config = {k: v for k, v in model.get_config().items() if k != "normalization"}
     for earlier, now in (("clip", (True, "clip")), (True, (True, "inception"))):
         again = type(model).from_config({**config, "include_preprocessing": earlier})
         assert (again.include_preprocessing, again.normalization) == now
