@@ -16,7 +16,7 @@ import keras_vit
 from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training.fit import fit
 from tests.backend import rows
-from tests.bank import pixels
+from tests.bank import SIZES, pixels
 from tests.training.common import BACKEND, JIT, SOURCES, Source, assert_equal
 
 arrays, tensorflow_dataset, generator, py_dataset, torch_loader = SOURCES
@@ -43,10 +43,10 @@ def small_vit(**changes: Any) -> keras_vit.VisionTransformer:
     return keras_vit.VisionTransformer(**{**sizes, "input_shape": (16, 16, 3), **changes})
 
 
-def compiled(loss: Any = None, **changes: Any) -> keras_vit.VisionTransformer:
+def compiled(loss: Any = None, optimizer: Any = "sgd", **changes: Any) -> Any:
     model = small_vit(**changes)
     loss = SPARSE(from_logits=True) if loss is None else loss
-    model.compile("sgd", loss, metrics=["accuracy"], jit_compile=JIT)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=JIT)
     return model
 
 
@@ -356,3 +356,42 @@ def test_a_channels_first_model_trains_on_the_same_images(tmp_path: Path) -> Non
         history = fit(model, recipe, digits, tmp_path / data_format, monitor=None, print_fn=str)
         losses.append([*history["loss"], *history["val_loss"]])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def loss_of_arrays() -> list[float]:
+    keras.utils.set_random_seed(0)  # as before every test
+    return compiled().fit(IMAGES, LABELS, 4, shuffle=False, verbose=0).history["loss"]
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("source", SOURCES[1:])
+def test_every_source_of_batches_trains_alike(source: Source, loss_of_arrays: list[float]) -> None:
+    """All feed the same batches in the same order, so all end with the same loss."""
+    loss = compiled().fit(**source(IMAGES, LABELS), shuffle=False, verbose=0).history["loss"]
+    np.testing.assert_allclose(loss, loss_of_arrays, rtol=1e-5)
+
+
+LARGER = {**SIZES, "num_classes": 4, "depth": 1}
+SIXTEEN = pixels(16, 32, 32, 3), np.arange(16) % 4
+
+
+@pytest.mark.every_backend
+def test_it_learns_by_heart() -> None:
+    schedule = keras.optimizers.schedules.CosineDecay(0.0, 60, warmup_target=3e-3, warmup_steps=10)
+    model = compiled(None, keras.optimizers.AdamW(schedule, global_clipnorm=1.0), **LARGER)
+    history = model.fit(*SIXTEEN, batch_size=8, epochs=35, verbose=0).history
+    assert history["accuracy"][-1] == 1
+    assert model.evaluate(*SIXTEEN, verbose=0)[1] == 1
+
+
+@pytest.mark.every_backend
+def test_gradient_accumulation_equals_the_big_batch() -> None:
+    finals = []
+    for size, accumulate in ((16, None), (4, 4)):
+        keras.utils.set_random_seed(0)
+        sgd = keras.optimizers.SGD(0.1, gradient_accumulation_steps=accumulate)
+        model = compiled(None, sgd, **LARGER)
+        model.fit(*SIXTEEN, batch_size=size, epochs=2, shuffle=False, verbose=0)
+        finals.append(model.get_weights())
+    assert_equal(finals[1], finals[0], atol=2e-6)
