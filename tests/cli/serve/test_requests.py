@@ -343,9 +343,7 @@ def test_a_line_of_json_per_request(server: Server) -> None:
     assert len(logged(names[3])["path"]) == 200
 
 
-def test_a_request_of_many_images_leaves_room_and_ends_when_its_client_does(
-    file: Path, start_server: Start
-) -> None:
+def test_many_images_leave_room_and_end_with_their_client(file: Path, start_server: Start) -> None:
     server = start_server(file, 0.5, code=SLOW)  # seconds per batch of two
 
     def in_progress(number: int) -> None:
@@ -373,9 +371,7 @@ def test_a_request_of_many_images_leaves_room_and_ends_when_its_client_does(
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=[] if k == "multilabel" else [pytest.mark.slow]) for k in TASKS]
 )
-def test_each_task_in_each_way_and_nothing_logged_unasked(
-    kind: str, tmp_path: Path, start_server: Start
-) -> None:
+def test_each_task_in_each_way(kind: str, tmp_path: Path, start_server: Start) -> None:
     model = vit(task=TASKS[kind])
     server = start_server(save(model, tmp_path / "photos.keras"), *LIMITS)
     _, one, _ = request(server.port, "/predict", jpeg(1))
@@ -393,9 +389,7 @@ def test_each_task_in_each_way_and_nothing_logged_unasked(
 
 
 @pytest.mark.slow
-def test_a_model_with_an_odd_name_is_asked_by_what_is_printed(
-    tmp_path: Path, start_server: Start
-) -> None:
+def test_an_odd_name_is_asked_as_printed(tmp_path: Path, start_server: Start) -> None:
     name = NAMES[-1]  # bytes that are not UTF-8
     server = start_server(save(tiny_model(), tmp_path / f"{name}.keras"))
     status, model, _ = request(server.port, f"/v1/models/{quote(printable(name))}")
