@@ -213,9 +213,7 @@ def fake_modules(folder: Path, code: str, *names: str) -> str:
         ("list", 1, "was imported"),  # the test's own check
     ],
 )
-def test_help_and_usage_errors_import_no_backend(
-    words: str, status: int, expected: str, tmp_path: Path
-) -> None:
+def test_help_imports_no_backend(words: str, status: int, expected: str, tmp_path: Path) -> None:
     names = ("keras", "tensorflow", "jax", "torch", "numpy", "yaml", "rich")
     path = fake_modules(tmp_path, "raise SystemExit(f'{__name__} was imported')", *names)
     process = start(*words.split(), PYTHONPATH=path)
@@ -357,9 +355,7 @@ def test_options_stand_in_groups() -> None:
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "'utf-8' codec can't decode"),
     ],
 )
-def test_any_error_is_one_line(
-    raised: Exception, line: str, monkeypatch: pytest.MonkeyPatch, command: Command
-) -> None:
+def test_one_line(raised: Exception, line: str, monkeypatch: Any, command: Command) -> None:
     monkeypatch.setattr(cli, "plan", mock.Mock(side_effect=raised))
     monkeypatch.delenv("KERAS_VIT_TRACEBACK", raising=False)
     error = command("plan", "ViT-B/16", status=2)
