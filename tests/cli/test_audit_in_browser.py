@@ -56,9 +56,7 @@ def test_it_fits_and_can_be_read(width: int, page: Any, tmp_path: Path) -> None:
         assert len(np.unique(np.asarray(shot.convert("L")))) > 50
 
 
-def test_decisions_by_key_are_downloaded_and_kept(
-    page: Any, index: FeatureIndex, tmp_path: Path
-) -> None:
+def test_decisions_are_downloaded(page: Any, index: FeatureIndex, tmp_path: Path) -> None:
     def decided(name: str) -> Any:
         return page.locator(f'.photo[data-row="{index.files.index(name)}"]')
 
