@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
@@ -33,9 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_compares_weights_layers_and_sizes(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_layers_and_sizes(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     more = "--layers pre_logits block_0 --poolings token --sizes 12"
     printed = command(f"{CHOOSE} other.keras {more}")
     assert "24 training images of photos: classification of 2 classes" in printed
@@ -95,9 +94,7 @@ def test_some_images_are_drawn(command: Command) -> None:
         ("--out photos/choice", "is, holds or lies in photos"),
     ],
 )
-def test_what_does_not_suit_a_model_is_an_error_before_the_work(
-    more: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_before_the_work(more: str, words: str, command: Command, monkeypatch: Any) -> None:
     monkeypatch.setattr(embedding, "_write_rows", None)
     Path("mine").mkdir(exist_ok=True)
     Path("mine/notes.txt").write_text("mine")
