@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import keras
@@ -78,9 +79,7 @@ def test_train_writes_everything(run: Path, photographs: Path, command: Command)
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("no_export")
-def test_a_disorderly_folder_trains_to_the_end(
-    tmp_path: Path, command: Command, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_disorderly_folder(tmp_path: Path, command: Command, recwarn: Any) -> None:
     folder, out = disorderly_folder(tmp_path / "wüst"), tmp_path / "Blüten"
     printed = command(*training(folder, out), "--batch-size", "32")
     facts = json.loads((out / "report.json").read_text("utf-8"))
@@ -109,9 +108,7 @@ def test_evaluate_lists_left_out_files(tmp_path: Path, photographs: Path, comman
 
 @pytest.mark.usefixtures("no_export")
 @pytest.mark.parametrize("options", [LORA, "--freeze-backbone"])
-def test_lora_and_frozen_backbone_start_from_weights(
-    options: str, run: Path, photographs: Path, command: Command
-) -> None:
+def test_lora_and_frozen_body(options: str, run: Path, photographs: Path, command: Command) -> None:
     words = f"train --out runs/cheap --image-size 16 --batch-size 8 {options} --data"
     assert "weights" in command(words, photographs, status=2)
     command(words, photographs, "--weights", run / "model.keras")
@@ -124,9 +121,7 @@ def test_lora_and_frozen_backbone_start_from_weights(
 
 
 @pytest.mark.slow
-def test_recipe_auto_starts_from_a_probe_where_images_are_few(
-    run: Path, photographs: Path, command: Command
-) -> None:
+def test_recipe_auto_of_few_images(run: Path, photographs: Path, command: Command) -> None:
     out = Path("few")
     words = [*training(photographs, out), "--weights", run / "model.keras"]
     printed = command(*words, "--recipe", "auto", "--held-out", "0.65")
@@ -216,9 +211,7 @@ def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_export")
-def test_an_augmentation_of_a_run_belongs_to_it(
-    photographs: Path, interrupt: Interrupt, command: Command
-) -> None:
+def test_a_run_keeps_augment(photographs: Path, interrupt: Interrupt, command: Command) -> None:
     words = [*training(photographs), "--augment"]
     interrupt([*words, "tiny"], "predict_outcomes")
     assert "augment was " in command(*words, "none", "--resume", status=2)
