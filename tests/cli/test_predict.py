@@ -91,9 +91,7 @@ READ = {"csv": rows_of, "jsonl": read_jsonl, "parquet": read_parquet}
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_a_file_of_each_format_has_the_answers_of_the_task(
-    kind: str, models: Models, photographs: Path, predict: Predict
-) -> None:
+def test_formats_of_answers(kind: str, models: Models, photographs: Path, predict: Predict) -> None:
     pytest.importorskip("pyarrow.parquet")
     for format in READ:  # one image is broken
         predict(kind, f"{photographs} --top 2 --out a.{format}", status=1)
@@ -134,9 +132,7 @@ def _without_nulls(value: Any) -> Any:
         ("ordinal", ["grade", "probability", "mild"]),
     ],
 )
-def test_a_table_has_the_words_of_the_task(
-    kind: str, cells: list[str], photographs: Path, predict: Predict
-) -> None:
+def test_words_of_a_table(kind: str, cells: list[str], photographs: Path, predict: Predict) -> None:
     printed = predict(kind, f"{photographs}/a.png")
     for cell in cells:
         assert f" {cell} " in printed
@@ -180,9 +176,7 @@ def test_names_that_formats_would_obey(format: str, predict: Predict) -> None:
 
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
 @pytest.mark.parametrize("step", [401, pytest.param(101, marks=pytest.mark.thorough)])
-def test_resume_completes_what_was_cut_anywhere(
-    format: str, step: int, tmp_path: Path, predict: Predict
-) -> None:
+def test_resume_after_a_cut(format: str, step: int, tmp_path: Path, predict: Predict) -> None:
     """Cut after any number of bytes, within names with line breaks, too."""
     names = ["a", 'b",\n"', "c\r\nd", "e"]
     photos = write(tmp_path / "photos", {f"{n}.png": plain(60 * i) for i, n in enumerate(names)})
@@ -227,18 +221,14 @@ def test_resume_refuses_another_model(format: str, photographs: Path, predict: P
     assert "1 image, besides 1 that were there" in predict("regression", words)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(
-    photographs: Path, monkeypatch: pytest.MonkeyPatch, predict: Predict
-) -> None:
+def test_parquet_without_pyarrow(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     words = f"{photographs} --out a.parquet"
     assert "pip install pyarrow" in predict("ordinal", words, status=2)
     assert not Path("a.parquet").exists()
 
 
-def test_parquet_appears_whole_or_not_at_all(
-    photographs: Path, monkeypatch: pytest.MonkeyPatch, predict: Predict
-) -> None:
+def test_parquet_appears_whole(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(answer_files, "GROUP", 2)
     words = f"{photographs} --batch-size 1 --out a.parquet"
@@ -335,9 +325,7 @@ def test_links_to_folders_are_not_followed(photographs: Path) -> None:
     assert len(list(image_paths.image_paths([photographs]))) == 4
 
 
-def test_words_that_stand_for_nothing_are_errors_before_the_first_answer(
-    photographs: Path, monkeypatch: pytest.MonkeyPatch, predict: Predict
-) -> None:
+def test_words_that_stand_for_none(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
     monkeypatch.chdir(photographs)
     Path("empty").mkdir()
     refused = {"empty": "No image is in the folder", "*.tiff": "does not match any"}
@@ -349,9 +337,7 @@ def test_words_that_stand_for_nothing_are_errors_before_the_first_answer(
 
 
 @pytest.mark.parametrize("format", ["csv", pytest.param("jsonl", marks=pytest.mark.slow)])
-def test_a_killed_run_leaves_whole_rows_and_is_resumed(
-    format: str, models: Models, tmp_path: Path
-) -> None:
+def test_a_killed_run_is_resumed(format: str, models: Models, tmp_path: Path) -> None:
     pixels = {f"{i % 7}/{i:04}.png": plain(i % 250, (8, 8)) for i in range(800)}
     photos, out = write(Path("photos"), pixels), Path(f"answers.{format}")
     words = f"predict {models['classification']} photos --out {out} --batch-size 8"
