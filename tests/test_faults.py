@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,9 +129,7 @@ MARKS = {"convert": [], "evaluate": [], "train": [pytest.mark.slow]}
 @pytest.mark.parametrize(
     "command", [pytest.param(c, marks=MARKS.get(c, [pytest.mark.thorough])) for c in COMMANDS]
 )
-def test_some_faults(
-    command: str, start: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_some_faults(command: str, start: Path, folder: Path, capsys: Any) -> None:
     survives(command, start, folder, lambda total: [random.Random().randrange(total)])
     errors = capsys.readouterr().err
     assert "Traceback" not in errors
