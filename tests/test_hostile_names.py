@@ -43,9 +43,7 @@ def photographs(tmp_path: Path) -> list[Path]:
     return files
 
 
-def test_predict(
-    model_file: Path, photographs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_predict(model_file: Path, photographs: list[Path], monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("COLUMNS", "500")
     broken = photographs[0].with_name("[bold]\x1b[2J.png")
     broken.write_bytes(b"not an image")
