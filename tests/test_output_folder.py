@@ -274,9 +274,7 @@ def test_an_edited_file_is_kept_aside(out: Path, output: OutputFolder, capsys: A
 
 
 @pytest.mark.parametrize("obstacle", ["link a ../documents", "write a", "write a/x.txt"])
-def test_a_place_taken_meanwhile_costs_nothing(
-    obstacle: str, home: Path, out: Path, output: OutputFolder
-) -> None:
+def test_a_place_that_is_taken(obstacle: str, home: Path, out: Path, output: OutputFolder) -> None:
     """The last move fails: the run stays complete, and `--resume` only moves it."""
     with output.opened() as folder:
         write(folder / "model.keras", "new")
@@ -417,9 +415,7 @@ def test_a_failed_attempt_leaves_what_can_go_on(files: str, stays: bool, tmp_pat
         assert (output.workspace / name).exists() == (name != "model.keras")
 
 
-def test_a_download_that_fails_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_download(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("keras.utils.get_file", mock.Mock(side_effect=OSError("no network")))
     monkeypatch.setattr("keras_vit.weights.cache._published_sum", lambda url: ("auto", None))
