@@ -71,10 +71,12 @@ def row_of(name: str, option: str) -> str:
     return own if own in REFUSED else option[2:]
 
 
-def test_every_number_has_a_range_and_a_row() -> None:
+def test_every_number_has_a_row_and_every_option_a_group() -> None:
     options = numeric_options()
     assert {row_of(*each) for each in options} == REFUSED.keys()
     assert len(options) >= 62
+    for command in COMMANDS.values():
+        assert command.groups.keys() <= {"data", "model", "recipe", "run"}
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -113,11 +115,7 @@ def test_an_option_that_is_like_no_other_gets_no_proposal(name: str) -> None:
 USAGE = [
     ("train --data x --distill hard", "--distill has no effect without --teacher"),
     ("train --data x --task ordinal", "--task has no effect without --labels"),
-    ("train --data x --bands 0", "--bands"),
-    ("train --data x --bands 4,4", "--bands"),
-    ("train --data x --bands red", "--bands"),
-    ("train --data x --bands 1,,2", "--bands"),
-    ("train --data x --bands ", "--bands"),
+    *((f"train --data x --bands {bad}", "--bands") for bad in ("0", "4,4", "red", "1,,2", "")),
     ("calibrate m --data x --separator ;", "--separator has no effect"),
     ("evaluate m", "evaluate needs --data"),
     ("evaluate m --vtab", "--vtab needs --out"),
@@ -129,8 +127,7 @@ USAGE = [
     ("evaluate m --data d --cache-dir c", "no effect without --probe"),
     ("augment --data digits --out folder", "argument --out: 'folder'"),
     ("augment --data digits --out sheet.txt", "argument --out: 'sheet.txt'"),
-    ("trian", "invalid choice: 'trian'"),
-    ("trian", "Did you mean 'train'?"),
+    *(("trian", reason) for reason in ("invalid choice: 'trian'", "Did you mean 'train'?")),
     ("train", "required: --data"),
     ("train --data x --sam\x1b[2J", "--sam\\x1b[2J"),
     ("train --data x --two\nlines", "unrecognized arguments: --two lines"),
@@ -224,18 +221,16 @@ def test_help_imports_no_backend(words: str, status: int, expected: str, tmp_pat
     assert status or not error
 
 
-def test_a_failing_import_is_one_line() -> None:
+def test_a_failing_import_is_one_line_that_names_the_backend(run_python: Any) -> None:
     process = start("list", KERAS_BACKEND="teapot")
     _, error = process.communicate()
+    line = "KERAS_BACKEND=teapot is not a backend. Give one of tensorflow, jax, torch."
     assert process.returncode == 2
     assert error.startswith("keras-vit: ")
-    assert "KERAS_BACKEND=teapot is not a backend. Give one of tensorflow, jax, torch." in error
+    assert line in error
     assert error.count("\n") == 1
-
-
-def test_importing_the_package_says_that_the_backend_is_missing(run_python: Any) -> None:
     code = "try: import keras_vit\nexcept ImportError as error: print(error)"
-    assert run_python(code, "teapot").startswith("KERAS_BACKEND=teapot is not a backend. Give one")
+    assert run_python(code, "teapot").startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -275,11 +270,9 @@ OOM when allocating tensor with shape[64,12,577,577] and type float
 
 
 def test_exhausted_memory_is_a_short_line() -> None:
-    line = one_line(RuntimeError(TENSORFLOW_ERROR))
-    assert line == (
-        "Out of memory. Give a smaller batch, image size or model. "
-        "OOM when allocating tensor with shape[64,12,577,577] and type float"
-    )
+    fix = "Out of memory. Give a smaller batch, image size or model. "
+    tensor = "OOM when allocating tensor with shape[64,12,577,577] and type float"
+    assert one_line(RuntimeError(TENSORFLOW_ERROR)) == fix + tensor
     other = one_line(RuntimeError(TENSORFLOW_ERROR.replace("OOM when", "No")))
     assert other.startswith("Graph execution error: No allocating")
     for message in ("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes", "CUDA out of memory."):
@@ -336,11 +329,6 @@ def test_the_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
         assert stop.value.code == 0
         shown = f"example: keras-vit {name}" if name else "KERAS_VIT_PLAIN=1"
         assert shown in capsys.readouterr().out
-
-
-def test_options_stand_in_groups() -> None:
-    for options in COMMANDS.values():
-        assert options.groups.keys() <= {"data", "model", "recipe", "run"}
 
 
 @pytest.mark.parametrize(
