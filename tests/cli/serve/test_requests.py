@@ -173,26 +173,22 @@ def test_pixels_of_another_scale_are_rows_with_a_reason(port: int) -> None:
 SHAPE = [1, 32, 24, 3]
 BLACK = [0] * (32 * 24 * 3)
 FILE = base64_of(jpeg())
+NO_JSON = (b"", jpeg(), b"[" * 250, b"9" * 5000, b"\xff\xfe{}")
 LOGITS = {"outputs": [{"name": "logits"}]}
 
 
 @pytest.mark.parametrize(
     ("path", "content", "status", "reason"),
     [
-        (PREDICT, b"", 400, "not JSON"),
-        (PREDICT, jpeg(), 400, "not JSON"),
-        (PREDICT, b"[" * 250, 400, "not JSON"),
+        *((PREDICT, body, 400, "not JSON") for body in NO_JSON),
         (PREDICT, b"[" * 300_000, 413, "more parts than one of 10 images"),
         (PREDICT, b'{"instances": [' + b"[]," * 100_000 + b"[]]}", 413, "more parts"),
         (PREDICT, {str(i): 0 for i in range(20_000)}, 413, "more parts"),
         (PREDICT, b'{"instances": [NaN]}', 400, "NaN is not a number of JSON"),
-        (PREDICT, b"9" * 5000, 400, "not JSON"),
-        (PREDICT, b"\xff\xfe{}", 400, "not JSON"),
         (PREDICT, [1], 400, "not a JSON object"),
         (PREDICT, {"inputs": {"b64": FILE}}, 400, 'The body has "inputs"'),
         (PREDICT, {"\x1b[2J" + "k" * 300_000: 1}, 400, "The body has"),
-        (PREDICT, {"instances": []}, 400, "not a list of images"),
-        (PREDICT, {"instances": "x"}, 400, "not a list of images"),
+        *((PREDICT, {"instances": value}, 400, "not a list of images") for value in ([], "x")),
         (PREDICT, {"instances": [FILE]}, 400, "instances[0] is not a JSON object"),
         (PREDICT, {"instances": [{"b64": FILE}, {}]}, 400, 'instances[1]["b64"] is not a text'),
         (PREDICT, {"instances": [{"b64": [1]}]}, 400, "is not a text"),
@@ -201,8 +197,7 @@ LOGITS = {"outputs": [{"name": "logits"}]}
         (PREDICT, instances(*[b""] * 11), 413, "more than 10 images"),
         (PREDICT, instances(*[b""] * 10_000), 413, "more parts than one of 10 images"),
         (PREDICT, {"instances": [{"b64": "A" * MAX_BYTES}]}, 413, "more than 400000 bytes"),
-        (INFER, {}, 400, "not a list of one tensor"),
-        (INFER, {"inputs": []}, 400, "not a list of one tensor"),
+        *((INFER, body, 400, "not a list of one tensor") for body in ({}, {"inputs": []})),
         (INFER, {"inputs": [1]}, 400, "inputs[0] is not a JSON object"),
         (INFER, {"id": 7, "inputs": []}, 400, '"id" is not a text'),
         (INFER, {"inputs": [], "binary": 1}, 400, '"binary"'),
