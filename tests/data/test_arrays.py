@@ -17,7 +17,6 @@ from keras_vit.data.eval_transform import INTERPOLATIONS, MODES, PILLOW_MODES, E
 from keras_vit.data.preprocessing import training_crop, training_image
 
 tf = pytest.importorskip("tensorflow")
-
 RANDOM = np.random.default_rng(0)
 SEEDS = [np.array(seed) for seed in ((0, 0), (1, 5), (12, 5), (2**40, 3))]
 
