@@ -18,7 +18,6 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job_recipe import recipe_of
 
 tf = pytest.importorskip("tensorflow")
-
 COUNT, SIZE = 8, 12
 CLASSES = tuple("abcdefgh")  # one per image, so that a label tells which images were mixed
 
