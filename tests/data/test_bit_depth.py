@@ -21,7 +21,6 @@ from tests import bank
 from tests.data.image_fixtures import encode, plain, png_of_twelve_bits, write, write_examples
 
 pytestmark = pytest.mark.backends("torch")  # the bytes of a file say it
-
 DEEP = png_of_twelve_bits()
 
 
