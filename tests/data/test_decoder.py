@@ -15,12 +15,10 @@ from keras_vit.data.decode.pillow import decode_with_pillow
 from tests.data.image_fixtures import IMAGE, PIXELS, encode, one_quick, orientation
 
 tf = pytest.importorskip("tensorflow")
-
 TRANSPARENT = IMAGE.copy()
 TRANSPARENT.putalpha(Image.fromarray(PIXELS[..., 1]))
 # Pillow's and libjpeg's YCbCr conversions differ by a few levels.
 LOSSY = {"JPEG": 5, "WEBP": 1}
-
 PALETTE = IMAGE.quantize(16)
 TURNED = {"save_all": True, "append_images": [IMAGE.rotate(180)]}  # a second frame
 FILES = {
