@@ -11,7 +11,6 @@ from keras_vit.training.refinement import some_images
 from tests.data.image_fixtures import one_quick, plain, write
 
 tf = pytest.importorskip("tensorflow")
-
 COUNT = 22
 RNG = np.random.default_rng(0)
 XY = Regression(("x", "y"), offset=(1, 2), scale=(3, 4))
