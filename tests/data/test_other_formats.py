@@ -10,7 +10,6 @@ from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import flat_folder, plain, write
 
 pytestmark = pytest.mark.backends("torch")  # no file is read
-
 FORMATS = {
     "a.tif": ("TIFF", "Pillow"),
     "a.TIFF": ("TIFF", "scale the array to 0..255"),
