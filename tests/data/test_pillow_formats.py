@@ -15,7 +15,6 @@ from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
 from tests.data.image_fixtures import encode, orientation, write
 
 pytestmark = pytest.mark.backends("torch")  # Pillow alone reads them
-
 RANDOM = np.random.default_rng(0)
 PHOTO = Image.fromarray(RANDOM.integers(0, 256, (4, 6, 3), np.uint8)).resize((60, 40))
 
