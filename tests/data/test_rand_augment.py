@@ -8,7 +8,6 @@ from keras_vit.data import OPERATIONS, Augmentation, rand_augment, training_imag
 from keras_vit.data.augment.rand_augment import _gray
 
 tf = pytest.importorskip("tensorflow")
-
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 48, 3), np.uint8)
 NARROW = (NOISE // 3 + 40).astype(np.uint8)  # with room to stretch
 FLAT = np.full((40, 48, 3), (7, 100, 255), np.uint8)
@@ -45,12 +44,19 @@ def test_colors_are_pillows(name: str, image: str) -> None:
         assert (difference > 0).mean() < 0.01
 
 
-def test_gray_is_pillows_and_solarize_add() -> None:
+def test_gray_is_pillows_and_solarize_add_and_cutout() -> None:
     expected = np.asarray(Image.fromarray(NOISE).convert("L"))
     np.testing.assert_array_equal(_gray(tf.constant(NOISE))[..., 0], expected)
     brighter = np.minimum(NOISE.astype(int) + 55, 255)
     expected = np.where(NOISE < 128, brighter, NOISE)
     np.testing.assert_array_equal(apply("solarize_add", NOISE, 5), expected)
+    middle, corner = (
+        (apply("cutout", FLAT, 10, 0.0, place, place) == 128).all(-1) for place in (0.5, 0.0)
+    )
+    expected = np.zeros((40, 48), bool)
+    expected[20 - 7 : 20 + 7, 24 - 8 : 24 + 8] = True  # 40 / 224 of each side, both ways
+    np.testing.assert_array_equal(middle, expected)
+    assert corner.sum() == 7 * 8
 
 
 def moved(image: np.ndarray, source) -> np.ndarray:
@@ -91,15 +97,6 @@ def test_rotation_is_pillows() -> None:
     fractions = [(f == np.asarray(turned)).all(-1).mean() for f in result]
     assert max(fractions) > 0.97
     assert min(fractions) < 0.7
-
-
-def test_cutout() -> None:
-    result = apply("cutout", FLAT, 10, 0.0, 0.5, 0.5)
-    expected = np.zeros((40, 48), bool)
-    expected[20 - 7 : 20 + 7, 24 - 8 : 24 + 8] = True  # 40 / 224 of each side, both ways
-    np.testing.assert_array_equal((result == 128).all(-1), expected)
-    corner = (apply("cutout", FLAT, 10, 0.0, 0.0, 0.0) == 128).all(-1)
-    assert corner.sum() == 7 * 8
 
 
 @pytest.mark.parametrize("channels", [1, 3])
