@@ -23,12 +23,10 @@ from keras_vit.data.decode.rasters import read_raster, shown
 from tests.data.image_fixtures import one_quick, write
 
 pytestmark = pytest.mark.backends("torch")  # Grain and NumPy read them
-
 pytest.importorskip("grain")
 tifffile = pytest.importorskip("tifffile")
 imagecodecs = pytest.importorskip("imagecodecs")
 pydicom = pytest.importorskip("pydicom")
-
 RANDOM = np.random.default_rng(0)
 FIVE = RANDOM.integers(0, 65536, (40, 50, 5)).astype("uint16")
 
