@@ -19,7 +19,6 @@ from tests.data.image_fixtures import encode, flat_folder, orientation, smooth, 
 
 pytest.importorskip("grain")
 tf = pytest.importorskip("tensorflow")
-
 SIZES = ((30, 44), (41, 23), (64, 64), (17, 90))  # height, width
 OF_DIGITS = {**bank.TINY, "patch_size": 4, "input_shape": (8, 8, 1), "num_classes": 10}
 MIXED = Augmentation(min_area=0.3, mixup=0.4, cutmix=1.0)
