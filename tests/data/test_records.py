@@ -17,7 +17,6 @@ from tests.examples import load_example
 
 tf = pytest.importorskip("tensorflow")
 array_record = pytest.importorskip("array_record.python.array_record_module")
-
 COUNT = 23
 NAMES = "".join(f"number {i}\n" for i in range(128))
 Example = tuple[bytes, int]  # an image and its label
