@@ -10,7 +10,6 @@ from keras_vit.data import ArraySplit, Augmentation, Split, load, pipeline
 from tests.data.image_fixtures import write_examples
 
 tf = pytest.importorskip("tensorflow")
-
 COUNT, BATCH = 22, 8
 # And whether images are mixed, each with the one before it.
 ROWS = [(range(4), True), (range(4, 8), False), (range(0, 8, 2), True)]
