@@ -76,8 +76,7 @@ def test_real_photographs_in_train_and_test(shared: Path) -> None:
     assert (len(both.train), len(both.val), len(splits.report)) == (4000, 1000, 0)
     assert list(both) == ["train", "val"]
     assert len(both.class_names) == 10
-    images, _ = next(iter(pipeline(splits.val, 32, 8)))
-    assert images.numpy().std() > 20
+    assert next(iter(pipeline(splits.val, 32, 8)))[0].numpy().std() > 20
 
 
 def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) -> None:
@@ -305,13 +304,10 @@ def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatc
     assert f"checked {files} files: 1 cannot be decoded\n" in capsys.readouterr().err
 
 
-def test_missing_folder() -> None:
+def test_missing_folders_and_folders_of_a_class(tmp_path: Path) -> None:
     for source in ("./flowers", "photos/flowers", "~/no such folder", Path("x")):
         with pytest.raises(FileNotFoundError, match=r"There is no (?s:.*)FOLDER/train/<class>"):
             load(source)
-
-
-def test_a_class_folder_is_not_the_folder_of_classes(tmp_path: Path) -> None:
     folder = write(tmp_path, {f"{name}/1.png": plain(1) for name in "ab"})
     with pytest.raises(ValueError, match=f"Then give the folder around it, {folder}. Give FOLDER"):
         load(folder / "a")
