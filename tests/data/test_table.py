@@ -18,7 +18,6 @@ from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from tests.data.image_fixtures import one_quick, plain, write
 
 pytest.importorskip("tensorflow")
-
 COUNT = 30
 FILES = [f"{i:02d}.png" for i in range(COUNT)]
 SPLITS = ["val" if i % 3 == 2 else "train" for i in range(COUNT)]
@@ -409,8 +408,6 @@ HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
         "numbers in a list": (JSON + b'{"label": [0.5]}', "line 2 has .*a column per number"),
     },
 }
-
-
 ROWS = [row for name, cases in HOSTILE.items() for row in one_quick(cases, name)]
 
 
