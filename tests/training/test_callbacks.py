@@ -57,9 +57,6 @@ def test_the_step_that_diverged_is_named() -> None:
     assert isinstance(e.value, FloatingPointError)
     assert (e.value.step, e.value.last_finite) == (7, losses[5])
     assert "learning rate was 0.01: try a third" in str(e.value)
-
-
-def test_divergence_in_the_first_step_of_an_epoch() -> None:
     with pytest.raises(NonFiniteLossError, match="it is the first step of its epoch"):
         fit(small_model(), callbacks.StopAtNonFiniteLoss(), diverged=4)
 
@@ -99,6 +96,7 @@ class Clock(keras.callbacks.Callback):
 
 
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One per epoch; of long epochs, one per minute."""
     lines: list[str] = []
     fit(small_model(), Clock(monkeypatch), Progress(BATCH, lines.append))
     assert [line.split("  ")[:4] for line in lines] == [
@@ -107,10 +105,7 @@ def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         ["epoch 3/3", "step 4/4", "8 images/s", "0:00 left"],
     ]
     assert all("  loss " in line for line in lines)
-
-
-def test_long_epochs_have_a_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
+    lines.clear()
     clock, progress = Clock(monkeypatch), Progress(BATCH, lines.append)
     fit(small_model(), clock, progress, epochs=1, steps_per_epoch=150)
     printed = [line.split("  ")[1] for line in lines]
@@ -159,14 +154,12 @@ def test_a_finished_epoch_shows_every_metric(columns: int, terminal: Callable[..
         assert re.search(rf"^epoch {epoch}/3[^█]*  loss [\d.e-]+  val_loss [\d.e-]+$", line)
 
 
-def test_a_terminal_without_block_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
+        # A terminal without block characters.
         patched.setattr(callbacks.sys, "stdout", SimpleNamespace(encoding="ascii"))
         assert callbacks._bar(1, 4, 12) == "###........."
     assert callbacks._bar(5, None, 12) == ""  # `fit` does not know the number of steps
-
-
-def test_clock() -> None:
     texts = [callbacks._clock(seconds) for seconds in (7.4, 59.9, 750, 11045)]
     assert texts == ["0:07", "1:00", "12:30", "3:04:05"]
 
