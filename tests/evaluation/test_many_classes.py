@@ -125,7 +125,7 @@ def test_the_matrix_shows_the_worst_confusions(report: ClassificationReport) -> 
     assert len(without.axes[0].get_yticklabels()) == 50
 
 
-def test_tables_have_the_classes_with_most_mistakes(report: ClassificationReport) -> None:
+def test_tables_have_the_worst_classes_and_the_file_all(report: ClassificationReport) -> None:
     lines = str(report).splitlines()
     assert lines[0] == "the 40 classes with most mistakes of 1,000:"
     assert len(lines) == SHOWN_ROWS + 7
@@ -135,9 +135,7 @@ def test_tables_have_the_classes_with_most_mistakes(report: ClassificationReport
     assert "The most frequent confusions, 10 of 10:" in text
     assert "| class 7 | class 8 | 3 |" in text
     assert text.count("\n") < 80
-
-
-def test_all_numbers_are_in_the_file(report: ClassificationReport) -> None:
+    # All numbers are in the file.
     text = json.dumps(report.to_dict())
     assert len(text) < 300_000  # a matrix of a million numbers would be 3 MB
     again = ClassificationReport.from_dict(json.loads(text))
@@ -213,7 +211,7 @@ def test_a_temperature_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPa
         evaluation.fit_temperature(labels, np.where(np.arange(60)[:, None] == 41, np.nan, logits))
 
 
-def test_large_images_of_mistakes_are_reduced() -> None:
+def test_large_images_and_long_names_of_mistakes_are_reduced() -> None:
     split = data.ArraySplit("val", ("a", "b"), pixels(2, 300, 600, 1), np.array([0, 1]))
     assert [i.shape for i in images_at(split, [0], 1, largest=60)] == [(30, 60, 1)]
     assert [i.shape for i in images_at(split, [1], 3, largest=60)] == [(30, 60, 3)]
@@ -224,9 +222,7 @@ def test_large_images_of_mistakes_are_reduced() -> None:
     assert len(figure.axes) == 60
     assert "The 60 most confident of 500 mistakes" in figure.get_suptitle()
     assert figure.get_size_inches().max() * figure.dpi < 8000
-
-
-def test_long_names_differ_where_they_are_shown() -> None:
+    # Long names differ where they are shown.
     long = "Canis_lupus_familiaris_of_the_mountains_{}_in_the_snow_of_the_high_valleys_in_winter"
     colors = ("brown", "black", "brindled")
     siblings = tuple(long.format(color) for color in colors)
