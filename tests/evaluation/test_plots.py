@@ -86,16 +86,14 @@ def test_curves_of_what_there_is() -> None:
     # The first of equal epochs is the best.
     equal = draw_curves({"loss": [3.0, 2.0, 1.0], "val_loss": [2.0, 1.0, 1.0]})
     assert equal.axes[0].get_title("right") == "1 in epoch 2"
-
-
-@pytest.mark.parametrize("peak", [1.75e-3, 3e-4, 2.3e-3, 0.1, 8e-6])
-def test_labels_of_learning_rates_are_their_ticks(peak: float) -> None:
-    figure = draw_curves({"loss": [2.0, 1.0], "learning_rate": [peak, peak / 7]})
-    drawn(figure)
-    axis = figure.axes[2].yaxis
-    labels = texts(axis.get_ticklabels())
-    assert len(labels) >= 2
-    assert [float(label) for label in labels] == pytest.approx(list(axis.get_ticklocs()))
+    # The labels of learning rates are their ticks.
+    for peak in (1.75e-3, 3e-4, 2.3e-3, 0.1, 8e-6):
+        figure = draw_curves({"loss": [2.0, 1.0], "learning_rate": [peak, peak / 7]})
+        drawn(figure)
+        axis = figure.axes[2].yaxis
+        labels = [float(label) for label in texts(axis.get_ticklabels())]
+        assert len(labels) >= 2
+        assert labels == pytest.approx(list(axis.get_ticklocs())), peak
 
 
 @pytest.mark.parametrize("images", [1, 30, 400, 200_000])
@@ -219,14 +217,11 @@ def test_plots_of_very_many_names_are_bounded(task: Task, targets: np.ndarray) -
         assert f"of {task.size} " in figure.axes[0].get_title("left") + figure.get_suptitle()
 
 
-def test_neighboring_grades_share_a_cell() -> None:
+def test_neighboring_grades_share_a_cell_and_the_worst_answers_name_their_files() -> None:
     figure = draw_grades(Ordinal(size=100), np.array([0, 0, 99, 99]), np.eye(100)[[0, 1, 1, 99]])
     matrix = figure.axes[0].images[0].get_array()
     assert matrix[0, 0] == 1
     assert matrix[49].tolist() == [0.5, *48 * [0], 0.5]
-
-
-def test_the_worst_answers_of_any_task_name_their_files() -> None:
     task, targets = Multilabel(("sun", "sea")), np.array([[1, 0], [1, 1], [0, 0]], np.float32)
     answers = np.array([[0.9, 0.2], [0.1, 0.2], [0.4, 0.1]], np.float32)
     split = ArraySplit("val", task, np.zeros((3, 8, 8, 1), np.uint8), targets)
