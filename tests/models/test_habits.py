@@ -20,28 +20,22 @@ from tests.layers.cases import quantizer
 from tests.models.test_common import JIT, ONE_BLOCK, build, pixels, predict
 
 # Every layer that the package has, in small models.
+MERGING = {"depth": 2, "token_merging": 3}
+TOKENS = ("token", "gap", "map", "all_tokens", "relative", "dinov2_giant")
+ARCHITECTURES = ("token", "hybrid", "mixer", "bit")
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "class token": ("token", {}),
-    "gap": ("gap", {}),
-    "map": ("map", {}),
-    "all tokens": ("all_tokens", {}),
-    "registers": ("relative", {}),
-    "swiglu": ("dinov2_giant", {}),
-    "merging": ("token", {"depth": 2, "token_merging": 3, "patch_dropout": 0.2, "remat": True}),
-    "merging, all tokens": ("all_tokens", {"depth": 2, "token_merging": 3}),
-    "hybrid": ("hybrid", {}),
-    "mixer": ("mixer", {}),
-    "bit": ("bit", {}),
+    **{kind: (kind, {}) for kind in (*TOKENS, *ARCHITECTURES[1:])},
+    "merging": ("token", {**MERGING, "patch_dropout": 0.2, "remat": True}),
+    "merging, all tokens": ("all_tokens", MERGING),
 }
-ARCHITECTURES = ("class token", "hybrid", "mixer", "bit")
 # Keras does the rest: what it computes of its own runs on every backend with one family alone.
-ONE_OF_EACH = rows(ARCHITECTURES, ["class token"])
+ONE_OF_EACH = rows(ARCHITECTURES, ["token"])
 THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in ARCHITECTURES[1:]]
 ONE_IS_QUICK = [ARCHITECTURES[0], *THOROUGH]
 IMAGES = pixels(4, 32, 32, 3)
 
 
-def make(family: str = "class token", **changes: Any) -> ImageModel:
+def make(family: str = "token", **changes: Any) -> ImageModel:
     kind, arguments = FAMILIES[family]
     return build(kind, **{**ONE_BLOCK.get(kind, {"depth": 1}), **arguments, **changes})
 
@@ -62,7 +56,6 @@ def assert_equal_outputs(one: keras.Model, other: keras.Model) -> None:
 
 
 def vector(features: Any) -> Any:
-    """What a classifier goes on top of: the mean of tokens or of a grid, where there are some."""
     pooling = {3: keras.layers.GlobalAveragePooling1D, 4: keras.layers.GlobalAveragePooling2D}
     return pooling[len(features.shape)]()(features) if len(features.shape) > 2 else features
 
@@ -104,7 +97,7 @@ def test_a_frozen_base_is_trained_under_a_new_head(architecture: str, tmp_path: 
     loaded = reloaded(model, tmp_path)
     assert [len(each.trainable_variables) for each in (model, loaded)] == [2, 2]
     assert_equal_outputs(loaded, model)
-    if architecture == "class token":  # as a whole; Keras does the rest: one family is enough
+    if architecture == "token":  # as a whole; Keras does the rest: one family is enough
         base.trainable = True
         fit_once(model)
         assert not all(map(np.array_equal, before, base.get_weights()))
@@ -136,20 +129,8 @@ def test_copies(architecture: str, way: str) -> None:
     assert (outputs(other)[0] != outputs(model)[0]).any()
 
 
-INSIDE = {
-    "class token": "block_0/mlp",
-    "hybrid": "block_0/attention/query_key_value",
-    "mixer": "block_0/token_mixing",
-    "bit": "stage_1_unit_1/conv_1",
-}
-
-
-def inside(model: keras.Model, path: str) -> keras.layers.Layer:
-    first, *names = path.split("/")
-    layer = model.get_layer(first)
-    for name in names:
-        layer = next(inner for inner in layer._flatten_layers() if inner.name == name)
-    return layer
+INSIDE = {"token": "block_0/mlp", "hybrid": "block_0/attention/query_key_value"}
+INSIDE |= {"mixer": "block_0/token_mixing", "bit": "stage_1_unit_1/conv_1"}
 
 
 def trainable(model: keras.Model) -> list[str]:
@@ -162,7 +143,8 @@ def test_freezing_inside_a_block_is_kept(architecture: str, frozen: str, tmp_pat
     everything = trainable(model)
     for layer in model.layers if frozen == "all but it" else []:
         layer.trainable = False
-    inside(model, INSIDE[architecture]).trainable = frozen == "all but it"
+    inside = next(one for one in model._flatten_layers() if one.path == INSIDE[architecture])
+    inside.trainable = frozen == "all but it"
     kept = trainable(model)
     assert 0 < len(kept) < len(everything)
     copies = [model.copy(), model.with_input_shape((32, 32, 3)), keras.models.clone_model(model)]
@@ -201,13 +183,11 @@ def test_a_block_a_base_and_a_feature_model_thaw_as_a_whole() -> None:
     model = make()
     everything = trainable(model)
     block = model.get_layer("block_0")
-    block.attention.trainable = False
-    block.trainable = True
-    assert trainable(model) == everything
-    block.mlp.dense_0.trainable = False
-    assert model.get_config()["frozen"] == ["block_0/mlp/dense_0"]
-    block.mlp.trainable = True
-    assert trainable(model) == everything
+    for part, whole in ((block.attention, block), (block.mlp.dense_0, block.mlp)):
+        part.trainable = False
+        assert model.get_config()["frozen"] == [part.path]
+        whole.trainable = True
+        assert trainable(model) == everything
     features, images = model.feature_model("pre_logits"), keras.Input((32, 32, 3))
     for base in (model, features, None):
         for layer in model.layers:
@@ -228,11 +208,11 @@ def quantized(model: ImageModel, *args: Any, **options: Any) -> ImageModel:
     return model
 
 
-QUANTIZED = [(kind, "int8") for kind in ARCHITECTURES]
-QUANTIZED += [("class token", "int4"), ("mixer", "float8")]
+INT8 = [(kind, "int8") for kind in ARCHITECTURES]
+QUANTIZED = rows([*INT8, ("token", "int4"), ("mixer", "float8")], INT8[:1])
 
 
-@pytest.mark.parametrize(("architecture", "mode"), rows(QUANTIZED, [("class token", "int8")]))
+@pytest.mark.parametrize(("architecture", "mode"), QUANTIZED)
 def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
     architecture: str, mode: str, tmp_path: Path
 ) -> None:
@@ -256,8 +236,7 @@ def test_layers_that_a_filter_leaves_out_are_not_quantized(whose: str) -> None:
     if "filters" not in inspect.signature(keras.Model.quantize).parameters:
         pytest.skip("not in this version of Keras")
     model = make()
-    if whose != "ours":
-        model = keras.Model(model.input, model.output)
+    model = model if whose == "ours" else keras.Model(model.input, model.output)
     quantized(model, "int8", filters=lambda layer: layer.name not in ("dense_1", "head"))
     dense = [one for one in model._flatten_layers() if isinstance(one, keras.layers.Dense)]
     assert {one.name for one in dense if one.quantization_mode is None} == {"dense_1", "head"}
@@ -285,10 +264,10 @@ def test_policies_of_the_program_and_maps_of_them_are_honored_by_all_layers(tmp_
     model = make(dtype=map_of("float32", wanted))
     assert policies == {path: policy.name for path, policy in wanted.items()}
     for one in (model, reloaded(model, tmp_path), model.copy()):
-        assert one.get_layer("head").compute_dtype == "bfloat16"
-        assert one.get_layer("head").variable_dtype == "float32"
-        assert one.get_layer("block_0").mlp.dense_1.variable_dtype == "bfloat16"
-        assert one.get_layer("block_0").norm_1.variable_dtype == "float32"
+        head, block = one.get_layer("head"), one.get_layer("block_0")
+        assert (head.compute_dtype, head.variable_dtype) == ("bfloat16", "float32")
+        assert block.mlp.dense_1.variable_dtype == "bfloat16"
+        assert block.norm_1.variable_dtype == "float32"
     unnamed = make(dtype=map_of("mixed_bfloat16", {"block_0": wanted["head"]}))
     assert unnamed.get_layer("head").compute_dtype == "float32"
     for policy in ("mixed_bfloat16", "bfloat16", "float64"):
