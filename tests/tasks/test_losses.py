@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from sklearn.metrics import mean_pinball_loss
 
 from keras_vit.tasks import TASKS, losses
 from tests.backend import rows
@@ -27,7 +28,8 @@ def test_losses_equal_the_official_ones(name: str, shared: Path) -> None:
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6, err_msg=labels)
 
 
-def test_the_sigmoid_loss_under_low_precision_and_large_logits() -> None:
+def test_values_of_the_sigmoid_and_the_quantile_loss() -> None:
+    # Under low precision and large logits.
     logits = keras.ops.convert_to_tensor([[90.0, -90.0], [-90.0, 90.0]], "bfloat16")
     loss = losses.SigmoidCrossentropy(reduction=None)(np.eye(2), logits)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(loss), [0, 0], atol=1e-6)
@@ -37,6 +39,12 @@ def test_the_sigmoid_loss_under_low_precision_and_large_logits() -> None:
     smooth = losses.SigmoidCrossentropy(0.2)(np.array([[1.0, 0.0]]), np.array([[3.0, 3.0]]))
     expected = 2 * np.log1p(np.exp(3)) - 3 * (0.9 + 0.1)
     np.testing.assert_allclose(float(smooth), expected, rtol=1e-5)
+    # The quantile loss is least at the quantile, as scikit-learn's.
+    targets, outputs = np.random.default_rng(0).normal(size=(2, 50, 1)).astype("float32")
+    for q in (0.1, 0.5, 0.9):
+        expected = mean_pinball_loss(targets, outputs, alpha=q)
+        found = losses.QuantileLoss(q)(targets, outputs)
+        np.testing.assert_allclose(float(found), expected, rtol=1e-6)
 
 
 @pytest.mark.every_backend
@@ -55,9 +63,8 @@ def test_integer_labels_are_one_hot_rows() -> None:
 # AsymmetricLossMultiLabel, ZlprLoss, and of torch 2.13 huber_loss: the loss, and its gradient by
 # the logits.
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/task_losses.json").read_text())
-LOGITS = np.array(
-    [[0.5, -1.25, 3.0, -4.0], [-0.1, 0.0, -2.75, 1.5], [6.0, -7.0, 2.0, -0.5]], "float32"
-)
+ROWS = [[0.5, -1.25, 3.0, -4.0], [-0.1, 0.0, -2.75, 1.5], [6.0, -7.0, 2.0, -0.5]]
+LOGITS = np.array(ROWS, "float32")
 HARD = np.array([[1, 0, 0, 1], [0, 1, 0, 1], [1, 0, 0, 0]], "float32")
 SOFT = np.array([[0.75, 0, 0.25, 1], [0, 0.5, 0.1, 0.9], [1, 0.05, 0, 0.4]], "float32")
 GRADES = np.array([1, 4, 0])  # for timm, rows of whether the grade is above each
@@ -133,8 +140,8 @@ def test_gradients_are_those_of_finite_differences(kind: str) -> None:
         for at in np.ndindex(logits.shape):
             step = np.zeros_like(logits)
             step[at] = 2e-3
-            sides = [float(loss(targets, logits + step)), float(loss(targets, logits - step))]
-            differences[at] = (sides[0] - sides[1]) / 4e-3
+            upper, lower = (float(loss(targets, logits + way)) for way in (step, -step))
+            differences[at] = (upper - lower) / 4e-3
         _, gradient = of_logits(loss, targets, logits)
         np.testing.assert_allclose(gradient, differences, rtol=5e-3, atol=5e-4, err_msg=name)
         for scale in (0.0, 50.0, 1e4):
@@ -143,16 +150,6 @@ def test_gradients_are_those_of_finite_differences(kind: str) -> None:
         again = restore(loss)
         assert again.get_config() == loss.get_config()
         assert float(again(targets, logits)) == float(loss(targets, logits))
-
-
-def test_the_quantile_loss_is_least_at_the_quantile() -> None:
-    from sklearn.metrics import mean_pinball_loss
-
-    targets, outputs = np.random.default_rng(0).normal(size=(2, 50, 1)).astype("float32")
-    for q in (0.1, 0.5, 0.9):
-        expected = mean_pinball_loss(targets, outputs, alpha=q)
-        found = losses.QuantileLoss(q)(targets, outputs)
-        np.testing.assert_allclose(float(found), expected, rtol=1e-6)
 
 
 @pytest.mark.every_backend
