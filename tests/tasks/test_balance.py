@@ -67,18 +67,15 @@ def test_losses_of_classes_are_those_by_hand(loss: str) -> None:
 
 def test_losses_are_those_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    functional = torch.nn.functional
-    weights = class_weights(COUNTS)
+    functional, weights = torch.nn.functional, class_weights(COUNTS)
     tensors = torch.tensor(LOGITS), torch.tensor(LABELS), torch.tensor(weights).float()
     theirs = functional.cross_entropy(*tensors, reduction="none").mean()
     ours = BalancedLoss(SoftmaxCrossentropy(), weights=weights)(LABELS, LOGITS)
     np.testing.assert_allclose(float(ours), float(theirs), rtol=1e-5)
-
     present = (ROWS > 0).astype("float32")
     weights = positive_weights([5, 90, 3, 0], 100)
-    tensor = torch.tensor(LOGITS, requires_grad=True)
+    tensor, weight = torch.tensor(LOGITS, requires_grad=True), torch.tensor(weights).float()
     pair = tensor, torch.tensor(present)
-    weight = torch.tensor(weights).float()
     theirs = functional.binary_cross_entropy_with_logits(*pair, pos_weight=weight)
     theirs.backward()
     loss = BinaryCrossentropy(positive_weights=weights)
@@ -86,8 +83,7 @@ def test_losses_are_those_of_torch() -> None:
         actual, slope = of_logits(one, present, LOGITS)
         np.testing.assert_allclose(actual, theirs.item(), rtol=1e-5)
         np.testing.assert_allclose(slope, tensor.grad.numpy(), atol=1e-6)
-    smooth = BinaryCrossentropy(0.2, positive_weights=(1.0,) * 4)
-    plain = BinaryCrossentropy(0.2)
+    smooth, plain = BinaryCrossentropy(0.2, positive_weights=(1.0,) * 4), BinaryCrossentropy(0.2)
     np.testing.assert_allclose(smooth(present, LOGITS), plain(present, LOGITS), rtol=1e-5)
 
 
@@ -119,7 +115,7 @@ def test_positive_weights() -> None:
     np.testing.assert_array_equal(task.counts([["a"], [], ["a", "b"]]), [2, 1])
 
 
-def test_every_task_goes_without() -> None:
+def test_every_task_goes_without_and_has_counts() -> None:
     for kind in TASKS.values():
         task = kind(size=3)
         loss = task.loss()
@@ -128,9 +124,7 @@ def test_every_task_goes_without() -> None:
     assert Regression(size=1).counts([1.0]) is None
     assert Ordinal(size=3).counts([0, 2, 2]).tolist() == [1, 0, 2]
     assert Classification(size=2).counts([[0.75, 0.25], [1, 0]]).tolist() == [1.75, 0.25]
-
-
-def test_the_printed_counts_are_bounded() -> None:
+    # The printed counts are bounded.
     than = "times as many of the largest as of the smallest"
     assert describe_counts(["a", "b"], [4, 40]) == f"b 40, a 4: 10 {than}"
     many = describe_counts([f"c{i}" for i in range(1000)], np.arange(1000) + 1)
