@@ -24,7 +24,7 @@ def values_of(task: Task, targets: Any, answers: Any) -> dict[str, float]:
     return {name: score.value for name, score in scores.items()}
 
 
-def test_classification() -> None:
+def test_classes_and_grades() -> None:
     targets = rng().choice(5, EXAMPLES, p=[0.5, 0.3, 0.15, 0.05, 0])  # no example of the last
     answers = rng(1).dirichlet(np.ones(6)[:5], EXAMPLES) + 0.3 * np.eye(5)[targets]
     both, macro = (targets, answers.argmax(axis=1)), {"average": "macro", "zero_division": 0}
@@ -35,6 +35,16 @@ def test_classification() -> None:
     }
     for labels in (targets, np.eye(5)[targets]):
         assert values_of(Classification(size=5), labels, answers) == pytest.approx(expected)
+    # Grades.
+    task, targets = Ordinal(size=5), rng().integers(0, 5, EXAMPLES)
+    outputs = 2.0 * (targets[:, None] - np.arange(4)) - 1 + rng(1).normal(0, 2, (EXAMPLES, 4))
+    both = targets, (outputs > 0).sum(axis=1)
+    expected = {
+        "grade_mae": metrics.mean_absolute_error(*both),
+        "accuracy": metrics.accuracy_score(*both),
+        "quadratic_kappa": metrics.cohen_kappa_score(*both, weights="quadratic"),
+    }
+    assert values_of(task, targets, task.answers(outputs)) == pytest.approx(expected)
 
 
 def multilabel() -> tuple[np.ndarray, np.ndarray]:
@@ -73,18 +83,6 @@ def test_regression(size: int) -> None:
         names = [name + f"_x{i}" * (size > 1) for name in ("mae", "rmse", "r2", "spearman")]
         expected |= zip(names, of_numbers(targets[:, i], answers[:, i]), strict=True)
     assert values_of(task, targets, answers) == pytest.approx(expected)
-
-
-def test_ordinal() -> None:
-    task, targets = Ordinal(size=5), rng().integers(0, 5, EXAMPLES)
-    outputs = 2.0 * (targets[:, None] - np.arange(4)) - 1 + rng(1).normal(0, 2, (EXAMPLES, 4))
-    grades = (outputs > 0).sum(axis=1)
-    expected = {
-        "grade_mae": metrics.mean_absolute_error(targets, grades),
-        "accuracy": metrics.accuracy_score(targets, grades),
-        "quadratic_kappa": metrics.cohen_kappa_score(targets, grades, weights="quadratic"),
-    }
-    assert values_of(task, targets, task.answers(outputs)) == pytest.approx(expected)
 
 
 def test_weights_are_numbers_of_copies() -> None:
