@@ -76,8 +76,7 @@ def test_graph_answers() -> None:
     expected = np.take_along_axis(softmax(raw, axis=1), top.astype(int), 1)
     np.testing.assert_allclose(named("classification", "top_probabilities"), expected, rtol=1e-5)
     np.testing.assert_array_equal(named("multilabel", "labels"), expit(raw) >= [0.5, 0.25, 0.75])
-    ordinal = EVERY["ordinal"]
-    grades = ordinal.grades(ordinal.answers(raw[:, :2]))
+    grades = EVERY["ordinal"].grades(EVERY["ordinal"].answers(raw[:, :2]))
     np.testing.assert_array_equal(named("ordinal", "grade"), grades)
     values = raw * np.array([3, 0.1, 1]) + np.array([1, -2, 0.5])
     np.testing.assert_allclose(named("regression", "values"), values, rtol=1e-4, atol=1e-6)
@@ -124,10 +123,9 @@ def test_targets(kind: str, targets: Any, expected: Any) -> None:
 
 def test_descriptions(task: Task) -> None:
     answer = task.answers(outputs_of(task))[0]
-    description = task.describe(answer, top=2)
+    description, text = task.describe(answer, top=2), task.to_text(answer, top=2)
     assert json.loads(json.dumps(description)) == description
     assert len(description["predictions"]) == (3 if task.kind == "regression" else 2)
-    text = task.to_text(answer, top=2)
     assert text.splitlines() == [text]
     assert task.shown_names[0] in task.to_text(answer, top=3)
 
