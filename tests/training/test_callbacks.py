@@ -3,6 +3,7 @@
 import csv
 import errno
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -34,10 +35,9 @@ def small_model(**compile_arguments: Any) -> keras.Model:
 
 
 def batches(start_step: int, diverged: int = -1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    while True:
-        x = np.random.default_rng(start_step).normal(size=(BATCH, 3)).astype("float32")
-        yield x, np.full((BATCH, 1), np.nan if start_step == diverged else 1.0, "float32")
-        start_step += 1
+    for step in itertools.count(start_step):
+        x = np.random.default_rng(step).normal(size=(BATCH, 3)).astype("float32")
+        yield x, np.full((BATCH, 1), np.nan if step == diverged else 1.0, "float32")
 
 
 def fit(model: keras.Model, *chosen: Any, diverged: int = -1, **changes: Any) -> Any:

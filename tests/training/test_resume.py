@@ -23,16 +23,21 @@ from keras_vit.weights import CheckpointError
 from tests import processes
 from tests.conftest import REPOSITORY
 from tests.training import resumable
-from tests.training.common import BACKEND, JIT, QUICK, Killed, StopAt
+from tests.training.common import BACKEND, JIT, QUICK, Batches, Killed, StopAt
 
 EPOCHS, STEPS = 6, 5
 
 
 def batches(start_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    while True:
-        x = np.random.default_rng(start_step).normal(size=(8, 4)).astype("float32")
+    for step in itertools.count(start_step):
+        x = np.random.default_rng(step).normal(size=(4, 4)).astype("float32")
         yield x, np.sin(x[:, :1])
-        start_step += 1
+
+
+def py_dataset(start_step: int) -> Batches:
+    """As `batches`, with a length: what is left of the run."""
+    left = itertools.islice(batches(start_step), EPOCHS * STEPS - start_step)
+    return Batches(*map(np.concatenate, zip(*left, strict=True)))
 
 
 def small_model(seed: int = 3, rate: float = 0.2, **compile_arguments: Any) -> keras.Model:
@@ -131,7 +136,7 @@ def test_callbacks_go_on(tmp_path: Path) -> None:
         return [
             lambda: of_keras.EarlyStopping(**known, patience=4, restore_best_weights=True),
             lambda: of_keras.ReduceLROnPlateau(**known, patience=2),
-            # Multiplies what it finds, and so must not be applied twice to one epoch.
+            # Not to be applied twice to one epoch, as it multiplies what it finds.
             lambda: of_keras.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
             lambda: of_keras.CSVLogger(folder / "log.csv"),
             lambda: of_keras.ModelCheckpoint(path, "loss", **best),
@@ -171,20 +176,6 @@ def test_several_steps_an_execution(tmp_path: Path) -> None:
     assert actual[:2] == (history, weights(whole))
     with pytest.raises(ValueError, match="steps_per_epoch=7 must be a multiple of"):
         fit(run_in(tmp_path / "cut"), make(9), steps_per_epoch=7)
-
-
-class Endless(keras.utils.PyDataset):
-    """As `batches`, with a length: what is left of the run."""
-
-    def __init__(self, start: int) -> None:
-        super().__init__()
-        self.start = start
-
-    def __len__(self) -> int:
-        return EPOCHS * STEPS - self.start
-
-    def __getitem__(self, index: int) -> Any:
-        return next(batches(self.start + index))
 
 
 def test_the_real_pipeline(tmp_path: Path) -> None:
@@ -230,7 +221,7 @@ def test_a_pydataset(checkpoints: Path, whole: tuple[Any, bytes, Path]) -> None:
     kept = [path.name for path in sorted(checkpoints.iterdir())]
     assert kept == ["step-000000009.safetensors", "step-000000012.safetensors"]
     model = small_model(9)
-    history = run_in(checkpoints).fit(model, Endless, EPOCHS, STEPS, verbose=0).history
+    history = run_in(checkpoints).fit(model, py_dataset, EPOCHS, STEPS, verbose=0).history
     assert (history, weights(model)) == whole[:2]
 
 
@@ -379,7 +370,7 @@ def test_batches_that_end_early_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"ended at step 1[12] of 6 epochs of 5"):
         run_in(tmp_path).fit(model, short, EPOCHS, STEPS, verbose=0)
     with pytest.raises(ValueError, match="returned 30 batches for the remaining 35 steps"):
-        run_in(tmp_path / "other").fit(model, Endless, EPOCHS + 1, STEPS, verbose=0)
+        run_in(tmp_path / "other").fit(model, py_dataset, EPOCHS + 1, STEPS, verbose=0)
 
 
 def test_bad_options(tmp_path: Path) -> None:
