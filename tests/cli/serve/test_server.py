@@ -228,15 +228,12 @@ def test_numbered_versions(tmp_path: Path, start_server: Start) -> None:
     assert server.stop() == 0
 
 
-def test_a_taken_port_is_one_line(port: int, file: Path, command: Command) -> None:
+def test_a_taken_port_and_a_missing_package_are_one_line(
+    port: int, file: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     error = command("serve", file, "--port", port, status=2)
     assert error.startswith(f"keras-vit: Cannot listen on 127.0.0.1, port {port}: ")
     assert error.count("\n") == 1
-
-
-def test_a_missing_package_is_one_line(
-    file: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     reason = "keras-vit serve needs uvicorn: pip install 'keras3-vit[serve]'"
     assert command("serve", file, status=2) == f"keras-vit: {reason}\n"
