@@ -313,16 +313,15 @@ def test_words_that_stand_for_files(photographs: Path, monkeypatch: pytest.Monke
         assert paths("-") == expected
 
 
-def test_large_folders_are_not_sorted_and_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_folders_are_not_sorted_and_links_not_followed(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photographs / "deep/circle").symlink_to(photographs.absolute())
+    assert len(list(image_paths.image_paths([photographs]))) == 4
     monkeypatch.setattr(image_paths, "MOST_SORTED", 3)
     files = {f"{i}.png": b"" for i in range(9)} | {"more/x.png": b"", "y.HEIC": b""}
     many = write(Path("many"), files)
     assert sorted(image_paths.image_paths([many])) == sorted(many / name for name in files)
-
-
-def test_links_to_folders_are_not_followed(photographs: Path) -> None:
-    (photographs / "deep/circle").symlink_to(photographs.absolute())
-    assert len(list(image_paths.image_paths([photographs]))) == 4
 
 
 def test_words_that_stand_for_none(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
