@@ -61,16 +61,17 @@ def test_search_writes_a_page_and_a_table(command: Command) -> None:
     links = [str(each["href"]) for each in elements.all("a")]
     assert all(link.startswith("../photos/") for link in links)
     assert "<" not in "".join(links)
-
-
-def test_search_prints_a_table(command: Command) -> None:
-    assert "red/1.png" in command("search index photos/red/1.png --top 2")
-    error = command("search photos photos/red/1.png", status=2)
-    assert "photos is not an index of features" in error
+    command("search index --out named.html", f"photos/red/{NAME}")
+    elements = Elements(Path("named.html").read_text("utf-8"))
+    assert NAME in elements.text
+    assert not elements.all("b")
 
 
 def test_a_file_of_the_index_needs_no_model(tmp_path: Path, command: Command) -> None:
     """Its features are there; another one's need the model, and that of the index."""
+    assert "red/1.png" in command("search index photos/red/1.png --top 2")
+    error = command("search photos photos/red/1.png", status=2)
+    assert "photos is not an index of features" in error
     other = tiny_model()
     bank.fill(other, seed=1)
     keras_vit.save_weights(other, tmp_path / "other.keras")
@@ -88,13 +89,6 @@ def test_cluster_writes_a_page_and_a_table(command: Command) -> None:
     page = Path("groups.html").read_text("utf-8")
     assert len(Elements(page).all("img")) == 2 * 4
     assert "labeled 100% red" in Elements(page).text
-
-
-def test_names_are_texts_on_the_page(command: Command) -> None:
-    command("search index --out named.html", f"photos/red/{NAME}")
-    elements = Elements(Path("named.html").read_text("utf-8"))
-    assert NAME in elements.text
-    assert not elements.all("b")
 
 
 def test_what_another_program_wrote_is_not_replaced(command: Command) -> None:
