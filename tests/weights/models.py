@@ -102,10 +102,7 @@ def flips(whole: bytes, places: Any, random: np.random.Generator) -> Iterator[by
 
 @contextmanager
 def little_memory(file: Path, times: int = 2, slack: int = 1_000_000) -> Iterator[None]:
-    """Checks that a block allocates little more than the size of a file.
-
-    The slack is for Python's own objects for headers and messages, whatever the size of the file.
-    """
+    """Checks that a block allocates little beside the size of a file, and Python's own objects."""
     tracemalloc.start()
     try:
         yield
