@@ -73,9 +73,6 @@ def without_sum(file: Path) -> Path:
     return file
 
 
-# Files that were cut, and files of flipped bits
-
-
 def in_torch(folder: Path) -> Path:
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
@@ -134,9 +131,6 @@ def test_bit_flips_never_crash_and_never_half_load(suffix: str, tmp_path: Path, 
         assert_same_values(model, before)
 
 
-# What is hostile in the files themselves
-
-
 def npz(arrays: dict[str, Any]) -> Write:
     return lambda folder: changed(saved(folder), arrays)
 
@@ -157,13 +151,8 @@ def timm_with(name: str) -> Write:
 
 def safetensors(header: Any, data: int = 0, length: int | None = None) -> Write:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-
-    def write(folder: Path) -> Path:
-        file = folder / "m.safetensors"
-        file.write_bytes(struct.pack("<Q", length or len(text)) + text + bytes(data))
-        return file
-
-    return write
+    content = struct.pack("<Q", length or len(text)) + text + bytes(data)
+    return made("m.safetensors", lambda file: file.write_bytes(content))
 
 
 def f32(shape: Any, begin: int, end: int, dtype: str = "F32") -> dict[str, Any]:
@@ -175,13 +164,12 @@ def bomb(file: Path) -> None:
 
 
 def zipped(**files: bytes) -> Write:
-    def write(folder: Path) -> Path:
-        with zipfile.ZipFile(folder / "m.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+    def write(file: Path) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in files.items():
                 archive.writestr(f"{name}.npy", content)
-        return folder / "m.npz"
 
-    return write
+    return made("m.npz", write)
 
 
 def twice(folder: Path) -> Path:
@@ -269,11 +257,6 @@ def test_a_file_of_vit_pytorch(shared: Path, check: Check) -> None:
     check(shared / "weights" / "foreign" / "vit_mnist_gpu.pt", "lucidrains")
 
 
-def test_large_numbers_are_numbers(tmp_path: Path) -> None:
-    kernel = np.full((32, 5), 3e38, "float32")  # their sum overflows
-    load_weights(small(), changed(saved(tmp_path), {"head/kernel": kernel}))
-
-
 @pytest.mark.parametrize("name", ["m.npz", "m.safetensors", "m.keras", "m.weights.h5", "m.bin"])
 def test_things_that_are_not_weights(name: str, tmp_path: Path, check: Check) -> None:
     file = tmp_path / name
@@ -288,16 +271,6 @@ def test_things_that_are_not_weights(name: str, tmp_path: Path, check: Check) ->
     file.unlink()
     file.symlink_to("/dev/zero")
     refused("is a device: give a regular file", load_model, file)
-
-
-def test_pipes_beside_the_weights(tmp_path: Path) -> None:
-    file = saved(tmp_path, "huggingface")
-    for name in ("config.json", "preprocessor_config.json", "SHA256SUMS"):
-        os.mkfifo(tmp_path / name)
-    assert load_model(file).hidden_dim == 32
-
-
-# Models that a file claims, and that it could not fill
 
 
 def noted(file: Path, notes: Any) -> Path:
@@ -333,9 +306,16 @@ def test_no_model_that_the_tensors_do_not_fill(write: Write, message: str, tmp_p
         refused(message, from_checkpoint, file)
 
 
-def test_notes_of_a_file_are_not_believed(tmp_path: Path) -> None:
+def test_what_is_read_all_the_same(tmp_path: Path) -> None:
+    """Large numbers, notes that are not believed, and weights beside pipes."""
+    kernel = np.full((32, 5), 3e38, "float32")  # their sum overflows
+    load_weights(small(), changed(saved(tmp_path), {"head/kernel": kernel}))
     arguments = {"num_heads": "many", "depth": 10**9, "activation": 3}
     others = {"grid": [10**9, -1], "image_size": "large", "class_names": [1, 2]}
     model = from_checkpoint(noted(saved(tmp_path), {"arguments": arguments, **others}))
     assert (model.depth, model.num_heads, model.activation) == (2, 4, "gelu_tanh")
     assert model.class_names is None
+    file = saved(tmp_path, "huggingface")
+    for name in ("config.json", "preprocessor_config.json", "SHA256SUMS"):
+        os.mkfifo(tmp_path / name)
+    assert load_model(file).hidden_dim == 32
