@@ -81,16 +81,13 @@ CLAIMS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"hidden_dim": 16_384},
-        {"dtype": SYSTEM},
-        {"activation": {**LAMBDA, "__passive_serialization__": True}},
-        {"quantizers": {"head": SYSTEM}},
-    ],
-    ids=str,
-)
+IN_H5 = [
+    *({"hidden_dim": 16_384}, {"dtype": SYSTEM}, {"quantizers": {"head": SYSTEM}}),
+    {"activation": {**LAMBDA, "__passive_serialization__": True}},
+]
+
+
+@pytest.mark.parametrize("changes", IN_H5, ids=str)
 def test_configurations_in_h5(changes: dict[str, Any], tmp_path: Path) -> None:
     """Keras's reader of these files would build whatever the configuration names."""
     file = tmp_path / "m.h5"
@@ -219,9 +216,6 @@ def test_what_hdf5_can_do_beside_arrays(attack: str, pristine: Path, tmp_path: P
     # The same HDF5 as a file of weights.
     weights_file = (tmp_path / "m.h5").rename(tmp_path / "m.weights.h5")
     refused(message, load_weights, small(), weights_file)
-
-
-# And nothing that is honest is refused
 
 
 def _quantized(mode: str) -> Any:
