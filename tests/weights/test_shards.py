@@ -132,8 +132,6 @@ def test_sums_of_all_files_are_compared(folder: Path) -> None:
         from_checkpoint(folder, sha256=64 * "0")
 
 
-# Damaged and hostile ones
-
 OUTSIDE = [
     *("../vit/model-00001-of-00003.safetensors", "sub/model-00001-of-00003.safetensors"),
     *("/etc/model.safetensors", "..\\model.safetensors", "C:model.safetensors", "..", ""),
@@ -195,17 +193,14 @@ def test_a_missing_shard(replace: Any, message: str, folder: Path) -> None:
     refused(message, from_checkpoint, folder)
 
 
-def test_a_damaged_shard_leaves_the_model_as_it_was(folder: Path) -> None:
-    model = fresh()
-    (folder / THIRD).write_bytes((folder / THIRD).read_bytes()[:-40])
-    refused(THIRD, load_weights, model, folder)
-    assert_same_weights(model, small())
-
-
-def test_one_shard_alone_and_no_index_are_explained(folder: Path, tmp_path: Path) -> None:
+def test_one_shard_alone_a_damaged_one_and_no_index(folder: Path, tmp_path: Path) -> None:
     alone = "several files, which are opened by their folder"
     refused(alone, from_checkpoint, folder / SECOND, layout="timm")
     refused("There is no file", from_checkpoint, f"no/{SAFETENSORS}", error=FileNotFoundError)
     file = tmp_path / "model.npz.index.json"
     file.write_text('{"weight_map": {"a": "b.npz"}}')
     refused(r"NAME\.safetensors\.index\.json or NAME\.bin", from_checkpoint, file)
+    (folder / THIRD).write_bytes((folder / THIRD).read_bytes()[:-40])
+    model = fresh()
+    refused(THIRD, load_weights, model, folder)
+    assert_same_weights(model, small())
