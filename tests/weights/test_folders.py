@@ -110,20 +110,15 @@ def test_timm_rounds_the_center_as_its_mode_does(tmp_path: Path, photograph: Pat
     assert_agree("timm", model_with(transform), tmp_path, photograph, 1e-3)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"pooling": "gap"},
-        {"pooling": "gap", "class_token": True},
-        {"pooling": "map"},
-        {"num_registers": 3, "layer_scale": 0.3},
-        {"position_embedding": "none"},
-        {"mlp_dim": 45, "activation": "silu"},
-        {"input_shape": (32, 48, 3), "patch_size": (8, 16)},
-        {"normalization": "imagenet"},
-    ],
-    ids=str,
-)
+UNNAMED: list[dict[str, Any]] = [
+    *({"pooling": "gap"}, {"pooling": "gap", "class_token": True}, {"pooling": "map"}),
+    *({"num_registers": 3, "layer_scale": 0.3}, {"position_embedding": "none"}),
+    *({"mlp_dim": 45, "activation": "silu"}, {"normalization": "imagenet"}),
+    {"input_shape": (32, 48, 3), "patch_size": (8, 16)},
+]
+
+
+@pytest.mark.parametrize("changes", UNNAMED, ids=str)
 def test_timm_builds_what_it_does_not_name(changes: Any, tmp_path: Path, photograph: Path) -> None:
     model = fresh(**{"activation": "gelu_tanh", **changes})
     model.eval_transform = {"mode": "timm_squash", "crop_fraction": 1.0, **PILLOW}
@@ -136,9 +131,6 @@ def test_a_pipeline_gives_our_classes(tmp_path: Path, photograph: Path) -> None:
     classify = transformers.pipeline("image-classification", str(tmp_path / "vit"), device="cpu")
     expected = [NAMES[i] for i in np.argsort(-ours(model, photograph)[0])]
     assert [row["label"] for row in classify(str(photograph), top_k=5)] == expected
-
-
-# Theirs
 
 
 def test_we_load_what_transformers_writes(tmp_path: Path) -> None:
@@ -206,19 +198,14 @@ def test_we_open_a_folder_of_timm(mode: str, tmp_path: Path, photograph: Path) -
     np.testing.assert_allclose(ours(model, photograph), logits, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"resample": 0},  # nearest
-        {"size": {"longest_edge": 32}},
-        {"size": {"shortest_edge": 32}, "do_center_crop": False},
-        {"size": {"height": "32", "width": 32}},
-        {"size": {"height": 10**9, "width": 10**9}},
-        {"do_resize": False},
-        {"crop_pct": 0.9},
-    ],
-    ids=str,
-)
+UNKNOWN: list[dict[str, Any]] = [
+    *({"resample": 0}, {"do_resize": False}, {"crop_pct": 0.9}, {"size": {"longest_edge": 32}}),
+    {"size": {"shortest_edge": 32}, "do_center_crop": False},
+    *({"size": {"height": "32", "width": 32}}, {"size": {"height": 10**9, "width": 10**9}}),
+]
+
+
+@pytest.mark.parametrize("changes", UNKNOWN, ids=str)
 def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: Path) -> None:
     save_weights(small(), tmp_path / "vit", "huggingface")
     stripped(tmp_path / "vit" / "model.safetensors")
@@ -227,9 +214,6 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
     with pytest.warns(UserWarning, match="prepares images in a way that this package does not"):
         model = from_checkpoint(tmp_path / "vit")
     assert model.eval_transform == EvalTransform("stretch_bicubic")
-
-
-# What cannot be written
 
 
 @pytest.mark.parametrize(
@@ -278,9 +262,6 @@ def test_what_the_folder_cannot_say_is_reported(
     model.eval_transform = transform
     with pytest.warns(UserWarning, match=message):
         save_weights(model, tmp_path / "vit", layout)
-
-
-# Files
 
 
 @pytest.mark.parametrize("layout", SIDES)
