@@ -128,12 +128,6 @@ def test_a_file_that_was_deleted_is_downloaded_and_listed_again(row: Weights) ->
     refused(r"SHA256SUMS is not a SHA-256 sum .* Delete", from_checkpoint, row.name)
 
 
-def test_an_error_page_is_not_a_file_of_weights(row: Weights) -> None:
-    source_of(row).write_text("<html>404</html>")
-    refused(".", from_checkpoint, row.name)
-    assert not list(cache.cache_folder().glob("*.npz"))
-
-
 @pytest.fixture
 def host(row: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """The same file behind a host like Hugging Face's or Google's, which publishes its sum."""
@@ -187,6 +181,9 @@ def test_a_download_is_held_against_the_sum_of_its_host(host: Any, row: Weights)
 
 def test_offline_the_error_says_what_to_download_and_where_to_put_it(row: Weights) -> None:
     content = source_of(row).read_bytes()
+    source_of(row).write_text("<html>404</html>")  # no file of weights
+    refused(".", from_checkpoint, row.name)
+    assert not list(cache.cache_folder().glob("*.npz"))
     source_of(row).unlink()
     message = refused(re.escape(row.url), from_checkpoint, row.name, error=FileNotFoundError)
     assert "\n" not in message
