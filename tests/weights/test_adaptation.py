@@ -95,7 +95,7 @@ def test_positions_that_are_no_square_need_a_word(tmp_path: Path) -> None:
     refused("file_grid=", load_weights, small(), file, file_grid=(3, 3))
 
 
-def test_images_of_any_size_and_channels_first(file: Path) -> None:
+def test_images_of_any_size_channels_first_and_another_patch_size(file: Path) -> None:
     any_size = from_checkpoint(file, input_shape=(None, None, 3))
     assert any_size.position_grid == (4, 4)  # that of the file
     assert not any_size.load_report.resized
@@ -103,6 +103,10 @@ def test_images_of_any_size_and_channels_first(file: Path) -> None:
     assert first.input_shape == (None, 3, 32, 32)
     for logits in (outputs(any_size, IMAGES), outputs(first, IMAGES.transpose(0, 3, 1, 2))):
         np.testing.assert_allclose(logits, outputs(small(), IMAGES), atol=1e-5)
+    model = from_checkpoint(file, patch_size=16)
+    assert model.input_shape == (None, 32, 32, 3)
+    assert set(model.load_report.resized) == {"patch_embedding/kernel", "position_embedding"}
+    assert "8 x 8 -> 16 x 16 pixels, pseudo-inverse" in str(model.load_report)
 
 
 @pytest.mark.parametrize("channels", [1, 4])
@@ -113,13 +117,6 @@ def test_other_channels(channels: int, file: Path) -> None:
     gray = np.repeat(pixels(2, 32, 32, 1), channels, axis=-1)
     expected = outputs(small(), np.repeat(gray[..., :1], 3, axis=-1))
     np.testing.assert_allclose(outputs(model, gray), expected, atol=1e-5)
-
-
-def test_another_patch_size(file: Path) -> None:
-    model = from_checkpoint(file, patch_size=16)
-    assert model.input_shape == (None, 32, 32, 3)
-    assert set(model.load_report.resized) == {"patch_embedding/kernel", "position_embedding"}
-    assert "8 x 8 -> 16 x 16 pixels, pseudo-inverse" in str(model.load_report)
 
 
 def test_older_names_and_a_trainings_state(file: Path) -> None:
