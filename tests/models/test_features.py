@@ -23,7 +23,10 @@ COMBINED: dict[str, dict[str, Any]] = {
     "map_with_class_token": {"pooling": "map", "class_token": True},
     "pre_logits": {"representation_size": 24, "distilled": True},
 }
-IMAGES = pixels(1, 32, 32, 3).astype("float32")
+IMAGES, NEAR = pixels(1, 32, 32, 3).astype("float32"), {"rtol": 1e-5, "atol": 1e-5}
+# Steps of Richardson's extrapolation: the error is of the fourth order.
+STEPS = (0.004, -0.004, 0.002, -0.002)
+HEADED = [kind for kind, options in KINDS.items() if options.get("num_classes") != 0]
 
 
 def model_of(kind: str) -> ImageModel:
@@ -86,10 +89,6 @@ def gradients(model: ImageModel, features: dict[str, Any]) -> dict[str, Any]:
     return dict(zip(features, arrays, strict=True))
 
 
-# Steps of Richardson's extrapolation: the error is of the fourth order.
-STEPS = (0.004, -0.004, 0.002, -0.002)
-
-
 def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np.ndarray) -> float:
     """The derivative of the score along a direction, from finite differences."""
     moved = np.concatenate([value + step * direction for step in STEPS]).astype("float32")
@@ -99,9 +98,6 @@ def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np
     up, down, half_up, half_down = logits[:, 1] - logits[:, 0]
     whole, half = (up - down) / 0.008, (half_up - half_down) / 0.004
     return float((4 * half - whole) / 3)
-
-
-HEADED = [kind for kind, options in KINDS.items() if options.get("num_classes") != 0]
 
 
 @pytest.mark.parametrize("kind", rows([*HEADED, *COMBINED], ["token"]))
@@ -131,12 +127,8 @@ def test_the_model_computes_what_its_graph_does(kind: str) -> None:
     tokens, expected = joint.predict(IMAGES, verbose=0)
     prefix_and_patches = model.num_prefix_tokens + 16 - sum(model._config.merging)
     assert tokens.shape == (1, prefix_and_patches, 32)
-    for outputs in (model(IMAGES), model.predict(IMAGES, verbose=0)):
-        assert_near(outputs, expected)
-
-
-def assert_near(outputs: Any, expected: Any) -> None:
-    np.testing.assert_allclose(numpy(outputs), numpy(expected), rtol=1e-5, atol=1e-5)
+    for outputs in (numpy(model(IMAGES)), model.predict(IMAGES, verbose=0)):
+        np.testing.assert_allclose(outputs, expected, **NEAR)
 
 
 def test_features_of_a_nested_model_keep_all_tokens_and_are_those_of_the_images_alone() -> None:
@@ -146,9 +138,9 @@ def test_features_of_a_nested_model_keep_all_tokens_and_are_those_of_the_images_
     both = keras.Model(images, [model(images), model.feature_model("encoder_norm")(images)])
     logits, tokens = both.predict(IMAGES, verbose=0)
     assert tokens.shape == (1, 17, 32)
-    assert_near(logits, model.predict(IMAGES, verbose=0))
+    np.testing.assert_allclose(logits, model.predict(IMAGES, verbose=0), **NEAR)
     pooled = model.feature_model("pre_logits").predict(IMAGES, verbose=0)
-    assert_near(model.get_layer("head")(pooled), logits)
+    np.testing.assert_allclose(numpy(model.get_layer("head")(pooled)), logits, **NEAR)
 
 
 @pytest.mark.backends("torch")
