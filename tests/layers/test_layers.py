@@ -17,6 +17,8 @@ from tests.backend import gradients, numpy
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
 BLOCK = layers.BlockConfig(num_heads=4, mlp_dim=64)
 pytestmark = pytest.mark.every_backend
+# How masks for attention probabilities are drawn: torch has two ways.
+STRATEGIES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
 
 
 def values(*shape: int) -> np.ndarray:
@@ -42,8 +44,8 @@ def test_patch_embedding_is_a_matrix_product_over_patches(data_format: str) -> N
     given = images if data_format == "channels_last" else images.transpose(0, 3, 1, 2)
     embed = layers.PatchEmbedding(16, 8, data_format)
     found, flat = numpy(embed(given)), numpy(layers.Patches(8)(images))
-    kernel, bias = (numpy(w) for w in (embed.kernel, embed.bias))
-    np.testing.assert_allclose(found, flat @ kernel.reshape(-1, 16) + bias, atol=1e-5)
+    wanted = flat @ numpy(embed.kernel).reshape(-1, 16) + numpy(embed.bias)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_attention_is_its_definition() -> None:
@@ -91,8 +93,7 @@ def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
     assert keras.backend.standardize_dtype(found.dtype) == dtype
     given = [x if x is None else ops.cast(x, "float32") for x in (query, key, value, bias)]
     wanted = ops.dot_product_attention(*given[:3], bias=given[3])
-    tolerance = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
-    found = numpy(ops.cast(found, "float32"))
+    found, tolerance = numpy(ops.cast(found, "float32")), 1e-6 if dtype == "float32" else 2**-7
     np.testing.assert_allclose(found, numpy(wanted), atol=tolerance)
 
 
@@ -113,10 +114,6 @@ def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, lengt
     assert error < 2**-6  # bfloat16 rounds to 2**-9, at each of a few steps
 
 
-# How masks for attention probabilities are drawn: torch has two ways.
-STRATEGIES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_attention_dropout_preserves_the_mean(strategy: str, monkeypatch: Any) -> None:
     """The explicit probabilities of training agree with the fused kernel on average."""
@@ -124,8 +121,7 @@ def test_attention_dropout_preserves_the_mean(strategy: str, monkeypatch: Any) -
         monkeypatch.setattr(f"keras_vit.layers.{name}", lambda: DropoutStrategy(strategy))
     tokens = values(1, 9, 16).repeat(300, axis=0)
     layer = layers.MultiHeadSelfAttention(2, attention_dropout=0.3)
-    exact = numpy(layer(tokens))[0]
-    mean = numpy(layer(tokens, training=True)).mean(axis=0)
+    exact, mean = numpy(layer(tokens))[0], numpy(layer(tokens, training=True)).mean(axis=0)
     assert np.abs(mean - exact).max() < 0.15 * np.abs(exact).max()
 
 
@@ -142,8 +138,7 @@ def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean(rescale: bool)
 
 @pytest.mark.parametrize("epsilons", [(0.0, 1e-5), (1e-10, 0.0)])
 def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float, float]) -> None:
-    images = values(2, 9, 8, 4)
-    layer = layers.StandardizedConv2D(6, 3, 2, "same", *epsilons)
+    images, layer = values(2, 9, 8, 4), layers.StandardizedConv2D(6, 3, 2, "same", *epsilons)
     found = numpy(layer(images))
     kernel = numpy(layer.kernel).astype("float64") + 3  # the mean must not matter
     kernel -= kernel.mean(axis=(0, 1, 2))
@@ -171,17 +166,15 @@ def test_sincos_positions_are_big_visions() -> None:
     layer = layers.PositionEmbedding((3, 5), "sincos2d", 0)
     layer.build((None, 15, 16))
     found = numpy(layer.positions(3, 5))
-    y, x = (axis.flatten() for axis in np.mgrid[:3, :5])
-    omega = 1 / 10_000 ** (np.arange(4) / 3)
-    parts = [np.sin(x[:, None] * omega), np.cos(x[:, None] * omega)]
-    parts += [np.sin(y[:, None] * omega), np.cos(y[:, None] * omega)]
+    y, x = (axis.reshape(-1, 1) / 10_000 ** (np.arange(4) / 3) for axis in np.mgrid[:3, :5])
+    parts = [np.sin(x), np.cos(x), np.sin(y), np.cos(y)]
     np.testing.assert_allclose(found[0], np.concatenate(parts, axis=1), atol=1e-6)
 
 
 def test_resampling_is_scipys_zoom() -> None:
     ndimage = pytest.importorskip("scipy.ndimage")
     grid = values(4, 4, 6)
-    for new in ((7, 5), (2, 3), (4, 4), (1, 1), (9, 2)):
-        wanted = ndimage.zoom(grid, (new[0] / 4, new[1] / 4, 1), order=1)
-        found = numpy(layers.positions.resample_grid(grid, *new))
+    for height, width in ((7, 5), (2, 3), (4, 4), (1, 1), (9, 2)):
+        wanted = ndimage.zoom(grid, (height / 4, width / 4, 1), order=1)
+        found = numpy(layers.positions.resample_grid(grid, height, width))
         np.testing.assert_allclose(found, wanted, atol=1e-5)
