@@ -70,20 +70,15 @@ def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: 
     assert is_finite(model.fit(IMAGES, LABELS, verbose=0))
 
 
-class Held(keras.callbacks.Callback):
-    """Holds `fit` after its first epoch until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_in_fit, self.may_go_on = threading.Event(), threading.Event()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.is_in_fit.set()
-        assert self.may_go_on.wait(120)
-
-
 def test_beside_fit_a_call_is_safe_or_refused_at_once(model: Any) -> None:
-    features, held, before = model.feature_model("pre_logits"), Held(), model.get_weights()
+    features, before = model.feature_model("pre_logits"), model.get_weights()
+    is_in_fit, may_go_on = threading.Event(), threading.Event()
+
+    class Hold(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            is_in_fit.set()
+            assert may_go_on.wait(120)
+
     reading: list[Callable[[], Any]] = [
         *(partial(each.predict, IMAGES, verbose=0) for each in (model, features)),
         *(partial(way, IMAGES) for way in (model.predict_on_batch, model)),
@@ -97,9 +92,9 @@ def test_beside_fit_a_call_is_safe_or_refused_at_once(model: Any) -> None:
     for call in reading:
         call()
     with ThreadPoolExecutor(1) as pool:
-        fit = pool.submit(model.fit, IMAGES, LABELS, epochs=2, verbose=0, callbacks=[held])
+        fit = pool.submit(model.fit, IMAGES, LABELS, epochs=2, verbose=0, callbacks=[Hold()])
         try:
-            assert held.is_in_fit.wait(120)
+            assert is_in_fit.wait(120)
             for call in changing + reading * IS_JAX:
                 with pytest.raises(RuntimeError, match=r"while `fit` trains.*model\.copy\(\)"):
                     call()
@@ -107,7 +102,7 @@ def test_beside_fit_a_call_is_safe_or_refused_at_once(model: Any) -> None:
                 for call in reading:
                     call()
         finally:
-            held.may_go_on.set()
+            may_go_on.set()
         assert is_finite(fit.result())
     for call in reading + changing:
         call()
@@ -119,8 +114,8 @@ def test_callbacks_use_the_model_that_is_in_fit(model: Any, tmp_path: Path) -> N
 
     class Looks(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            each = model, model.feature_model("pre_logits")
-            seen.extend(m.predict(IMAGES, verbose=0) for m in each)
+            features = model.feature_model("pre_logits")
+            seen.extend(each.predict(IMAGES, verbose=0) for each in (model, features))
             seen.append(model.evaluate(IMAGES, LABELS, verbose=0))
             model.save(tmp_path / "model.keras")
 
@@ -132,14 +127,11 @@ def test_callbacks_use_the_model_that_is_in_fit(model: Any, tmp_path: Path) -> N
     np.testing.assert_array_equal(logits(pickle.loads(pickle.dumps(model))), logits(model))
 
 
-def test_two_threads_train_two_models(model: Any) -> None:
+def test_two_threads_train_two_models_and_a_failure_leaves_the_weights(model: Any) -> None:
     models = [model, compiled()]
     with ThreadPoolExecutor(2) as pool:
         fits = [pool.submit(m.fit, IMAGES, LABELS, epochs=5, verbose=0) for m in models]
         assert all(is_finite(fit.result()) for fit in fits)
-
-
-def test_a_failure_leaves_the_weights_on_the_model_and_lets_the_next_in(model: Any) -> None:
     before = logits(model)
     for other in (model.feature_model("pre_logits"), keras_vit.average_views(model, "flip")):
         with pytest.raises(WRONG):
@@ -147,5 +139,5 @@ def test_a_failure_leaves_the_weights_on_the_model_and_lets_the_next_in(model: A
         np.testing.assert_array_equal(logits(model), before)
     with pytest.raises(WRONG):
         model.predict(IMAGES[:, :15], verbose=0)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool:  # the next is let in
         assert pool.submit(model.predict, IMAGES, verbose=0).result(120).shape == (4, 5)
