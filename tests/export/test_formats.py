@@ -36,6 +36,7 @@ from tests.export.artifacts import (
     softmax,
 )
 from tests.models.test_common import build
+from tests.models.test_task import TASKS
 
 # Another backend's file is written by a new process, which takes seconds to start.
 QUICK = [f for f, row in FORMATS.items() if f == "onnx" or row.backend == keras.backend.backend()]
@@ -229,7 +230,7 @@ def test_a_torch_file_is_never_unpickled(artifacts: Artifacts, tmp_path: Path) -
     assert not ran.exists()
 
 
-FOLDER = {"format": "tf_saved_model"}
+FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration": IMAGES / 255}
 
 
 @pytest.mark.parametrize(
@@ -242,11 +243,7 @@ FOLDER = {"format": "tf_saved_model"}
         ("model.pt2", {"format": "torch", "quantize": "int8"}, "torchao"),
         ("model.onnx", {"quantize": "int4"}, "'int4' is not known"),
         ("m.onnx", {"calibration": IMAGES}, "calibration is for quantize='int8'"),
-        (
-            "m.onnx",
-            {"quantize": "int8", "calibration": IMAGES / 255},
-            r"must be uint8 images \(images, 32, 32, 3\)",
-        ),
+        ("m.onnx", FLOATS, r"must be uint8 images \(images, 32, 32, 3\)"),
     ],
 )
 def test_arguments_are_refused_before_any_work(
@@ -276,32 +273,37 @@ def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_images_to_calibrate_by_that_were_scaled_first(tmp_path: Path) -> None:
+    options = {"quantize": "int8", "calibration": IMAGES // 255}
     with (
         pytest.warns(keras_vit.DataRangeWarning, match="calibration takes pixels from 0 to 255"),
         pytest.raises(ValueError, match="must end in"),  # before anything is written
     ):
-        keras_vit.export_model(bank.small(), tmp_path / "m.bin", "onnx", quantize="int8",
-                               calibration=IMAGES // 255)  # fmt: skip
+        keras_vit.export_model(bank.small(), tmp_path / "m.bin", "onnx", **options)
 
 
 def test_what_differs_is_refused() -> None:
     images = check_images((9, 12), 3)
     assert images.std() > 30
     np.testing.assert_array_equal(images, check_images((9, 12), 3))
-    expected = np.random.default_rng(0).dirichlet(np.ones(4), 8)
-    of = contract(Classification(size=4))
-    for run, words in (
-        (lambda x: expected[: len(x)], "probabilities differ from the model's by up to 0"),
-        (lambda x: np.full((len(x), 4), np.nan), "not finite"),
-        (lambda x: expected[:1], r"\(1, 4\) for 7 images"),
-    ):
-        with pytest.raises(RuntimeError, match=words):
-            check_agreement(run, images, expected, of)
-    wrong = np.roll(expected, 1, axis=1)
-    parts = iter((wrong[:1], wrong[1:]))
+    rows = np.random.default_rng(0).dirichlet(np.ones(4), 8)
+    of, of_values = contract(Classification(size=4)), contract(TASKS["regression"])
     quantized = dataclasses.replace(of, quantize="int8")
-    with pytest.raises(RuntimeError, match="int8 moves"):
-        check_agreement(lambda x: next(parts), images, expected, quantized)
+    values = np.linspace(0, 40, 8, dtype="float32")[:, None]
+
+    def parts(answers: np.ndarray) -> Any:
+        return lambda x: answers[:1] if len(x) == 1 else answers[1:]
+
+    for run, expected, one, words in (
+        (lambda x: rows[: len(x)], rows, of, "probabilities differ from the model's by up to 0"),
+        (lambda x: np.full((len(x), 4), np.nan), rows, of, "not finite"),
+        (lambda x: rows[:1], rows, of, r"\(1, 4\) for 7 images"),
+        (parts(np.roll(rows, 1, axis=1)), rows, quantized, "int8 moves"),
+        # A thousandth of a standard deviation: 0.01 kg of a task whose scale is 10 kg.
+        (parts(values + 0.009), values, of_values, None),
+        (parts(values + 0.02), values, of_values, r"values differ from the model's by up to 0\.02"),
+    ):
+        with pytest.raises(RuntimeError, match=words) if words else nullcontext():
+            check_agreement(run, images, expected, one)
     novelty = np.array([0.1, 0.9, 2, 3, 4, 50, 60, 70])
     for factor, one, words in (
         (1.001, of, None),
@@ -310,9 +312,8 @@ def test_what_differs_is_refused() -> None:
         (1.5, quantized, "int8 moves its novelty"),
         (np.nan, of, "not finite"),
     ):
-        scores = iter((factor * novelty[:1], factor * novelty[1:]))
         with pytest.raises(RuntimeError, match=words) if words else nullcontext():
-            check_novelty(lambda x, scores=scores: next(scores), images, novelty, one)
+            check_novelty(parts(factor * novelty), images, novelty, one)
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -335,7 +336,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert printed in text.replace("overwrite=True", "--overwrite")
 
 
-def test_comparison_and_calibration() -> None:
+def test_comparison_and_calibration(artifacts: Artifacts) -> None:
     digits = keras_vit.data.load("digits")
     model = build("token", num_classes=10, input_shape=(8, 8, 1), patch_size=4)
     images = calibration_images(model, digits.train, 50)
@@ -344,9 +345,11 @@ def test_comparison_and_calibration() -> None:
     compared = compare(model, file, digits.val)
     assert (compared.images, compared.agreement) == (360, 1.0)
     assert compared.score == compared.exported_score
-    assert [line[:16].strip() for line in str(compared).splitlines()] == [
-        "on 360 images", "accuracy", "the same class", "size",
-    ]  # fmt: skip
+    printed = [line[:16].strip() for line in str(compared).splitlines()]
+    assert printed == ["on 360 images", "accuracy", "the same class", "size"]
+    other = ExportedModel(Path(__file__), contract(TASKS["regression"]), lambda x: [x])
+    with pytest.raises(ValueError, match="predicts regression of 1, and the data has 10"):
+        compare(artifacts.model("regression"), other, digits.val)
     batches = keras_vit.data.pipeline(digits.val, (8, 8), 32, channels=1)
     assert file.predict(batches, steps=2).shape == (64, 10)
     with pytest.raises(ValueError, match="steps"):
