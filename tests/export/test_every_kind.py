@@ -194,9 +194,7 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(RuntimeError) as caught:
         keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
     assert str(caught.value) == f"{expected}must be known".replace("tf_saved_model", "onnx")
-
-
-def test_reasons_without_what_frameworks_add() -> None:
+    # Without what frameworks add.
     keras_error = (
         "Exception encountered when calling Dense.call().\n\n\x1b[1mno axis 3\nin x\x1b[0m\n\n"
         "Arguments received by Dense.call():\n  • x=torch.Tensor(...)"
