@@ -163,7 +163,7 @@ def test_serves_what_nobody_expects(
     names = [name.encode("utf-8", "surrogateescape") for name in HOSTILE_NAMES]
     order = np.argsort(-first, kind="stable")
     assert answer["top_classes"][0].tolist() == [names[i] for i in order]
-    assert served["limited"][0]["valid"].tolist() == [False, False, False]
+    assert served["limited"][0]["valid"].tolist() == [False] * 3
 
 
 @pytest.mark.slow
@@ -180,13 +180,13 @@ def test_a_hundred_real_photographs(shared: Path, tmp_path: Path) -> None:
     assert len(set(expected.argmax(1))) > 1  # predicting one class would prove little
 
 
-def test_images_that_are_prepared_are_not_prepared_again(tmp_path: Path) -> None:
-    """Where the preparation changes an image of the model's size, too, as those of timm do."""
+def test_prepared_images_and_those_of_other_channels(tmp_path: Path) -> None:
+    """Not prepared again where that changes an image of the model's size, as those of timm do."""
     import tensorflow as tf
 
     model = build("token", depth=1)
     model.eval_transform = {"mode": "timm_center", "crop_fraction": 0.5, "interpolation": "bicubic"}
-    file, images = exported(tmp_path, model), bank.pixels(2, 32, 32, 3)
+    file, images = exported(tmp_path / "timm", model), bank.pixels(2, 32, 32, 3)
     np.testing.assert_allclose(file.predict(images), probabilities(model, images), atol=1e-5)
     larger = images.repeat(2, axis=1).repeat(2, axis=2)
     serve_images = tf.saved_model.load(str(file.path)).signatures["images"]
@@ -194,20 +194,14 @@ def test_images_that_are_prepared_are_not_prepared_again(tmp_path: Path) -> None
     prepare = keras_vit.data.evaluation_image
     center = [prepare(tf.constant(image), (32, 32), model.eval_transform) for image in larger]
     np.testing.assert_allclose(answer, probabilities(model, np.stack(center)), atol=1e-5)
-
-
-def test_models_of_other_channels(tmp_path: Path) -> None:
-    """Files of images have one, three or four channels: no signature takes their bytes."""
-    import tensorflow as tf
-
+    # Files of images have one, three or four channels: no signature takes the bytes of others.
     model, images = build("token", input_shape=(32, 32, 5), depth=1), bank.pixels(2, 48, 40, 5)
     file, part = exported(tmp_path, model), images[:, :32, :32]
     assert file.contract.channels == 5
     np.testing.assert_allclose(file.predict(part), probabilities(model, part), atol=1e-4)
     signatures = tf.saved_model.load(str(file.path)).signatures
     assert sorted(signatures) == ["images", "pixels"]
-    answer = signatures["images"](images=tf.constant(images))
-    assert answer["probabilities"].shape == (2, 5)
+    assert signatures["images"](images=tf.constant(images))["probabilities"].shape == (2, 5)
 
 
 def test_a_full_disk_leaves_nothing_and_a_folder_of_the_user_stays(
