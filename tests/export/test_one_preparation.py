@@ -117,17 +117,13 @@ def test_bytes_and_splits_are_prepared_alike(
     np.testing.assert_allclose(outputs, expected, atol=2e-5)
 
 
-def test_what_runs_without_a_name_takes_bytes(exported: Exported) -> None:
+def test_a_file_takes_bytes_and_looks_at_the_range_of_floats(exported: Exported) -> None:
     """A file's contract is uint8 `images`, as ever; floats are a second entry."""
     interpreters = pytest.importorskip("ai_edge_litert.interpreter")
     interpreter = interpreters.Interpreter(str(exported("litert").path))
     assert interpreter.get_input_details()[0]["dtype"] is np.uint8
     assert list(interpreter.get_signature_list()) == ["images", "pixels"]
-
-
-def test_an_exported_file_looks_at_the_range(exported: Exported) -> None:
-    file = exported("onnx")
-    images = np.random.default_rng(0).uniform(0, 255, (5, 16, 24, 3))
+    file, images = exported("onnx"), np.random.default_rng(0).uniform(0, 255, (5, 16, 24, 3))
     file.predict(images)
     with pytest.warns(keras_vit.DataRangeWarning, match="model.onnx takes pixels from 0 to 255"):
         file.predict(images / 255)
