@@ -42,10 +42,8 @@ def recorded_train(jobs: list[Any], result: Callable[[Any], tuple[float, float]]
     return train
 
 
-def test_digits_prints_the_lines_of_the_readme(
-    tmp_path: Path, run_example: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The accuracies of scikit-learn are computed; those of the ViT take its training."""
+def test_digits(tmp_path: Path, run_example: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints the lines of the README: scikit-learn is computed, and the ViT was trained."""
     script, jobs = load_example("digits"), []
     train = recorded_train(jobs, lambda job: RESULTS[job.data][job.seed])
     words = ["--out", tmp_path / "runs", "--overwrite", "--seeds", 5]
@@ -85,8 +83,9 @@ def test_finetune_flowers_has_a_run_per_seed(tmp_path: Path, run_example: Run) -
         run_example(script, "--seeds", 0)
 
 
-def test_a_choice_of_few_photographs_never_sees_the_validation_split(digits: data.Splits) -> None:
-    script = load_example("few_photographs")
+def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) -> None:
+    """A choice never sees the validation split; the table has means and what auto chooses."""
+    script, calls = load_example("few_photographs"), []
     part = script.subset(digits, 8, seed=0, final=False)
     assert np.bincount(part.train.labels()).tolist() == [8] * 10
     assert np.bincount(part.val.labels()).tolist() == [60] * 10
@@ -103,10 +102,6 @@ def test_a_choice_of_few_photographs_never_sees_the_validation_split(digits: dat
     assert (other.train.as_arrays()[0] != part.train.as_arrays()[0]).any()
     with pytest.raises(ValueError, match="--shots 500 leaves no"):
         script.subset(digits, 500, seed=0, final=False)
-
-
-def test_few_photographs_have_means_and_what_auto_chooses(tmp_path: Path, run_example: Run) -> None:
-    script, calls = load_example("few_photographs"), []
 
     def run(options: Any, splits: Any, name: str, seed: int, folder: Path) -> dict[str, float]:
         calls.append((name, seed))
@@ -126,7 +121,8 @@ def test_few_photographs_have_means_and_what_auto_chooses(tmp_path: Path, run_ex
     assert row["accuracy"] == 0.92
 
 
-def test_a_long_tail_falls_by_the_ratio_and_the_interval_is_scipys() -> None:
+def test_imbalance(digits: data.Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long tail falls by the ratio, the interval is SciPy's, and both trainings run."""
     script, stats = load_example("imbalance"), pytest.importorskip("scipy.stats")
     labels = np.random.default_rng(0).permutation(np.repeat(range(10), 400))
     tail = script.long_tail(labels, 100, seed=0)
@@ -140,11 +136,20 @@ def test_a_long_tail_falls_by_the_ratio_and_the_interval_is_scipys() -> None:
     mean, low, high = script.interval(differences)
     theirs = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
     np.testing.assert_allclose([mean, low, high], [0.026, theirs.low, theirs.high])
+    bank.tiny(depth=2, input_shape=(16, 16, 1)).save(tmp_path / "start.keras")
+    monkeypatch.setattr(script, "PROBE_SIZE", 16)
+    monkeypatch.setattr(script, "cache_folder", lambda: tmp_path)
+    words = ["--weights", str(tmp_path / "start.keras"), "--image-size", "16", "--blocks", "1"]
+    options = script.parser.parse_args([*words, "--epochs", "1", "--out", str(tmp_path)])
+    tail = script.long_tail(digits.train.labels(), 10, seed=0)
+    for train in (script.frozen, script.fine_tuned):
+        for way in ("none", "sampling"):
+            recall = train(options, digits, tail, way, 0)
+            assert len(recall) == 10
+            assert 0 < np.mean(recall) < 1
 
 
-def test_the_page_of_imbalance_begins_with_what_does_not_help(
-    tmp_path: Path, run_example: Run
-) -> None:
+def test_a_page_begins_with_what_does_not_help(tmp_path: Path, run_example: Run) -> None:
     script, calls = load_example("imbalance"), []
     gains = {"none": 0.0, "weights": 0.2, "logits": 0.1, "sampling": 0.0}
 
@@ -168,25 +173,8 @@ def test_the_page_of_imbalance_begins_with_what_does_not_help(
     assert row["balanced"] == pytest.approx(0.75)
 
 
-def test_both_trainings_of_imbalance_run(
-    digits: data.Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = load_example("imbalance")
-    bank.tiny(depth=2, input_shape=(16, 16, 1)).save(tmp_path / "start.keras")
-    monkeypatch.setattr(script, "PROBE_SIZE", 16)
-    monkeypatch.setattr(script, "cache_folder", lambda: tmp_path)
-    words = ["--weights", str(tmp_path / "start.keras"), "--image-size", "16", "--blocks", "1"]
-    options = script.parser.parse_args([*words, "--epochs", "1", "--out", str(tmp_path)])
-    tail = script.long_tail(digits.train.labels(), 10, seed=0)
-    for train in (script.frozen, script.fine_tuned):
-        for way in ("none", "sampling"):
-            recall = train(options, digits, tail, way, 0)
-            assert len(recall) == 10
-            assert 0 < np.mean(recall) < 1
-
-
 @pytest.fixture
-def vit_and_photographs(tmp_path: Path) -> list[Any]:
+def photographs(tmp_path: Path) -> list[Any]:
     """Options: a tiny ViT to start from, and two classes, dark and bright, of four images each."""
     bank.tiny(patch_size=16, num_classes=0, input_shape=(224, 224, 3)).save(tmp_path / "a.keras")
     levels = {"dark": range(0, 40, 10), "bright": range(200, 240, 10)}
@@ -195,9 +183,8 @@ def vit_and_photographs(tmp_path: Path) -> list[Any]:
     return [*words, "--image-size", 32, "--out", tmp_path / "out"]
 
 
-def test_vit_and_resnet_have_the_mean_and_spread_of_the_seeds(
-    vit_and_photographs: list[Any], tmp_path: Path, run_example: Run
-) -> None:
+def test_vit_beside_resnet(photographs: list[Any], tmp_path: Path, run_example: Run) -> None:
+    """They have the mean and spread of the seeds."""
     script = load_example("flowers_vit_vs_resnet")
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
     resnet = keras.Sequential([keras.Input((32, 32, 3)), *layers], name="resnet")
@@ -212,7 +199,7 @@ def test_vit_and_resnet_have_the_mean_and_spread_of_the_seeds(
     def predict(model: Any, split: Any) -> tuple[np.ndarray, np.ndarray]:
         return np.array([0, 1]), np.eye(2)[next(levels)]
 
-    words = [*vit_and_photographs, "--epochs", 2, "--resnet-weights", "some", "--seeds", 2]
+    words = [*photographs, "--epochs", 2, "--resnet-weights", "some", "--seeds", 2]
     words += ["--markdown", tmp_path / "page.md"]
     report = script.evaluation.classification_report
     evaluation = SimpleNamespace(predict_split=predict, classification_report=report)
@@ -228,11 +215,9 @@ def test_vit_and_resnet_have_the_mean_and_spread_of_the_seeds(
 
 
 @pytest.mark.slow
-def test_vit_and_resnet_are_trained(
-    vit_and_photographs: list[Any], tmp_path: Path, run_example: Run
-) -> None:
+def test_both_are_trained(photographs: list[Any], tmp_path: Path, run_example: Run) -> None:
     script = load_example("flowers_vit_vs_resnet")
-    run_example(script, *vit_and_photographs, "--resnet-weights", "none", "--epochs", 1)
+    run_example(script, *photographs, "--resnet-weights", "none", "--epochs", 1)
     text = (tmp_path / "out" / "table.md").read_text("utf-8")
     assert "| ViT from scratch | 5," in text  # like beside like
     assert "| ResNet from scratch | 23," in text
