@@ -64,9 +64,8 @@ def test_an_interrupted_study_keeps_its_rows(digits: data.Splits, tmp_path: Path
     assert 0 <= float(rows[1]["accuracy"]) <= 1
 
 
-def test_a_diverged_trial_is_a_row_and_checkpoints_alone_are_deleted(
-    digits: data.Splits, tmp_path: Path
-) -> None:
+def test_a_diverged_trial_is_a_row(digits: data.Splits, tmp_path: Path) -> None:
+    """And of the files of a run, its checkpoints alone are deleted."""
     diverged = NonFiniteLossError("The loss is nan in step 2", 2, math.nan, None)
     trials, runs = [trial("a"), trial("b", depth=2)], tmp_path / "diverged"
     with patch.object(study, "fit", side_effect=diverged):
@@ -179,9 +178,7 @@ def test_words_and_numbers_of_a_page(tmp_path: Path) -> None:
     assert first["accuracy"] == pytest.approx(0.5)
     assert first["spread"] == pytest.approx(0.1414, abs=1e-4)
     assert (second["runs"], math.isnan(float(second["spread"]))) == (1, True)
-
-
-def test_seconds_of_interrupted_processes_count() -> None:
+    # The seconds of interrupted processes count.
     watch = study.Stopwatch()
     watch.on_train_begin()
     watch.load_state_dict({"seconds": 100.0})
@@ -204,11 +201,9 @@ def assert_legible(folder: Path, script: Any, *arguments: Any) -> None:
 
 
 def rows_of(trials: Sequence[Any], **values: Any) -> list[dict[str, Any]]:
-    return [
-        {"name": one.name, **one.about, **ROW, "accuracy": 0.3 + i / 100, "gmacs": 10.0 + i}
-        | values
-        for i, one in enumerate(trials)
-    ]
+    rows = [{"name": one.name, **one.about, **ROW} for one in trials]
+    grown = [{"accuracy": 0.3 + i / 100, "gmacs": 10.0 + i} for i in range(len(rows))]
+    return [row | more | values for row, more in zip(rows, grown, strict=True)]
 
 
 def test_scaling_study(tmp_path: Path) -> None:
