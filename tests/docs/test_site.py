@@ -56,21 +56,19 @@ def test_parameters_in_the_zoo_are_those_of_the_model(name: str) -> None:
     assert zoo.cost_of_row(row).parameters == model.count_params()
 
 
-def test_dead_links(tmp_path: Path) -> None:
+def test_dead_links_and_versions(tmp_path: Path) -> None:
     page = b"""<a href="sub/"><a href="sub/#top"><a href="#c"><a href="sub/#low"><img src="no.png">
         <p id="b"><a href="https://example.org/x"><a name="c">"""
     index = b'<h1 id="top"></h1><a href="../a.html#b">'
     write(tmp_path, {"sub/index.html": index, "a.html": page})
     assert dead_links(tmp_path) == ["a.html: no.png", "a.html: sub/#low"]
     assert external_links(tmp_path) == ["https://example.org/x"]
-
-
-def test_versions(tmp_path: Path) -> None:
-    write(tmp_path, {f"{name}/index.html": b"" for name in ("dev", "0.9.0", "0.10.0")})
-    assert versions(tmp_path) == ["0.10.0", "0.9.0", "dev"]
-    write_versions(tmp_path)
-    assert 'href="0.10.0/index.html"' in (tmp_path / "index.html").read_text()
-    assert (tmp_path / "switcher.json").read_text().count('"url"') == 3
+    site = tmp_path / "site"
+    write(site, {f"{name}/index.html": b"" for name in ("dev", "0.9.0", "0.10.0")})
+    assert versions(site) == ["0.10.0", "0.9.0", "dev"]
+    write_versions(site)
+    assert 'href="0.10.0/index.html"' in (site / "index.html").read_text()
+    assert (site / "switcher.json").read_text().count('"url"') == 3
 
 
 @pytest.fixture(scope="module")
