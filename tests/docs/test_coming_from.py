@@ -76,14 +76,11 @@ def test_keras_hub_classifier(tmp_path: Path, representation_size: int | None) -
     equal(ours.feature_model("encoder_norm")(IMAGES), body(IMAGES))
 
 
-def test_keras_hub_gap_averages_the_class_token() -> None:
+def test_keras_hub_gap_averages_the_class_token_where_there_is_one(tmp_path: Path) -> None:
     body, classifier = of_keras_hub(depth=1)
     theirs = classifier(body, 5, pooling="gap")
     fill(theirs)
     equal(theirs(IMAGES), theirs.output_dense(outputs(body, IMAGES).mean(1)))
-
-
-def test_keras_hub_without_class_token(tmp_path: Path) -> None:
     theirs, _ = of_keras_hub(use_class_token=False)
     fill(theirs)
     options = {"num_classes": 0, "class_token": False, "pooling": "gap"}
