@@ -121,7 +121,7 @@ def test_commands_of_the_page_can_be_pasted() -> None:
         compile(line, "page", "exec")
 
 
-def test_the_folder_of_a_run(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_and_a_plot_of_augmented_images(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("tensorflow")
     pixels = np.zeros((len(LABELS), 8, 8, 3), np.uint8)
@@ -133,15 +133,8 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert [name for name, _ in record["bad_files"]] == list(NAMES)
     assert [scores["name"] for scores in record["report"]["classes"]] == list(NAMES)
-
-
-def test_a_plot_of_augmented_images(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("tensorflow")
-    pixels = np.zeros((len(NAMES), 8, 8, 3), np.uint8)
-    split = data.ArraySplit("train", NAMES, pixels, np.arange(len(NAMES)))
     path = tmp_path / "plot.png"
-    data.plot_augmentations(split, path, 8, augment="none", images=len(NAMES), versions=1)
+    data.plot_augmentations(split, path, 8, augment="none", images=len(LABELS), versions=1)
     assert path.stat().st_size > 1000
 
 
