@@ -47,19 +47,16 @@ def test_launchers() -> None:
         assert launch == Launch(f"{first}:62344", 2, 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_refused_arguments() -> None:
+    for arguments, message in (
         (("10.0.0.1:99", 2, None), "process_id=None: give all three"),
         (("10.0.0.1", 2, 0), "is not an address.*'10.0.0.1:1234'"),
         (("10.0.0.1:99", 2, 2), "Process 2 of 2 is not possible"),
         (("10.0.0.1:99", 0, 0), "Process 0 of 0 is not possible"),
         (("10.0.0.1:99", 2, -1), "Process -1 of 2 is not possible"),
-    ],
-)
-def test_refused_arguments(arguments: tuple[str, int, int | None], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        distribution.initialize(*arguments)
+    ):
+        with pytest.raises(ValueError, match=message):
+            distribution.initialize(*arguments)
 
 
 @pytest.mark.backends("tensorflow")  # which has one process
