@@ -198,7 +198,8 @@ def test_a_failed_step_leaves_the_model_usable() -> None:
     on("fsdp", job)
 
 
-def test_a_model_of_other_devices_and_what_cuts_nothing_are_refused() -> None:
+def test_what_is_refused() -> None:
+    """A model of other devices, what cuts nothing, and wrong arguments."""
     model = compiled(vit(), sgd())
 
     def job() -> None:
@@ -212,23 +213,17 @@ def test_a_model_of_other_devices_and_what_cuts_nothing_are_refused() -> None:
         on("fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
     with pytest.raises(ValueError, match="cuts no weight"):
         on("tensor_parallel", lambda: bit().predict(IMAGES, verbose=0))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"kind": "fsdp", "devices": 9}, "there are 8.*XLA_FLAGS"),
-        ({"kind": "fsdp", "devices": 0}, "devices"),
-        ({"kind": "fsdp", "devices": ["tpu:0"]}, "must be among cpu:0"),
-        ({"kind": "fsdp", "devices": []}, "at least one"),
-        ({"kind": "fsdp", "model_devices": 2}, "is for kind='tensor_parallel'"),
-        ({"kind": "tensor_parallel", "model_devices": 3}, "must divide the 8 devices"),
-        ({"kind": "tensor_parallel", "model_devices": 0}, "model_devices"),
-    ],
-)
-def test_refused_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        keras_vit.distribution.create(**arguments)
+    for kind, arguments, message in (
+        ("fsdp", {"devices": 9}, "there are 8.*XLA_FLAGS"),
+        ("fsdp", {"devices": 0}, "devices"),
+        ("fsdp", {"devices": ["tpu:0"]}, "must be among cpu:0"),
+        ("fsdp", {"devices": []}, "at least one"),
+        ("fsdp", {"model_devices": 2}, "is for kind='tensor_parallel'"),
+        ("tensor_parallel", {"model_devices": 3}, "must divide the 8 devices"),
+        ("tensor_parallel", {"model_devices": 0}, "model_devices"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            keras_vit.distribution.create(kind, **arguments)
 
 
 def test_the_cost_of_a_step_needs_no_weights() -> None:
