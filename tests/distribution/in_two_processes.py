@@ -25,6 +25,9 @@ RANK = int(os.environ.get("RANK", 0))
 FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
 IMAGES, LABELS = helpers.images_and_labels(43, 16)
 endless = partial(helpers.endless, IMAGES, LABELS, 11)
+together = partial(on, "data_parallel")
+# On JAX in smaller steps, as rounding grows with the width.
+sgd = partial(MomentumSGD, 0.01 if ON_JAX else 0.02, state_dtype="float32")
 
 pytestmark = pytest.mark.backends("jax", "torch")
 # How torch shares a step; on JAX several processes run the program of one, which
@@ -48,17 +51,8 @@ def vit(**arguments: Any) -> keras.Model:
     return helpers.vit(**{**sizes, **arguments})
 
 
-def sgd(**options: Any) -> keras.optimizers.Optimizer:
-    # On JAX clipped more, as rounding grows with the width.
-    return MomentumSGD(0.01 if ON_JAX else 0.02, state_dtype="float32", **options)
-
-
 def compiled(model: keras.Model, optimizer: Any = None, **options: Any) -> keras.Model:
     return helpers.compiled(model, optimizer or sgd(global_clipnorm=1.0), **options)
-
-
-def together(job: Callable[[], Any], **options: Any) -> Any:
-    return on("data_parallel", job, **options)
 
 
 @thorough_on_jax

@@ -5,6 +5,7 @@ What is equal to one device is so for batches that the replicas divide.
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -19,6 +20,7 @@ from tests.distribution.helpers import assert_same, compiled
 
 pytestmark = pytest.mark.backends("tensorflow")
 IMAGES, LABELS = helpers.images_and_labels(16, 16)
+keras_sgd = partial(keras.optimizers.SGD, 0.02, momentum=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +32,6 @@ def strategy() -> tf.distribute.Strategy:
 
 def vit(**arguments: Any) -> keras.Model:
     return helpers.with_head(helpers.vit(**arguments))
-
-
-def keras_sgd(**options: Any) -> keras.optimizers.Optimizer:
-    return keras.optimizers.SGD(0.02, momentum=0.9, **options)
 
 
 EQUAL: dict[str, tuple[Callable[[], keras.Model], Callable[[], Any]]] = {
