@@ -1,4 +1,4 @@
-"""Attention maps are the official code's, and those of the fused kernel; rollout and distances."""
+"""Attention maps, rollout and distances, positions and filters: as recorded and as defined."""
 
 import math
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 from keras_vit import inspection
-from keras_vit.inspection import attention_maps, pooling_attention
+from keras_vit.inspection import attention_maps, pooling_attention, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass
 from keras_vit.ops import has_fused_attention
 from tests.backend import numpy, rows
@@ -45,9 +46,18 @@ def joint_attention(maps: np.ndarray) -> np.ndarray:
     return joint
 
 
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    """`(grid_h, grid_w, dim)` to the cosine of every pair, one by one."""
+    similarity = np.zeros(2 * vectors.shape[:2])
+    for i, j, k, m in np.ndindex(similarity.shape):
+        a, b = vectors[i, j].astype("float64"), vectors[k, m].astype("float64")
+        similarity[i, j, k, m] = a @ b / (np.sqrt(a @ a) * np.sqrt(b @ b))
+    return similarity
+
+
 @pytest.mark.filterwarnings("ignore:Patches of")
 @pytest.mark.parametrize("name", rows(RECORDED, ["vit_token", WITH_PROBE]))
-def test_maps_equal_the_recorded_softmax_weights(name: str, shared: Path) -> None:
+def test_what_is_recorded(name: str, shared: Path) -> None:
     case, model = recorded(name, shared)
     outputs, prefix = case.outputs(), model.num_prefix_tokens
     images = outputs["images"]
@@ -63,6 +73,11 @@ def test_maps_equal_the_recorded_softmax_weights(name: str, shared: Path) -> Non
         its_rollout = np.load(case.folder / "rollout.npz")["cls_to_patches"]
         assert rollout.shape == (2, 4, 4)
         assert np.abs(rollout.reshape(2, 16) - its_rollout).max() <= 1e-5
+    if name == "vit_nonsquare":
+        table = np.load(case.file)["Transformer/posembed_input/pos_embedding"]
+        similarity, grid = position_similarity(model), model.position_grid
+        assert similarity.shape == (*grid, *grid)
+        assert np.abs(similarity - cosines(table[0, prefix:].reshape(*grid, -1))).max() < 1e-6
     if name == "vit_nonsquare_patch":
         patch = model.patch_size
         of_patches = distances(expected[..., prefix:, prefix:], 48 // patch[1], patch)
@@ -173,3 +188,39 @@ def test_errors() -> None:
         attention_maps(keras.Sequential([keras.layers.Dense(1)]), images)
     with pytest.raises(ValueError, match='pooling="map"'):
         pooling_attention(model, images)
+
+
+def test_similarity_of_positions() -> None:
+    model = model_of("map")
+    layer = model.get_layer("position_embedding")
+    down, across = numpy(layer.rows), numpy(layer.columns)
+    vectors = np.array([[np.concatenate([row, column]) for column in across] for row in down])
+    assert np.abs(position_similarity(model) - cosines(vectors)).max() < 1e-6
+    # Sines and cosines know nothing but the offset: the same at every place with this offset.
+    fixed = position_similarity(model_of("gap"))
+    assert np.abs(fixed[0, 0, 2, 1] - fixed[1, 1, 3, 2]) < 1e-6
+    assert position_similarity(model_of("any_size")).shape == (3, 2, 3, 2)
+    zeros = untrained()
+    embedding = zeros.get_layer("position_embedding").embedding
+    embedding.assign(np.zeros(embedding.shape))
+    assert not position_similarity(zeros).any()  # and not NaN
+    for kind in ("registers", "gap_registers"):
+        with pytest.raises(ValueError, match="'learned', 'learned_2d', 'sincos2d'"):
+            position_similarity(model_of(kind))
+
+
+def test_filters_are_principal_components() -> None:
+    model = model_of("token")
+    kernel = numpy(model.get_layer("patch_embedding").kernel).astype("float64")
+    expected = PCA(15, svd_solver="full").fit(kernel.reshape(-1, 16).T).components_
+    filters = inspection.embedding_filters(model, components=15)
+    assert filters.shape == (15, 8, 4, 3)
+    flat = filters.reshape(15, -1)
+    signs = np.sign((flat * expected).sum(axis=1))
+    assert np.abs(flat - signs[:, None] * expected).max() < 1e-5
+    assert (flat[np.arange(15), np.abs(flat).argmax(axis=1)] > 0).all()
+    assert np.abs(inspection.embedding_filters(model, 4) - filters[:4]).max() == 0
+    with pytest.raises(ValueError, match=r"components=28.*Give 15 or fewer"):
+        inspection.embedding_filters(model)
+    with pytest.raises(ValueError, match="without a patch embedding"):
+        inspection.embedding_filters(keras.Sequential([keras.layers.Dense(1)]))
