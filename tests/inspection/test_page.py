@@ -277,11 +277,9 @@ def test_a_long_name_does_not_end_in_a_line_of_one_letter(browser: Any, tmp_path
     for name in names:
         image.fromarray(np.zeros(SHAPE, "uint8")).save(tmp_path / name)
     inspect_files(model_of("token"), [tmp_path / name for name in names], tmp_path / "out")
-    page = browser.new_page()
-    page.goto((tmp_path / "out/index.html").as_uri())
-    for width in (1280, 390, 320):
-        page.set_viewport_size({"width": width, "height": 900})
-        last_lines = page.evaluate(LAST_LINES)
-        assert len(last_lines) == len(names)
-        assert min(last_lines) >= len(".jpg"), width
-    page.close()
+    with opened(browser, tmp_path / "out/index.html", 1280, ("file", "data")) as page:
+        for width in (1280, 390, 320):
+            page.set_viewport_size({"width": width, "height": 900})
+            last_lines = page.evaluate(LAST_LINES)
+            assert len(last_lines) == len(names)
+            assert min(last_lines) >= len(".jpg"), width
