@@ -56,19 +56,16 @@ def test_a_model_without_attention_explains_nothing(tmp_path: Path) -> None:
     assert load_served(save(bank.small_kind("mixer"), tmp_path / "mixer.keras")).explain is None
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
+def test_what_cannot_be_served(tmp_path: Path) -> None:
+    for options, reason in (
         ({"num_classes": 0}, "not one score per class"),
         ({"num_classes": 1}, r"model\.task = "),  # nobody said what it is
         ({"include_preprocessing": False}, "normalized pixels"),
         ({"input_shape": (16, 16, 2)}, "one, three or four channels"),
-    ],
-)
-def test_what_cannot_be_served(options: dict, reason: str, tmp_path: Path) -> None:
-    model = bank.tiny(**options)
-    with pytest.raises(ValueError, match=reason):
-        load_served(save(model, tmp_path / "model.keras"))
+    ):
+        file = save(bank.tiny(**options), tmp_path / "model.keras")
+        with pytest.raises(ValueError, match=reason):
+            load_served(file)
     with pytest.raises(FileNotFoundError, match="no model at"):
         load_served(tmp_path / "nothing")
 
