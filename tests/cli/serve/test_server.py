@@ -48,9 +48,8 @@ def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> N
 NO_FILE = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "reason"),
-    [
+def test_what_is_refused(port: int) -> None:
+    for body, headers, status, reason in (
         (b"", {}, 400, "The body is empty"),
         (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
         (jpeg()[:-200], {}, 422, "damaged or incomplete"),
@@ -58,13 +57,11 @@ NO_FILE = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\
         (bytes(MAX_BYTES + 1), {}, 413, f"more than {MAX_BYTES} bytes"),
         (NO_FILE, FORM, 400, "not have a file"),
         (b"no form", FORM, 400, "cannot be read"),
-    ],
-)
-def test_what_is_refused(body: bytes, headers: Any, status: int, reason: str, port: int) -> None:
-    for path in ("/predict", "/attention"):
-        answered, content, _ = request(port, path, body, **headers)
-        assert (answered, list(content)) == (status, ["error", "type"])
-        assert reason in content["error"]
+    ):
+        for path in ("/predict", "/attention"):
+            answered, content, _ = request(port, path, body, **headers)
+            assert (answered, list(content)) == (status, ["error", "type"])
+            assert reason in content["error"]
 
 
 def test_a_body_without_a_length_has_the_same_limit(port: int) -> None:
