@@ -159,9 +159,9 @@ def test_usage_errors(words: str, reason: str, command: Command) -> None:
     assert error.rstrip("\n").isprintable()
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
+@pytest.mark.usefixtures("here")
+def test_errors_of_values(command: Command) -> None:
+    for words, reason in (
         ("train --data no/such/folder", "There is no no/such/folder"),
         ("train --data digits --recipe digit", "'digits'"),
         ("predict nowhere a.jpg", "There is no model at nowhere"),
@@ -169,12 +169,9 @@ def test_usage_errors(words: str, reason: str, command: Command) -> None:
         ("plan ViT-B/16 --image-size 15", "15 x 15 pixels is smaller than one patch"),
         ("list ResNet*", "No model matches"),
         ("list --weights dinov9", "No released weights match 'dinov9'"),
-    ],
-)
-@pytest.mark.usefixtures("here")
-def test_errors_of_values(words: str, reason: str, command: Command) -> None:
-    assert command(*words.split(), status=2).startswith("keras-vit: ")
-    assert reason in command.error
+    ):
+        assert command(*words.split(), status=2).startswith("keras-vit: ")
+        assert reason in command.error
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -324,9 +321,8 @@ def test_text_is_shown_at_once_while_importing(tmp_path: Path) -> None:
     assert process.communicate("\n", timeout=60)[1] == "keras-vit: over\n"
 
 
-@pytest.mark.parametrize(
-    ("raised", "line"),
-    [
+def test_any_error_is_one_line(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+    for raised, line in (
         (KeyError("kernel"), "KeyError: 'kernel' (KERAS_VIT_TRACEBACK=1 shows where)"),
         (AssertionError(), "AssertionError (KERAS_VIT_TRACEBACK=1 shows where)"),
         (ValueError("a\n  b\x1b[0m"), "a b\\x1b[0m"),
@@ -334,14 +330,12 @@ def test_text_is_shown_at_once_while_importing(tmp_path: Path) -> None:
         (FileNotFoundError("There is no model."), "There is no model."),
         (MemoryError(), "Out of memory. Give a smaller batch, image size or model."),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "'utf-8' codec can't decode"),
-    ],
-)
-def test_one_line(raised: Exception, line: str, monkeypatch: Any, command: Command) -> None:
-    monkeypatch.setattr(cli, "plan", mock.Mock(side_effect=raised))
-    monkeypatch.delenv("KERAS_VIT_TRACEBACK", raising=False)
-    error = command("plan", "ViT-B/16", status=2)
-    assert error.startswith(f"keras-vit: {line}")
-    assert error.count("\n") == 1
-    monkeypatch.setenv("KERAS_VIT_TRACEBACK", "1")
-    with pytest.raises(type(raised)):
-        cli.main(["plan", "ViT-B/16"])
+    ):
+        monkeypatch.setattr(cli, "plan", mock.Mock(side_effect=raised))
+        monkeypatch.delenv("KERAS_VIT_TRACEBACK", raising=False)
+        error = command("plan", "ViT-B/16", status=2)
+        assert error.startswith(f"keras-vit: {line}")
+        assert error.count("\n") == 1
+        monkeypatch.setenv("KERAS_VIT_TRACEBACK", "1")
+        with pytest.raises(type(raised)):
+            cli.main(["plan", "ViT-B/16"])
