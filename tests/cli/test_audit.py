@@ -160,18 +160,15 @@ def test_decisions_that_cannot_be_read_are_errors(command: Command) -> None:
         lists.read_decisions(Path("audit/cleaned.csv"), index)
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
+def test_what_would_be_in_danger_is_an_error(command: Command) -> None:
+    for words, reason in (
         ("photos --model model.keras --out photos/audit", "which is read"),
         ("photos --model model.keras --out audit", "is not empty"),
         ("photos --out elsewhere", "give the --model"),
         ("photos --decisions x.csv --out elsewhere", "the index that the page was made of"),
         ("audit_index --model model.keras --out elsewhere", "is an index already"),
-    ],
-)
-def test_what_would_be_in_danger_is_an_error(words: str, reason: str, command: Command) -> None:
-    assert reason in command(f"audit {words}", status=2)
+    ):
+        assert reason in command(f"audit {words}", status=2)
 
 
 def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
