@@ -2,7 +2,6 @@
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import keras
 import pytest
@@ -11,8 +10,10 @@ import keras_vit
 from keras_vit.curation import embedding
 from tests.cli.conftest import Command
 from tests.cli.helpers import COLORS, color_photos, rows_of
+from tests.data.image_fixtures import write
 
 pytestmark = pytest.mark.usefixtures("inside")
+SIZES = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 CHOOSE = "choose photos --out choice --among one.keras"
 
 
@@ -27,9 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (photos / "labels.csv").write_text("\n".join(rows))
     for seed, name in enumerate(("one", "other")):
         keras.utils.set_random_seed(seed)
-        model = keras_vit.VisionTransformer(
-            patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3)
-        )
+        model = keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 3))
         keras_vit.save_weights(model, folder / f"{name}.keras")
     return folder
 
@@ -42,9 +41,8 @@ def test_weights_layers_and_sizes(command: Command, monkeypatch: pytest.MonkeyPa
     assert "next: keras-vit train --data photos --weights" in printed
     assert printed.rstrip().endswith("--image-size 12")
     rows = rows_of("choice/choice.csv")
-    names = ["one.keras", "other.keras"]
     layers = [("pre_logits", ""), ("block_0", "token")]
-    asked = {(name, "12", *layer) for name in names for layer in layers}
+    asked = {(f"{name}.keras", "12", *each) for name in ("one", "other") for each in layers}
     keys = ("weights", "height", "layer", "pooling")
     assert {tuple(row[key] for key in keys) for row in rows} == asked
     scores = [float(row["probe_accuracy"]) for row in rows]
@@ -82,9 +80,10 @@ def test_some_images_are_drawn(command: Command) -> None:
     assert [row["images"] for row in rows_of("drawn/choice.csv")] == ["12"]
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
+def test_errors_before_the_work(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_write_rows", None)
+    write(Path("mine"), {"notes.txt": b"mine"})
+    for more, words in (
         ("--layers block_9", "No feature 'block_9'"),
         ("--poolings token", "--poolings has no effect"),
         ("--sizes 3", "3"),
@@ -92,11 +91,6 @@ def test_some_images_are_drawn(command: Command) -> None:
         ("--among nowhere.keras", "nowhere.keras"),
         ("--out mine --overwrite", "files that this command did not write"),
         ("--out photos/choice", "is, holds or lies in photos"),
-    ],
-)
-def test_errors_before_the_work(more: str, words: str, command: Command, monkeypatch: Any) -> None:
-    monkeypatch.setattr(embedding, "_write_rows", None)
-    Path("mine").mkdir(exist_ok=True)
-    Path("mine/notes.txt").write_text("mine")
-    assert words in command(f"{CHOOSE} --out failed {more}", status=2)
-    assert not Path("failed").exists()
+    ):
+        assert words in command(f"{CHOOSE} --out failed {more}", status=2)
+        assert not Path("failed").exists()
