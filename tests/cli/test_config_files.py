@@ -73,9 +73,8 @@ def test_a_run_is_repeated_from_its_own_file(tmp_path: Path) -> None:
     assert options == parse(["train", "--data", "digits", "--epochs", "2", "--out", "runs/b"])
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_errors_name_the_file_and_the_option(tmp_path: Path) -> None:
+    for text, reason in (
         ("epocs = 3", "run.toml has the unknown option 'epocs'. Did you mean epochs?"),
         ("color = 3", "run.toml has the unknown option 'color'."),
         ("epochs = 0", "run.toml: argument --epochs: '0' is not accepted. Give an integer from 1"),
@@ -85,12 +84,10 @@ def test_a_run_is_repeated_from_its_own_file(tmp_path: Path) -> None:
         ("epochs = 3\nsteps = 4", "run.toml: argument --steps: not allowed with argument --epochs"),
         ("precision = 'int4'", "run.toml: argument --precision: invalid choice: 'int4'"),
         ("epochs: 3", "run.toml is not TOML: "),
-    ],
-)
-def test_errors_name_the_file_and_the_option(tmp_path: Path, text: str, reason: str) -> None:
-    with pytest.raises(UsageError) as error:
-        parse(["train", "--data", "x", "--config", written(tmp_path, text)])
-    assert reason in str(error.value)
+    ):
+        with pytest.raises(UsageError) as error:
+            parse(["train", "--data", "x", "--config", written(tmp_path, text)])
+        assert reason in str(error.value)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
